@@ -1,0 +1,166 @@
+#include "base/dtype.h"
+
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "base/check.h"
+#include "base/fail.h"
+
+namespace rowjit {
+namespace {
+
+struct DtypeRow {
+    Dtype dtype;
+    std::string_view name;
+    std::size_t size_bytes;
+    int mantissa_bits;  // explicit ones; 0 for non-floats
+    int min_exponent;   // of the smallest normal number
+    double max_finite;
+};
+
+constexpr std::array<DtypeRow, 7> kDtypes = {{
+    {Dtype::kBool, "bool", 1, 0, 0, 1},
+    {Dtype::kI32, "i32", 4, 0, 0, 2147483647.0},
+    {Dtype::kI64, "i64", 8, 0, 0, 9223372036854775807.0},
+    {Dtype::kBf16, "bf16", 2, 7, -126, 0x1.FEp127},
+    {Dtype::kF16, "f16", 2, 10, -14, 65504.0},
+    {Dtype::kF32, "f32", 4, 23, -126, 0x1.FFFFFEp127},
+    {Dtype::kF64, "f64", 8, 52, -1022, std::numeric_limits<double>::max()},
+}};
+
+const DtypeRow& row(Dtype dtype) { return kDtypes[static_cast<std::size_t>(dtype)]; }
+
+// The spacing of `r`'s numbers around `value`.
+double spacing(const DtypeRow& r, double value) {
+    int exponent = r.min_exponent;
+    if (value != 0) exponent = std::max(std::ilogb(value), r.min_exponent);
+    return std::ldexp(1.0, exponent - r.mantissa_bits);
+}
+
+double round_float(const DtypeRow& r, double value) {
+    if (!std::isfinite(value) || value == 0) return value;
+    const double step = spacing(r, value);
+    // The quotient is exact (a power of two) and nearbyint rounds to even, so this rounds exactly once.
+    const double rounded = std::nearbyint(value / step) * step;
+    if (std::abs(rounded) > r.max_finite) return std::copysign(std::numeric_limits<double>::infinity(), value);
+    return rounded;
+}
+
+double truncate_saturating(double value, double low, double high) {
+    if (std::isnan(value)) return 0;
+    return std::trunc(std::min(std::max(value, low), high));
+}
+
+template <class T>
+T read(const void* address) {
+    T value;
+    std::memcpy(&value, address, sizeof value);
+    return value;
+}
+
+template <class T>
+void write(void* address, T value) {
+    std::memcpy(address, &value, sizeof value);
+}
+
+}  // namespace
+
+std::string_view name(Dtype dtype) { return row(dtype).name; }
+std::size_t size_bytes(Dtype dtype) { return row(dtype).size_bytes; }
+bool is_float(Dtype dtype) { return row(dtype).mantissa_bits > 0; }
+bool is_integer(Dtype dtype) { return dtype == Dtype::kI32 || dtype == Dtype::kI64; }
+
+Dtype parse_dtype(std::string_view text) {
+    std::string known;
+    for (const DtypeRow& r : kDtypes) {
+        if (r.name == text) return r.dtype;
+        known += known.empty() ? "" : ", ";
+        known += r.name;
+    }
+    fail(ErrorCode::kParse, "unknown dtype '{}'; use one of {}", text, known);
+}
+
+float bf16_to_f32(std::uint16_t bits) { return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16); }
+
+std::uint16_t f32_to_bf16(float value) {
+    const auto bits = std::bit_cast<std::uint32_t>(value);
+    if (std::isnan(value)) return static_cast<std::uint16_t>((bits >> 16) | 0x40);
+    const std::uint32_t rounding = 0x7FFF + ((bits >> 16) & 1);
+    return static_cast<std::uint16_t>((bits + rounding) >> 16);
+}
+
+float f16_to_f32(std::uint16_t bits) {
+    const float sign = (bits & 0x8000) != 0 ? -1.0F : 1.0F;
+    const int exponent = (bits >> 10) & 0x1F;
+    const int mantissa = bits & 0x3FF;
+    if (exponent == 0x1F) {
+        if (mantissa != 0) return std::numeric_limits<float>::quiet_NaN();
+        return sign * std::numeric_limits<float>::infinity();
+    }
+    if (exponent == 0) return sign * std::ldexp(static_cast<float>(mantissa), -24);
+    return sign * std::ldexp(static_cast<float>(mantissa | 0x400), exponent - 25);
+}
+
+std::uint16_t f32_to_f16(float value) {
+    const std::uint16_t sign = std::signbit(value) ? 0x8000 : 0;
+    if (std::isnan(value)) return sign | 0x7E00;
+    const double magnitude = std::abs(round_float(row(Dtype::kF16), value));
+    if (std::isinf(magnitude)) return sign | 0x7C00;
+    if (magnitude == 0) return sign;
+    const int exponent = std::max(std::ilogb(magnitude), -14);
+    const auto mantissa = static_cast<std::uint16_t>(std::ldexp(magnitude, 10 - exponent));  // with the implicit bit
+    if (mantissa < 0x400) return sign | mantissa;                                            // subnormal
+    return static_cast<std::uint16_t>(sign | ((exponent + 15) << 10) | (mantissa & 0x3FF));
+}
+
+double round_to(Dtype dtype, double value) {
+    switch (dtype) {
+        case Dtype::kBool: return value != 0 ? 1 : 0;
+        case Dtype::kI32: return truncate_saturating(value, -2147483648.0, 2147483647.0);
+        // 2^63 itself is not representable in i64; the largest double below it is.
+        case Dtype::kI64: return truncate_saturating(value, -0x1p63, 0x1.FFFFFFFFFFFFFp62);
+        case Dtype::kF32: return static_cast<float>(value);
+        case Dtype::kF64: return value;
+        case Dtype::kBf16:
+        case Dtype::kF16: return round_float(row(dtype), value);
+    }
+    RJ_CHECK(false, "dtype {}", static_cast<int>(dtype));
+}
+
+double load_element(Dtype dtype, const void* address) {
+    switch (dtype) {
+        case Dtype::kBool: return read<std::uint8_t>(address) != 0 ? 1 : 0;
+        case Dtype::kI32: return read<std::int32_t>(address);
+        case Dtype::kI64: return static_cast<double>(read<std::int64_t>(address));
+        case Dtype::kBf16: return bf16_to_f32(read<std::uint16_t>(address));
+        case Dtype::kF16: return f16_to_f32(read<std::uint16_t>(address));
+        case Dtype::kF32: return read<float>(address);
+        case Dtype::kF64: return read<double>(address);
+    }
+    RJ_CHECK(false, "dtype {}", static_cast<int>(dtype));
+}
+
+void store_element(Dtype dtype, void* address, double value) {
+    const double rounded = round_to(dtype, value);
+    switch (dtype) {
+        case Dtype::kBool: return write(address, static_cast<std::uint8_t>(rounded));
+        case Dtype::kI32: return write(address, static_cast<std::int32_t>(rounded));
+        case Dtype::kI64: return write(address, static_cast<std::int64_t>(rounded));
+        // The value is representable by now, so going through f32 rounds no second time.
+        case Dtype::kBf16: return write(address, f32_to_bf16(static_cast<float>(rounded)));
+        case Dtype::kF16: return write(address, f32_to_f16(static_cast<float>(rounded)));
+        case Dtype::kF32: return write(address, static_cast<float>(rounded));
+        case Dtype::kF64: return write(address, rounded);
+    }
+}
+
+double ulp(Dtype dtype, double value) {
+    if (!is_float(dtype)) return 1;
+    if (!std::isfinite(value)) return 0;
+    return spacing(row(dtype), round_to(dtype, value));
+}
+
+}  // namespace rowjit

@@ -1,0 +1,28 @@
+// Conversions between the storage formats and f32/f64, rounding to nearest even exactly once, as IEEE 754 and the
+// frameworks do. These are the reference for the emitters' own conversions.
+#pragma once
+
+#include <cstdint>
+
+#include "rowjit/dtype.h"
+
+namespace rowjit {
+
+float bf16_to_f32(std::uint16_t bits);
+float f16_to_f32(std::uint16_t bits);
+std::uint16_t f32_to_bf16(float value);  // NaN stays NaN (quiet)
+std::uint16_t f32_to_f16(float value);   // overflows to infinity, keeps subnormals
+
+// `value` rounded once to `dtype` and widened again. Exact for f64; for integers, truncation toward zero, saturating as
+// the GPU conversions do (NaN becomes 0).
+double round_to(Dtype dtype, double value);
+
+// One element at `address`, widened; and stored, rounded as round_to.
+double load_element(Dtype dtype, const void* address);
+void store_element(Dtype dtype, void* address, double value);
+
+// The distance from |value| (as rounded to dtype) to the next larger representable magnitude: "one unit in the last
+// place".
+double ulp(Dtype dtype, double value);
+
+}  // namespace rowjit

@@ -1,0 +1,43 @@
+// What the compiler knows of a machine: numbers, never a device. Everything up to a compiled artifact works from a
+// Target, so kernels can be compiled for a GPU that is not here.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace rowjit {
+
+enum class Backend : std::uint8_t { kCpu, kCuda, kHip };
+
+std::string_view name(Backend backend);  // "cpu", "cuda", "hip"
+
+struct Target {
+    std::string name;  // "sm_90a", "gfx942", "x86-64-v3", or "native" for the CPU this process runs on
+    Backend backend = Backend::kCpu;
+    int warp_size = 1;  // lanes per warp (NVIDIA) or wave (AMD)
+    int sm_count = 1;   // multiprocessors, compute units, or CPU threads
+    std::int64_t shared_bytes_per_block = 0;
+    std::int64_t shared_bytes_per_sm = 0;
+    std::int64_t registers_per_sm = 0;  // 32-bit ones
+    int max_threads_per_sm = 1;
+    std::int64_t l2_bytes = 0;
+    double bandwidth_gbps = 0;      // what a large copy reaches, bytes read plus bytes written
+    bool clusters = false;          // thread-block clusters with distributed shared memory
+    bool native_bf16_pack = false;  // one instruction rounds two f32 to packed bf16
+    std::string label;
+    std::string cpu_features;  // CPU only: LLVM's feature string, "" for the named baseline's own
+
+    bool is_gpu() const { return backend != Backend::kCpu; }
+};
+
+// The target of that name. A suffix after ':' (gfx942:xnack-) is kept in `name`. "native" is the CPU of this process,
+// its features as LLVM names them being filled in by the CPU toolchain. Throws Error(kUnsupported) naming the known
+// targets.
+Target find_target(std::string_view name);
+
+// Every row of targets.def, in order.
+const std::vector<Target>& all_targets();
+
+}  // namespace rowjit

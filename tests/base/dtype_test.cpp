@@ -1,0 +1,56 @@
+#include "base/dtype.h"
+
+#include <doctest/doctest.h>
+
+#include <bit>
+#include <cmath>
+#include <limits>
+
+#include "rowjit/error.h"
+
+using namespace rowjit;
+
+TEST_CASE("every f16 and bf16 pattern survives a round trip through f32") {
+    for (std::uint32_t bits = 0; bits < 0x10000; ++bits) {
+        const auto pattern = static_cast<std::uint16_t>(bits);
+        const float half = f16_to_f32(pattern);
+        if (!std::isnan(half)) CHECK(f32_to_f16(half) == pattern);
+        const float brain = bf16_to_f32(pattern);
+        if (!std::isnan(brain)) CHECK(f32_to_bf16(brain) == pattern);
+    }
+}
+
+TEST_CASE("rounding to a narrow type goes to even, overflows to infinity and keeps NaN") {
+    CHECK(round_to(bf16, 1.0 + 0x1p-8) == 1.0);           // halfway, down to even
+    CHECK(round_to(bf16, 1.0 + 0x3p-8) == 1.0 + 0x1p-6);  // halfway, up to even
+    CHECK(round_to(f16, 65519.0) == 65504.0);
+    CHECK(std::isinf(round_to(f16, 65520.0)));
+    CHECK(round_to(f16, 0x1p-25) == 0.0);  // halfway below the least subnormal
+    CHECK(round_to(f16, 0x1.8p-25) == 0x1p-24);
+    CHECK(std::isnan(round_to(bf16, std::nan(""))));
+    CHECK(std::isnan(bf16_to_f32(f32_to_bf16(std::bit_cast<float>(0x7F800001U)))));
+}
+
+TEST_CASE("rounding in double and rounding the f32 bits agree for bf16") {
+    for (std::uint32_t i = 0; i < 1U << 16; ++i) {
+        const auto value = std::bit_cast<float>(i * 65521U);
+        if (!std::isfinite(value)) continue;
+        CHECK(static_cast<float>(round_to(bf16, value)) == bf16_to_f32(f32_to_bf16(value)));
+    }
+}
+
+TEST_CASE("integer conversion truncates, saturates and maps NaN to zero") {
+    CHECK(round_to(i32, -2.9) == -2);
+    CHECK(round_to(i32, 1e10) == 2147483647.0);
+    CHECK(round_to(i64, std::nan("")) == 0);
+}
+
+TEST_CASE("one unit in the last place is the spacing at the value's magnitude") {
+    CHECK(ulp(bf16, 1.0) == 0x1p-7);
+    CHECK(ulp(f32, -3.0) == 0x1p-22);
+    CHECK(ulp(f16, 0.0) == 0x1p-24);
+}
+
+TEST_CASE("an unknown dtype is refused with the known ones") {
+    CHECK_THROWS_WITH_AS(parse_dtype("float"), doctest::Contains("bf16"), Error);
+}
