@@ -1,0 +1,37 @@
+// What a toolchain makes of emitted source: bytes a driver (or the CPU loader) can load, and what the compiler reported
+// about them. An Artifact is what the cache stores; it needs no device.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/target.h"
+
+namespace rowjit {
+
+// One kernel as text: what the emitter gives and the toolchain takes.
+struct Source {
+    std::string text;
+    std::vector<std::string> functions;  // extern "C" entry points, in launch order
+};
+
+// Resources of one entry point, read from the binary's own metadata, not from a log.
+struct FunctionInfo {
+    std::string name;
+    int registers = 0;         // per thread (NVIDIA), VGPRs (AMD); 0 on the CPU
+    int scalar_registers = 0;  // SGPRs (AMD)
+    int spill_bytes = 0;       // per thread: local (NVIDIA) or private (AMD) memory
+    int shared_bytes = 0;      // static shared memory
+    int max_threads = 0;       // the launch bound it was compiled for, 0 when none
+};
+
+struct Artifact {
+    std::string target;  // Target::name it was compiled for
+    std::string format;  // "cubin", "code-object", "object"
+    std::string binary;
+    std::string toolchain;  // library and version, e.g. "nvrtc 13.0"
+    std::vector<FunctionInfo> functions;
+    double compile_ms = 0;
+};
+
+}  // namespace rowjit

@@ -1,0 +1,86 @@
+// One device as the runtime sees it: memory, streams, events, loaded modules and launches, behind one seam with three
+// implementations (cpu/, cuda/, hip/). Vendor libraries are opened at run time, so a process without a GPU still works.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/declined.h"
+#include "base/target.h"
+#include "compiler/toolchain/artifact.h"
+
+namespace rowjit {
+
+// The caller's stream: cudaStream_t / CUstream, hipStream_t; null is the default stream. The CPU runs in the calling
+// thread's turn.
+using StreamHandle = void*;
+
+struct LaunchGeometry {
+    std::uint32_t grid = 1;          // blocks, x only
+    std::uint32_t block = 1;         // threads, x only
+    std::uint32_t shared_bytes = 0;  // dynamic shared memory
+    std::uint32_t cluster = 1;       // blocks per cluster
+};
+
+// A loaded entry point. Resolved when the module is loaded, never on the launch path.
+struct Function {
+    void* handle = nullptr;
+};
+
+// A loaded artifact; unloads on destruction. Functions in the order of Artifact::functions.
+class Module {
+  public:
+    virtual ~Module() = default;
+    virtual std::span<const Function> functions() const = 0;
+};
+
+class DeviceImpl {
+  public:
+    virtual ~DeviceImpl() = default;
+
+    virtual const Target& target() const = 0;     // with this device's own numbers
+    virtual std::string description() const = 0;  // "cuda:0 NVIDIA H200, driver 13.0"
+
+    virtual void* allocate(std::size_t bytes) = 0;  // throws Error(kEnvironment) with the bytes asked and free
+    virtual void release(void* address) = 0;
+    virtual void copy_to_device(void* destination, const void* source, std::size_t bytes) = 0;  // synchronous
+    virtual void copy_to_host(void* destination, const void* source, std::size_t bytes) = 0;    // synchronous
+    virtual void copy_on_device(void* destination, const void* source, std::size_t bytes, StreamHandle stream) = 0;
+    virtual void fill(void* destination, std::uint8_t byte, std::size_t bytes, StreamHandle stream) = 0;
+
+    // Loads and resolves every function; throws Error(kEnvironment) when the driver refuses the image, and
+    // Error(kLaunch) when the calling thread's stream is being captured (loading under capture is not allowed).
+    virtual std::unique_ptr<Module> load(const Artifact& artifact) = 0;
+
+    // Queues the function on the stream. `arguments` points at each argument's value. No allocation, no
+    // synchronisation. Returns nullptr, or a static description of what the driver refused (a launch never throws).
+    virtual const char* launch(Function function, const LaunchGeometry& geometry, StreamHandle stream,
+                               void** arguments) noexcept = 0;
+
+    virtual StreamHandle create_stream() = 0;
+    virtual void destroy_stream(StreamHandle stream) = 0;
+    virtual void synchronize(StreamHandle stream) = 0;
+
+    // Milliseconds of device time for each repetition of `work`, which is queued `repetitions` times between event
+    // pairs on `stream` (on the CPU: a steady clock around each call).
+    virtual std::vector<double> time_ms(StreamHandle stream, int repetitions, const class TimedWork& work) = 0;
+};
+
+// What time_ms repeats; the index lets the work rotate among buffers so that the cache stays cold.
+class TimedWork {
+  public:
+    virtual ~TimedWork() = default;
+    virtual void queue(int repetition) const = 0;
+};
+
+// Opens "cpu", "cuda:N" or "hip:N". Throws Error(kEnvironment) naming what is missing (driver library, device N of M).
+std::shared_ptr<DeviceImpl> open_device(const std::string& name);
+
+// Every device this process can open, by name, best first (cuda, hip, cpu).
+std::vector<std::string> available_devices();
+
+}  // namespace rowjit
