@@ -1,0 +1,220 @@
+// Quasi-affine coordinates, simplified as they are built so that equal coordinates usually compare equal.
+#include "rowjit/coord.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "base/fail.h"
+
+namespace rowjit {
+
+struct Coord::Node {
+    Kind kind;
+    std::int64_t constant = 0;
+    std::int32_t reference = -1;  // axis or data node id
+    std::shared_ptr<const Node> left;
+    std::shared_ptr<const Node> right;
+};
+
+namespace {
+
+std::int64_t floor_div(std::int64_t a, std::int64_t b) { return a / b - (a % b < 0 ? 1 : 0); }
+std::int64_t floor_mod(std::int64_t a, std::int64_t b) { return a - floor_div(a, b) * b; }
+
+void require_positive(std::int64_t divisor, const char* what) {
+    if (divisor <= 0)
+        fail(ErrorCode::kInvalidGraph, "coordinate {} by {}: the divisor must be positive", what, divisor);
+}
+
+}  // namespace
+
+Coord::Coord(std::int64_t value) : node_(std::make_shared<Node>(Node{Kind::kConst, value, -1, nullptr, nullptr})) {}
+Coord::Coord(Axis axis) : node_(std::make_shared<Node>(Node{Kind::kAxis, 0, axis.id, nullptr, nullptr})) {}
+
+Coord::Coord(const Value& data) : node_(std::make_shared<Node>(Node{Kind::kData, 0, data.id(), nullptr, nullptr})) {
+    if (!is_integer(data.dtype())) {
+        fail(ErrorCode::kInvalidGraph, "coordinate: a data coordinate must be i32 or i64, not {}; cast it",
+             data.description());
+    }
+}
+
+Coord::Kind Coord::kind() const { return node_->kind; }
+std::int64_t Coord::constant() const { return node_->constant; }
+Axis Coord::axis() const { return Axis{node_->reference}; }
+std::int32_t Coord::data() const { return node_->reference; }
+Coord Coord::left() const { return Coord(node_->left); }
+Coord Coord::right() const { return Coord(node_->right); }
+
+Coord Coord::make(Kind kind, std::int64_t constant, const Coord* left, const Coord* right) {
+    return Coord(std::make_shared<Node>(
+        Node{kind, constant, -1, left != nullptr ? left->node_ : nullptr, right != nullptr ? right->node_ : nullptr}));
+}
+
+Coord operator+(const Coord& a, const Coord& b) {
+    if (a.kind() == Coord::Kind::kConst && b.kind() == Coord::Kind::kConst) return {a.constant() + b.constant()};
+    if (a.kind() == Coord::Kind::kConst) return b + a;  // constants stand last
+    if (b.kind() == Coord::Kind::kConst) {
+        if (b.constant() == 0) return a;
+        if (a.kind() == Coord::Kind::kAdd && a.right().kind() == Coord::Kind::kConst) {
+            return a.left() + Coord(a.right().constant() + b.constant());
+        }
+    }
+    return Coord::make(Coord::Kind::kAdd, 0, &a, &b);
+}
+
+Coord operator-(const Coord& a, const Coord& b) { return a + b * -1; }
+
+Coord operator*(const Coord& a, std::int64_t factor) {
+    if (factor == 0) return {0};
+    if (factor == 1) return a;
+    if (a.kind() == Coord::Kind::kConst) return {a.constant() * factor};
+    if (a.kind() == Coord::Kind::kMul) return a.left() * (a.constant() * factor);
+    if (a.kind() == Coord::Kind::kAdd) return a.left() * factor + a.right() * factor;
+    return Coord::make(Coord::Kind::kMul, factor, &a, nullptr);
+}
+
+Coord operator/(const Coord& a, std::int64_t divisor) {
+    require_positive(divisor, "division");
+    if (divisor == 1) return a;
+    if (a.kind() == Coord::Kind::kConst) return {floor_div(a.constant(), divisor)};
+    return Coord::make(Coord::Kind::kDiv, divisor, &a, nullptr);
+}
+
+Coord operator%(const Coord& a, std::int64_t divisor) {
+    require_positive(divisor, "remainder");
+    if (divisor == 1) return {0};
+    if (a.kind() == Coord::Kind::kConst) return {floor_mod(a.constant(), divisor)};
+    return Coord::make(Coord::Kind::kMod, divisor, &a, nullptr);
+}
+
+Coord Coord::substitute(const std::function<Coord(Axis)>& axis, const std::function<Coord(std::int32_t)>& data) const {
+    switch (kind()) {
+        case Kind::kConst: return *this;
+        case Kind::kAxis: return axis(this->axis());
+        case Kind::kData: return data(this->data());
+        case Kind::kAdd: return left().substitute(axis, data) + right().substitute(axis, data);
+        case Kind::kMul: return left().substitute(axis, data) * constant();
+        case Kind::kDiv: return left().substitute(axis, data) / constant();
+        case Kind::kMod: return left().substitute(axis, data) % constant();
+    }
+    RJ_CHECK(false, "coordinate kind {}", static_cast<int>(kind()));
+}
+
+std::int64_t Coord::evaluate(const std::function<std::int64_t(Axis)>& axis,
+                             const std::function<std::int64_t(std::int32_t)>& data) const {
+    switch (kind()) {
+        case Kind::kConst: return constant();
+        case Kind::kAxis: return axis(this->axis());
+        case Kind::kData: return data(this->data());
+        case Kind::kAdd: return left().evaluate(axis, data) + right().evaluate(axis, data);
+        case Kind::kMul: return left().evaluate(axis, data) * constant();
+        case Kind::kDiv: return floor_div(left().evaluate(axis, data), constant());
+        case Kind::kMod: return floor_mod(left().evaluate(axis, data), constant());
+    }
+    RJ_CHECK(false, "coordinate kind {}", static_cast<int>(kind()));
+}
+
+bool Coord::bounds(const std::function<std::int64_t(Axis)>& extent, std::int64_t* low, std::int64_t* high) const {
+    switch (kind()) {
+        case Kind::kConst: *low = *high = constant(); return true;
+        case Kind::kAxis:
+            *low = 0;
+            *high = extent(axis()) - 1;
+            return extent(axis()) >= 0;
+        case Kind::kData: return false;
+        case Kind::kAdd: {
+            std::int64_t right_low = 0;
+            std::int64_t right_high = 0;
+            if (!left().bounds(extent, low, high) || !right().bounds(extent, &right_low, &right_high)) return false;
+            *low += right_low;
+            *high += right_high;
+            return true;
+        }
+        case Kind::kMul:
+            if (!left().bounds(extent, low, high)) return false;
+            *low *= constant();
+            *high *= constant();
+            if (constant() < 0) std::swap(*low, *high);
+            return true;
+        case Kind::kDiv:
+            if (!left().bounds(extent, low, high)) return false;
+            *low = floor_div(*low, constant());
+            *high = floor_div(*high, constant());
+            return true;
+        case Kind::kMod:
+            // Exact when the whole range lies in one period, else the period itself.
+            if (left().bounds(extent, low, high) && floor_div(*low, constant()) == floor_div(*high, constant())) {
+                *low = floor_mod(*low, constant());
+                *high = floor_mod(*high, constant());
+                return true;
+            }
+            *low = 0;
+            *high = constant() - 1;
+            return data_nodes().empty();
+    }
+    RJ_CHECK(false, "coordinate kind {}", static_cast<int>(kind()));
+}
+
+std::vector<Axis> Coord::axes() const {
+    if (kind() == Kind::kAxis) return {axis()};
+    std::vector<Axis> found;
+    for (const auto& child : {node_->left, node_->right}) {
+        if (!child) continue;
+        for (const Axis axis : Coord(child).axes()) {
+            const bool known = std::any_of(found.begin(), found.end(), [&](Axis a) { return a.id == axis.id; });
+            if (!known) found.push_back(axis);
+        }
+    }
+    return found;
+}
+
+std::vector<std::int32_t> Coord::data_nodes() const {
+    if (kind() == Kind::kData) return {data()};
+    std::vector<std::int32_t> found;
+    for (const auto& child : {node_->left, node_->right}) {
+        if (!child) continue;
+        for (const std::int32_t node : Coord(child).data_nodes()) {
+            if (std::find(found.begin(), found.end(), node) == found.end()) found.push_back(node);
+        }
+    }
+    return found;
+}
+
+bool Coord::is_axis(Axis axis) const { return kind() == Kind::kAxis && node_->reference == axis.id; }
+
+std::string Coord::print(const std::function<std::string(Axis)>& axis,
+                         const std::function<std::string(std::int32_t)>& data) const {
+    const auto operand = [&](const Coord& c) {
+        const std::string text = c.print(axis, data);
+        return c.kind() == Kind::kAdd ? "(" + text + ")" : text;
+    };
+    switch (kind()) {
+        case Kind::kConst: return std::to_string(constant());
+        case Kind::kAxis: return axis(this->axis());
+        case Kind::kData: return data(this->data());
+        case Kind::kAdd: {
+            if (right().kind() == Kind::kConst && right().constant() < 0) {
+                return fmt::format("{} - {}", left().print(axis, data), -right().constant());
+            }
+            return fmt::format("{} + {}", left().print(axis, data), right().print(axis, data));
+        }
+        case Kind::kMul: return fmt::format("{} * {}", operand(left()), constant());
+        case Kind::kDiv: return fmt::format("({} / {})", operand(left()), constant());
+        case Kind::kMod: return fmt::format("({} % {})", operand(left()), constant());
+    }
+    RJ_CHECK(false, "coordinate kind {}", static_cast<int>(kind()));
+}
+
+bool Coord::operator==(const Coord& other) const {
+    if (node_ == other.node_) return true;
+    if (kind() != other.kind() || node_->constant != other.node_->constant ||
+        node_->reference != other.node_->reference) {
+        return false;
+    }
+    if (node_->left && !(left() == other.left())) return false;
+    return !node_->right || right() == other.right();
+}
+
+}  // namespace rowjit

@@ -1,0 +1,399 @@
+#include "dsl/graph.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+
+#include "base/check.h"
+#include "base/fail.h"
+
+namespace rowjit {
+namespace {
+
+constexpr std::int64_t kMaxColumns = std::int64_t{1} << 31;  // column indices are 32-bit in emitted code
+
+std::size_t mix(std::size_t seed, std::size_t value) {
+    return seed ^ (value + 0x9E3779B97F4A7C15U + (seed << 6) + (seed >> 2));
+}
+
+// Over what most nodes differ in; coordinates and strides are left to the comparison.
+std::size_t hash(const Node& node) {
+    std::size_t h = mix(static_cast<std::size_t>(node.kind), static_cast<std::size_t>(node.dtype));
+    for (const NodeId arg : node.args) h = mix(h, static_cast<std::size_t>(arg));
+    for (const AxisId axis : node.axes) h = mix(h, static_cast<std::size_t>(axis));
+    h = mix(h, static_cast<std::size_t>(node.op));
+    h = mix(h, static_cast<std::size_t>(node.monoid));
+    h = mix(h, std::bit_cast<std::uint64_t>(node.value));
+    return mix(h, std::hash<std::string>()(node.name));
+}
+
+bool same(const Node& a, const Node& b) {
+    return a.kind == b.kind && a.dtype == b.dtype && a.axes == b.axes && a.args == b.args && a.op == b.op &&
+           a.monoid == b.monoid && a.component == b.component && a.reduced == b.reduced &&
+           std::bit_cast<std::uint64_t>(a.value) == std::bit_cast<std::uint64_t>(b.value) && a.axis == b.axis &&
+           a.coords == b.coords && a.name == b.name && a.column_strides == b.column_strides;
+}
+
+bool contains(const std::vector<AxisId>& axes, AxisId axis) {
+    return std::find(axes.begin(), axes.end(), axis) != axes.end();
+}
+
+}  // namespace
+
+bool is_identifier(std::string_view text) {
+    const auto word = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; };
+    const auto digit = [](char c) { return c >= '0' && c <= '9'; };
+    if (text.empty() || !word(text[0])) return false;
+    return std::all_of(text.begin(), text.end(), [&](char c) { return word(c) || digit(c); });
+}
+
+std::string_view name(NodeKind kind) {
+    static constexpr std::array<std::string_view, 9> kNames = {"input", "scalar", "const", "iota",  "extent",
+                                                               "map",   "cast",   "index", "reduce"};
+    return kNames[static_cast<std::size_t>(kind)];
+}
+
+AxisId GraphData::add_row_axis(std::string_view name, std::int64_t extent) {
+    if (!is_identifier(name)) fail(ErrorCode::kInvalidGraph, "row axis '{}': the name must be an identifier", name);
+    if (extent != kRuntimeExtent && extent <= 0) {
+        fail(ErrorCode::kInvalidGraph, "row axis '{}': a static extent must be positive, not {}", name, extent);
+    }
+    for (std::size_t i = 0; i < axes_.size(); ++i) {
+        if (axes_[i].name != name) continue;
+        if (axes_[i].is_row && axes_[i].extent == extent) return static_cast<AxisId>(i);
+        fail(ErrorCode::kInvalidGraph, "row axis '{}' is already declared differently; give it another name", name);
+    }
+    axes_.push_back({std::string(name), extent, true});
+    return static_cast<AxisId>(axes_.size() - 1);
+}
+
+AxisId GraphData::add_column_axis(std::string_view name, std::int64_t extent) {
+    if (!name.empty() && !is_identifier(name)) {
+        fail(ErrorCode::kInvalidGraph, "column axis '{}': the name must be an identifier", name);
+    }
+    if (extent <= 0 || extent >= kMaxColumns) {
+        fail(ErrorCode::kInvalidGraph, "column axis '{}': the extent must be in 1 … 2^31 − 1, not {}", name, extent);
+    }
+    for (std::size_t i = 0; i < axes_.size(); ++i) {
+        if (axes_[i].name != name || (name.empty() && axes_[i].extent != extent)) continue;
+        if (!axes_[i].is_row && axes_[i].extent == extent) return static_cast<AxisId>(i);
+        fail(ErrorCode::kInvalidGraph,
+             "column axis '{}' is already declared with extent {}, not {}; give it another name", name, axes_[i].extent,
+             extent);
+    }
+    axes_.push_back({std::string(name), extent, false});
+    return static_cast<AxisId>(axes_.size() - 1);
+}
+
+void GraphData::require_unused_name(std::string_view what, std::string_view name) const {
+    if (!is_identifier(name)) fail(ErrorCode::kInvalidGraph, "{} '{}': the name must be an identifier", what, name);
+    if (find_input(name))
+        fail(ErrorCode::kInvalidGraph, "{} '{}': an input of that name exists; give it another name", what, name);
+    for (const OutputInfo& output : outputs_) {
+        if (output.name == name) {
+            fail(ErrorCode::kInvalidGraph, "{} '{}': an output of that name exists; give it another name", what, name);
+        }
+    }
+}
+
+NodeId GraphData::add_input(std::string_view name, Dtype dtype, std::vector<AxisId> axes,
+                            std::vector<std::int64_t> column_strides) {
+    require_unused_name("input", name);
+    for (std::size_t i = 0; i < axes.size(); ++i) {
+        if (std::count(axes.begin(), axes.end(), axes[i]) > 1) {
+            fail(ErrorCode::kInvalidGraph, "input '{}': axis {} appears twice; name the two apart with Graph::columns",
+                 name, axis(axes[i]).label());
+        }
+        if (i > 0 && axis(axes[i]).is_row && !axis(axes[i - 1]).is_row) {
+            fail(ErrorCode::kInvalidGraph, "input '{}': row axis {} stands after a column axis; row axes come first",
+                 name, axis(axes[i]).label());
+        }
+    }
+    Node node{.kind = NodeKind::kInput, .dtype = dtype, .axes = std::move(axes)};
+    if (!column_strides.empty() && column_strides.size() != column_axes(node).size()) {
+        fail(ErrorCode::kInvalidGraph, "input '{}': {} column strides for {} column axes", name, column_strides.size(),
+             column_axes(node).size());
+    }
+    node.name = name;
+    node.label = name;
+    node.column_strides = std::move(column_strides);
+    return intern(std::move(node));
+}
+
+NodeId GraphData::add_scalar(std::string_view name, Dtype dtype, double default_value) {
+    require_unused_name("scalar", name);
+    if (dtype == Dtype::kBool)
+        fail(ErrorCode::kInvalidGraph, "scalar '{}': bool scalars are not supported; use i32", name);
+    Node node{.kind = NodeKind::kScalar, .dtype = dtype};
+    node.value = default_value;
+    node.name = name;
+    node.label = name;
+    return intern(std::move(node));
+}
+
+NodeId GraphData::add_const(Dtype dtype, double value) {
+    if (!is_float(dtype) && value != std::trunc(value)) {
+        fail(ErrorCode::kInvalidGraph, "constant {}: not a whole number, but the dtype is {}; cast the other operand",
+             value, rowjit::name(dtype));
+    }
+    Node node{.kind = NodeKind::kConst, .dtype = dtype};
+    node.value = value;
+    return intern(std::move(node));
+}
+
+NodeId GraphData::add_iota(AxisId axis_id, Dtype dtype) {
+    if (!is_integer(dtype))
+        fail(ErrorCode::kInvalidGraph, "iota: the dtype must be i32 or i64, not {}", rowjit::name(dtype));
+    if (axis(axis_id).is_row && dtype != Dtype::kI64) {
+        fail(ErrorCode::kInvalidGraph, "iota over row axis {}: row coordinates are 64-bit; use i64",
+             axis(axis_id).label());
+    }
+    Node node{.kind = NodeKind::kIota, .dtype = dtype, .axes = {axis_id}};
+    node.axis = axis_id;
+    return intern(std::move(node));
+}
+
+NodeId GraphData::add_extent(AxisId axis_id, Dtype dtype) {
+    if (axis(axis_id).extent != kRuntimeExtent) return add_const(dtype, static_cast<double>(axis(axis_id).extent));
+    if (dtype == Dtype::kBool)
+        fail(ErrorCode::kInvalidGraph, "extent of {}: bool cannot hold it", axis(axis_id).label());
+    Node node{.kind = NodeKind::kExtent, .dtype = dtype};
+    node.axis = axis_id;
+    return intern(std::move(node));
+}
+
+std::vector<AxisId> GraphData::merge_axes(std::string_view what, const std::vector<NodeId>& args) const {
+    std::vector<AxisId> merged;
+    for (const NodeId arg : args) {
+        // Each axis the merge lacks goes in front of the next shared one, so [tokens, d] joins [tokens, heads, d] as
+        // the latter.
+        std::size_t position = 0;
+        for (const AxisId id : node(arg).axes) {
+            const auto found = std::find(merged.begin(), merged.end(), id);
+            if (found == merged.end()) {
+                merged.insert(merged.begin() + static_cast<std::ptrdiff_t>(position++), id);
+                continue;
+            }
+            const auto index = static_cast<std::size_t>(found - merged.begin());
+            if (index < position) {
+                fail(ErrorCode::kInvalidGraph,
+                     "{}: {} orders its axes differently from [{}]; declare them in one order", what, describe(arg),
+                     describe_axes(merged));
+            }
+            position = index + 1;
+        }
+    }
+    std::stable_partition(merged.begin(), merged.end(), [&](AxisId id) { return axis(id).is_row; });
+    std::int64_t columns = 1;
+    for (const AxisId id : merged) columns *= axis(id).is_row ? 1 : axis(id).extent;
+    if (columns >= kMaxColumns) {
+        fail(ErrorCode::kInvalidGraph, "{}: [{}] has {} columns a row; fewer than 2^31 are supported", what,
+             describe_axes(merged), columns);
+    }
+    return merged;
+}
+
+NodeId GraphData::add_map(Op op, std::vector<NodeId> args) {
+    const OpInfo& row = info(op);
+    RJ_CHECK(static_cast<int>(args.size()) == row.arity, "{} takes {} operands, {} given", row.name, row.arity,
+             args.size());
+    const auto refuse = [&](std::string_view why) {
+        std::vector<std::string> operands;
+        for (const NodeId arg : args) operands.push_back(describe(arg));
+        fail(ErrorCode::kInvalidGraph, "{}({}): {}", row.name, fmt::join(operands, ", "), why);
+    };
+    const std::size_t first_data = row.types == OpTypes::kSelect ? 1 : 0;
+    if (first_data == 1 && node(args[0]).dtype != Dtype::kBool) refuse("the condition must be bool; compare it");
+    const Dtype dtype = node(args[first_data]).dtype;
+    for (std::size_t i = first_data; i < args.size(); ++i) {
+        if (node(args[i]).dtype != dtype) refuse("the dtypes differ; cast one operand");
+    }
+    if (row.types == OpTypes::kFloat && !is_float(dtype)) refuse("a float dtype is needed; cast the operand");
+    if (row.types == OpTypes::kNumber && dtype == Dtype::kBool) refuse("numbers are needed, not bool; use select");
+    if (row.types == OpTypes::kLogic && dtype != Dtype::kBool) refuse("bools are needed; compare the operand");
+    Node result{.kind = NodeKind::kMap,
+                .dtype = row.types == OpTypes::kCompare ? Dtype::kBool : dtype,
+                .axes = merge_axes(row.name, args),
+                .args = std::move(args)};
+    result.op = op;
+    return intern(std::move(result));
+}
+
+NodeId GraphData::add_cast(NodeId arg, Dtype dtype) {
+    if (node(arg).dtype == dtype) return arg;
+    return intern({.kind = NodeKind::kCast, .dtype = dtype, .axes = node(arg).axes, .args = {arg}});
+}
+
+NodeId GraphData::add_index(NodeId source, std::vector<Coord> coords) {
+    const Node& from = node(source);
+    if (coords.size() != from.axes.size()) {
+        fail(ErrorCode::kInvalidGraph, "index({}): {} coordinates for {} axes", describe(source), coords.size(),
+             from.axes.size());
+    }
+    bool identity = true;
+    std::vector<NodeId> args = {source};
+    Node result{.kind = NodeKind::kIndex, .dtype = from.dtype};
+    std::vector<AxisId> mentioned;
+    for (std::size_t i = 0; i < coords.size(); ++i) {
+        const AxisInfo& into = axis(from.axes[i]);
+        identity = identity && coords[i].is_axis(Axis{from.axes[i]});
+        for (const NodeId data : coords[i].data_nodes()) {
+            args.push_back(data);
+            for (const AxisId id : node(data).axes) {
+                if (!contains(mentioned, id)) mentioned.push_back(id);
+            }
+        }
+        for (const Axis a : coords[i].axes()) {
+            if (!contains(mentioned, a.id)) mentioned.push_back(a.id);
+        }
+        if (coords[i].is_axis(Axis{from.axes[i]}) || !coords[i].data_nodes().empty()) continue;
+        std::int64_t low = 0;
+        std::int64_t high = 0;
+        const bool known = coords[i].bounds([&](Axis a) { return axis(a.id).extent; }, &low, &high);
+        if (!known || into.extent == kRuntimeExtent || low < 0 || high >= into.extent) {
+            const auto axis_name = [&](Axis a) { return axis(a.id).label(); };
+            fail(ErrorCode::kInvalidGraph, "index({}): coordinate {} along axis {} {}", describe(source),
+                 coords[i].print(axis_name, [&](NodeId id) { return describe(id); }), into.label(),
+                 known && into.extent != kRuntimeExtent
+                     ? fmt::format("reaches {} … {}, outside 0 … {}", low, high, into.extent - 1)
+                     : std::string(
+                           "cannot be proven to stay inside; index a row axis by itself or by a data coordinate"));
+        }
+    }
+    if (identity) return source;
+    std::stable_partition(mentioned.begin(), mentioned.end(), [&](AxisId id) { return axis(id).is_row; });
+    result.axes = std::move(mentioned);
+    result.args = std::move(args);
+    result.coords = std::move(coords);
+    return intern(std::move(result));
+}
+
+NodeId GraphData::add_reduce(Monoid monoid, NodeId arg, std::vector<AxisId> reduced, int component) {
+    const Node& from = node(arg);
+    const std::string_view what = rowjit::name(monoid);
+    if (from.dtype == Dtype::kBool)
+        fail(ErrorCode::kInvalidGraph, "{}({}): cast the bools to a number first", what, describe(arg));
+    if (reduced.empty()) {
+        fail(ErrorCode::kInvalidGraph, "{}({}): there is no column axis to reduce; name the axis", what, describe(arg));
+    }
+    for (const AxisId id : reduced) {
+        if (!contains(from.axes, id)) {
+            fail(ErrorCode::kInvalidGraph, "{}({}): it has no axis {}", what, describe(arg), axis(id).label());
+        }
+        if (axis(id).is_row != axis(reduced[0]).is_row) {
+            fail(ErrorCode::kInvalidGraph, "{}({}): reduce rows and columns in two steps", what, describe(arg));
+        }
+    }
+    Node result{.kind = NodeKind::kReduce, .dtype = from.dtype, .axes = {}, .args = {arg}};
+    for (const AxisId id : from.axes) {
+        if (!contains(reduced, id)) result.axes.push_back(id);
+    }
+    result.monoid = monoid;
+    result.component = component;
+    result.reduced = std::move(reduced);
+    return intern(std::move(result));
+}
+
+void GraphData::add_output(OutputInfo output) {
+    require_unused_name("output", output.name);
+    const Node& value = node(output.node);
+    if (!output.column_strides.empty() && output.column_strides.size() != column_axes(value).size()) {
+        fail(ErrorCode::kInvalidGraph, "output '{}': {} column strides for {} column axes", output.name,
+             output.column_strides.size(), column_axes(value).size());
+    }
+    if (!output.alias.empty()) {
+        const auto input = find_input(output.alias);
+        if (!input)
+            fail(ErrorCode::kInvalidGraph, "output '{}': alias '{}' is not an input", output.name, output.alias);
+        if (node(*input).dtype != value.dtype || node(*input).axes != value.axes) {
+            fail(ErrorCode::kInvalidGraph, "output '{}': {} cannot overwrite {} in place; dtype and axes must be equal",
+                 output.name, describe(output.node), describe(*input));
+        }
+    }
+    if (output.accumulate && !is_float(value.dtype)) {
+        fail(ErrorCode::kInvalidGraph, "output '{}': only floats accumulate, not {}", output.name,
+             describe(output.node));
+    }
+    set_label(output.node, output.name);
+    outputs_.push_back(std::move(output));
+}
+
+NodeId GraphData::intern(Node node) {
+    const std::size_t key = hash(node);
+    const auto [first, last] = by_hash_.equal_range(key);
+    for (auto it = first; it != last; ++it) {
+        if (same(nodes_[static_cast<std::size_t>(it->second)], node)) return it->second;
+    }
+    nodes_.push_back(std::move(node));
+    const NodeId id = size() - 1;
+    by_hash_.emplace(key, id);
+    return id;
+}
+
+std::optional<NodeId> GraphData::find_input(std::string_view name) const {
+    for (NodeId id = 0; id < size(); ++id) {
+        const NodeKind kind = node(id).kind;
+        if ((kind == NodeKind::kInput || kind == NodeKind::kScalar) && node(id).name == name) return id;
+    }
+    return std::nullopt;
+}
+
+void GraphData::set_label(NodeId id, std::string_view label) {
+    std::string& current = nodes_[static_cast<std::size_t>(id)].label;
+    if (current.empty() && is_identifier(label)) current = label;
+}
+
+std::vector<AxisId> GraphData::row_axes(const Node& node) const {
+    std::vector<AxisId> found;
+    std::copy_if(node.axes.begin(), node.axes.end(), std::back_inserter(found),
+                 [&](AxisId id) { return axis(id).is_row; });
+    return found;
+}
+
+std::vector<AxisId> GraphData::column_axes(const Node& node) const {
+    std::vector<AxisId> found;
+    std::copy_if(node.axes.begin(), node.axes.end(), std::back_inserter(found),
+                 [&](AxisId id) { return !axis(id).is_row; });
+    return found;
+}
+
+std::int64_t GraphData::column_count(const Node& node) const {
+    std::int64_t count = 1;
+    for (const AxisId id : column_axes(node)) count *= axis(id).extent;
+    return count;
+}
+
+std::string GraphData::describe_axes(const std::vector<AxisId>& axes) const {
+    std::vector<std::string> labels;
+    for (const AxisId id : axes) labels.push_back(axis(id).label());
+    return fmt::format("{}", fmt::join(labels, ", "));
+}
+
+std::string GraphData::describe(NodeId id) const {
+    const Node& n = node(id);
+    const std::string what = n.kind == NodeKind::kConst ? fmt::format("{}", n.value)
+                             : n.label.empty()          ? fmt::format("%{}", id)
+                                                        : n.label;
+    return fmt::format("{}: {}[{}]", what, rowjit::name(n.dtype), describe_axes(n.axes));
+}
+
+std::vector<NodeId> GraphData::live_nodes() const {
+    std::vector<bool> live(nodes_.size(), false);
+    for (const OutputInfo& output : outputs_) live[static_cast<std::size_t>(output.node)] = true;
+    // Operands have smaller ids than their users, so one sweep from the end finds everything.
+    for (NodeId id = size() - 1; id >= 0; --id) {
+        if (!live[static_cast<std::size_t>(id)]) continue;
+        for (const NodeId arg : node(id).args) live[static_cast<std::size_t>(arg)] = true;
+    }
+    std::vector<NodeId> order;
+    for (NodeId id = 0; id < size(); ++id) {
+        if (live[static_cast<std::size_t>(id)]) order.push_back(id);
+    }
+    return order;
+}
+
+}  // namespace rowjit

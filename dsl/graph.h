@@ -1,0 +1,126 @@
+// The graph's nodes, as the passes see them. Public building goes through rowjit/graph.h; both end in the
+// GraphData::add_… functions here, which infer shapes, refuse what does not fit, and share equal nodes, so that a graph
+// is hash-consed and its nodes never change.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "dsl/ops.h"
+#include "rowjit/coord.h"
+#include "rowjit/graph.h"
+
+namespace rowjit {
+
+using NodeId = std::int32_t;
+using AxisId = std::int32_t;
+
+inline constexpr std::int64_t kRuntimeExtent = -1;
+
+struct AxisInfo {
+    std::string name;  // "" for the anonymous column axis of an extent
+    std::int64_t extent = kRuntimeExtent;
+    bool is_row = false;
+
+    std::string label() const { return name.empty() ? std::to_string(extent) : name; }
+};
+
+enum class NodeKind : std::uint8_t {
+    kInput,   // a tensor argument
+    kScalar,  // a run-time scalar argument; `value` is its default
+    kConst,   // `value`
+    kIota,    // the coordinate along `axis`
+    kExtent,  // the number of positions along `axis`
+    kMap,     // `op` on args, elementwise
+    kCast,    // args[0] rounded to dtype
+    kIndex,   // args[0] read at `coords`; further args are the data nodes the coordinates mention
+    kReduce,  // `monoid` over `reduced` axes of args[0]
+};
+
+std::string_view name(NodeKind kind);
+
+struct Node {
+    NodeKind kind = NodeKind::kConst;
+    Dtype dtype = Dtype::kF32;
+    std::vector<AxisId> axes = {};  // of the result: row axes first, then column axes, outermost first
+    std::vector<NodeId> args = {};
+
+    Op op = Op::kAdd;                               // kMap
+    Monoid monoid = Monoid::kSum;                   // kReduce
+    int component = 0;                              // kReduce: which of the monoid's values
+    std::vector<AxisId> reduced = {};               // kReduce
+    double value = 0;                               // kConst, kScalar
+    AxisId axis = -1;                               // kIota, kExtent
+    std::vector<Coord> coords = {};                 // kIndex: one per axis of args[0]
+    std::string name = {};                          // kInput, kScalar
+    std::vector<std::int64_t> column_strides = {};  // kInput: one per column axis; empty is contiguous
+
+    std::string label = {};  // what emitted code and messages call it; no part of its identity
+};
+
+struct OutputInfo {
+    std::string name = {};
+    NodeId node = -1;
+    std::string alias = {};
+    bool accumulate = false;
+    std::vector<std::int64_t> column_strides = {};
+};
+
+class GraphData {
+  public:
+    // Axes. A name names one axis; declaring it again with the same extent gives the same axis.
+    AxisId add_row_axis(std::string_view name, std::int64_t extent);
+    AxisId add_column_axis(std::string_view name, std::int64_t extent);  // name "" is the anonymous axis of that extent
+    const AxisInfo& axis(AxisId id) const { return axes_[static_cast<std::size_t>(id)]; }
+    const std::vector<AxisInfo>& axes() const { return axes_; }
+
+    // Nodes. Each validates, infers dtype and axes, and returns the existing node when an equal one is there.
+    NodeId add_input(std::string_view name, Dtype dtype, std::vector<AxisId> axes,
+                     std::vector<std::int64_t> column_strides);
+    NodeId add_scalar(std::string_view name, Dtype dtype, double default_value);
+    NodeId add_const(Dtype dtype, double value);
+    NodeId add_iota(AxisId axis, Dtype dtype);
+    NodeId add_extent(AxisId axis, Dtype dtype);
+    NodeId add_map(Op op, std::vector<NodeId> args);
+    NodeId add_cast(NodeId arg, Dtype dtype);
+    NodeId add_index(NodeId source, std::vector<Coord> coords);
+    NodeId add_reduce(Monoid monoid, NodeId arg, std::vector<AxisId> reduced, int component = 0);
+    void add_output(OutputInfo output);
+
+    const Node& node(NodeId id) const { return nodes_[static_cast<std::size_t>(id)]; }
+    NodeId size() const { return static_cast<NodeId>(nodes_.size()); }
+    const std::vector<OutputInfo>& outputs() const { return outputs_; }
+    std::optional<NodeId> find_input(std::string_view name) const;  // inputs and scalars
+
+    void set_label(NodeId id, std::string_view label);  // keeps the first one given
+
+    std::vector<AxisId> row_axes(const Node& node) const;
+    std::vector<AxisId> column_axes(const Node& node) const;
+    std::int64_t column_count(const Node& node) const;  // the product of the column extents, 1 for none
+
+    std::string describe(NodeId id) const;  // "h: f32[tokens, 4096]" for messages
+    std::string describe_axes(const std::vector<AxisId>& axes) const;
+
+    // Nodes that some output needs, operands before users.
+    std::vector<NodeId> live_nodes() const;
+
+  private:
+    NodeId intern(Node node);
+    std::vector<AxisId> merge_axes(std::string_view what, const std::vector<NodeId>& args) const;
+    void require_unused_name(std::string_view what, std::string_view name) const;
+
+    std::vector<AxisInfo> axes_;
+    std::vector<Node> nodes_;
+    std::vector<OutputInfo> outputs_;
+    std::unordered_multimap<std::size_t, NodeId> by_hash_;
+};
+
+// `text` as an identifier of emitted code and of the text form: letters, digits and underscores, not starting with a
+// digit.
+bool is_identifier(std::string_view text);
+
+}  // namespace rowjit

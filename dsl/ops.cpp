@@ -1,0 +1,60 @@
+#include "dsl/ops.h"
+
+#include <array>
+#include <cmath>
+
+namespace rowjit {
+namespace {
+
+double nan_min(double a, double b) { return std::isnan(a) || std::isnan(b) ? std::nan("") : std::fmin(a, b); }
+double nan_max(double a, double b) { return std::isnan(a) || std::isnan(b) ? std::nan("") : std::fmax(a, b); }
+
+constexpr std::array kOps = {
+#define ROWJIT_OP(enumerator, name, arity, types, reference, gpu, cpu)                                     \
+    OpInfo{Op::enumerator,                                                                                 \
+           name,                                                                                           \
+           arity,                                                                                          \
+           OpTypes::types,                                                                                 \
+           gpu,                                                                                            \
+           []([[maybe_unused]] double a, [[maybe_unused]] double b, [[maybe_unused]] double c) -> double { \
+               return reference;                                                                           \
+           }},
+#include "dsl/ops.def"
+#undef ROWJIT_OP
+};
+
+struct MonoidRow {
+    Monoid monoid;
+    std::string_view name;
+    int components;
+};
+
+constexpr std::array kMonoids = {
+    MonoidRow{Monoid::kSum, "sum", 1},         MonoidRow{Monoid::kMax, "max", 1},
+    MonoidRow{Monoid::kMin, "min", 1},         MonoidRow{Monoid::kMaxSumExp, "max_sum_exp", 2},
+    MonoidRow{Monoid::kWelford, "welford", 2},
+};
+
+}  // namespace
+
+const OpInfo& info(Op op) { return kOps[static_cast<std::size_t>(op)]; }
+std::span<const OpInfo> all_ops() { return kOps; }
+
+std::optional<Op> find_op(std::string_view name) {
+    for (const OpInfo& row : kOps) {
+        if (row.name == name) return row.op;
+    }
+    return std::nullopt;
+}
+
+std::string_view name(Monoid monoid) { return kMonoids[static_cast<std::size_t>(monoid)].name; }
+int components(Monoid monoid) { return kMonoids[static_cast<std::size_t>(monoid)].components; }
+
+std::optional<Monoid> find_monoid(std::string_view name) {
+    for (const MonoidRow& row : kMonoids) {
+        if (row.name == name) return row.monoid;
+    }
+    return std::nullopt;
+}
+
+}  // namespace rowjit

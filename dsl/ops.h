@@ -1,0 +1,48 @@
+// The primitive operations as data: the rows of ops.def, and what is derived from them.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+
+#include "rowjit/dtype.h"
+
+namespace rowjit {
+
+enum class Op : std::uint8_t {
+#define ROWJIT_OP(enumerator, name, arity, types, reference, gpu, cpu) enumerator,
+#include "dsl/ops.def"
+#undef ROWJIT_OP
+};
+
+enum class OpTypes : std::uint8_t { kFloat, kNumber, kCompare, kLogic, kSelect };
+
+struct OpInfo {
+    Op op;
+    std::string_view name;
+    int arity;
+    OpTypes types;
+    std::string_view gpu;  // fmt pattern over the operands
+    double (*reference)(double a, double b, double c);
+};
+
+const OpInfo& info(Op op);
+std::span<const OpInfo> all_ops();
+std::optional<Op> find_op(std::string_view name);
+
+// The associative operations a Reduce folds with. The last two carry pairs, so that a row that does not fit on chip is
+// read once; the planner introduces them (compiler/plan/online.h), and a Reduce node picks one component.
+enum class Monoid : std::uint8_t {
+    kSum,
+    kMax,  // NaN if any element is NaN
+    kMin,
+    kMaxSumExp,  // over x: component 0 is max x, component 1 is Σ exp(x − max x)
+    kWelford,    // over x: component 0 is the mean, component 1 is Σ (x − mean)²
+};
+
+std::string_view name(Monoid monoid);
+std::optional<Monoid> find_monoid(std::string_view name);
+int components(Monoid monoid);  // values a reduction yields: 1, or 2 for the pairs
+
+}  // namespace rowjit
