@@ -1,0 +1,189 @@
+// The loop IR: one kernel as a short tree of structured loops. Schedules build it (compiler/schedule), passes annotate
+// it (compiler/passes), and two emitters print it: CUDA/HIP text and LLVM IR.
+//
+// A kernel runs `body` once for every position of its row space. The loops above the body are its geometry: a grid of
+// blocks, `rows_per_block` rows in each, `threads_per_row` threads on each row, and `column_blocks` blocks side by side
+// on one row when a row is divided over the grid. On the CPU the grid becomes tasks, a row has one thread, and the
+// lanes of a column loop become SIMD lanes.
+//
+//     for each row (grid × rows_per_block)            values here are uniform over the row's threads
+//       column loop: i, thread, lane                  values here are one per lane
+//         load, map, cast, keep, accumulate, store
+//       all-reduce accumulators over the row's threads
+//       map …                                         per-row scalars
+//       column loop: …                                reads kept values or loads again
+//
+// Values are SSA: an instruction's id is its value, defined once, used in its own loop or, when defined outside any
+// loop, anywhere after it. bf16 and f16 values are carried as f32 holding a representable number, so a Map of such a
+// dtype and a Cast to it round and everything else is exact.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "base/target.h"
+#include "compiler/schedule/schedule.h"
+#include "dsl/graph.h"
+
+namespace rowjit {
+
+using ValueId = std::int32_t;
+
+// A tensor the kernel reads or writes. Row strides are arguments, column strides are static.
+struct KernelTensor {
+    std::string name;  // an identifier, unique in the kernel
+    Dtype dtype = Dtype::kF32;
+    std::vector<AxisId> axes = {};                  // row axes first
+    std::vector<std::int64_t> column_strides = {};  // elements, one per column axis
+    bool read = false;
+    bool written = false;
+    bool aliased = false;  // may share memory with another tensor of this kernel: no restrict, no read-only loads
+};
+
+struct KernelScalar {
+    std::string name;
+    Dtype dtype = Dtype::kF32;
+};
+
+// The entry point's parameters, in order.
+struct KernelArgument {
+    enum class Kind : std::uint8_t {
+        kPointer,  // of tensors[index]
+        kStride,   // i64, elements: of tensors[index] along its row axis `axis`
+        kExtent,   // i64: positions along row axis `axis`
+        kScalar,   // scalars[index], in its own dtype (bf16 and f16 as f32)
+    };
+    Kind kind = Kind::kPointer;
+    int index = 0;
+    AxisId axis = -1;
+    std::string name = {};  // as emitted
+};
+
+// How a load or store of a column loop meets memory, decided by passes/index.
+struct Access {
+    enum class Kind : std::uint8_t {
+        kUnknown,
+        kUniform,  // the same address for every lane and iteration: no column coordinate takes part
+        kSplat,    // one address for all lanes of a vector
+        kVector,   // lanes are a permutation of `vector` consecutive, aligned elements
+        kGather,   // an address per lane
+    };
+    Kind kind = Kind::kUnknown;
+    int anchor = 0;               // kVector: the lane that reads the vector's first element
+    std::vector<int> lanes = {};  // kVector: lane l is element lanes[l]; empty for the identity
+};
+
+enum class InstKind : std::uint8_t {
+    kConst,       // `value`
+    kScalar,      // scalars[index]
+    kExtent,      // positions along row axis `axis`
+    kCoord,       // the coordinate along `axis` (row or column)
+    kMap,         // `op` on operands
+    kCast,        // operands[0] rounded to dtype
+    kLoad,        // tensors[index] at `coords`; a data coordinate outside the extent gives 0
+    kStore,       // operands[0] to tensors[index] at `coords`; `accumulate` adds to what is there, rounding once
+    kAccumulate,  // operands[0] into accumulators[index]
+    kKeep,        // operands[0] into slots[index] at this lane's place
+    kKept,        // slots[index] at this lane's place
+};
+
+struct Inst {
+    InstKind kind = InstKind::kConst;
+    ValueId id = -1;  // -1 for kStore, kAccumulate, kKeep
+    Dtype dtype = Dtype::kF32;
+    std::vector<ValueId> operands = {};
+    Op op = Op::kAdd;
+    int index = -1;
+    AxisId axis = -1;
+    double value = 0;
+    std::vector<Coord> coords = {};  // kLoad, kStore: one per axis of the tensor, over axes and ValueIds as data
+    bool accumulate = false;
+    Access access = {};
+    std::string label = {};    // the graph's name for the value, unique and an identifier
+    std::string comment = {};  // the expression it stands for
+};
+
+struct Accumulator {
+    Monoid monoid = Monoid::kSum;
+    Dtype dtype = Dtype::kF32;  // what it folds in: f32 for narrow floats
+    std::string label = {};
+};
+
+// A value kept on chip from one column loop to a later one over the same columns. Each thread reads back only what it
+// wrote, so a shared slot needs no barrier.
+struct Slot {
+    Dtype dtype = Dtype::kF32;
+    Residency residency = Residency::kRegisters;
+    std::int64_t shared_offset_bytes = 0;  // within the row's part of dynamic shared memory
+    std::string label = {};
+};
+
+struct Stmt;
+using Block = std::vector<Stmt>;
+
+// for i < iterations, thread t < threads_per_row, lane l < vector:
+//     column = ((column_block · iterations + i) · threads_per_row + t) · vector + l
+struct ColumnLoop {
+    enum class Tail : std::uint8_t {
+        kNone,    // threads × vector × iterations × column_blocks covers the columns exactly
+        kVector,  // whole vectors are in or out: guard once a vector
+        kScalar,  // CPU: whole vectors, then one column at a time
+    };
+    std::vector<AxisId> axes = {};  // outermost first; their extents multiply to `columns`
+    std::int64_t columns = 1;
+    int vector = 1;
+    std::int64_t iterations = 1;
+    bool unrolled = false;  // registers hold an array entry per iteration; loads of all iterations are issued first
+    Tail tail = Tail::kNone;
+    std::vector<Inst> body = {};
+};
+
+// Positions of reduced row axes, divided over the row's threads: thread t takes t, t + threads_per_row, …
+struct RowsLoop {
+    std::vector<AxisId> axes = {};
+    std::vector<Inst> body = {};
+};
+
+// Folds accumulators over the row's threads; every thread gets the result. `results` holds one value per component of
+// each accumulator, in order.
+struct AllReduce {
+    std::vector<int> accumulators = {};
+    std::vector<ValueId> results = {};
+    int scratch = 0;  // which region of shared scratch, when more than a warp takes part (passes/barriers)
+};
+
+// All threads of the block have finished reading shared scratch before anyone writes it again (passes/barriers).
+struct Barrier {};
+
+struct Stmt {
+    std::variant<Inst, ColumnLoop, RowsLoop, AllReduce, Barrier> node;
+};
+
+struct Kernel {
+    std::string name;  // the entry point
+    Schedule schedule;
+    std::vector<AxisInfo> axes;    // of the group's graph; AxisIds index it
+    std::vector<AxisId> row_axes;  // the row space, outermost first; empty: one row
+    std::vector<KernelTensor> tensors;
+    std::vector<KernelScalar> scalars;
+    std::vector<KernelArgument> arguments;
+    std::vector<Accumulator> accumulators;
+    std::vector<Slot> slots;
+    Block body;
+    int value_count = 0;
+
+    int scratch_regions = 0;                // passes/barriers
+    std::int64_t shared_bytes_per_row = 0;  // slots
+    std::int64_t shared_bytes = 0;          // dynamic shared memory of a block, scratch included
+
+    const AxisInfo& axis(AxisId id) const { return axes[static_cast<std::size_t>(id)]; }
+    int block_threads() const { return schedule.threads_per_row * schedule.rows_per_block; }
+};
+
+// The kernel as text, for `explain`, messages and tests.
+std::string print(const Kernel& kernel);
+
+}  // namespace rowjit

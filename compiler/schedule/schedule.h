@@ -1,0 +1,46 @@
+// How a group of operations runs: which family of loops, how many threads on a row, where values live. A Schedule is
+// small and has a text form, which the tuning database stores.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace rowjit {
+
+enum class Family : std::uint8_t {
+    kElementwise,    // no reduction over columns: a row may be divided over blocks
+    kRowReduction,   // reductions over columns, all threads of a row in one block
+    kRowsReduction,  // reductions over row axes
+};
+
+enum class Residency : std::uint8_t {
+    kRegisters,  // values needed again stay in registers
+    kShared,     // … in shared memory, each thread its own
+    kReload,     // … are read from memory and computed again
+};
+
+std::string_view name(Family family);
+std::string_view name(Residency residency);
+
+struct Schedule {
+    Family family = Family::kElementwise;
+    Residency residency = Residency::kReload;
+    int threads_per_row = 1;
+    int rows_per_block = 1;
+    int vector = 1;                  // columns per thread and access
+    std::int64_t column_blocks = 1;  // blocks side by side on one row
+    bool persistent = false;         // as many blocks as fit on the device, each looping over rows
+    int min_blocks_per_sm = 0;       // register cap through launch bounds; 0 leaves it to the compiler
+
+    bool operator==(const Schedule&) const = default;
+};
+
+// "row_reduction keep=registers threads=128 rows=1 vector=8"; fields at their default are left out.
+std::string print(const Schedule& schedule);
+
+// The schedule of that text; nothing when it is not one (a stale tuning entry is a miss, not an error).
+std::optional<Schedule> parse_schedule(std::string_view text);
+
+}  // namespace rowjit
