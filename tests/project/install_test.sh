@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# An installed rowjit can be used: install into an empty directory, move it, and build a small project against it with
+# find_package and with pkg-config. Usage: install_test.sh BUILD_DIRECTORY CXX_COMPILER [COMPILER_FLAG…]
+set -euo pipefail
+build=$1 compiler=$2
+shift 2
+consumer=$(cd "$(dirname "${BASH_SOURCE[0]}")/consumer" && pwd)
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+
+cmake --install "$build" --prefix "$scratch/first" >/dev/null
+# A package that only works where it was installed first holds an absolute path.
+mv "$scratch/first" "$scratch/prefix"
+
+echo "find_package:"
+cmake -S "$consumer" -B "$scratch/consumer" -G Ninja -DCMAKE_CXX_COMPILER="$compiler" -DCMAKE_CXX_FLAGS="$*" \
+    -DCMAKE_PREFIX_PATH="$scratch/prefix" -DCMAKE_FIND_USE_PACKAGE_REGISTRY=OFF >"$scratch/log" || { cat "$scratch/log"; exit 1; }
+cmake --build "$scratch/consumer" >"$scratch/log" || { cat "$scratch/log"; exit 1; }
+"$scratch/consumer/consumer"
+
+if command -v pkg-config >/dev/null; then
+    echo "pkg-config:"
+    export PKG_CONFIG_PATH=$scratch/prefix/lib/pkgconfig
+    # Unquoted on purpose: pkg-config prints a list of words.
+    "$compiler" -std=c++20 "$@" "$consumer/consumer.cpp" -o "$scratch/by_pkg_config" $(pkg-config --static --cflags --libs rowjit)
+    "$scratch/by_pkg_config"
+fi
+
+# Nothing but what a user needs is installed, and no header reaches into the source tree.
+if grep -rlE '#include "(base|dsl|compiler|cache|runtime|tools)/' "$scratch/prefix/include"; then
+    echo "these installed headers include headers that are not installed"
+    exit 1
+fi
