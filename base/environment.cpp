@@ -1,0 +1,130 @@
+#include "base/environment.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cstdlib>
+
+#include "base/check.h"
+#include "base/fail.h"
+#include "base/log.h"
+
+namespace rowjit {
+
+namespace {
+
+constexpr std::string_view kPrefix = "ROWJIT_";
+
+// A kind of value: what it accepts, in words and as a test.
+struct ValueKind {
+    std::string_view accepts;
+    bool (*valid)(std::string_view text);
+};
+
+std::optional<int> integer_from(std::string_view text) {
+    int value = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+    return value;
+}
+
+bool is_path(std::string_view text) { return text.starts_with('/'); }
+bool is_path_or_off(std::string_view text) { return is_path(text) || text == "off"; }
+bool is_anything(std::string_view) { return true; }
+bool is_flag(std::string_view text) { return text == "0" || text == "1"; }
+bool is_level(std::string_view text) { return parse_log_level(text).has_value(); }
+bool is_thread_count(std::string_view text) {
+    const std::optional<int> count = integer_from(text);
+    return count && *count >= 1 && *count <= 4096;
+}
+
+constexpr ValueKind kPathOrOff{"an absolute path, or off", is_path_or_off};
+constexpr ValueKind kFile{"a file name or path", is_anything};
+constexpr ValueKind kFlag{"0 or 1", is_flag};
+constexpr ValueKind kLevel{"off, error, warning, info or debug", is_level};
+constexpr ValueKind kThreads{"a number from 1 to 4096", is_thread_count};
+
+struct Row {
+    std::string_view name;
+    const ValueKind& kind;
+    std::string_view default_text;
+    std::string_view meaning;
+};
+
+constexpr std::array kTable = {
+    Row{"ROWJIT_AMD_TOOLCHAIN", kFile, "hipRTC, else clang", "which compiler makes AMD code objects"},
+    Row{"ROWJIT_CACHE_DIR", kPathOrOff, "$XDG_CACHE_HOME/rowjit, else ~/.cache/rowjit",
+        "where compiled kernels and tuning results are kept"},
+    Row{"ROWJIT_CLANG", kFile, "clang on PATH", "the clang that compiles for AMD"},
+    Row{"ROWJIT_CPU_THREADS", kThreads, "every processor", "threads that run a CPU kernel"},
+    Row{kLogVariable, kLevel, "warning", "what is logged to standard error"},
+    Row{"ROWJIT_NVRTC", kFile, "the system's libnvrtc", "the NVRTC library that compiles for NVIDIA"},
+    Row{"ROWJIT_TESTS_REQUIRE_TOOLCHAINS", kFlag, "0", "tests fail, not skip, where a GPU toolchain is absent"},
+};
+
+const Row& row(std::string_view name) {
+    const auto found = std::find_if(kTable.begin(), kTable.end(), [&](const Row& r) { return r.name == name; });
+    RJ_CHECK(found != kTable.end(), "{} is not in the table of environment variables", name);
+    return *found;
+}
+
+std::optional<std::string> set_value(const Row& row) {
+    const char* text = std::getenv(std::string(row.name).c_str());
+    if (text == nullptr || *text == '\0') return std::nullopt;
+    return text;
+}
+
+std::string problem(const Row& row, const std::optional<std::string>& value) {
+    if (!value || row.kind.valid(*value)) return "";
+    return fmt::format("{} is '{}'; set it to {}, or unset it", row.name, *value, row.kind.accepts);
+}
+
+}  // namespace
+
+std::optional<std::string> environment_text(std::string_view name) {
+    const Row& variable = row(name);
+    std::optional<std::string> value = set_value(variable);
+    if (const std::string wrong = problem(variable, value); !wrong.empty()) fail(ErrorCode::kParse, "{}", wrong);
+    return value;
+}
+
+std::optional<int> environment_integer(std::string_view name) {
+    const std::optional<std::string> text = environment_text(name);
+    return text ? integer_from(*text) : std::nullopt;
+}
+
+bool environment_flag(std::string_view name) { return environment_text(name) == "1"; }
+
+std::vector<EnvironmentReport> environment_report() {
+    std::vector<EnvironmentReport> reports;
+    for (const Row& variable : kTable) {
+        std::optional<std::string> value = set_value(variable);
+        std::string wrong = problem(variable, value);
+        reports.push_back({std::string(variable.name), std::string(variable.meaning),
+                           std::string(variable.kind.accepts), std::string(variable.default_text), std::move(value),
+                           std::move(wrong)});
+    }
+    return reports;
+}
+
+std::vector<std::string> unknown_environment_names() {
+    std::vector<std::string> unknown;
+    for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
+        const std::string_view setting = *entry;
+        const std::string_view name = setting.substr(0, setting.find('='));
+        const bool known = std::any_of(kTable.begin(), kTable.end(), [&](const Row& r) { return r.name == name; });
+        if (name.starts_with(kPrefix) && !known) unknown.emplace_back(name);
+    }
+    return unknown;
+}
+
+void check_environment() {
+    for (const Row& variable : kTable) environment_text(variable.name);
+    for (const std::string& name : unknown_environment_names())
+        log_once(name, LogLevel::kWarning, "{} is set, but rowjit reads no such variable; `rowjit doctor` lists them",
+                 name);
+}
+
+}  // namespace rowjit

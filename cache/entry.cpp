@@ -1,0 +1,144 @@
+#include "cache/entry.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <cstdint>
+#include <nlohmann/json.hpp>
+
+#include "cache/key.h"
+
+namespace rowjit {
+
+namespace {
+
+constexpr std::string_view kMagic = "rowjit-k";
+constexpr std::size_t kDigestBytes = sizeof(Digest::bytes);
+constexpr std::size_t kHeaderBytes =
+    kMagic.size() + 2 * sizeof(std::uint32_t) + kDigestBytes + 3 * sizeof(std::uint64_t);
+
+std::string_view text_of(const Digest& digest) {
+    return {reinterpret_cast<const char*>(digest.bytes.data()), digest.bytes.size()};
+}
+
+template <class Integer>
+void append_little_endian(std::string& bytes, Integer value) {
+    for (std::size_t i = 0; i < sizeof value; ++i) bytes += static_cast<char>(value >> (8 * i));
+}
+
+// Takes pieces off the front of bytes whose length has been checked.
+struct Reader {
+    std::string_view rest;
+
+    std::string_view take(std::size_t size) {
+        const std::string_view piece = rest.substr(0, size);
+        rest.remove_prefix(piece.size());
+        return piece;
+    }
+    template <class Integer>
+    Integer integer() {
+        Integer value = 0;
+        const std::string_view piece = take(sizeof value);
+        for (std::size_t i = 0; i < piece.size(); ++i)
+            value |= static_cast<Integer>(static_cast<std::uint8_t>(piece[i])) << (8 * i);
+        return value;
+    }
+};
+
+nlohmann::json function_json(const FunctionInfo& function) {
+    return {{"name", function.name},
+            {"registers", function.registers},
+            {"scalar_registers", function.scalar_registers},
+            {"spill_bytes", function.spill_bytes},
+            {"shared_bytes", function.shared_bytes},
+            {"max_threads", function.max_threads}};
+}
+
+FunctionInfo function_from(const nlohmann::json& json) {
+    FunctionInfo function;
+    json.at("name").get_to(function.name);
+    json.at("registers").get_to(function.registers);
+    json.at("scalar_registers").get_to(function.scalar_registers);
+    json.at("spill_bytes").get_to(function.spill_bytes);
+    json.at("shared_bytes").get_to(function.shared_bytes);
+    json.at("max_threads").get_to(function.max_threads);
+    return function;
+}
+
+std::string metadata_of(const Artifact& artifact) {
+    nlohmann::json functions = nlohmann::json::array();
+    for (const FunctionInfo& function : artifact.functions) functions.push_back(function_json(function));
+    const nlohmann::json metadata = {{"target", artifact.target},
+                                     {"format", artifact.format},
+                                     {"toolchain", artifact.toolchain},
+                                     {"functions", std::move(functions)},
+                                     {"compile_ms", artifact.compile_ms}};
+    // A toolchain's version string is whatever its vendor wrote; one that is not UTF-8 must not end a store.
+    return metadata.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+Offer<Artifact> artifact_from(std::string_view metadata, std::string_view binary) try {
+    const nlohmann::json parsed = nlohmann::json::parse(metadata);
+    Artifact artifact;
+    parsed.at("target").get_to(artifact.target);
+    parsed.at("format").get_to(artifact.format);
+    parsed.at("toolchain").get_to(artifact.toolchain);
+    for (const nlohmann::json& function : parsed.at("functions")) artifact.functions.push_back(function_from(function));
+    parsed.at("compile_ms").get_to(artifact.compile_ms);
+    artifact.binary = binary;
+    return artifact;
+} catch (const nlohmann::json::exception& error) {
+    return Declined{fmt::format("its metadata does not parse ({})", error.what())};
+}
+
+}  // namespace
+
+std::string encode_entry(const Entry& entry) {
+    const std::string metadata = metadata_of(entry.artifact);
+    const std::string& binary = entry.artifact.binary;
+    std::string bytes;
+    bytes.reserve(kHeaderBytes + entry.key_text.size() + metadata.size() + binary.size() + kDigestBytes);
+    bytes += kMagic;
+    append_little_endian(bytes, static_cast<std::uint32_t>(kCacheSchema));
+    append_little_endian(bytes, std::uint32_t{0});
+    bytes += text_of(entry.digest);
+    for (const std::size_t size : {entry.key_text.size(), metadata.size(), binary.size()})
+        append_little_endian(bytes, static_cast<std::uint64_t>(size));
+    bytes += entry.key_text;
+    bytes += metadata;
+    bytes += binary;
+    bytes += text_of(sha256(bytes));
+    return bytes;
+}
+
+Offer<Entry> decode_entry(std::string_view bytes) {
+    if (bytes.size() < kHeaderBytes + kDigestBytes)
+        return Declined{fmt::format("it has {} bytes, fewer than an empty entry", bytes.size())};
+    const std::string_view body = bytes.substr(0, bytes.size() - kDigestBytes);
+    if (text_of(sha256(body)) != bytes.substr(body.size())) return Declined{"its checksum does not match"};
+
+    Reader reader{body};
+    if (reader.take(kMagic.size()) != kMagic) return Declined{"it is not a kernel entry"};
+    const auto schema = reader.integer<std::uint32_t>();
+    if (schema != kCacheSchema) return Declined{fmt::format("its schema is {}, not {}", schema, kCacheSchema)};
+    reader.integer<std::uint32_t>();  // reserved
+    const std::string_view digest = reader.take(kDigestBytes);
+    std::array<std::uint64_t, 3> sizes{};
+    std::uint64_t unclaimed = body.size() - kHeaderBytes;
+    for (std::uint64_t& size : sizes) {
+        size = reader.integer<std::uint64_t>();
+        if (size > unclaimed) return Declined{"its sizes do not add up"};
+        unclaimed -= size;
+    }
+    if (unclaimed != 0) return Declined{"its sizes do not add up"};
+
+    const std::string_view key_text = reader.take(sizes[0]);
+    const std::string_view metadata = reader.take(sizes[1]);
+    Offer<Artifact> artifact = artifact_from(metadata, reader.take(sizes[2]));
+    if (!artifact) return Declined{artifact.reason()};
+    Entry entry{sha256(key_text), std::string(key_text), std::move(*artifact)};
+    if (text_of(entry.digest) != digest) return Declined{"its digest is not that of its key"};
+    return entry;
+}
+
+}  // namespace rowjit

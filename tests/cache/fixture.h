@@ -1,0 +1,116 @@
+// What the cache's tests share: a directory of their own, a kernel, and the log as they see it.
+#pragma once
+
+#include <dirent.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "base/log.h"
+#include "cache/key.h"
+
+namespace rowjit {
+
+class TemporaryDirectory {
+  public:
+    TemporaryDirectory() {
+        std::string name = (std::filesystem::temp_directory_path() / "rowjit-test-XXXXXX").string();
+        if (mkdtemp(name.data()) == nullptr) std::abort();
+        path_ = name;
+    }
+    TemporaryDirectory(const TemporaryDirectory&) = delete;
+    TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
+    ~TemporaryDirectory() { std::filesystem::remove_all(path_); }
+    const std::string& path() const { return path_; }
+
+  private:
+    std::string path_;
+};
+
+// Takes over the log while it lives.
+class CapturedLog {
+  public:
+    CapturedLog() {
+        set_log_sink([this](LogLevel, std::string_view message) { messages_.emplace_back(message); });
+    }
+    CapturedLog(const CapturedLog&) = delete;
+    CapturedLog& operator=(const CapturedLog&) = delete;
+    ~CapturedLog() { set_log_sink(nullptr); }
+
+    const std::vector<std::string>& messages() const { return messages_; }
+    int count(std::string_view part) const {
+        int found = 0;
+        for (const std::string& message : messages_) found += message.find(part) != std::string::npos ? 1 : 0;
+        return found;
+    }
+
+  private:
+    std::vector<std::string> messages_;
+};
+
+inline KeyFields example_fields(int variant = 0) {
+    KeyFields fields;
+    fields.source = {fmt::format("extern \"C\" void fwd() {{ /* {} */ }}", variant), {"fwd", "bwd"}};
+    fields.options = {"-a", "-b"};
+    fields.architecture = "sm_90a";
+    fields.toolchain = "nvrtc";
+    fields.toolchain_version = "13.0";
+    fields.codegen_version = 7;
+    return fields;
+}
+
+inline Artifact example_artifact(std::string binary =
+                                     "\x7f"
+                                     "ELF binary") {
+    return {"sm_90a", "cubin", std::move(binary), "nvrtc 13.0", {{"fwd", 40, 0, 0, 128, 256}, {"bwd", 64, 3, 8, 0, 0}},
+            12.5};
+}
+
+inline bool same(const FunctionInfo& a, const FunctionInfo& b) {
+    return a.name == b.name && a.registers == b.registers && a.scalar_registers == b.scalar_registers &&
+           a.spill_bytes == b.spill_bytes && a.shared_bytes == b.shared_bytes && a.max_threads == b.max_threads;
+}
+
+inline bool same(const Artifact& a, const Artifact& b) {
+    return a.target == b.target && a.format == b.format && a.binary == b.binary && a.toolchain == b.toolchain &&
+           std::equal(a.functions.begin(), a.functions.end(), b.functions.begin(), b.functions.end(),
+                      [](const FunctionInfo& f, const FunctionInfo& g) { return same(f, g); }) &&
+           a.compile_ms == b.compile_ms;
+}
+
+inline bool exists(const std::string& path) { return std::filesystem::exists(std::filesystem::symlink_status(path)); }
+inline void remove_tree(const std::string& path) { std::filesystem::remove_all(path); }
+
+inline int mode_of(const std::string& path) {
+    struct stat state{};
+    return ::stat(path.c_str(), &state) == 0 ? static_cast<int>(state.st_mode & 07777) : -1;
+}
+
+inline std::vector<std::string> names_in(const std::string& path) {
+    std::vector<std::string> names;
+    for (const auto& entry : std::filesystem::directory_iterator(path)) names.push_back(entry.path().filename());
+    return names;
+}
+
+inline void write_file(const std::string& path, std::string_view bytes) {
+    std::ofstream(path, std::ios::binary) << bytes;
+}
+
+inline std::string read_file(const std::string& path) {
+    std::ifstream file(path, std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), {}};
+}
+
+inline std::string entry_path(const std::string& root, const CacheKey& key) {
+    const std::string hex = key.digest().hex();
+    return root + "/v1/obj/" + hex.substr(0, 2) + "/" + hex + ".rjk";
+}
+
+}  // namespace rowjit
