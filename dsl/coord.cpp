@@ -40,6 +40,10 @@ Coord::Coord(const Value& data) : node_(std::make_shared<Node>(Node{Kind::kData,
     }
 }
 
+Coord Coord::data_node(std::int32_t node) {
+    return Coord(std::make_shared<Node>(Node{Kind::kData, 0, node, nullptr, nullptr}));
+}
+
 Coord::Kind Coord::kind() const { return node_->kind; }
 std::int64_t Coord::constant() const { return node_->constant; }
 Axis Coord::axis() const { return Axis{node_->reference}; }

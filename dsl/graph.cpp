@@ -322,6 +322,33 @@ void GraphData::add_output(OutputInfo output) {
     outputs_.push_back(std::move(output));
 }
 
+NodeId GraphData::add_copy(const Node& node, const std::function<NodeId(NodeId)>& to_here) {
+    std::vector<NodeId> args;
+    for (const NodeId arg : node.args) args.push_back(to_here(arg));
+    const auto copy = [&]() -> NodeId {
+        switch (node.kind) {
+            case NodeKind::kInput: return add_input(node.name, node.dtype, node.axes, node.column_strides);
+            case NodeKind::kScalar: return add_scalar(node.name, node.dtype, node.value);
+            case NodeKind::kConst: return add_const(node.dtype, node.value);
+            case NodeKind::kIota: return add_iota(node.axis, node.dtype);
+            case NodeKind::kExtent: return add_extent(node.axis, node.dtype);
+            case NodeKind::kMap: return add_map(node.op, std::move(args));
+            case NodeKind::kCast: return add_cast(args[0], node.dtype);
+            case NodeKind::kReduce: return add_reduce(node.monoid, args[0], node.reduced, node.component);
+            case NodeKind::kIndex: break;
+        }
+        std::vector<Coord> coords;
+        for (const Coord& coord : node.coords) {
+            coords.push_back(coord.substitute([](Axis axis) { return Coord(axis); },
+                                              [&](NodeId data) { return Coord::data_node(to_here(data)); }));
+        }
+        return add_index(args[0], std::move(coords));
+    };
+    const NodeId id = copy();
+    set_label(id, node.label);
+    return id;
+}
+
 NodeId GraphData::intern(Node node) {
     const std::size_t key = hash(node);
     const auto [first, last] = by_hash_.equal_range(key);

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -72,6 +73,9 @@ struct OutputInfo {
 
 class GraphData {
   public:
+    GraphData() = default;
+    explicit GraphData(std::vector<AxisInfo> axes) : axes_(std::move(axes)) {}  // same ids, no nodes yet
+
     // Axes. A name names one axis; declaring it again with the same extent gives the same axis.
     AxisId add_row_axis(std::string_view name, std::int64_t extent);
     AxisId add_column_axis(std::string_view name, std::int64_t extent);  // name "" is the anonymous axis of that extent
@@ -90,6 +94,10 @@ class GraphData {
     NodeId add_index(NodeId source, std::vector<Coord> coords);
     NodeId add_reduce(Monoid monoid, NodeId arg, std::vector<AxisId> reduced, int component = 0);
     void add_output(OutputInfo output);
+
+    // The same operation as `node` of another graph with the same axis ids, over operands mapped by `to_here`. For passes:
+    // they rebuild a graph operand by operand and change what they are about.
+    NodeId add_copy(const Node& node, const std::function<NodeId(NodeId)>& to_here);
 
     const Node& node(NodeId id) const { return nodes_[static_cast<std::size_t>(id)]; }
     NodeId size() const { return static_cast<NodeId>(nodes_.size()); }

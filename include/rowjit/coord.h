@@ -27,6 +27,8 @@ class Coord {
     Coord(Axis axis);                                 // NOLINT(google-explicit-constructor)
     Coord(const Value& data);                         // NOLINT(google-explicit-constructor): i32 or i64
 
+    static Coord data_node(std::int32_t node);              // a node known to be an integer, by id (for passes)
+
     friend Coord operator+(const Coord& a, const Coord& b);
     friend Coord operator-(const Coord& a, const Coord& b);
     friend Coord operator*(const Coord& a, std::int64_t factor);

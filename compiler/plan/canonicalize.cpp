@@ -1,0 +1,219 @@
+#include "compiler/plan/canonicalize.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <unordered_map>
+
+#include "base/check.h"
+#include "base/dtype.h"
+#include "base/fail.h"
+
+namespace rowjit {
+namespace {
+
+class Canonicalizer {
+  public:
+    explicit Canonicalizer(const GraphData& from) : from_(from), to_(std::make_shared<GraphData>(from.axes())) {}
+
+    std::shared_ptr<const GraphData> run() {
+        for (const NodeId id : from_.live_nodes()) mapped_[id] = convert(from_.node(id));
+        for (OutputInfo output : from_.outputs()) {
+            output.node = mapped_.at(output.node);
+            to_->add_output(std::move(output));
+        }
+        return to_;
+    }
+
+  private:
+    NodeId convert(const Node& node) {
+        if (node.kind == NodeKind::kIndex) return convert_index(node);
+        const NodeId copy = to_->add_copy(node, [&](NodeId id) { return mapped_.at(id); });
+        return fold(copy);
+    }
+
+    // A map or cast of constants is a constant, rounded as the operation would have rounded it.
+    NodeId fold(NodeId id) {
+        const Node& node = to_->node(id);
+        if (node.kind != NodeKind::kMap && node.kind != NodeKind::kCast) return id;
+        double operands[3] = {};
+        for (std::size_t i = 0; i < node.args.size(); ++i) {
+            const Node& arg = to_->node(node.args[i]);
+            if (arg.kind != NodeKind::kConst) return id;
+            operands[i] = arg.value;
+        }
+        const double value =
+            node.kind == NodeKind::kCast ? operands[0] : info(node.op).reference(operands[0], operands[1], operands[2]);
+        return to_->add_const(node.dtype, round_to(node.dtype, value));
+    }
+
+    NodeId convert_index(const Node& node) {
+        std::vector<Coord> coords;
+        for (const Coord& coord : node.coords) {
+            coords.push_back(coord.substitute([](Axis axis) { return Coord(axis); },
+                                              [&](NodeId data) { return Coord::data_node(mapped_.at(data)); }));
+        }
+        const NodeId source = mapped_.at(node.args[0]);
+        const NodeId pushed = push(source, coords);
+        if (to_->node(source).kind == NodeKind::kInput) return pushed;
+        return guard_data(pushed, source, coords);
+    }
+
+    // `source` at `coords`, with the index pushed through every computation down to the inputs.
+    NodeId push(NodeId source, const std::vector<Coord>& coords) {
+        const Node node = to_->node(source);  // a copy: adding nodes moves the originals
+        if (identity(node, coords)) return source;
+        switch (node.kind) {
+            case NodeKind::kScalar:
+            case NodeKind::kConst:
+            case NodeKind::kExtent: return source;
+            case NodeKind::kInput: return to_->add_index(source, coords);
+            case NodeKind::kIota: return coordinate_value(coords[0], node.dtype);
+            case NodeKind::kMap:
+            case NodeKind::kCast: {
+                const NodeId copy =
+                    to_->add_copy(node, [&](NodeId arg) { return push(arg, select_coords(node, coords, to_->node(arg).axes)); });
+                return fold(copy);
+            }
+            case NodeKind::kIndex: {
+                const auto at = [&](Axis axis) { return coords[position(node, axis.id)]; };
+                std::vector<Coord> composed;
+                for (const Coord& coord : node.coords) {
+                    composed.push_back(coord.substitute(at, [&](NodeId data) {
+                        return Coord::data_node(push(data, select_coords(node, coords, to_->node(data).axes)));
+                    }));
+                }
+                return push(node.args[0], composed);
+            }
+            case NodeKind::kReduce: return push_reduce(node, coords);
+        }
+        RJ_CHECK(false, "canonicalize: {}", to_->describe(source));
+    }
+
+    // The reduced axes stay; where a coordinate already mentions one of them, it is renamed inside the reduction.
+    NodeId push_reduce(const Node& node, const std::vector<Coord>& coords) {
+        const Node arg = to_->node(node.args[0]);
+        std::vector<AxisId> reduced;
+        std::vector<Coord> inner;
+        for (const AxisId axis : arg.axes) {
+            if (std::find(node.reduced.begin(), node.reduced.end(), axis) == node.reduced.end()) {
+                inner.push_back(coords[position(node, axis)]);
+                continue;
+            }
+            const bool clashes = std::any_of(coords.begin(), coords.end(), [&](const Coord& coord) { return mentions(coord, axis); });
+            if (clashes && to_->axis(axis).is_row) {
+                fail(ErrorCode::kUnsupported, "index of {}: a coordinate runs along {}, which the reduction runs over; use another axis",
+                     to_->describe(node.args[0]), to_->axis(axis).label());
+            }
+            const AxisId kept = clashes ? fresh_axis(axis) : axis;
+            reduced.push_back(kept);
+            inner.push_back(Coord(Axis{kept}));
+        }
+        const NodeId moved = push(node.args[0], inner);
+        const NodeId result = to_->add_reduce(node.monoid, moved, reduced, node.component);
+        to_->set_label(result, node.label);
+        return result;
+    }
+
+    AxisId fresh_axis(AxisId axis) {
+        const AxisInfo old = to_->axis(axis);
+        const std::string stem = old.name.empty() ? "columns_" + std::to_string(old.extent) : old.name;
+        for (int suffix = 1;; ++suffix) {
+            const std::string name = fmt::format("{}_{}", stem, suffix);
+            const auto taken = [&](const AxisInfo& info) { return info.name == name; };
+            if (std::none_of(to_->axes().begin(), to_->axes().end(), taken)) return to_->add_column_axis(name, old.extent);
+        }
+    }
+
+    // A coordinate as a value, for an index of an Iota.
+    NodeId coordinate_value(const Coord& coord, Dtype dtype) {
+        switch (coord.kind()) {
+            case Coord::Kind::kConst: return to_->add_const(dtype, static_cast<double>(coord.constant()));
+            case Coord::Kind::kAxis: return to_->add_iota(coord.axis().id, dtype);
+            case Coord::Kind::kData: return to_->add_cast(coord.data(), dtype);
+            case Coord::Kind::kAdd:
+                return to_->add_map(Op::kAdd, {coordinate_value(coord.left(), dtype), coordinate_value(coord.right(), dtype)});
+            case Coord::Kind::kMul:
+                return to_->add_map(Op::kMul, {coordinate_value(coord.left(), dtype),
+                                               to_->add_const(dtype, static_cast<double>(coord.constant()))});
+            case Coord::Kind::kDiv:
+            case Coord::Kind::kMod: break;
+        }
+        fail(ErrorCode::kUnsupported, "index of an iota: a coordinate with / or % has no value form; index the tensors it selects instead");
+    }
+
+    // A data coordinate outside the extent gives 0, but the pushed computation would give its value at 0.
+    NodeId guard_data(NodeId pushed, NodeId source, const std::vector<Coord>& coords) {
+        const Node node = to_->node(source);
+        NodeId result = pushed;
+        for (std::size_t i = 0; i < coords.size(); ++i) {
+            if (coords[i].data_nodes().empty()) continue;
+            const NodeId at = coordinate_value(coords[i], to_->node(coords[i].data_nodes()[0]).dtype);
+            const Dtype dtype = to_->node(at).dtype;
+            const NodeId inside = to_->add_map(Op::kAnd, {to_->add_map(Op::kGe, {at, to_->add_const(dtype, 0)}),
+                                                          to_->add_map(Op::kLt, {at, to_->add_extent(node.axes[i], dtype)})});
+            if (node.dtype == Dtype::kBool) {
+                result = to_->add_map(Op::kAnd, {inside, result});
+            } else {
+                result = to_->add_map(Op::kSelect, {inside, result, to_->add_const(node.dtype, 0)});
+            }
+        }
+        return result;
+    }
+
+    static bool identity(const Node& node, const std::vector<Coord>& coords) {
+        for (std::size_t i = 0; i < coords.size(); ++i) {
+            if (!coords[i].is_axis(Axis{node.axes[i]})) return false;
+        }
+        return true;
+    }
+
+    static std::size_t position(const Node& node, AxisId axis) {
+        const auto found = std::find(node.axes.begin(), node.axes.end(), axis);
+        RJ_CHECK(found != node.axes.end(), "canonicalize: axis {} is not the node's", axis);
+        return static_cast<std::size_t>(found - node.axes.begin());
+    }
+
+    static std::vector<Coord> select_coords(const Node& node, const std::vector<Coord>& coords, const std::vector<AxisId>& axes) {
+        std::vector<Coord> selected;
+        for (const AxisId axis : axes) selected.push_back(coords[position(node, axis)]);
+        return selected;
+    }
+
+    bool mentions(const Coord& coord, AxisId axis) const {
+        for (const Axis a : coord.axes()) {
+            if (a.id == axis) return true;
+        }
+        for (const NodeId data : coord.data_nodes()) {
+            const std::vector<AxisId>& axes = to_->node(data).axes;
+            if (std::find(axes.begin(), axes.end(), axis) != axes.end()) return true;
+        }
+        return false;
+    }
+
+    const GraphData& from_;
+    std::shared_ptr<GraphData> to_;
+    std::unordered_map<NodeId, NodeId> mapped_;
+};
+
+// Folding and pushing leave nodes that nothing uses; a second copy keeps only what the outputs need.
+std::shared_ptr<const GraphData> without_dead_nodes(const GraphData& graph) {
+    auto result = std::make_shared<GraphData>(graph.axes());
+    std::unordered_map<NodeId, NodeId> mapped;
+    for (const NodeId id : graph.live_nodes()) {
+        mapped[id] = result->add_copy(graph.node(id), [&](NodeId arg) { return mapped.at(arg); });
+    }
+    for (OutputInfo output : graph.outputs()) {
+        output.node = mapped.at(output.node);
+        result->add_output(std::move(output));
+    }
+    return result;
+}
+
+}  // namespace
+
+std::shared_ptr<const GraphData> canonicalize(const GraphData& graph) {
+    return without_dead_nodes(*Canonicalizer(graph).run());
+}
+
+}  // namespace rowjit
