@@ -71,8 +71,8 @@ class Canonicalizer {
             case NodeKind::kIota: return coordinate_value(coords[0], node.dtype);
             case NodeKind::kMap:
             case NodeKind::kCast: {
-                const NodeId copy =
-                    to_->add_copy(node, [&](NodeId arg) { return push(arg, select_coords(node, coords, to_->node(arg).axes)); });
+                const NodeId copy = to_->add_copy(
+                    node, [&](NodeId arg) { return push(arg, select_coords(node, coords, to_->node(arg).axes)); });
                 return fold(copy);
             }
             case NodeKind::kIndex: {
@@ -100,9 +100,11 @@ class Canonicalizer {
                 inner.push_back(coords[position(node, axis)]);
                 continue;
             }
-            const bool clashes = std::any_of(coords.begin(), coords.end(), [&](const Coord& coord) { return mentions(coord, axis); });
+            const bool clashes =
+                std::any_of(coords.begin(), coords.end(), [&](const Coord& coord) { return mentions(coord, axis); });
             if (clashes && to_->axis(axis).is_row) {
-                fail(ErrorCode::kUnsupported, "index of {}: a coordinate runs along {}, which the reduction runs over; use another axis",
+                fail(ErrorCode::kUnsupported,
+                     "index of {}: a coordinate runs along {}, which the reduction runs over; use another axis",
                      to_->describe(node.args[0]), to_->axis(axis).label());
             }
             const AxisId kept = clashes ? fresh_axis(axis) : axis;
@@ -121,7 +123,8 @@ class Canonicalizer {
         for (int suffix = 1;; ++suffix) {
             const std::string name = fmt::format("{}_{}", stem, suffix);
             const auto taken = [&](const AxisInfo& info) { return info.name == name; };
-            if (std::none_of(to_->axes().begin(), to_->axes().end(), taken)) return to_->add_column_axis(name, old.extent);
+            if (std::none_of(to_->axes().begin(), to_->axes().end(), taken))
+                return to_->add_column_axis(name, old.extent);
         }
     }
 
@@ -132,14 +135,16 @@ class Canonicalizer {
             case Coord::Kind::kAxis: return to_->add_iota(coord.axis().id, dtype);
             case Coord::Kind::kData: return to_->add_cast(coord.data(), dtype);
             case Coord::Kind::kAdd:
-                return to_->add_map(Op::kAdd, {coordinate_value(coord.left(), dtype), coordinate_value(coord.right(), dtype)});
+                return to_->add_map(Op::kAdd,
+                                    {coordinate_value(coord.left(), dtype), coordinate_value(coord.right(), dtype)});
             case Coord::Kind::kMul:
                 return to_->add_map(Op::kMul, {coordinate_value(coord.left(), dtype),
                                                to_->add_const(dtype, static_cast<double>(coord.constant()))});
             case Coord::Kind::kDiv:
             case Coord::Kind::kMod: break;
         }
-        fail(ErrorCode::kUnsupported, "index of an iota: a coordinate with / or % has no value form; index the tensors it selects instead");
+        fail(ErrorCode::kUnsupported,
+             "index of an iota: a coordinate with / or % has no value form; index the tensors it selects instead");
     }
 
     // A data coordinate outside the extent gives 0, but the pushed computation would give its value at 0.
@@ -150,8 +155,9 @@ class Canonicalizer {
             if (coords[i].data_nodes().empty()) continue;
             const NodeId at = coordinate_value(coords[i], to_->node(coords[i].data_nodes()[0]).dtype);
             const Dtype dtype = to_->node(at).dtype;
-            const NodeId inside = to_->add_map(Op::kAnd, {to_->add_map(Op::kGe, {at, to_->add_const(dtype, 0)}),
-                                                          to_->add_map(Op::kLt, {at, to_->add_extent(node.axes[i], dtype)})});
+            const NodeId inside =
+                to_->add_map(Op::kAnd, {to_->add_map(Op::kGe, {at, to_->add_const(dtype, 0)}),
+                                        to_->add_map(Op::kLt, {at, to_->add_extent(node.axes[i], dtype)})});
             if (node.dtype == Dtype::kBool) {
                 result = to_->add_map(Op::kAnd, {inside, result});
             } else {
@@ -174,7 +180,8 @@ class Canonicalizer {
         return static_cast<std::size_t>(found - node.axes.begin());
     }
 
-    static std::vector<Coord> select_coords(const Node& node, const std::vector<Coord>& coords, const std::vector<AxisId>& axes) {
+    static std::vector<Coord> select_coords(const Node& node, const std::vector<Coord>& coords,
+                                            const std::vector<AxisId>& axes) {
         std::vector<Coord> selected;
         for (const AxisId axis : axes) selected.push_back(coords[position(node, axis)]);
         return selected;

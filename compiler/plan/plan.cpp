@@ -1,0 +1,480 @@
+// Cutting the graph where a kernel must end, then joining the pieces that are cheaper together.
+#include "compiler/plan/plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "base/check.h"
+#include "base/fail.h"
+
+namespace rowjit {
+namespace {
+
+constexpr double kPlanningRows =
+    8192;                          // plans do not depend on the row count of a launch; a training step's is typical
+constexpr double kLaunchUs = 2.5;  // H200, kernel to kernel on one stream
+constexpr double kCpuLaunchUs = 5;
+
+bool contains(const std::vector<AxisId>& axes, AxisId axis) {
+    return std::find(axes.begin(), axes.end(), axis) != axes.end();
+}
+
+bool reduces_rows(const GraphData& graph, const Node& node) {
+    return node.kind == NodeKind::kReduce && graph.axis(node.reduced[0]).is_row;
+}
+
+bool reduces_columns(const GraphData& graph, const Node& node) {
+    return node.kind == NodeKind::kReduce && !graph.axis(node.reduced[0]).is_row;
+}
+
+// What one root's kernel would contain: found by walking from the root to inputs and to values cut before.
+struct Reach {
+    std::set<NodeId> nodes;
+    bool reduces_rows = false;
+    std::set<AxisId> promoted;  // column axes that become row axes
+};
+
+// Decides which computed values must be stored between kernels. Each rule cuts where the value is narrow already.
+class Cutter {
+  public:
+    explicit Cutter(const GraphData& graph) : graph_(graph) {
+        for (const OutputInfo& output : graph.outputs()) roots_.insert(output.node);
+    }
+
+    // The values to compute in kernels of their own: outputs and cuts.
+    std::set<NodeId> run() {
+        for (std::size_t before = 0; before != roots_.size();) {
+            before = roots_.size();
+            for (const NodeId root : std::set<NodeId>(roots_)) cut_below(root);
+        }
+        return roots_;
+    }
+
+    Reach reach(NodeId root) const {
+        Reach reach;
+        walk(root, root, &reach);
+        if (reach.reduces_rows) {
+            for (const NodeId id : reach.nodes) {
+                for (const AxisId axis : graph_.column_axes(graph_.node(id))) reach.promoted.insert(axis);
+            }
+        }
+        return reach;
+    }
+
+  private:
+    void walk(NodeId root, NodeId id, Reach* reach) const {
+        if (id != root && roots_.contains(id) && graph_.node(id).kind != NodeKind::kInput && must_load(id)) return;
+        if (!reach->nodes.insert(id).second) return;
+        const Node& node = graph_.node(id);
+        if (rowjit::reduces_rows(graph_, node)) reach->reduces_rows = true;
+        if (reduces_columns(graph_, node)) {
+            for (const AxisId axis : graph_.column_axes(graph_.node(node.args[0]))) {
+                if (!contains(node.reduced, axis)) reach->promoted.insert(axis);
+            }
+        }
+        for (const NodeId arg : node.args) walk(root, arg, reach);
+    }
+
+    // Outputs that are intermediate values of another output are computed again there, unless a rule cut them.
+    bool must_load(NodeId id) const { return cuts_.contains(id); }
+
+    void cut(NodeId id) {
+        cuts_.insert(id);
+        roots_.insert(id);
+    }
+
+    void cut_below(NodeId root) {
+        const Reach found = reach(root);
+        const std::vector<AxisId> space = graph_.row_axes(graph_.node(root));
+        for (const NodeId id : found.nodes) {
+            const Node& node = graph_.node(id);
+            if (rowjit::reduces_rows(graph_, node)) {
+                // Its consumers may stay only where they have its own row space: elsewhere it is broadcast back over
+                // rows.
+                if (id != root && (graph_.row_axes(node) != space || under_reduction(root, id))) return cut(id);
+                if (const NodeId inner = reduction_below(node.args[0]); inner >= 0) {
+                    // A value of one number per row is the narrowest place; else the reduction's own result is.
+                    const bool narrow = graph_.column_axes(graph_.node(node.args[0])).empty();
+                    return cut(narrow ? node.args[0] : inner);
+                }
+            }
+            if (reduces_columns(graph_, node) && found.reduces_rows && id != root) return cut(id);
+            if (reduces_columns(graph_, node) && id != root) {
+                const bool partial = node.reduced.size() != graph_.column_axes(graph_.node(node.args[0])).size();
+                // A promoted axis is part of the row space, so the root must have it and nothing may reduce over it.
+                const bool root_lacks = std::any_of(found.promoted.begin(), found.promoted.end(), [&](AxisId axis) {
+                    return !contains(graph_.node(root).axes, axis);
+                });
+                const bool reduced_again = std::any_of(found.nodes.begin(), found.nodes.end(), [&](NodeId other) {
+                    const Node& user = graph_.node(other);
+                    return reduces_columns(graph_, user) &&
+                           std::any_of(user.reduced.begin(), user.reduced.end(),
+                                       [&](AxisId axis) { return found.promoted.contains(axis); });
+                });
+                if (partial && (root_lacks || reduced_again)) return cut(id);
+            }
+        }
+    }
+
+    // Some reduction (not itself cut) that `id`'s computation contains; -1 for none.
+    NodeId reduction_below(NodeId id) const {
+        if (cuts_.contains(id)) return -1;
+        const Node& node = graph_.node(id);
+        if (node.kind == NodeKind::kReduce) return id;
+        for (const NodeId arg : node.args) {
+            if (const NodeId found = reduction_below(arg); found >= 0) return found;
+        }
+        return -1;
+    }
+
+    bool under_reduction(NodeId root, NodeId target) const {
+        const Reach found = reach(root);
+        return std::any_of(found.nodes.begin(), found.nodes.end(), [&](NodeId id) {
+            const Node& node = graph_.node(id);
+            return id != target && node.kind == NodeKind::kReduce && reaches(node.args[0], target);
+        });
+    }
+
+    bool reaches(NodeId from, NodeId target) const {
+        if (from == target) return true;
+        if (cuts_.contains(from)) return false;
+        const Node& node = graph_.node(from);
+        return std::any_of(node.args.begin(), node.args.end(), [&](NodeId arg) { return reaches(arg, target); });
+    }
+
+    const GraphData& graph_;
+    std::set<NodeId> roots_;
+    std::set<NodeId> cuts_;
+
+    friend class Planner;
+};
+
+// A kernel to be: the roots it computes.
+struct Piece {
+    std::vector<NodeId> roots;
+    std::vector<AxisId> row_axes;
+    std::set<AxisId> promoted;
+    bool reduces_rows = false;
+};
+
+class Planner {
+  public:
+    Planner(std::shared_ptr<const GraphData> graph, const Target& target)
+        : graph_(std::move(graph)), target_(target), cutter_(*graph_) {}
+
+    Plan run() {
+        const std::set<NodeId> roots = cutter_.run();
+        for (const NodeId root : roots) pieces_.push_back(piece({root}));
+        join();
+        order();
+        Plan plan;
+        plan.graph = graph_;
+        for (const NodeId id : cutter_.cuts_) {
+            plan.temporaries.push_back({temporary_name(id), graph_->node(id).dtype, graph_->node(id).axes});
+        }
+        for (const Piece& piece : pieces_) plan.groups.push_back(group(piece, static_cast<int>(plan.groups.size())));
+        plan.notes = notes_;
+        check_aliases(plan);
+        return plan;
+    }
+
+  private:
+    Piece piece(std::vector<NodeId> roots) const {
+        Piece result{std::move(roots), {}, {}, false};
+        for (const NodeId root : result.roots) {
+            const Reach reach = cutter_.reach(root);
+            result.reduces_rows = result.reduces_rows || reach.reduces_rows;
+            result.promoted.insert(reach.promoted.begin(), reach.promoted.end());
+        }
+        for (const AxisId axis : graph_->node(result.roots[0]).axes) {
+            if (graph_->axis(axis).is_row || result.promoted.contains(axis)) result.row_axes.push_back(axis);
+        }
+        return result;
+    }
+
+    // Whether `a` needs a value that `b` stores, directly or through other pieces.
+    bool depends(const Piece& a, const Piece& b) const {
+        std::set<NodeId> seen;
+        std::vector<NodeId> work = a.roots;
+        while (!work.empty()) {
+            const NodeId id = work.back();
+            work.pop_back();
+            if (!seen.insert(id).second) continue;
+            for (const NodeId arg : graph_->node(id).args) work.push_back(arg);
+        }
+        return std::any_of(b.roots.begin(), b.roots.end(), [&](NodeId id) {
+            return cutter_.cuts_.contains(id) && seen.contains(id) && !is_root(a, id);
+        });
+    }
+
+    static bool is_root(const Piece& piece, NodeId id) {
+        return std::find(piece.roots.begin(), piece.roots.end(), id) != piece.roots.end();
+    }
+
+    // Joins two pieces at a time, the pair that saves most first, until none saves. Pieces are few, so this is
+    // exhaustive in practice; ties keep graph order, so plans are deterministic.
+    void join() {
+        while (true) {
+            double best_saving = 0;
+            std::size_t best_a = 0;
+            std::size_t best_b = 0;
+            for (std::size_t a = 0; a < pieces_.size(); ++a) {
+                for (std::size_t b = a + 1; b < pieces_.size(); ++b) {
+                    const double saving = joined_saving_us(pieces_[a], pieces_[b]);
+                    if (saving > best_saving) {
+                        best_saving = saving;
+                        best_a = a;
+                        best_b = b;
+                    }
+                }
+            }
+            if (best_saving <= 0) return;
+            std::vector<NodeId> roots = pieces_[best_a].roots;
+            roots.insert(roots.end(), pieces_[best_b].roots.begin(), pieces_[best_b].roots.end());
+            std::sort(roots.begin(), roots.end());
+            notes_.push_back(fmt::format("joined {} and {}: saves {:.1f} us at {} rows", describe(pieces_[best_a]),
+                                         describe(pieces_[best_b]), best_saving, kPlanningRows));
+            pieces_[best_a] = piece(std::move(roots));
+            pieces_.erase(pieces_.begin() + static_cast<std::ptrdiff_t>(best_b));
+        }
+    }
+
+    // Microseconds saved by one kernel for both; negative or zero where they cannot or should not be joined.
+    double joined_saving_us(const Piece& a, const Piece& b) const {
+        if (a.row_axes != b.row_axes || a.reduces_rows != b.reduces_rows) return 0;
+        if (a.promoted != b.promoted && !(a.promoted.empty() || b.promoted.empty())) return 0;
+        if (depends(a, b) || depends(b, a)) return 0;
+        // Through a third piece: a → c → b would become a cycle.
+        for (const Piece& other : pieces_) {
+            if (&other == &a || &other == &b) continue;
+            if ((depends(other, a) && depends(b, other)) || (depends(other, b) && depends(a, other))) return 0;
+        }
+        std::vector<NodeId> roots = a.roots;
+        roots.insert(roots.end(), b.roots.begin(), b.roots.end());
+        std::sort(roots.begin(), roots.end());
+        const Piece both = piece(std::move(roots));
+        if (both.row_axes != a.row_axes) return 0;
+        const auto cost = [&](const Piece& p) { return predicted_us(*subgraph(p), target_, kPlanningRows); };
+        return cost(a) + cost(b) - cost(both);
+    }
+
+    // Producers before consumers; among the ready, graph order.
+    void order() {
+        std::vector<Piece> ordered;
+        while (!pieces_.empty()) {
+            const auto ready = std::find_if(pieces_.begin(), pieces_.end(), [&](const Piece& piece) {
+                return std::none_of(pieces_.begin(), pieces_.end(),
+                                    [&](const Piece& other) { return &other != &piece && depends(piece, other); });
+            });
+            RJ_CHECK(ready != pieces_.end(), "plan: groups depend on each other in a cycle");
+            ordered.push_back(*ready);
+            pieces_.erase(ready);
+        }
+        pieces_ = std::move(ordered);
+    }
+
+    std::string temporary_name(NodeId id) const { return fmt::format("tmp_{}", id); }
+
+    std::string describe(const Piece& piece) const {
+        std::string text = "{";
+        for (const NodeId root : piece.roots) text += (text.size() > 1 ? ", " : "") + graph_->describe(root);
+        return text + "}";
+    }
+
+    // The piece as a graph of its own.
+    std::shared_ptr<const GraphData> subgraph(const Piece& piece) const {
+        std::vector<AxisInfo> axes = graph_->axes();
+        for (const AxisId axis : piece.promoted) axes[static_cast<std::size_t>(axis)].is_row = true;
+        auto result = std::make_shared<GraphData>(std::move(axes));
+        std::map<NodeId, NodeId> mapped;
+        for (const NodeId root : piece.roots) copy(piece, root, result.get(), &mapped);
+        for (const NodeId root : piece.roots) add_outputs(root, mapped.at(root), result.get());
+        return result;
+    }
+
+    NodeId copy(const Piece& piece, NodeId id, GraphData* into, std::map<NodeId, NodeId>* mapped) const {
+        if (const auto found = mapped->find(id); found != mapped->end()) return found->second;
+        const Node& node = graph_->node(id);
+        const auto convert = [&]() -> NodeId {
+            if (node.kind == NodeKind::kInput) return add_input(node, node.name, into);
+            if (!is_root(piece, id) && cutter_.cuts_.contains(id)) {
+                return add_input(node, temporary_name(id), into);
+            }
+            for (const NodeId arg : node.args) copy(piece, arg, into, mapped);
+            if (node.kind == NodeKind::kIndex) return copy_index(node, into, *mapped);
+            return into->add_copy(node, [&](NodeId arg) { return mapped->at(arg); });
+        };
+        const NodeId result = convert();
+        mapped->emplace(id, result);
+        return result;
+    }
+
+    // Promotion reorders an input's axes, and its coordinates with them.
+    NodeId copy_index(const Node& node, GraphData* into, const std::map<NodeId, NodeId>& mapped) const {
+        const std::vector<AxisId>& declared = graph_->node(node.args[0]).axes;
+        std::vector<Coord> coords;
+        for (const AxisId axis : into->node(mapped.at(node.args[0])).axes) {
+            const auto at = std::find(declared.begin(), declared.end(), axis) - declared.begin();
+            coords.push_back(node.coords[static_cast<std::size_t>(at)].substitute(
+                [](Axis a) { return Coord(a); }, [&](NodeId data) { return Coord::data_node(mapped.at(data)); }));
+        }
+        const NodeId result = into->add_index(mapped.at(node.args[0]), std::move(coords));
+        into->set_label(result, node.label);
+        return result;
+    }
+
+    // A tensor of the program, its axes reordered so that promoted ones stand among the row axes.
+    static NodeId add_input(const Node& node, const std::string& name, GraphData* into) {
+        std::vector<AxisId> axes;
+        std::vector<std::int64_t> column_strides;
+        order_axes(node.axes, node.column_strides, *into, &axes, &column_strides);
+        return into->add_input(name, node.dtype, axes, column_strides);
+    }
+
+    // Splits declared axes into row axes, then column axes with their strides (contiguous where none are given). A
+    // promoted axis's stride is found at launch from the same declaration.
+    static void order_axes(const std::vector<AxisId>& declared, const std::vector<std::int64_t>& declared_strides,
+                           const GraphData& graph, std::vector<AxisId>* axes,
+                           std::vector<std::int64_t>* column_strides);
+
+    void add_outputs(NodeId root, NodeId copy, GraphData* into) const {
+        if (cutter_.cuts_.contains(root)) into->add_output({temporary_name(root), copy, "", false, {}});
+        for (const OutputInfo& output : graph_->outputs()) {
+            if (output.node != root) continue;
+            OutputInfo moved = output;
+            moved.node = copy;
+            std::vector<AxisId> axes;
+            moved.column_strides.clear();
+            order_axes(graph_->node(root).axes, output.column_strides, *into, &axes, &moved.column_strides);
+            // An input this group does not read cannot be disturbed by the group's own order of loads and stores.
+            if (!moved.alias.empty() && !into->find_input(moved.alias)) moved.alias.clear();
+            into->add_output(std::move(moved));
+        }
+    }
+
+    Group group(const Piece& piece, int index) const {
+        Group result;
+        result.graph = subgraph(piece);
+        result.row_axes = piece.row_axes;
+        result.reduces_rows = piece.reduces_rows;
+        result.name = fmt::format("k{}", index);
+        for (const OutputInfo& output : result.graph->outputs()) result.name += "_" + output.name;
+        return result;
+    }
+
+    // An output that overwrites an input must be stored by the last kernel that reads that input.
+    void check_aliases(const Plan& plan) const {
+        for (std::size_t i = 0; i < plan.groups.size(); ++i) {
+            for (const OutputInfo& output : plan.groups[i].graph->outputs()) {
+                if (output.alias.empty()) continue;
+                for (std::size_t later = i + 1; later < plan.groups.size(); ++later) {
+                    if (!plan.groups[later].graph->find_input(output.alias)) continue;
+                    fail(ErrorCode::kUnsupported,
+                         "output '{}' overwrites input '{}', which a later kernel still reads; give the output a "
+                         "buffer of its own",
+                         output.name, output.alias);
+                }
+            }
+        }
+    }
+
+    std::shared_ptr<const GraphData> graph_;
+    const Target& target_;
+    Cutter cutter_;
+    std::vector<Piece> pieces_;
+    std::vector<std::string> notes_;
+};
+
+void Planner::order_axes(const std::vector<AxisId>& declared, const std::vector<std::int64_t>& declared_strides,
+                         const GraphData& graph, std::vector<AxisId>* axes, std::vector<std::int64_t>* column_strides) {
+    for (const AxisId axis : declared) {
+        if (graph.axis(axis).is_row) axes->push_back(axis);
+    }
+    // Strides were declared for the column axes before promotion: the last ones.
+    std::int64_t contiguous = 1;
+    std::vector<std::int64_t> all(declared.size(), 0);
+    for (std::size_t i = declared.size(); i-- > 0;) {
+        all[i] = contiguous;
+        if (graph.axis(declared[i]).extent > 0) contiguous *= graph.axis(declared[i]).extent;
+    }
+    for (std::size_t i = 0; i < declared_strides.size(); ++i) {
+        all[declared.size() - declared_strides.size() + i] = declared_strides[i];
+    }
+    for (std::size_t i = 0; i < declared.size(); ++i) {
+        if (graph.axis(declared[i]).is_row) continue;
+        axes->push_back(declared[i]);
+        column_strides->push_back(all[i]);
+    }
+}
+
+}  // namespace
+
+Plan make_plan(std::shared_ptr<const GraphData> graph, const Target& target) {
+    return Planner(std::move(graph), target).run();
+}
+
+namespace {
+
+// Rows of a tensor: the run-time part of its extent, for a program of `rows` rows.
+double elements(const GraphData& graph, const Node& node, double rows) {
+    double count = 1;
+    bool runtime = false;
+    for (const AxisId id : node.axes) {
+        const std::int64_t extent = graph.axis(id).extent;
+        if (extent == kRuntimeExtent) runtime = true;
+        if (extent != kRuntimeExtent) count *= static_cast<double>(extent);
+    }
+    return count * (runtime ? rows : 1);
+}
+
+}  // namespace
+
+double group_bytes(const GraphData& group, double rows) {
+    double bytes = 0;
+    std::map<std::string, double> read;  // an input gathered from counts what is gathered, at most the whole
+    for (const NodeId id : group.live_nodes()) {
+        const Node& node = group.node(id);
+        const double size = elements(group, node, rows) * static_cast<double>(size_bytes(node.dtype));
+        if (node.kind == NodeKind::kInput) read.try_emplace(node.name, 0);
+        if (node.kind == NodeKind::kIndex) {
+            const Node& source = group.node(node.args[0]);
+            const double whole = elements(group, source, rows) * static_cast<double>(size_bytes(source.dtype));
+            read[source.name] = std::min(whole, read[source.name] + size);
+        }
+        for (const NodeId arg : node.args) {
+            const Node& source = group.node(arg);
+            const bool indexed = node.kind == NodeKind::kIndex && arg == node.args[0];
+            if (source.kind != NodeKind::kInput || indexed) continue;
+            read[source.name] = elements(group, source, rows) * static_cast<double>(size_bytes(source.dtype));
+        }
+    }
+    for (const OutputInfo& output : group.outputs()) {
+        const Node& node = group.node(output.node);
+        const double size = elements(group, node, rows) * static_cast<double>(size_bytes(node.dtype));
+        bytes += output.accumulate ? 2 * size : size;
+        if (node.kind == NodeKind::kInput) read[node.name] = size;
+    }
+    for (const auto& [name, size] : read) bytes += size;
+    return bytes;
+}
+
+double predicted_us(const GraphData& group, const Target& target, double rows) {
+    double specials = 0;  // exp, log, division …: the throughput that runs out first on narrow data
+    for (const NodeId id : group.live_nodes()) {
+        const Node& node = group.node(id);
+        if (node.kind != NodeKind::kMap) continue;
+        const bool special = node.op >= Op::kSqrt && node.op <= Op::kCos;
+        specials += elements(group, node, rows) * (special || node.op == Op::kDiv ? 1 : 0.1);
+    }
+    const double memory_us = group_bytes(group, rows) / (target.bandwidth_gbps * 1e3);
+    // 16 special-function lanes per multiprocessor at about 1.7 GHz; a CPU core does about one vectorised result a
+    // nanosecond.
+    const double per_us = target.is_gpu() ? target.sm_count * 16 * 1.7e3 : target.sm_count * 1e3;
+    const double launch_us = target.is_gpu() ? kLaunchUs : kCpuLaunchUs;
+    return launch_us + std::max(memory_us, specials / per_us);
+}
+
+}  // namespace rowjit

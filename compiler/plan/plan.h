@@ -1,0 +1,56 @@
+// Which operations share a kernel. A Plan is a list of groups in launch order; a group is a graph of its own, whose
+// inputs are the program's inputs and the temporaries of earlier groups, and whose outputs are the program's and its
+// own temporaries.
+//
+// Within a group all outputs have one row space. Later passes may assume, besides canonicalize's promises:
+//   - row axes of the group's graph are its row space plus, under a reduction over rows, that reduction's axes; column
+//   axes
+//     that no reduction runs over, where one runs over the others, have become row axes (Node::axes are reordered to
+//     match);
+//   - every column reduction runs over all column axes of its operand;
+//   - a group has column reductions or row reductions, never both; a row reduction's operand contains no reduction.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/target.h"
+#include "compiler/schedule/schedule.h"
+#include "dsl/graph.h"
+
+namespace rowjit {
+
+// A tensor that one group writes and later ones read. It lives in the launch's workspace, contiguous.
+struct Temporary {
+    std::string name;
+    Dtype dtype = Dtype::kF32;
+    std::vector<AxisId> axes;
+};
+
+struct Group {
+    std::string name;                        // of its kernel, an identifier
+    std::shared_ptr<const GraphData> graph;  // same AxisIds as the program's graph
+    std::vector<AxisId> row_axes;            // of every output, outermost first
+    bool reduces_rows = false;
+};
+
+struct Plan {
+    std::shared_ptr<const GraphData> graph;  // canonical
+    std::vector<Group> groups;               // in launch order
+    std::vector<Temporary> temporaries;
+    std::vector<std::string> notes;  // what was fused or kept apart, and the predicted times; for `explain`
+};
+
+// Plans `graph` (already canonical) for `target`. Throws Error(kUnsupported) for an aliasing that no order of kernels
+// satisfies, naming the output, the input and the remedy.
+Plan make_plan(std::shared_ptr<const GraphData> graph, const Target& target);
+
+// Bytes a group must move for `rows` rows: every input read once (what is broadcast over rows, once in all), every
+// output written once.
+double group_bytes(const GraphData& group, double rows);
+
+// Predicted microseconds of a group: launch overhead plus the larger of memory time and arithmetic time.
+double predicted_us(const GraphData& group, const Target& target, double rows);
+
+}  // namespace rowjit
