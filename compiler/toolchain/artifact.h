@@ -15,14 +15,26 @@ struct Source {
     std::vector<std::string> functions;  // extern "C" entry points, in launch order
 };
 
-// Resources of one entry point, read from the binary's own metadata, not from a log.
+// One parameter of an entry point as it lies in the launch's argument block.
+struct ArgumentInfo {
+    int offset_bytes = 0;
+    int size_bytes = 0;
+    std::string kind;  // AMD: "global_buffer", "by_value", "hidden_..."; NVIDIA does not tell: always "by_value"
+};
+
+// Resources of one entry point, read from the binary's own metadata, not from a log. What a vendor does not record is
+// 0.
 struct FunctionInfo {
     std::string name;
-    int registers = 0;         // per thread (NVIDIA), VGPRs (AMD); 0 on the CPU
-    int scalar_registers = 0;  // SGPRs (AMD)
-    int spill_bytes = 0;       // per thread: local (NVIDIA) or private (AMD) memory
-    int shared_bytes = 0;      // static shared memory
-    int max_threads = 0;       // the launch bound it was compiled for, 0 when none
+    int registers = 0;          // per thread (NVIDIA), VGPRs (AMD); 0 on the CPU
+    int scalar_registers = 0;   // SGPRs (AMD)
+    int spill_bytes = 0;        // per thread: local (NVIDIA) or private (AMD) memory
+    int spilled_registers = 0;  // AMD: VGPRs and SGPRs spilled; an SGPR may go to a VGPR's lanes and cost no memory
+    int shared_bytes = 0;       // static shared memory the source declares
+    int max_threads = 0;        // the launch bound it was compiled for, 0 when none
+    int wave_size = 0;          // AMD: 32 or 64
+    int kernarg_bytes = 0;      // the argument block, hidden arguments included
+    std::vector<ArgumentInfo> arguments;  // by offset
 };
 
 struct Artifact {

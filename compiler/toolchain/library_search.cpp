@@ -1,0 +1,45 @@
+#include "compiler/toolchain/library_search.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <system_error>
+
+#include "base/dynamic_library.h"
+
+namespace rowjit {
+
+namespace fs = std::filesystem;
+
+std::string environment_value(const char* variable) {
+    const char* value = std::getenv(variable);
+    return value == nullptr ? "" : value;
+}
+
+std::vector<fs::path> entries_with_prefix(const fs::path& folder, std::string_view prefix) {
+    std::vector<fs::path> entries;
+    std::error_code error;
+    for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
+        if (it->path().filename().string().starts_with(prefix)) entries.push_back(it->path());
+    }
+    std::sort(entries.begin(), entries.end(), [](const fs::path& a, const fs::path& b) {
+        return strverscmp(a.filename().c_str(), b.filename().c_str()) > 0;
+    });
+    return entries;
+}
+
+std::vector<std::string> libraries_in(const std::vector<fs::path>& folders, std::string_view stem) {
+    std::vector<std::string> libraries;
+    for (const fs::path& folder : folders) {
+        for (const fs::path& file : entries_with_prefix(folder, stem)) libraries.push_back(file.string());
+    }
+    return libraries;
+}
+
+std::vector<fs::path> folders_beside_rowjit() {
+    const fs::path folder = fs::path(own_file()).parent_path();
+    if (folder.empty()) return {};
+    return {folder, folder.parent_path() / "lib"};
+}
+
+}  // namespace rowjit
