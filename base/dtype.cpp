@@ -3,6 +3,7 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <cstdint>
 #include <cstring>
 #include <limits>
 
@@ -42,11 +43,22 @@ double spacing(const DtypeRow& r, double value) {
 
 double round_float(const DtypeRow& r, double value) {
     if (!std::isfinite(value) || value == 0) return value;
+    const auto bits = std::bit_cast<std::uint64_t>(value);
+    const int exponent = static_cast<int>((bits >> 52) & 0x7FF) - 1023;
+    if (exponent >= r.min_exponent) {
+        // A carry out of the mantissa moves on to the exponent, which is the next power of two. The oracle rounds by
+        // the ten million, hence no ilogb here.
+        const int dropped = 52 - r.mantissa_bits;
+        const std::uint64_t half = (std::uint64_t{1} << dropped) >> 1;
+        const std::uint64_t odd = (bits >> dropped) & 1;
+        const std::uint64_t carried = bits + (half - 1) + odd;
+        const double nearest = std::bit_cast<double>(carried >> dropped << dropped);
+        if (std::abs(nearest) > r.max_finite) return std::copysign(std::numeric_limits<double>::infinity(), value);
+        return nearest;
+    }
     const double step = spacing(r, value);
     // The quotient is exact (a power of two) and nearbyint rounds to even, so this rounds exactly once.
-    const double rounded = std::nearbyint(value / step) * step;
-    if (std::abs(rounded) > r.max_finite) return std::copysign(std::numeric_limits<double>::infinity(), value);
-    return rounded;
+    return std::nearbyint(value / step) * step;
 }
 
 double truncate_saturating(double value, double low, double high) {
@@ -160,7 +172,8 @@ void store_element(Dtype dtype, void* address, double value) {
 double ulp(Dtype dtype, double value) {
     if (!is_float(dtype)) return 1;
     if (!std::isfinite(value)) return 0;
-    return spacing(row(dtype), round_to(dtype, value));
+    const double rounded = round_to(dtype, value);
+    return spacing(row(dtype), std::isinf(rounded) ? row(dtype).max_finite : rounded);
 }
 
 }  // namespace rowjit

@@ -22,7 +22,7 @@ double load_element(Dtype dtype, const void* address);
 void store_element(Dtype dtype, void* address, double value);
 
 // The distance from |value| (as rounded to dtype) to the next larger representable magnitude: "one unit in the last
-// place".
+// place". Beyond the dtype's range, that of its greatest finite number.
 double ulp(Dtype dtype, double value);
 
 }  // namespace rowjit

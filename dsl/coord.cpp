@@ -23,6 +23,36 @@ namespace {
 std::int64_t floor_div(std::int64_t a, std::int64_t b) { return a / b - (a % b < 0 ? 1 : 0); }
 std::int64_t floor_mod(std::int64_t a, std::int64_t b) { return a - floor_div(a, b) * b; }
 
+// Data may hold anything; arithmetic on it wraps, as 64-bit integer instructions do, and lands outside the source.
+std::int64_t wrapping_add(std::int64_t a, std::int64_t b) {
+    return static_cast<std::int64_t>(static_cast<std::uint64_t>(a) + static_cast<std::uint64_t>(b));
+}
+std::int64_t wrapping_mul(std::int64_t a, std::int64_t b) {
+    return static_cast<std::int64_t>(static_cast<std::uint64_t>(a) * static_cast<std::uint64_t>(b));
+}
+
+// Constants stay far from overflow: no axis is that long.
+constexpr std::int64_t kMaxConstant = std::int64_t{1} << 62;
+
+std::int64_t checked(bool overflow, std::int64_t value) {
+    if (overflow || value > kMaxConstant || value < -kMaxConstant) {
+        fail(ErrorCode::kInvalidGraph, "coordinate: a constant beyond 2^62 in magnitude; no axis is that long");
+    }
+    return value;
+}
+
+std::int64_t checked_add(std::int64_t a, std::int64_t b) {
+    std::int64_t sum = 0;
+    const bool overflow = __builtin_add_overflow(a, b, &sum);
+    return checked(overflow, sum);
+}
+
+std::int64_t checked_mul(std::int64_t a, std::int64_t b) {
+    std::int64_t product = 0;
+    const bool overflow = __builtin_mul_overflow(a, b, &product);
+    return checked(overflow, product);
+}
+
 void require_positive(std::int64_t divisor, const char* what) {
     if (divisor <= 0)
         fail(ErrorCode::kInvalidGraph, "coordinate {} by {}: the divisor must be positive", what, divisor);
@@ -30,7 +60,8 @@ void require_positive(std::int64_t divisor, const char* what) {
 
 }  // namespace
 
-Coord::Coord(std::int64_t value) : node_(std::make_shared<Node>(Node{Kind::kConst, value, -1, nullptr, nullptr})) {}
+Coord::Coord(std::int64_t value)
+    : node_(std::make_shared<Node>(Node{Kind::kConst, checked(false, value), -1, nullptr, nullptr})) {}
 Coord::Coord(Axis axis) : node_(std::make_shared<Node>(Node{Kind::kAxis, 0, axis.id, nullptr, nullptr})) {}
 
 Coord::Coord(const Value& data) : node_(std::make_shared<Node>(Node{Kind::kData, 0, data.id(), nullptr, nullptr})) {
@@ -57,13 +88,18 @@ Coord Coord::make(Kind kind, std::int64_t constant, const Coord* left, const Coo
 }
 
 Coord operator+(const Coord& a, const Coord& b) {
-    if (a.kind() == Coord::Kind::kConst && b.kind() == Coord::Kind::kConst) return {a.constant() + b.constant()};
+    if (a.kind() == Coord::Kind::kConst && b.kind() == Coord::Kind::kConst)
+        return {checked_add(a.constant(), b.constant())};
     if (a.kind() == Coord::Kind::kConst) return b + a;  // constants stand last
     if (b.kind() == Coord::Kind::kConst) {
         if (b.constant() == 0) return a;
         if (a.kind() == Coord::Kind::kAdd && a.right().kind() == Coord::Kind::kConst) {
-            return a.left() + Coord(a.right().constant() + b.constant());
+            return a.left() + Coord(checked_add(a.right().constant(), b.constant()));
         }
+    } else if (b.kind() == Coord::Kind::kAdd) {
+        return (a + b.left()) + b.right();  // sums lean left, as they are printed
+    } else if (a.kind() == Coord::Kind::kAdd && a.right().kind() == Coord::Kind::kConst) {
+        return (a.left() + b) + a.right();
     }
     return Coord::make(Coord::Kind::kAdd, 0, &a, &b);
 }
@@ -73,8 +109,9 @@ Coord operator-(const Coord& a, const Coord& b) { return a + b * -1; }
 Coord operator*(const Coord& a, std::int64_t factor) {
     if (factor == 0) return {0};
     if (factor == 1) return a;
-    if (a.kind() == Coord::Kind::kConst) return {a.constant() * factor};
-    if (a.kind() == Coord::Kind::kMul) return a.left() * (a.constant() * factor);
+    if (a.kind() == Coord::Kind::kConst) return {checked_mul(a.constant(), factor)};
+    if (a.kind() == Coord::Kind::kMul) return a.left() * checked_mul(a.constant(), factor);
+    checked(false, factor);
     if (a.kind() == Coord::Kind::kAdd) return a.left() * factor + a.right() * factor;
     return Coord::make(Coord::Kind::kMul, factor, &a, nullptr);
 }
@@ -112,8 +149,8 @@ std::int64_t Coord::evaluate(const std::function<std::int64_t(Axis)>& axis,
         case Kind::kConst: return constant();
         case Kind::kAxis: return axis(this->axis());
         case Kind::kData: return data(this->data());
-        case Kind::kAdd: return left().evaluate(axis, data) + right().evaluate(axis, data);
-        case Kind::kMul: return left().evaluate(axis, data) * constant();
+        case Kind::kAdd: return wrapping_add(left().evaluate(axis, data), right().evaluate(axis, data));
+        case Kind::kMul: return wrapping_mul(left().evaluate(axis, data), constant());
         case Kind::kDiv: return floor_div(left().evaluate(axis, data), constant());
         case Kind::kMod: return floor_mod(left().evaluate(axis, data), constant());
     }
@@ -132,16 +169,12 @@ bool Coord::bounds(const std::function<std::int64_t(Axis)>& extent, std::int64_t
             std::int64_t right_low = 0;
             std::int64_t right_high = 0;
             if (!left().bounds(extent, low, high) || !right().bounds(extent, &right_low, &right_high)) return false;
-            *low += right_low;
-            *high += right_high;
-            return true;
+            return !__builtin_add_overflow(*low, right_low, low) && !__builtin_add_overflow(*high, right_high, high);
         }
         case Kind::kMul:
             if (!left().bounds(extent, low, high)) return false;
-            *low *= constant();
-            *high *= constant();
             if (constant() < 0) std::swap(*low, *high);
-            return true;
+            return !__builtin_mul_overflow(*low, constant(), low) && !__builtin_mul_overflow(*high, constant(), high);
         case Kind::kDiv:
             if (!left().bounds(extent, low, high)) return false;
             *low = floor_div(*low, constant());

@@ -96,6 +96,8 @@ class Graph {
     // uses `default_value`. The name is made unique by a numeric suffix when it is taken.
     Value scalar(std::string_view name, Dtype dtype, double default_value);
 
+    // In bf16 and f16 arithmetic a constant or scalar is held in f32, as the frameworks hold a Python number beside a
+    // narrow tensor; a cast or a store rounds it.
     Value constant(Dtype dtype, double value);
     Value iota(Axis axis, Dtype dtype = i32);  // the coordinate along `axis`: i32 for columns, i64 needed for rows
     Value extent_of(Axis axis, Dtype dtype);   // the number of positions along `axis`, known at launch for row axes

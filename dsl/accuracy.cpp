@@ -1,0 +1,92 @@
+#include "dsl/accuracy.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "base/check.h"
+#include "base/dtype.h"
+
+namespace rowjit {
+namespace {
+
+constexpr double kChanceUlps = 2;  // beyond this much, eager has lost the element to cancellation
+constexpr double kMaxAllowance = 1;
+
+double mean_allowance(std::int64_t count) {
+    return std::min(1.0, 0.125 + 1 / std::sqrt(static_cast<double>(std::max<std::int64_t>(count, 1))));
+}
+
+bool same_class(double got, double eager) {
+    if (std::isnan(eager)) return std::isnan(got);
+    if (std::isinf(eager)) return got == eager;
+    return std::isfinite(got);
+}
+
+bool measurable(double exact, double eager) { return std::isfinite(exact) && std::isfinite(eager); }
+
+double cancellation_noise(const Tensor& exact, const Tensor& eager, Dtype dtype) {
+    double noise = 0;
+    for (std::size_t i = 0; i < exact.values.size(); ++i) {
+        if (!measurable(exact.values[i], eager.values[i])) continue;
+        const double error = std::abs(eager.values[i] - exact.values[i]);
+        if (error > kChanceUlps * ulp(dtype, exact.values[i])) noise = std::max(noise, error);
+    }
+    return noise;
+}
+
+}  // namespace
+
+ErrorReport compare(const Tensor& got, const Tensor& exact, const Tensor& eager, Dtype dtype) {
+    RJ_CHECK(got.extents == exact.extents && exact.extents == eager.extents &&
+                 got.values.size() == exact.values.size() && exact.values.size() == eager.values.size(),
+             "compare: tensors of {}, {} and {} values", got.values.size(), exact.values.size(), eager.values.size());
+    ErrorReport report;
+    const double noise = is_float(dtype) ? cancellation_noise(exact, eager, dtype) : 0;
+    std::int64_t measured = 0;
+    for (std::size_t i = 0; i < got.values.size(); ++i) {
+        const double value = got.values[i];
+        const double truth = exact.values[i];
+        const double reference = eager.values[i];
+        double error = 0;
+        if (!is_float(dtype)) {
+            if (value != reference && value != truth) error = std::numeric_limits<double>::infinity();
+        } else if (!same_class(value, reference)) {
+            error = std::numeric_limits<double>::infinity();
+        } else if (measurable(truth, reference)) {
+            const double unit = std::max(ulp(dtype, truth), noise);
+            error = std::abs(value - truth) / unit;
+            const double eager_error = std::abs(reference - truth) / unit;
+            report.mean_error += error;
+            report.eager_mean_error += eager_error;
+            report.eager_max_error = std::max(report.eager_max_error, eager_error);
+            ++measured;
+        }
+        if (report.worst_index < 0 || error > report.max_error) {
+            report.worst_index = static_cast<std::int64_t>(i);
+            report.max_error = error;
+            report.got = value;
+            report.exact = truth;
+            report.eager = reference;
+        }
+    }
+    if (measured > 0) {
+        report.mean_error /= static_cast<double>(measured);
+        report.eager_mean_error /= static_cast<double>(measured);
+    }
+    report.within_bar = report.max_error <= report.eager_max_error + kMaxAllowance &&
+                        report.mean_error <= report.eager_mean_error + mean_allowance(measured);
+    return report;
+}
+
+std::string describe(const ErrorReport& report) {
+    return fmt::format(
+        "{} the bar: max {:.3g} ulp (eager {:.3g}), mean {:.3g} (eager {:.3g}), worst at [{}]: got {}, exact {}, eager "
+        "{}",
+        report.within_bar ? "within" : "outside", report.max_error, report.eager_max_error, report.mean_error,
+        report.eager_mean_error, report.worst_index, report.got, report.exact, report.eager);
+}
+
+}  // namespace rowjit

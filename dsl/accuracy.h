@@ -1,0 +1,44 @@
+// The bar of every op, dtype and target: as exact as the framework's own rounding allows, measured against the oracle.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "dsl/tensor.h"
+
+namespace rowjit {
+
+// Errors are counted per element in units in the last place of the output's dtype at the exact value:
+//
+//     error(v) = |v − exact| / unit,   unit = max(ulp(dtype, exact), noise)
+//
+// Where eager itself is more than two ulps off, an element is the small difference of large terms, and how many ulps of
+// the small result are lost is chance, for eager and for a kernel alike. `noise` is the largest absolute error of eager
+// among those elements, 0 when there are none; a kernel may lose what eager loses there, and no more than that.
+//
+// Within the bar:
+//   - max error  ≤ eager's max error + 1 unit;
+//   - mean error ≤ eager's mean error + min(1, 1/8 + 1/√n) units over n elements: an eighth, plus what chance makes of
+//     the mean of few roundings;
+//   - NaN exactly where eager has NaN, infinities equal to eager's, and finite where eager is finite;
+//   - integers and bools equal to eager's or to the exact value.
+// Elements that are not finite take part in no mean.
+struct ErrorReport {
+    double max_error = 0;  // in units; infinite where NaN, infinities or integers differ
+    double mean_error = 0;
+    double eager_max_error = 0;
+    double eager_mean_error = 0;
+    std::int64_t worst_index = -1;  // row-major; -1 when there are no elements
+    double got = 0;                 // the values at worst_index
+    double exact = 0;
+    double eager = 0;
+    bool within_bar = true;
+};
+
+// All three of one shape; exact and eager are the interpreter's (dsl/interpret.h).
+ErrorReport compare(const Tensor& got, const Tensor& exact, const Tensor& eager, Dtype dtype);
+
+// "max 1.3 ulp (eager 0.5), mean …, worst at [2]: got …, exact …, eager …", for test messages.
+std::string describe(const ErrorReport& report);
+
+}  // namespace rowjit

@@ -1,0 +1,415 @@
+#include "dsl/interpret.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+#include <span>
+#include <vector>
+
+#include "base/check.h"
+#include "base/dtype.h"
+#include "base/fail.h"
+#include "rowjit/coord.h"
+
+namespace rowjit {
+namespace {
+
+using Buffer = std::vector<double>;
+using Strides = std::vector<std::int64_t>;
+
+constexpr std::int64_t kOutside = std::numeric_limits<std::int64_t>::min();  // an offset that reads nothing
+
+std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
+
+// A loop nest over a box with some operands, each advancing by its own stride along each axis. Neighbouring axes that
+// every operand crosses without a gap become one, so that the innermost run is long.
+class Loop {
+  public:
+    Loop(std::vector<std::int64_t> extents, std::vector<Strides> strides)
+        : extents_(std::move(extents)), strides_(std::move(strides)) {
+        for (std::size_t axis = extents_.size(); axis-- > 1;) {
+            const bool dense = std::all_of(strides_.begin(), strides_.end(), [&](const Strides& operand) {
+                return operand[axis - 1] == operand[axis] * extents_[axis];
+            });
+            if (!dense) continue;
+            extents_[axis - 1] *= extents_[axis];
+            extents_.erase(extents_.begin() + static_cast<std::ptrdiff_t>(axis));
+            for (Strides& operand : strides_) {
+                operand[axis - 1] = operand[axis];
+                operand.erase(operand.begin() + static_cast<std::ptrdiff_t>(axis));
+            }
+        }
+        if (extents_.empty()) {
+            extents_.push_back(1);
+            for (Strides& operand : strides_) operand.push_back(0);
+        }
+    }
+
+    std::int64_t run() const { return extents_.back(); }                                 // length of the innermost run
+    std::int64_t stride(std::size_t operand) const { return strides_[operand].back(); }  // along it
+    bool is_one_run() const { return extents_.size() == 1; }
+
+    // `body` with the operands' offsets at the start of each innermost run, in row-major order.
+    template <class Body>
+    void for_each_run(Body body) const {
+        if (element_count(extents_) == 0) return;
+        std::vector<std::int64_t> coordinate(extents_.size() - 1, 0);
+        std::vector<std::int64_t> offsets(strides_.size(), 0);
+        while (true) {
+            body(std::span<const std::int64_t>(offsets));
+            std::size_t axis = coordinate.size();
+            while (axis-- > 0) {
+                advance(offsets, axis, 1);
+                if (++coordinate[axis] < extents_[axis]) break;
+                advance(offsets, axis, -extents_[axis]);
+                coordinate[axis] = 0;
+            }
+            if (axis == static_cast<std::size_t>(-1)) return;
+        }
+    }
+
+  private:
+    void advance(std::vector<std::int64_t>& offsets, std::size_t axis, std::int64_t steps) const {
+        for (std::size_t i = 0; i < offsets.size(); ++i) offsets[i] += strides_[i][axis] * steps;
+    }
+
+    std::vector<std::int64_t> extents_;
+    std::vector<Strides> strides_;
+};
+
+// Σ f(x): halves down to blocks of 16 summed in order, in T.
+template <class T, class F>
+T pairwise_sum(std::span<const double> values, F f) {
+    if (values.size() <= 16) {
+        T total = 0;
+        for (const double value : values) total += f(static_cast<T>(value));
+        return total;
+    }
+    const std::size_t half = values.size() / 2;
+    return pairwise_sum<T>(values.first(half), f) + pairwise_sum<T>(values.subspan(half), f);
+}
+
+double extremum(std::span<const double> values, double sign) {
+    double best = -std::numeric_limits<double>::infinity();
+    for (const double value : values) {
+        if (std::isnan(value)) return value;
+        best = std::max(best, sign * value);
+    }
+    return sign * best;
+}
+
+// One reduction with accumulators and intermediate values of type T. The pairs are computed in two passes, as the
+// expressions they stand for are: a maximum of ±∞ makes x − max NaN, and with it the sum.
+template <class T>
+double fold(Monoid monoid, int component, std::span<const double> values) {
+    const auto itself = [](T x) { return x; };
+    switch (monoid) {
+        case Monoid::kSum: return pairwise_sum<T>(values, itself);
+        case Monoid::kMax: return extremum(values, 1);
+        case Monoid::kMin: return extremum(values, -1);
+        case Monoid::kMaxSumExp: {
+            const auto greatest = static_cast<T>(extremum(values, 1));
+            if (component == 0) return greatest;
+            return pairwise_sum<T>(values, [&](T x) { return std::exp(x - greatest); });
+        }
+        case Monoid::kWelford: {
+            const T mean = pairwise_sum<T>(values, itself) / static_cast<T>(values.size());
+            if (component == 0) return mean;
+            return pairwise_sum<T>(values, [&](T x) { return (x - mean) * (x - mean); });
+        }
+    }
+    RJ_CHECK(false, "monoid {}", static_cast<int>(monoid));
+}
+
+class Interpreter {
+  public:
+    Interpreter(const GraphData& graph, const Bindings& bindings, Rounding rounding)
+        : graph_(graph), bindings_(bindings), rounding_(rounding), values_(at(graph.size())) {}
+
+    Tensors run() {
+        const std::vector<NodeId> order = graph_.live_nodes();
+        std::vector<NodeId> last_user(at(graph_.size()), -1);
+        for (const NodeId id : order) {
+            for (const NodeId arg : graph_.node(id).args) last_user[at(arg)] = id;
+        }
+        for (const OutputInfo& output : graph_.outputs()) last_user[at(output.node)] = graph_.size();
+        for (const NodeId id : order) {
+            evaluate(id);
+            for (const NodeId arg : graph_.node(id).args) {
+                if (last_user[at(arg)] == id) values_[at(arg)] = {};
+            }
+        }
+        Tensors results;
+        for (const OutputInfo& output : graph_.outputs()) results[output.name] = result(output);
+        return results;
+    }
+
+  private:
+    // A node's elements: its own, or those of a bound tensor.
+    struct Elements {
+        Buffer own;
+        const double* data = nullptr;
+    };
+
+    const double* data(NodeId id) const { return values_[at(id)].data; }
+    std::int64_t extent(AxisId axis) const { return extent_of(graph_, axis, bindings_.rows); }
+
+    std::vector<std::int64_t> extents(const std::vector<AxisId>& axes) const {
+        std::vector<std::int64_t> found;
+        for (const AxisId axis : axes) found.push_back(extent(axis));
+        return found;
+    }
+
+    // The strides, along each of `over`, of a contiguous tensor of `axes`; 0 along an axis it lacks.
+    Strides strides(const std::vector<AxisId>& over, const std::vector<AxisId>& axes) const {
+        Strides found(over.size(), 0);
+        std::int64_t stride = 1;
+        for (std::size_t i = axes.size(); i-- > 0;) {
+            const auto position = std::find(over.begin(), over.end(), axes[i]);
+            if (position != over.end()) found[static_cast<std::size_t>(position - over.begin())] = stride;
+            stride *= extent(axes[i]);
+        }
+        return found;
+    }
+
+    const Tensor& bound(const std::string& name, std::string_view what, const Node& node) const {
+        const auto found = bindings_.tensors.find(name);
+        if (found == bindings_.tensors.end()) {
+            fail(ErrorCode::kInvalidArgument, "{} '{}' is not bound; give its tensor", what, name);
+        }
+        const Tensor& tensor = found->second;
+        if (tensor.dtype != node.dtype) {
+            fail(ErrorCode::kInvalidArgument, "{} '{}': the tensor bound is {}, the graph wants {}", what, name,
+                 rowjit::name(tensor.dtype), rowjit::name(node.dtype));
+        }
+        if (tensor.extents != extents(node.axes) || std::ssize(tensor.values) != element_count(tensor.extents)) {
+            fail(ErrorCode::kInvalidArgument, "{} '{}': the tensor bound is [{}] with {} values, the graph wants [{}]",
+                 what, name, fmt::join(tensor.extents, ", "), tensor.values.size(),
+                 fmt::join(extents(node.axes), ", "));
+        }
+        return tensor;
+    }
+
+    void evaluate(NodeId id) {
+        const Node& node = graph_.node(id);
+        Elements& result = values_[at(id)];
+        if (node.kind == NodeKind::kInput) {
+            result.data = bound(node.name, "input", node).values.data();
+            return;
+        }
+        result.own.resize(at(element_count(extents(node.axes))));
+        switch (node.kind) {
+            case NodeKind::kScalar: result.own[0] = held(node.dtype, scalar(node)); break;
+            case NodeKind::kConst: result.own[0] = held(node.dtype, node.value); break;
+            case NodeKind::kExtent: result.own[0] = held(node.dtype, static_cast<double>(extent(node.axis))); break;
+            case NodeKind::kIota:
+                for (std::size_t i = 0; i < result.own.size(); ++i) result.own[i] = static_cast<double>(i);
+                break;
+            case NodeKind::kMap: map(node, result.own); break;
+            case NodeKind::kCast: cast(node, result.own); break;
+            case NodeKind::kIndex: index(node, result.own); break;
+            case NodeKind::kReduce: reduce(node, result.own); break;
+            case NodeKind::kInput: break;
+        }
+        result.data = result.own.data();
+    }
+
+    double scalar(const Node& node) const {
+        const auto found = bindings_.scalars.find(node.name);
+        return found != bindings_.scalars.end() ? found->second : node.value;
+    }
+
+    // A number that takes part in arithmetic of `dtype`: f32 beside narrow floats, as the frameworks hold it.
+    double held(Dtype dtype, double value) const {
+        if (rounding_ == Rounding::kExact) return value;
+        return round_to(dtype == Dtype::kBf16 || dtype == Dtype::kF16 ? Dtype::kF32 : dtype, value);
+    }
+
+    // Arithmetic results: narrow floats from the f32 result, as their kernels compute.
+    void round(Dtype dtype, Buffer& buffer) const {
+        if (dtype == Dtype::kBool || (is_float(dtype) && rounding_ == Rounding::kExact)) return;
+        if (dtype == Dtype::kBf16 || dtype == Dtype::kF16) {
+            for (double& value : buffer) value = round_to(dtype, static_cast<float>(value));
+        } else {
+            for (double& value : buffer) value = round_to(dtype, value);
+        }
+    }
+
+    void map(const Node& node, Buffer& result) const {
+        static constexpr double kAbsent = 0;
+        std::array<const double*, 3> operands = {&kAbsent, &kAbsent, &kAbsent};
+        std::vector<Strides> operand_strides(3, Strides(node.axes.size(), 0));
+        for (std::size_t i = 0; i < node.args.size(); ++i) {
+            operands[i] = data(node.args[i]);
+            operand_strides[i] = strides(node.axes, graph_.node(node.args[i]).axes);
+        }
+        const Loop loop(extents(node.axes), std::move(operand_strides));
+        const auto reference = info(node.op).reference;
+        double* out = result.data();
+        loop.for_each_run([&](std::span<const std::int64_t> offsets) {
+            const double* a = operands[0] + offsets[0];
+            const double* b = operands[1] + offsets[1];
+            const double* c = operands[2] + offsets[2];
+            for (std::int64_t i = 0; i < loop.run(); ++i) {
+                *out++ = reference(*a, *b, *c);
+                a += loop.stride(0);
+                b += loop.stride(1);
+                c += loop.stride(2);
+            }
+        });
+        round(node.dtype, result);
+    }
+
+    void cast(const Node& node, Buffer& result) const {
+        const double* source = data(node.args[0]);
+        const bool rounds = !is_float(node.dtype) || rounding_ == Rounding::kEager;
+        for (std::size_t i = 0; i < result.size(); ++i) {
+            result[i] = rounds ? round_to(node.dtype, source[i]) : source[i];
+        }
+    }
+
+    double fold_row(const Node& node, std::span<const double> values) const {
+        const bool wide = rounding_ == Rounding::kExact || !is_float(node.dtype) || node.dtype == Dtype::kF64;
+        return wide ? fold<double>(node.monoid, node.component, values)
+                    : fold<float>(node.monoid, node.component, values);
+    }
+
+    void reduce(const Node& node, Buffer& result) const {
+        const std::vector<AxisId>& from = graph_.node(node.args[0]).axes;
+        const double* source = data(node.args[0]);
+        const Loop kept(extents(node.axes), {strides(node.axes, from)});
+        const Loop reduced(extents(node.reduced), {strides(node.reduced, from)});
+        const std::int64_t length = element_count(extents(node.reduced));
+        if (length == 0) {
+            std::fill(result.begin(), result.end(), fold_row(node, {}));
+            return round(node.dtype, result);
+        }
+        const bool contiguous = reduced.is_one_run() && (reduced.stride(0) == 1 || length == 1);
+        // A reduction across rows gathers as many neighbouring results at a time as share a cache line of the source.
+        constexpr std::int64_t kBlock = 8;
+        Buffer gathered(contiguous ? 0 : at(kBlock * length));
+        double* out = result.data();
+        kept.for_each_run([&](std::span<const std::int64_t> offsets) {
+            for (std::int64_t first = 0; first < kept.run(); first += kBlock) {
+                const std::int64_t block = std::min(kBlock, kept.run() - first);
+                const double* start = source + offsets[0] + first * kept.stride(0);
+                if (!contiguous) gather(reduced, start, kept.stride(0), block, length, gathered);
+                for (std::int64_t i = 0; i < block; ++i) {
+                    const double* row = contiguous ? start + i * kept.stride(0) : gathered.data() + i * length;
+                    *out++ = fold_row(node, {row, at(length)});
+                }
+            }
+        });
+        round(node.dtype, result);
+    }
+
+    static void gather(const Loop& reduced, const double* start, std::int64_t step, std::int64_t block,
+                       std::int64_t length, Buffer& gathered) {
+        std::int64_t position = 0;
+        reduced.for_each_run([&](std::span<const std::int64_t> offsets) {
+            for (std::int64_t k = 0; k < reduced.run(); ++k, ++position) {
+                const double* element = start + offsets[0] + k * reduced.stride(0);
+                for (std::int64_t i = 0; i < block; ++i) gathered[at(i * length + position)] = element[i * step];
+            }
+        });
+    }
+
+    // A coordinate's values over the box of `axes`.
+    std::vector<std::int64_t> coordinate(const Coord& coord, const std::vector<AxisId>& axes) const {
+        const std::vector<std::int64_t> box = extents(axes);
+        std::vector<std::int64_t> where(at(graph_.axes().size()), 0);  // by axis
+        const auto axis_value = [&](Axis axis) { return where[at(axis.id)]; };
+        const auto data_value = [&](NodeId id) {
+            const std::vector<AxisId>& over = graph_.node(id).axes;
+            std::int64_t position = 0;
+            for (const AxisId axis : over) position = position * extent(axis) + where[at(axis)];
+            return static_cast<std::int64_t>(data(id)[position]);
+        };
+        std::vector<std::int64_t> result(at(element_count(box)));
+        for (std::int64_t& value : result) {
+            value = coord.evaluate(axis_value, data_value);
+            for (std::size_t i = axes.size(); i-- > 0;) {
+                if (++where[at(axes[i])] < box[i]) break;
+                where[at(axes[i])] = 0;
+            }
+        }
+        return result;
+    }
+
+    // The part of the source's offset that one coordinate decides, over the box of the axes it mentions.
+    struct OffsetTable {
+        std::vector<AxisId> axes;
+        std::vector<std::int64_t> offsets;
+    };
+
+    OffsetTable offset_table(const Node& node, const Coord& coord, std::int64_t extent, std::int64_t stride) const {
+        std::vector<AxisId> mentioned;
+        for (const Axis axis : coord.axes()) mentioned.push_back(axis.id);
+        for (const NodeId id : coord.data_nodes()) {
+            const std::vector<AxisId>& axes = graph_.node(id).axes;
+            mentioned.insert(mentioned.end(), axes.begin(), axes.end());
+        }
+        OffsetTable table;
+        std::copy_if(node.axes.begin(), node.axes.end(), std::back_inserter(table.axes), [&](AxisId axis) {
+            return std::find(mentioned.begin(), mentioned.end(), axis) != mentioned.end();
+        });
+        table.offsets = coordinate(coord, table.axes);
+        for (std::int64_t& value : table.offsets) value = value >= 0 && value < extent ? value * stride : kOutside;
+        return table;
+    }
+
+    void index(const Node& node, Buffer& result) const {
+        const std::vector<AxisId>& from = graph_.node(node.args[0]).axes;
+        const double* source = data(node.args[0]);
+        const Strides source_strides = strides(from, from);
+        std::vector<OffsetTable> tables;
+        std::vector<Strides> table_strides;
+        for (std::size_t i = 0; i < from.size(); ++i) {
+            tables.push_back(offset_table(node, node.coords[i], extent(from[i]), source_strides[i]));
+            table_strides.push_back(strides(node.axes, tables.back().axes));
+        }
+        const Loop loop(extents(node.axes), std::move(table_strides));
+        double* out = result.data();
+        loop.for_each_run([&](std::span<const std::int64_t> offsets) {
+            for (std::int64_t i = 0; i < loop.run(); ++i) {
+                std::int64_t position = 0;
+                for (std::size_t t = 0; t < tables.size() && position != kOutside; ++t) {
+                    const std::int64_t part = tables[t].offsets[at(offsets[t] + i * loop.stride(t))];
+                    position = part == kOutside ? kOutside : position + part;
+                }
+                *out++ = position == kOutside ? 0 : source[position];
+            }
+        });
+    }
+
+    Tensor result(const OutputInfo& output) {
+        const Node& node = graph_.node(output.node);
+        const std::int64_t count = element_count(extents(node.axes));
+        const double* values = data(output.node);
+        Tensor tensor{node.dtype, extents(node.axes), Buffer(values, values + count)};
+        // A constant or scalar is held wider than its dtype until it is stored.
+        if (rounding_ == Rounding::kEager && node.axes.empty()) round(node.dtype, tensor.values);
+        if (!output.accumulate) return tensor;
+        const Tensor& before = bound(output.alias.empty() ? output.name : output.alias, "accumulating output", node);
+        for (std::size_t i = 0; i < tensor.values.size(); ++i) tensor.values[i] += before.values[i];
+        round(node.dtype, tensor.values);
+        return tensor;
+    }
+
+    const GraphData& graph_;
+    const Bindings& bindings_;
+    Rounding rounding_;
+    std::vector<Elements> values_;
+};
+
+}  // namespace
+
+Tensors interpret(const GraphData& graph, const Bindings& bindings, Rounding rounding) {
+    return Interpreter(graph, bindings, rounding).run();
+}
+
+}  // namespace rowjit

@@ -1,0 +1,208 @@
+#include "dsl/random_inputs.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <optional>
+#include <string_view>
+
+#include "base/dtype.h"
+#include "rowjit/coord.h"
+
+namespace rowjit {
+namespace {
+
+struct Range {
+    std::int64_t low = std::numeric_limits<std::int64_t>::min();
+    std::int64_t high = std::numeric_limits<std::int64_t>::max();
+
+    void narrow(const Range& other) {
+        low = std::max(low, other.low);
+        high = std::min(high, other.high);
+    }
+    bool bounded() const {
+        return low != std::numeric_limits<std::int64_t>::min() && high != std::numeric_limits<std::int64_t>::max();
+    }
+};
+
+// A stateless generator: SplitMix64 (Steele, Lea, Flood 2014) of stream and counter.
+class Stream {
+  public:
+    Stream(std::uint64_t seed, std::string_view name) : key_(mix(seed)) {
+        for (const char c : name) key_ = mix(key_ ^ static_cast<unsigned char>(c));
+    }
+
+    std::uint64_t bits(std::int64_t element, std::uint64_t draw) const {
+        return mix(key_ + (static_cast<std::uint64_t>(element) * 4 + draw) * 0x9E3779B97F4A7C15U);
+    }
+
+    // Mean 0, deviation 1, from the sum of eight 16-bit uniforms: whole-number arithmetic, where Box and Muller's
+    // logarithm and cosine would differ from one libm to another.
+    double bell(std::int64_t element) const {
+        std::int64_t total = 0;
+        for (std::uint64_t draw = 0; draw < 2; ++draw) {
+            for (std::uint64_t word = bits(element, draw); word != 0; word >>= 16) {
+                total += static_cast<std::int64_t>(word & 0xFFFF);
+            }
+        }
+        constexpr double kDeviation = 53509.6767;  // 2^16 · √(8/12)
+        return static_cast<double>(total - 4 * 65535) / kDeviation;
+    }
+
+    std::int64_t uniform(std::int64_t element, const Range& range) const {
+        const std::uint64_t count = static_cast<std::uint64_t>(range.high) - static_cast<std::uint64_t>(range.low) + 1;
+        return range.low + static_cast<std::int64_t>(bits(element, 0) % count);
+    }
+
+  private:
+    static std::uint64_t mix(std::uint64_t z) {
+        z += 0x9E3779B97F4A7C15U;
+        z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9U;
+        z = (z ^ (z >> 27)) * 0x94D049BB133111EBU;
+        return z ^ (z >> 31);
+    }
+
+    std::uint64_t key_;
+};
+
+// Which values each node may take for every coordinate it reaches to stay inside.
+class Ranges {
+  public:
+    Ranges(const GraphData& graph, const RowExtents& rows)
+        : graph_(graph), rows_(rows), ranges_(static_cast<std::size_t>(graph.size())) {
+        // Users before operands, so that a node's range is final before it is passed on.
+        for (NodeId id = graph.size() - 1; id >= 0; --id) visit(id);
+    }
+
+    const Range& of(NodeId id) const { return ranges_[static_cast<std::size_t>(id)]; }
+
+  private:
+    Range& of(NodeId id) { return ranges_[static_cast<std::size_t>(id)]; }
+
+    void visit(NodeId id) {
+        const Node& node = graph_.node(id);
+        if (node.kind == NodeKind::kCast && is_integer(graph_.node(node.args[0]).dtype))
+            of(node.args[0]).narrow(of(id));
+        if (node.kind == NodeKind::kIndex) {
+            const std::vector<AxisId>& axes = graph_.node(node.args[0]).axes;
+            for (std::size_t i = 0; i < axes.size(); ++i) {
+                reach(node.coords[i], {0, extent_of(graph_, axes[i], rows_) - 1});
+            }
+            of(node.args[0]).narrow(of(id));
+        }
+        if (node.kind != NodeKind::kMap) return;
+        switch (info(node.op).types) {
+            case OpTypes::kSelect:
+                of(node.args[1]).narrow(of(id));
+                of(node.args[2]).narrow(of(id));
+                break;
+            case OpTypes::kCompare:
+                matches(node.args[0], node.args[1]);
+                matches(node.args[1], node.args[0]);
+                break;
+            default:
+                if (node.op == Op::kMin || node.op == Op::kMax) {
+                    for (const NodeId arg : node.args) of(arg).narrow(of(id));
+                }
+        }
+    }
+
+    // A value compared with an axis's coordinate is meant to meet it.
+    void matches(NodeId value, NodeId iota) {
+        while (graph_.node(iota).kind == NodeKind::kCast) iota = graph_.node(iota).args[0];
+        if (graph_.node(iota).kind != NodeKind::kIota || !is_integer(graph_.node(value).dtype)) return;
+        of(value).narrow({0, extent_of(graph_, graph_.node(iota).axis, rows_) - 1});
+    }
+
+    // The data in `coord` such that the coordinate lies in `range`.
+    void reach(const Coord& coord, Range range) {
+        if (coord.data_nodes().empty()) return;
+        switch (coord.kind()) {
+            case Coord::Kind::kData: of(coord.data()).narrow(range); return;
+            case Coord::Kind::kAdd: {
+                const bool left_has_data = !coord.left().data_nodes().empty();
+                const Coord& data = left_has_data ? coord.left() : coord.right();
+                const Coord& rest = left_has_data ? coord.right() : coord.left();
+                std::int64_t low = 0;
+                std::int64_t high = 0;
+                if (!rest.bounds([&](Axis axis) { return extent_of(graph_, axis.id, rows_); }, &low, &high)) return;
+                return reach(data, {range.low - low, range.high - high});
+            }
+            case Coord::Kind::kMul:
+                if (coord.constant() < 0) return;
+                return reach(coord.left(),
+                             {(range.low + coord.constant() - 1) / coord.constant(), range.high / coord.constant()});
+            case Coord::Kind::kDiv:
+                return reach(coord.left(),
+                             {range.low * coord.constant(), range.high * coord.constant() + coord.constant() - 1});
+            case Coord::Kind::kMod: return reach(coord.left(), {0, coord.constant() - 1});
+            case Coord::Kind::kConst:
+            case Coord::Kind::kAxis: return;
+        }
+    }
+
+    const GraphData& graph_;
+    const RowExtents& rows_;
+    std::vector<Range> ranges_;
+};
+
+double extreme(Dtype dtype, std::uint64_t bits) {
+    const double infinity = std::numeric_limits<double>::infinity();
+    const double huge = dtype == Dtype::kF16 ? 6e4 : dtype == Dtype::kF64 ? 1e300 : 3e38;
+    const double tiny = dtype == Dtype::kF16 ? 6e-8 : dtype == Dtype::kF64 ? 5e-324 : 1e-39;
+    const std::array<double, 8> kinds = {infinity, -infinity, std::numeric_limits<double>::quiet_NaN(), 0.0, -0.0, huge,
+                                         -huge,    tiny};
+    return kinds[bits % kinds.size()];
+}
+
+// A value a data coordinate may hold that reads nothing.
+std::int64_t outside(const Range& range, std::uint64_t bits) {
+    if (bits % 2 == 0 && range.low > -100) return -100;
+    return range.high + 1 + static_cast<std::int64_t>(bits / 2 % 3);
+}
+
+Tensor random_tensor(const Layout& layout, const Stream& stream, Range range, const RandomOptions& options) {
+    Tensor tensor{layout.dtype, layout.extents, {}};
+    tensor.values.resize(static_cast<std::size_t>(element_count(layout.extents)));
+    const bool is_coordinate = range.bounded();
+    if (!is_coordinate) range = {0, 99};
+    if (range.high < range.low) range = {0, 0};  // nothing stays inside, as with no rows; zero reads nothing then
+    for (std::size_t i = 0; i < tensor.values.size(); ++i) {
+        const auto element = static_cast<std::int64_t>(i);
+        const std::uint64_t choice = stream.bits(element, 2);
+        const std::uint64_t detail = stream.bits(element, 3);
+        double& value = tensor.values[i];
+        if (layout.dtype == Dtype::kBool) {
+            value = static_cast<double>(choice & 1);
+        } else if (is_integer(layout.dtype)) {
+            const bool leaves = options.out_of_range && is_coordinate && choice % 8 == 0;
+            value = static_cast<double>(leaves ? outside(range, detail) : stream.uniform(element, range));
+        } else if (options.extremes && choice % 16 == 0) {
+            value = round_to(layout.dtype, extreme(layout.dtype, detail));
+        } else {
+            value = round_to(layout.dtype, stream.bell(element) * options.scale);
+        }
+    }
+    return tensor;
+}
+
+}  // namespace
+
+Bindings random_inputs(const GraphData& graph, const RowExtents& rows, const RandomOptions& options) {
+    Bindings bindings{.tensors = {}, .scalars = {}, .rows = rows};
+    const Ranges ranges(graph, rows);
+    for (NodeId id = 0; id < graph.size(); ++id) {
+        const Node& node = graph.node(id);
+        if (node.kind != NodeKind::kInput) continue;
+        const Layout layout = input_layout(graph, node.name, rows);
+        bindings.tensors[node.name] = random_tensor(layout, Stream(options.seed, node.name), ranges.of(id), options);
+    }
+    for (const OutputInfo& output : graph.outputs()) {
+        if (!output.accumulate || !output.alias.empty()) continue;
+        const Layout layout = output_layout(graph, output.name, rows);
+        bindings.tensors[output.name] = random_tensor(layout, Stream(options.seed, output.name), {}, options);
+    }
+    return bindings;
+}
+
+}  // namespace rowjit

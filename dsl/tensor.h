@@ -1,0 +1,52 @@
+// Tensors on the host, as the oracle reads and makes them, and their conversion from and to raw strided buffers, so
+// that every backend's tests and the tuner's checks share one idea of a layout.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "dsl/graph.h"
+#include "rowjit/dtype.h"
+
+namespace rowjit {
+
+using RowExtents = std::map<std::string, std::int64_t, std::less<>>;  // by the row axis's name
+
+// Contiguous, row-major in the order the axes are declared. Values are widened: i64 beyond 2^53 is not representable.
+struct Tensor {
+    Dtype dtype = Dtype::kF32;
+    std::vector<std::int64_t> extents = {};
+    std::vector<double> values = {};
+};
+
+using Tensors = std::map<std::string, Tensor, std::less<>>;
+
+// Where the elements of a tensor lie in a buffer.
+struct Layout {
+    Dtype dtype = Dtype::kF32;
+    std::vector<std::int64_t> extents = {};
+    std::vector<std::int64_t> strides = {};  // in elements, one per axis
+};
+
+// The extent of `axis`, taken from `rows` for a run-time one; throws Error(kInvalidArgument) naming a missing or
+// negative one.
+std::int64_t extent_of(const GraphData& graph, AxisId axis, const RowExtents& rows);
+
+// The layout of an input or output with its declared column strides and the given row strides, one per row axis; empty
+// means that rows follow each other without padding. Throws Error(kInvalidArgument) for an unknown name.
+Layout input_layout(const GraphData& graph, std::string_view input, const RowExtents& rows,
+                    const std::vector<std::int64_t>& row_strides = {});
+Layout output_layout(const GraphData& graph, std::string_view output, const RowExtents& rows,
+                     const std::vector<std::int64_t>& row_strides = {});
+
+std::int64_t element_count(const std::vector<std::int64_t>& extents);
+std::int64_t buffer_elements(const Layout& layout);  // from the first element to one past the last: what a buffer holds
+
+Tensor read_tensor(const Layout& layout, const void* data);
+void write_tensor(const Layout& layout, const Tensor& tensor, void* data);  // rounds as round_to; padding is untouched
+
+}  // namespace rowjit
