@@ -1,0 +1,83 @@
+#include "dsl/library/operands.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/fail.h"
+#include "dsl/graph.h"
+
+namespace rowjit {
+namespace {
+
+const Node& node_of(std::string_view op, std::string_view role, const Value& value) {
+    if (!value.graph()) {
+        fail(ErrorCode::kInvalidGraph, "{}: {} is an empty Value; take one from Graph::input or an operation", op,
+             role);
+    }
+    return value.graph()->node(value.id());
+}
+
+std::string describe(const Value& value) { return value.graph()->describe(value.id()); }
+
+void require_same_graph(std::string_view op, std::string_view role, const Value& operand, const Value& x) {
+    if (operand.graph() != x.graph()) {
+        fail(ErrorCode::kInvalidGraph, "{}: {} belongs to another graph than {}", op, role, describe(x));
+    }
+}
+
+}  // namespace
+
+void require_float(std::string_view op, std::string_view role, const Value& x) {
+    if (!is_float(node_of(op, role, x).dtype)) {
+        fail(ErrorCode::kInvalidGraph, "{}({}): {} must be of a float dtype; cast it", op, describe(x), role);
+    }
+}
+
+void require_columns(std::string_view op, const Value& x) {
+    require_float(op, "x", x);
+    if (x.graph()->column_axes(node_of(op, "x", x)).empty()) {
+        fail(ErrorCode::kInvalidGraph, "{}({}): x has no column axis to reduce over; declare one with Graph::columns",
+             op, describe(x));
+    }
+}
+
+void require_within(std::string_view op, std::string_view role, const Value& operand, const Value& x) {
+    const std::vector<AxisId>& known = node_of(op, "x", x).axes;
+    for (const AxisId axis : node_of(op, role, operand).axes) {
+        require_same_graph(op, role, operand, x);
+        if (std::find(known.begin(), known.end(), axis) == known.end()) {
+            fail(ErrorCode::kInvalidGraph, "{}({}): {} {} has axis {}, which x lacks; declare it over x's axes", op,
+                 describe(x), role, describe(operand), x.graph()->axis(axis).label());
+        }
+    }
+    require_same_graph(op, role, operand, x);
+}
+
+void require_alike(std::string_view op, std::string_view role, const Value& operand, const Value& x) {
+    const Node& a = node_of(op, role, operand);
+    const Node& b = node_of(op, "x", x);
+    require_same_graph(op, role, operand, x);
+    if (a.dtype != b.dtype || a.axes != b.axes) {
+        fail(ErrorCode::kInvalidGraph, "{}({}): {} {} must have the same dtype and axes", op, describe(x), role,
+             describe(operand));
+    }
+}
+
+Dtype wide(Dtype dtype) { return dtype == Dtype::kF64 ? Dtype::kF64 : Dtype::kF32; }
+Value widen(const Value& x) { return cast(x, wide(x.dtype())); }
+
+Value non_negative_scalar(std::string_view op, const Value& x, std::string_view name, Dtype dtype, double value) {
+    if (!std::isfinite(value) || value < 0) {
+        fail(ErrorCode::kInvalidGraph, "{}: {} is {}; give a finite number that is not negative", op, name, value);
+    }
+    return Graph(x.graph()).scalar(name, dtype, value);
+}
+
+Value positive_scalar(std::string_view op, const Value& x, std::string_view name, Dtype dtype, double value) {
+    if (!std::isfinite(value) || value <= 0) {
+        fail(ErrorCode::kInvalidGraph, "{}: {} is {}; give a finite number above zero, or none", op, name, value);
+    }
+    return Graph(x.graph()).scalar(name, dtype, value);
+}
+
+}  // namespace rowjit

@@ -1,0 +1,33 @@
+// What the composites check and share: each op's operands are held against x before any node is made, so that a message
+// names the op and not a primitive inside it.
+#pragma once
+
+#include <optional>
+#include <string_view>
+
+#include "rowjit/graph.h"
+
+namespace rowjit {
+
+// x is a float tensor with at least one column axis, else Error(kInvalidGraph) naming `op`.
+void require_columns(std::string_view op, const Value& x);
+
+// x is a float tensor, else Error(kInvalidGraph).
+void require_float(std::string_view op, std::string_view role, const Value& x);
+
+// Every axis of `operand` is one of x's, so that nothing grows by a product of axes.
+void require_within(std::string_view op, std::string_view role, const Value& operand, const Value& x);
+
+// Equal dtypes and axes.
+void require_alike(std::string_view op, std::string_view role, const Value& operand, const Value& x);
+
+// f64 for f64, else f32: where statistics and transcendental functions are computed.
+Dtype wide(Dtype dtype);
+Value widen(const Value& x);
+
+// The run-time scalar of `x`'s graph, named `name`, in `dtype`. NaN and infinities are refused, and what is below zero,
+// or zero itself where `positive`.
+Value non_negative_scalar(std::string_view op, const Value& x, std::string_view name, Dtype dtype, double value);
+Value positive_scalar(std::string_view op, const Value& x, std::string_view name, Dtype dtype, double value);
+
+}  // namespace rowjit
