@@ -21,6 +21,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -41,6 +42,7 @@ struct KernelTensor {
     bool read = false;
     bool written = false;
     bool aliased = false;  // may share memory with another tensor of this kernel: no restrict, no read-only loads
+    int alignment = 1;     // elements: base address and row strides must be multiples of it (passes/index)
 };
 
 struct KernelScalar {
@@ -185,5 +187,9 @@ struct Kernel {
 
 // The kernel as text, for `explain`, messages and tests.
 std::string print(const Kernel& kernel);
+
+// Whether emitted code already means something by this word: a C++ keyword or a name the emitters use for themselves.
+// Labels never are.
+bool is_reserved_word(std::string_view text);
 
 }  // namespace rowjit

@@ -31,6 +31,7 @@ struct Schedule {
     int rows_per_block = 1;
     int vector = 1;                  // columns per thread and access
     std::int64_t column_blocks = 1;  // blocks side by side on one row
+    bool online = false;             // reductions that would read the row twice carry a pair instead (plan/online)
     bool persistent = false;         // as many blocks as fit on the device, each looping over rows
     int min_blocks_per_sm = 0;       // register cap through launch bounds; 0 leaves it to the compiler
 

@@ -1,0 +1,161 @@
+#include "compiler/compile.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "base/check.h"
+#include "base/fail.h"
+#include "compiler/passes/passes.h"
+#include "compiler/plan/canonicalize.h"
+#include "compiler/schedule/lower.h"
+
+namespace rowjit {
+namespace {
+
+// Kernel passes, top to bottom. What a pass needs, some row above gives.
+struct Pass {
+    std::string_view name;
+    std::string_view needs;
+    std::string_view gives;
+    Kernel (*run)(Kernel, const Target&);
+};
+
+constexpr std::array kPasses = {
+    Pass{"index", "loops", "accesses and alignment", index_accesses},
+    Pass{"barriers", "loops", "scratch regions, barriers, shared bytes", place_barriers},
+};
+
+constexpr std::int64_t kMaxGrid = 2147483647;  // blocks in x, both vendors; kernels loop when there are more rows
+
+int find_tensor(const Program& program, std::string_view name) {
+    for (std::size_t i = 0; i < program.tensors.size(); ++i) {
+        if (program.tensors[i].name == name) return static_cast<int>(i);
+    }
+    RJ_CHECK(false, "compile: no tensor '{}'", name);
+}
+
+int find_scalar(const Program& program, std::string_view name) {
+    for (std::size_t i = 0; i < program.scalars.size(); ++i) {
+        if (program.scalars[i].name == name) return static_cast<int>(i);
+    }
+    RJ_CHECK(false, "compile: no scalar '{}'", name);
+}
+
+std::vector<std::int64_t> declared_strides(const GraphData& graph, const Node& node,
+                                           const std::vector<std::int64_t>& given) {
+    if (!given.empty()) return given;
+    std::vector<std::int64_t> extents;
+    for (const AxisId axis : graph.column_axes(node)) extents.push_back(graph.axis(axis).extent);
+    return contiguous_strides(extents);
+}
+
+// The program's arguments, from the graph as the user declared it: an input that canonicalisation found unused is still
+// one.
+void declare_arguments(const GraphData& graph, const Plan& plan, Program* program) {
+    using Place = ProgramTensor::Place;
+    for (NodeId id = 0; id < graph.size(); ++id) {
+        const Node& node = graph.node(id);
+        if (node.kind == NodeKind::kInput) {
+            program->tensors.push_back(
+                {Place::kInput, node.name, node.dtype, node.axes, declared_strides(graph, node, node.column_strides)});
+        }
+        if (node.kind == NodeKind::kScalar) program->scalars.push_back({node.name, node.dtype, node.value});
+    }
+    for (const OutputInfo& output : graph.outputs()) {
+        const Node& node = graph.node(output.node);
+        program->tensors.push_back({Place::kOutput, output.name, node.dtype, node.axes,
+                                    declared_strides(graph, node, output.column_strides), output.alias});
+    }
+    for (const Temporary& temporary : plan.temporaries) {
+        std::vector<std::int64_t> extents;
+        for (const AxisId axis : temporary.axes) {
+            if (!graph.axis(axis).is_row) extents.push_back(graph.axis(axis).extent);
+        }
+        program->tensors.push_back(
+            {Place::kTemporary, temporary.name, temporary.dtype, temporary.axes, contiguous_strides(extents)});
+    }
+}
+
+std::string reasons(const Group& group, const Target& target) {
+    std::string text;
+    for (const FamilyOffer& offer : offers(group, target)) {
+        std::string why = offer.declined;
+        for (const Schedule& schedule : offer.schedules) {
+            if (!why.empty()) break;
+            const auto lowered = lower(group, schedule, target);
+            why = lowered ? "" : lowered.reason();
+        }
+        text += fmt::format("\n  {}: {}", name(offer.family), why);
+    }
+    return text;
+}
+
+Kernel choose_kernel(const Group& group, const Target& target, const ScheduleChoice& choice) {
+    if (choice) {
+        if (const auto schedule = choice(group)) {
+            if (auto kernel = build_kernel(group, *schedule, target)) return std::move(*kernel);
+        }
+    }
+    for (const FamilyOffer& offer : offers(group, target)) {
+        for (const Schedule& schedule : offer.schedules) {
+            if (auto kernel = build_kernel(group, schedule, target)) return std::move(*kernel);
+        }
+    }
+    fail(ErrorCode::kUnsupported, "no schedule runs kernel {} on {}:{}", group.name, target.name,
+         reasons(group, target));
+}
+
+}  // namespace
+
+Offer<Kernel> build_kernel(const Group& group, const Schedule& schedule, const Target& target) {
+    auto kernel = lower(group, schedule, target);
+    if (!kernel) return kernel;
+    verify(*kernel, "lower");
+    for (const Pass& pass : kPasses) {
+        *kernel = pass.run(std::move(*kernel), target);
+        verify(*kernel, pass.name);
+    }
+    if (target.is_gpu() && kernel->shared_bytes > target.shared_bytes_per_block) {
+        return Declined{fmt::format("{} bytes of shared memory a block; {} has {}", kernel->shared_bytes, target.name,
+                                    target.shared_bytes_per_block)};
+    }
+    return kernel;
+}
+
+Plan plan_graph(const GraphData& graph, const Target& target) {
+    if (graph.outputs().empty()) fail(ErrorCode::kInvalidGraph, "the graph has no outputs; call Graph::output");
+    return make_plan(canonicalize(graph), target);
+}
+
+Program compile(const GraphData& graph, const Target& target, const ScheduleChoice& choice) {
+    const Plan plan = plan_graph(graph, target);
+    Program program;
+    program.axes = graph.axes();
+    program.notes = plan.notes;
+    declare_arguments(graph, plan, &program);
+    for (const Group& group : plan.groups) {
+        Step step{group, choose_kernel(group, target, choice), {}, {}};
+        for (const KernelTensor& tensor : step.kernel.tensors)
+            step.tensors.push_back(find_tensor(program, tensor.name));
+        for (const KernelScalar& scalar : step.kernel.scalars)
+            step.scalars.push_back(find_scalar(program, scalar.name));
+        program.steps.push_back(std::move(step));
+    }
+    return program;
+}
+
+std::vector<std::int64_t> contiguous_strides(const std::vector<std::int64_t>& extents) {
+    std::vector<std::int64_t> strides(extents.size(), 1);
+    for (std::size_t i = extents.size(); i-- > 1;) strides[i - 1] = strides[i] * extents[i];
+    return strides;
+}
+
+std::int64_t grid_blocks(const Kernel& kernel, std::int64_t rows) {
+    const std::int64_t per_block = kernel.schedule.rows_per_block;
+    const std::int64_t row_blocks = (rows + per_block - 1) / per_block;
+    return std::min(row_blocks, kMaxGrid / kernel.schedule.column_blocks) * kernel.schedule.column_blocks;
+}
+
+}  // namespace rowjit

@@ -1,0 +1,76 @@
+// The spine: Graph → Plan → Kernel → Source. Everything here works from a Target; no device, no cache.
+//
+// What comes out is a Program: kernels in launch order, each with its schedule, and where each of its tensors comes
+// from. Turning a kernel into an Artifact (a toolchain) and an Artifact into a launch (a device) is runtime/engine's.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/declined.h"
+#include "base/target.h"
+#include "compiler/kernel.h"
+#include "compiler/plan/plan.h"
+#include "compiler/schedule/choose.h"
+
+namespace rowjit {
+
+// Changes whenever emitted code may change for the same graph and schedule; part of every cache and tuning key.
+inline constexpr std::string_view kCodegenVersion = "1";
+
+struct ProgramTensor {
+    enum class Place : std::uint8_t { kInput, kOutput, kTemporary };
+    Place place = Place::kInput;
+    std::string name;
+    Dtype dtype = Dtype::kF32;
+    std::vector<AxisId> axes = {};                  // as declared; row and column axes
+    std::vector<std::int64_t> column_strides = {};  // elements, one per column axis as declared
+    std::string alias = {};                         // kOutput: the input it may share memory with
+};
+
+struct ProgramScalar {
+    std::string name;
+    Dtype dtype = Dtype::kF32;
+    double default_value = 0;
+};
+
+struct Step {
+    Group group;
+    Kernel kernel;
+    std::vector<int> tensors;  // Program::tensors index of each of the kernel's tensors
+    std::vector<int> scalars;  // Program::scalars index of each of the kernel's scalars
+};
+
+struct Program {
+    std::vector<AxisInfo> axes;
+    std::vector<ProgramTensor> tensors;  // inputs in declaration order, then outputs, then temporaries
+    std::vector<ProgramScalar> scalars;
+    std::vector<Step> steps;
+    std::vector<std::string> notes;  // the planner's, for `explain`
+};
+
+// Picks a group's schedule: a tuned choice, or nothing for the static one.
+using ScheduleChoice = std::function<std::optional<Schedule>(const Group&)>;
+
+// Compiles a graph to kernels for `target`. A choice that does not lower falls back to the static one. Throws
+// Error(kInvalidGraph) for a graph without outputs and Error(kUnsupported) for what no schedule can run, with the
+// reason each family gave.
+Program compile(const GraphData& graph, const Target& target, const ScheduleChoice& choice = {});
+
+// One group with one schedule, through every pass.
+Offer<Kernel> build_kernel(const Group& group, const Schedule& schedule, const Target& target);
+
+// Canonicalised and planned, no schedules chosen: for the tuner and `explain`.
+Plan plan_graph(const GraphData& graph, const Target& target);
+
+// Elements between neighbours along each axis of a contiguous tensor of these extents, innermost last.
+std::vector<std::int64_t> contiguous_strides(const std::vector<std::int64_t>& extents);
+
+// Blocks to launch for `rows` rows of the kernel's row space: a positive multiple of its column blocks; 0 for no rows.
+std::int64_t grid_blocks(const Kernel& kernel, std::int64_t rows);
+
+}  // namespace rowjit

@@ -1,0 +1,144 @@
+#include "compiler/kernel.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+
+#include "base/check.h"
+
+namespace rowjit {
+namespace {
+
+template <class... Ts>
+struct Overloaded : Ts... {
+    using Ts::operator()...;
+};
+template <class... Ts>
+Overloaded(Ts...) -> Overloaded<Ts...>;
+
+class Printer {
+  public:
+    explicit Printer(const Kernel& kernel) : kernel_(kernel) {}
+
+    std::string run() {
+        line(0, fmt::format("kernel {}: {}", kernel_.name, print(kernel_.schedule)));
+        for (const KernelTensor& tensor : kernel_.tensors) {
+            line(1, fmt::format("tensor {}: {}[{}]{}{}{}", tensor.name, name(tensor.dtype), axes(tensor.axes),
+                                tensor.read ? " read" : "", tensor.written ? " written" : "",
+                                tensor.aliased ? " aliased" : ""));
+        }
+        for (const KernelScalar& scalar : kernel_.scalars)
+            line(1, fmt::format("scalar {}: {}", scalar.name, name(scalar.dtype)));
+        line(1, fmt::format("for each row [{}]", axes(kernel_.row_axes)));
+        for (const Stmt& stmt : kernel_.body) statement(stmt);
+        return std::move(text_);
+    }
+
+  private:
+    void statement(const Stmt& stmt) {
+        std::visit(Overloaded{
+                       [&](const Inst& inst) { line(2, instruction(inst)); },
+                       [&](const ColumnLoop& loop) {
+                           line(2, fmt::format("columns [{}] of {}: {} x {} threads x {} lanes{}{}", axes(loop.axes),
+                                               loop.columns, loop.iterations, kernel_.schedule.threads_per_row,
+                                               loop.vector, loop.unrolled ? ", unrolled" : "",
+                                               loop.tail == ColumnLoop::Tail::kNone ? "" : ", tail"));
+                           for (const Inst& inst : loop.body) line(3, instruction(inst));
+                       },
+                       [&](const RowsLoop& loop) {
+                           line(2, fmt::format("rows [{}]", axes(loop.axes)));
+                           for (const Inst& inst : loop.body) line(3, instruction(inst));
+                       },
+                       [&](const AllReduce& reduce) { line(2, all_reduce(reduce)); },
+                       [&](const Barrier&) { line(2, "barrier"); },
+                   },
+                   stmt.node);
+    }
+
+    std::string all_reduce(const AllReduce& reduce) const {
+        std::vector<std::string> parts;
+        std::vector<std::string> results;
+        for (const int index : reduce.accumulators) {
+            const Accumulator& accumulator = kernel_.accumulators[static_cast<std::size_t>(index)];
+            parts.push_back(fmt::format("{} {}", name(accumulator.monoid), accumulator.label));
+        }
+        for (const ValueId result : reduce.results) results.push_back(fmt::format("%{}", result));
+        return fmt::format("{} = all-reduce({})", fmt::join(results, ", "), fmt::join(parts, ", "));
+    }
+
+    std::string instruction(const Inst& inst) const {
+        std::vector<std::string> operands;
+        for (const ValueId operand : inst.operands) operands.push_back(fmt::format("%{}", operand));
+        const std::string joined = fmt::format("{}", fmt::join(operands, ", "));
+        const std::string what = [&]() -> std::string {
+            switch (inst.kind) {
+                case InstKind::kConst: return fmt::format("{}", inst.value);
+                case InstKind::kScalar:
+                    return fmt::format("scalar {}", kernel_.scalars[static_cast<std::size_t>(inst.index)].name);
+                case InstKind::kExtent: return fmt::format("extent {}", kernel_.axis(inst.axis).label());
+                case InstKind::kCoord: return fmt::format("coordinate {}", kernel_.axis(inst.axis).label());
+                case InstKind::kMap: return fmt::format("{}({})", info(inst.op).name, joined);
+                case InstKind::kCast: return fmt::format("cast({})", joined);
+                case InstKind::kLoad: return fmt::format("load {}", place(inst));
+                case InstKind::kStore:
+                    return fmt::format("store{} {} <- {}", inst.accumulate ? "-add" : "", place(inst), joined);
+                case InstKind::kAccumulate:
+                    return fmt::format("{} += {}", kernel_.accumulators[static_cast<std::size_t>(inst.index)].label,
+                                       joined);
+                case InstKind::kKeep:
+                    return fmt::format("keep {} <- {}", kernel_.slots[static_cast<std::size_t>(inst.index)].label,
+                                       joined);
+                case InstKind::kKept:
+                    return fmt::format("kept {}", kernel_.slots[static_cast<std::size_t>(inst.index)].label);
+            }
+            RJ_CHECK(false, "instruction kind {}", static_cast<int>(inst.kind));
+        }();
+        if (inst.id < 0) return what;
+        return fmt::format("%{} {}: {} = {}", inst.id, inst.label, name(inst.dtype), what);
+    }
+
+    std::string place(const Inst& inst) const {
+        std::vector<std::string> coords;
+        for (const Coord& coord : inst.coords) {
+            coords.push_back(coord.print([&](Axis axis) { return kernel_.axis(axis.id).label(); },
+                                         [](std::int32_t value) { return fmt::format("%{}", value); }));
+        }
+        static constexpr std::array<std::string_view, 5> kAccess = {"", " uniform", " splat", " vector", " gather"};
+        return fmt::format("{}[{}]{}", kernel_.tensors[static_cast<std::size_t>(inst.index)].name,
+                           fmt::join(coords, ", "), kAccess[static_cast<std::size_t>(inst.access.kind)]);
+    }
+
+    std::string axes(const std::vector<AxisId>& ids) const {
+        std::vector<std::string> labels;
+        for (const AxisId id : ids) labels.push_back(kernel_.axis(id).label());
+        return fmt::format("{}", fmt::join(labels, ", "));
+    }
+
+    void line(int indent, const std::string& content) {
+        text_ += std::string(static_cast<std::size_t>(indent) * 2, ' ') + content + "\n";
+    }
+
+    const Kernel& kernel_;
+    std::string text_;
+};
+
+}  // namespace
+
+std::string print(const Kernel& kernel) { return Printer(kernel).run(); }
+
+bool is_reserved_word(std::string_view text) {
+    // Keywords that make plausible labels, and the emitters' own variables.
+    static constexpr std::array kWords = {
+        "alignas", "and",      "auto",   "bool",      "break",  "case",  "char",    "class",    "const",  "continue",
+        "default", "delete",   "do",     "double",    "else",   "enum",  "export",  "extern",   "false",  "float",
+        "for",     "friend",   "goto",   "if",        "inline", "int",   "long",    "main",     "new",    "not",
+        "or",      "private",  "public", "register",  "return", "short", "signed",  "sizeof",   "static", "struct",
+        "switch",  "template", "this",   "throw",     "true",   "try",   "typedef", "typename", "union",  "unsigned",
+        "using",   "virtual",  "void",   "while",     "xor",    "block", "c",       "column",   "grid",   "i",
+        "l",       "lane",     "row",    "row_block", "rows",   "t",     "thread",  "warp"};
+    return std::find(kWords.begin(), kWords.end(), text) != kWords.end() || text.starts_with("rj_");
+}
+
+}  // namespace rowjit

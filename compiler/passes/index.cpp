@@ -1,0 +1,142 @@
+// How loads and stores meet memory. Columns are static and finite, so the pass does not prove that a coordinate is
+// contiguous: it evaluates the offset of every lane and looks. A row of 262,144 columns costs a few milliseconds, once
+// per compile, and any quasi-affine coordinate (rotary partner, packed halves, groups) is judged exactly.
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "base/check.h"
+#include "compiler/passes/passes.h"
+
+namespace rowjit {
+namespace {
+
+class Indexer {
+  public:
+    explicit Indexer(Kernel* kernel) : kernel_(*kernel) {}
+
+    void run() {
+        for (Stmt& stmt : kernel_.body) {
+            if (auto* inst = std::get_if<Inst>(&stmt.node)) {
+                if (touches_memory(*inst)) inst->access.kind = Access::Kind::kUniform;
+            } else if (auto* loop = std::get_if<ColumnLoop>(&stmt.node)) {
+                index_loop(loop);
+            } else if (auto* rows = std::get_if<RowsLoop>(&stmt.node)) {
+                for (Inst& inst : rows->body) {
+                    if (touches_memory(inst)) inst.access.kind = Access::Kind::kGather;
+                }
+            }
+        }
+    }
+
+  private:
+    static bool touches_memory(const Inst& inst) {
+        return inst.kind == InstKind::kLoad || inst.kind == InstKind::kStore;
+    }
+
+    void index_loop(ColumnLoop* loop) {
+        std::set<ValueId> lane_values;
+        for (Inst& inst : loop->body) {
+            if (inst.id >= 0) lane_values.insert(inst.id);
+            if (!touches_memory(inst)) continue;
+            KernelTensor& tensor = kernel_.tensors[static_cast<std::size_t>(inst.index)];
+            inst.access = classify(inst, tensor, *loop, lane_values);
+            if (inst.access.kind == Access::Kind::kVector) tensor.alignment = std::max(tensor.alignment, loop->vector);
+        }
+    }
+
+    Access classify(const Inst& inst, const KernelTensor& tensor, const ColumnLoop& loop,
+                    const std::set<ValueId>& lane_values) const {
+        bool by_column = false;
+        for (std::size_t i = 0; i < inst.coords.size(); ++i) {
+            for (const ValueId data : inst.coords[i].data_nodes()) {
+                if (lane_values.contains(data)) return {Access::Kind::kGather};
+            }
+            const std::vector<Axis> axes = inst.coords[i].axes();
+            const bool mentions_column =
+                std::any_of(axes.begin(), axes.end(), [&](Axis axis) { return !kernel_.axis(axis.id).is_row; });
+            if (mentions_column && (kernel_.axis(tensor.axes[i]).is_row || !inst.coords[i].data_nodes().empty())) {
+                return {Access::Kind::kGather};
+            }
+            by_column = by_column || mentions_column;
+        }
+        if (!by_column) return {Access::Kind::kUniform};
+        if (in_order(inst, tensor, loop)) return {loop.vector == 1 ? Access::Kind::kGather : Access::Kind::kVector};
+        return evaluate(inst, tensor, loop);
+    }
+
+    // The common case, seen without evaluating: the tensor's columns are the loop's, contiguous, at their own
+    // coordinates.
+    bool in_order(const Inst& inst, const KernelTensor& tensor, const ColumnLoop& loop) const {
+        const std::size_t first_column = tensor.axes.size() - tensor.column_strides.size();
+        if (tensor.column_strides.size() != loop.axes.size()) return false;
+        std::int64_t stride = 1;
+        for (std::size_t i = loop.axes.size(); i-- > 0;) {
+            if (tensor.axes[first_column + i] != loop.axes[i] || tensor.column_strides[i] != stride) return false;
+            if (!inst.coords[first_column + i].is_axis(Axis{loop.axes[i]})) return false;
+            stride *= kernel_.axis(loop.axes[i]).extent;
+        }
+        return loop.columns % loop.vector == 0;
+    }
+
+    // The offset in elements that column `column` reads, row part left out.
+    std::int64_t offset(const Inst& inst, const KernelTensor& tensor, const ColumnLoop& loop,
+                        std::int64_t column) const {
+        const auto at = [&](Axis axis) -> std::int64_t {
+            std::int64_t rest = column;
+            for (std::size_t i = loop.axes.size(); i-- > 0;) {
+                const std::int64_t extent = kernel_.axis(loop.axes[i]).extent;
+                if (loop.axes[i] == axis.id) return rest % extent;
+                rest /= extent;
+            }
+            return 0;  // a row axis: its part is the same for all lanes
+        };
+        const std::size_t first_column = tensor.axes.size() - tensor.column_strides.size();
+        std::int64_t sum = 0;
+        for (std::size_t i = first_column; i < tensor.axes.size(); ++i) {
+            const auto no_data = [](std::int32_t) -> std::int64_t { return 0; };
+            sum += inst.coords[i].evaluate(at, no_data) * tensor.column_strides[i - first_column];
+        }
+        return sum;
+    }
+
+    Access evaluate(const Inst& inst, const KernelTensor& tensor, const ColumnLoop& loop) const {
+        if (loop.vector == 1 || loop.columns % loop.vector != 0) return {Access::Kind::kGather};
+        bool splat = true;
+        bool vector = true;
+        std::vector<int> lanes(static_cast<std::size_t>(loop.vector));
+        for (std::int64_t column = 0; column < loop.columns && (splat || vector); column += loop.vector) {
+            std::vector<std::int64_t> offsets;
+            for (int lane = 0; lane < loop.vector; ++lane) offsets.push_back(offset(inst, tensor, loop, column + lane));
+            const std::int64_t base = *std::min_element(offsets.begin(), offsets.end());
+            vector = vector && base % loop.vector == 0;
+            for (std::size_t lane = 0; lane < offsets.size(); ++lane) {
+                const std::int64_t place = offsets[lane] - base;
+                splat = splat && place == 0;
+                if (place >= loop.vector || (column > 0 && lanes[lane] != place)) vector = false;
+                if (column == 0) lanes[lane] = static_cast<int>(std::min<std::int64_t>(place, loop.vector));
+            }
+        }
+        if (splat) return {Access::Kind::kSplat};
+        std::vector<int> sorted = lanes;
+        std::sort(sorted.begin(), sorted.end());
+        for (std::size_t lane = 0; lane < sorted.size(); ++lane)
+            vector = vector && sorted[lane] == static_cast<int>(lane);
+        if (!vector) return {Access::Kind::kGather};
+        Access access{Access::Kind::kVector};
+        access.anchor = static_cast<int>(std::find(lanes.begin(), lanes.end(), 0) - lanes.begin());
+        if (!std::is_sorted(lanes.begin(), lanes.end())) access.lanes = std::move(lanes);
+        return access;
+    }
+
+    Kernel& kernel_;
+};
+
+}  // namespace
+
+Kernel index_accesses(Kernel kernel, const Target& /*target*/) {
+    Indexer(&kernel).run();
+    return kernel;
+}
+
+}  // namespace rowjit

@@ -1,0 +1,25 @@
+// Kernel → Kernel: what a lowered kernel still lacks before it can be emitted.
+#pragma once
+
+#include "base/target.h"
+#include "compiler/kernel.h"
+
+namespace rowjit {
+
+// Decides how each load and store of a column loop meets memory (Access), and what alignment that needs of each tensor.
+// Needs: lowered loops. Gives: no Access of a load or store is kUnknown; KernelTensor::alignment is set.
+Kernel index_accesses(Kernel kernel, const Target& target);
+
+// Gives every all-reduce that spans warps a region of shared scratch, puts a barrier where a region would be written
+// while it may still be read, and sums the block's dynamic shared memory. Needs: lowered loops. Gives:
+// AllReduce::scratch, Kernel::scratch_regions and Kernel::shared_bytes.
+Kernel place_barriers(Kernel kernel, const Target& target);
+
+// Bytes of one thread's state of an accumulator when it crosses shared memory.
+int state_bytes(const Accumulator& accumulator);
+
+// Throws InternalError where the kernel breaks the loop IR's rules (kernel.h): a value used before or outside its
+// scope, an operand count or dtype that does not fit, an index out of its table. `after` names the pass that ran.
+void verify(const Kernel& kernel, std::string_view after);
+
+}  // namespace rowjit

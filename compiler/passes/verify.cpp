@@ -1,0 +1,112 @@
+// The loop IR's rules, checked between passes.
+#include <set>
+
+#include "base/check.h"
+#include "compiler/passes/passes.h"
+
+namespace rowjit {
+namespace {
+
+class Verifier {
+  public:
+    Verifier(const Kernel& kernel, std::string_view after) : kernel_(kernel), after_(after) {}
+
+    void run() {
+        for (const Stmt& stmt : kernel_.body) {
+            if (const auto* inst = std::get_if<Inst>(&stmt.node)) instruction(*inst, false);
+            if (const auto* loop = std::get_if<ColumnLoop>(&stmt.node)) column_loop(*loop);
+            if (const auto* rows = std::get_if<RowsLoop>(&stmt.node)) body(rows->body);
+            if (const auto* reduce = std::get_if<AllReduce>(&stmt.node)) all_reduce(*reduce);
+        }
+    }
+
+  private:
+    void column_loop(const ColumnLoop& loop) {
+        std::int64_t columns = 1;
+        for (const AxisId axis : loop.axes) columns *= kernel_.axis(axis).extent;
+        RJ_CHECK(columns == loop.columns, "{}: {}: a loop of {} columns over axes of {}", after_, kernel_.name,
+                 loop.columns, columns);
+        const std::int64_t covered =
+            loop.iterations * loop.vector * kernel_.schedule.threads_per_row * kernel_.schedule.column_blocks;
+        RJ_CHECK(loop.tail == ColumnLoop::Tail::kNone ? covered == columns : covered > columns,
+                 "{}: {}: {} columns covered by {} with tail {}", after_, kernel_.name, columns, covered,
+                 static_cast<int>(loop.tail));
+        RJ_CHECK(loop.tail != ColumnLoop::Tail::kVector || columns % loop.vector == 0,
+                 "{}: {}: {} columns in whole vectors of {}", after_, kernel_.name, columns, loop.vector);
+        body(loop.body);
+    }
+
+    void body(const std::vector<Inst>& insts) {
+        const std::set<ValueId> outer = defined_;
+        for (const Inst& inst : insts) instruction(inst, true);
+        defined_ = outer;  // lane values end with their loop
+    }
+
+    void instruction(const Inst& inst, bool in_loop) {
+        for (const ValueId operand : inst.operands) use(operand);
+        for (const Coord& coord : inst.coords) {
+            for (const ValueId data : coord.data_nodes()) use(data);
+        }
+        if (inst.kind == InstKind::kMap) {
+            RJ_CHECK(static_cast<int>(inst.operands.size()) == info(inst.op).arity, "{}: {}: {} has {} operands",
+                     after_, kernel_.name, info(inst.op).name, inst.operands.size());
+        }
+        if (inst.kind == InstKind::kLoad || inst.kind == InstKind::kStore) {
+            RJ_CHECK(in_table(inst.index, kernel_.tensors.size()), "{}: {}: tensor {}", after_, kernel_.name,
+                     inst.index);
+            const KernelTensor& tensor = kernel_.tensors[static_cast<std::size_t>(inst.index)];
+            RJ_CHECK(inst.coords.size() == tensor.axes.size(), "{}: {}: {} coordinates for {}", after_, kernel_.name,
+                     inst.coords.size(), tensor.name);
+            RJ_CHECK(inst.dtype == tensor.dtype, "{}: {}: dtype of {}", after_, kernel_.name, tensor.name);
+        }
+        if (inst.kind == InstKind::kAccumulate) {
+            RJ_CHECK(in_loop && in_table(inst.index, kernel_.accumulators.size()), "{}: {}: accumulator {}", after_,
+                     kernel_.name, inst.index);
+        }
+        if (inst.kind == InstKind::kKeep || inst.kind == InstKind::kKept) {
+            RJ_CHECK(in_loop && in_table(inst.index, kernel_.slots.size()), "{}: {}: slot {}", after_, kernel_.name,
+                     inst.index);
+            if (inst.kind == InstKind::kKeep) written_slots_.insert(inst.index);
+            RJ_CHECK(written_slots_.contains(inst.index), "{}: {}: slot {} is read before it is written", after_,
+                     kernel_.name, inst.index);
+        }
+        if (inst.id >= 0) define(inst.id);
+    }
+
+    void all_reduce(const AllReduce& reduce) {
+        std::size_t results = 0;
+        for (const int index : reduce.accumulators) {
+            RJ_CHECK(in_table(index, kernel_.accumulators.size()), "{}: {}: accumulator {}", after_, kernel_.name,
+                     index);
+            results +=
+                static_cast<std::size_t>(components(kernel_.accumulators[static_cast<std::size_t>(index)].monoid));
+        }
+        RJ_CHECK(results == reduce.results.size(), "{}: {}: {} results of an all-reduce, {} named", after_,
+                 kernel_.name, results, reduce.results.size());
+        for (const ValueId result : reduce.results) define(result);
+    }
+
+    void use(ValueId value) const {
+        RJ_CHECK(defined_.contains(value), "{}: {}: %{} is used out of its scope", after_, kernel_.name, value);
+    }
+
+    void define(ValueId value) {
+        RJ_CHECK(value < kernel_.value_count && ever_defined_.insert(value).second, "{}: {}: %{} is defined twice",
+                 after_, kernel_.name, value);
+        defined_.insert(value);
+    }
+
+    static bool in_table(int index, std::size_t size) { return index >= 0 && static_cast<std::size_t>(index) < size; }
+
+    const Kernel& kernel_;
+    std::string_view after_;
+    std::set<ValueId> defined_;
+    std::set<ValueId> ever_defined_;
+    std::set<int> written_slots_;
+};
+
+}  // namespace
+
+void verify(const Kernel& kernel, std::string_view after) { Verifier(kernel, after).run(); }
+
+}  // namespace rowjit

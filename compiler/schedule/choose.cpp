@@ -1,0 +1,54 @@
+#include "compiler/schedule/choose.h"
+
+#include <algorithm>
+
+#include "compiler/schedule/lower.h"
+
+namespace rowjit {
+
+GroupFacts facts_of(const Group& group) {
+    const GraphData& graph = *group.graph;
+    GroupFacts facts;
+    facts.phases = phase_count(graph);
+    facts.reduces_rows = group.reduces_rows;
+    facts.scalar_rows = group.row_axes.empty();
+    facts.widest_bytes = 1;
+    facts.narrowest_bytes = 8;
+    const auto tensor = [&](const Node& node) {
+        if (graph.column_axes(node).empty()) return;
+        facts.columns = std::max(facts.columns, graph.column_count(node));
+        const int bytes = static_cast<int>(size_bytes(node.dtype));
+        facts.widest_bytes = std::max(facts.widest_bytes, bytes);
+        facts.narrowest_bytes = std::min(facts.narrowest_bytes, bytes);
+    };
+    for (const NodeId id : graph.live_nodes()) {
+        const Node& node = graph.node(id);
+        // A loop runs over the columns of what it computes, which may be more than any tensor has (an outer product).
+        facts.columns = std::max(facts.columns, node.kind == NodeKind::kInput ? 1 : graph.column_count(node));
+        if (node.kind != NodeKind::kInput) continue;
+        tensor(node);
+        facts.column_inputs += graph.column_axes(node).empty() ? 0 : 1;
+    }
+    for (const OutputInfo& output : graph.outputs()) tensor(graph.node(output.node));
+    if (facts.narrowest_bytes > facts.widest_bytes) facts.narrowest_bytes = facts.widest_bytes = 4;
+    return facts;
+}
+
+std::vector<FamilyOffer> offers(const Group& group, const Target& target) {
+    const GroupFacts facts = facts_of(group);
+    return {offer_elementwise(facts, target), offer_row_reduction(facts, target), offer_rows_reduction(facts, target)};
+}
+
+std::vector<Schedule> legal_schedules(const Group& group, const Target& target) {
+    std::vector<Schedule> legal;
+    for (const FamilyOffer& offer : offers(group, target)) {
+        for (const Schedule& schedule : offer.schedules) {
+            if (std::find(legal.begin(), legal.end(), schedule) == legal.end() && lower(group, schedule, target)) {
+                legal.push_back(schedule);
+            }
+        }
+    }
+    return legal;
+}
+
+}  // namespace rowjit

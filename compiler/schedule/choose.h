@@ -1,0 +1,44 @@
+// Which schedules a group can have, and which is best without measuring.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/target.h"
+#include "compiler/plan/plan.h"
+#include "compiler/schedule/schedule.h"
+
+namespace rowjit {
+
+// What the families look at; derived once per group.
+struct GroupFacts {
+    std::int64_t columns = 1;  // of the widest column loop
+    int widest_bytes = 4;      // of the tensors with columns
+    int narrowest_bytes = 4;
+    int column_inputs = 0;  // tensors with columns that are read
+    int phases = 1;
+    bool reduces_rows = false;
+    bool scalar_rows = false;  // one row in all: no run-time row axis
+};
+
+GroupFacts facts_of(const Group& group);
+
+// A family's answer: schedules from most to least promising by its static rule, or why it does not apply.
+struct FamilyOffer {
+    Family family = Family::kElementwise;
+    std::vector<Schedule> schedules;
+    std::string declined;  // the reason when there are none
+};
+
+// One row per family, in targets' terms; see elementwise.cpp, row_reduction.cpp, rows_reduction.cpp.
+FamilyOffer offer_elementwise(const GroupFacts& facts, const Target& target);
+FamilyOffer offer_row_reduction(const GroupFacts& facts, const Target& target);
+FamilyOffer offer_rows_reduction(const GroupFacts& facts, const Target& target);
+
+// Every family's offer.
+std::vector<FamilyOffer> offers(const Group& group, const Target& target);
+
+// All schedules of all families that lower, the static choice first.
+std::vector<Schedule> legal_schedules(const Group& group, const Target& target);
+
+}  // namespace rowjit

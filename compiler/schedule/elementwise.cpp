@@ -1,0 +1,75 @@
+// No reduction over columns: each element stands alone, so a row may be divided over blocks.
+//
+// The static rule puts 16 bytes of the narrowest tensor in each access and about four accesses of each input in flight
+// per thread; a block is 256 threads, on several rows when they are short, on a part of one when it is long.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "compiler/schedule/choose.h"
+
+namespace rowjit {
+namespace {
+
+constexpr int kBlockThreads = 256;
+constexpr int kAccessBytes = 16;
+// Vectors in flight per thread and input. Four at most keep 256 threads at full occupancy with three bf16 inputs.
+constexpr std::int64_t kVectorsPerThread = 4;
+
+int power_of_two_at_least(std::int64_t n, int limit) {
+    int power = 1;
+    while (power < n && power < limit) power *= 2;
+    return power;
+}
+
+int vector_dividing(std::int64_t columns, int limit) {
+    int vector = limit;
+    while (vector > 1 && columns % vector != 0) vector /= 2;
+    return vector;
+}
+
+void add_gpu(const GroupFacts& facts, int vector, std::int64_t per_thread, std::vector<Schedule>* schedules) {
+    const std::int64_t vectors = (facts.columns + vector - 1) / vector;
+    Schedule s;
+    s.family = Family::kElementwise;
+    s.residency = Residency::kRegisters;
+    s.vector = vector;
+    s.threads_per_row = power_of_two_at_least((vectors + per_thread - 1) / per_thread, kBlockThreads);
+    s.rows_per_block = kBlockThreads / s.threads_per_row;
+    s.column_blocks = (vectors + s.threads_per_row * per_thread - 1) / (s.threads_per_row * per_thread);
+    schedules->push_back(s);
+}
+
+}  // namespace
+
+FamilyOffer offer_elementwise(const GroupFacts& facts, const Target& target) {
+    FamilyOffer offer{Family::kElementwise, {}, ""};
+    if (facts.phases > 1) {
+        offer.declined = fmt::format("{} reductions over columns on the longest path", facts.phases - 1);
+        return offer;
+    }
+    if (facts.reduces_rows) {
+        offer.declined = "the group reduces over rows";
+        return offer;
+    }
+    if (!target.is_gpu()) {
+        Schedule s;
+        for (const int vector : {32, 16, 64}) {
+            s.vector = vector;
+            offer.schedules.push_back(s);
+        }
+        return offer;
+    }
+    const int widest_vector = kAccessBytes / facts.narrowest_bytes;
+    const int narrow_vector = std::max(1, kAccessBytes / facts.widest_bytes);
+    for (const int wanted : {widest_vector, narrow_vector}) {
+        const int vector = vector_dividing(facts.columns, wanted);
+        const std::int64_t in_flight = std::max<std::int64_t>(1, kVectorsPerThread / std::max(1, facts.column_inputs));
+        for (const std::int64_t per_thread : {in_flight, std::int64_t{1}, std::int64_t{2}, std::int64_t{4}}) {
+            add_gpu(facts, vector, per_thread, &offer.schedules);
+        }
+    }
+    return offer;
+}
+
+}  // namespace rowjit

@@ -1,0 +1,671 @@
+#include "compiler/schedule/lower.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <tuple>
+
+#include "base/check.h"
+#include "base/min_cut.h"
+#include "compiler/plan/online.h"
+
+namespace rowjit {
+namespace {
+
+// Cost of keeping a value against computing it again, in bytes per element. Registers are the scarce resource of a
+// resident row; shared memory is counted double because each access costs an instruction and latency as well.
+constexpr double kRegisterWeight = 1;
+constexpr double kSharedWeight = 2;
+constexpr double kSpecialCost = 6;  // exp, division …: a kept f32 (4 bytes) is cheaper than one of these
+constexpr double kRoundCost = 0.5;  // a map or cast that rounds to bf16 or f16
+constexpr double kPlainCost = 0.3;
+constexpr double kAlreadyKept = 0.01;
+
+double recompute_cost(const Node& node) {
+    if (node.kind == NodeKind::kMap) {
+        const bool special = (node.op >= Op::kSqrt && node.op <= Op::kCos) || node.op == Op::kDiv;
+        if (special) return kSpecialCost;
+    }
+    const bool narrow = node.dtype == Dtype::kBf16 || node.dtype == Dtype::kF16;
+    return narrow ? kRoundCost : kPlainCost;
+}
+
+Dtype accumulator_dtype(Dtype dtype) { return size_bytes(dtype) == 2 ? Dtype::kF32 : dtype; }
+
+int largest_power_of_two_dividing(std::int64_t n, int limit) {
+    int power = 1;
+    while (power * 2 <= limit && n % (power * 2) == 0) power *= 2;
+    return power;
+}
+
+int largest_power_of_two_up_to(std::int64_t n, int limit) {
+    int power = 1;
+    while (power * 2 <= limit && power * 2 <= n) power *= 2;
+    return power;
+}
+
+// What one column loop computes: reductions of its columns and outputs stored from them.
+struct LoopPlan {
+    std::vector<AxisId> axes;
+    std::vector<NodeId> reduces;       // component 0 stands for all
+    std::vector<std::size_t> outputs;  // indices into the group's outputs
+    std::vector<NodeId> keeps;         // values to keep for later loops over the same columns
+};
+
+class Lowering {
+  public:
+    Lowering(const Group& group, const Schedule& schedule, const Target& target)
+        : group_(group),
+          owned_graph_(schedule.online ? rewrite_online(group.graph) : group.graph),
+          graph_(*owned_graph_),
+          target_(target) {
+        kernel_.name = group.name;
+        kernel_.schedule = schedule;
+        kernel_.axes = graph_.axes();
+        kernel_.row_axes = group.row_axes;
+    }
+
+    Offer<Kernel> run() {
+        if (auto declined = alias_conflict()) return *declined;
+        declare_tensors();
+        find_phases();
+        if (group_.reduces_rows) {
+            lower_rows_reduction();
+        } else {
+            plan_loops();
+            plan_keeps();
+            lower_phases();
+        }
+        if (auto declined = lay_out_shared()) return *declined;
+        return std::move(kernel_);
+    }
+
+  private:
+    const Schedule& schedule() const { return kernel_.schedule; }
+    bool columnar(NodeId id) const { return !graph_.column_axes(graph_.node(id)).empty(); }
+
+    // An output stored over an input must find every element read by the lane that overwrites it.
+    std::optional<Declined> alias_conflict() const {
+        for (const OutputInfo& output : graph_.outputs()) {
+            if (output.alias.empty()) continue;
+            for (const NodeId id : graph_.live_nodes()) {
+                const Node& node = graph_.node(id);
+                if (node.kind != NodeKind::kIndex || graph_.node(node.args[0]).name != output.alias) continue;
+                return Declined{
+                    fmt::format("output '{}' overwrites input '{}', which is also read at other coordinates",
+                                output.name, output.alias)};
+            }
+            const NodeId input = *graph_.find_input(output.alias);
+            if (graph_.node(input).axes != graph_.node(output.node).axes) {
+                return Declined{
+                    fmt::format("output '{}' overwrites input '{}' of other axes", output.name, output.alias)};
+            }
+        }
+        return std::nullopt;
+    }
+
+    // ---- tensors, scalars, arguments -------------------------------------------------------------------------------
+
+    void declare_tensors() {
+        std::set<AxisId> runtime_axes(kernel_.row_axes.begin(), kernel_.row_axes.end());
+        for (const NodeId id : graph_.live_nodes()) {
+            const Node& node = graph_.node(id);
+            if (node.kind == NodeKind::kInput) {
+                tensor_of_input_[id] = static_cast<int>(kernel_.tensors.size());
+                kernel_.tensors.push_back({node.name, node.dtype, node.axes, column_strides(node), true, false, false});
+            }
+            if (node.kind == NodeKind::kScalar) {
+                scalar_of_node_[id] = static_cast<int>(kernel_.scalars.size());
+                kernel_.scalars.push_back({node.name, node.dtype});
+            }
+            if (node.kind == NodeKind::kExtent) runtime_axes.insert(node.axis);
+            for (const AxisId axis : graph_.row_axes(node)) runtime_axes.insert(axis);
+        }
+        for (const OutputInfo& output : graph_.outputs()) {
+            const Node& node = graph_.node(output.node);
+            KernelTensor tensor{output.name,       node.dtype, node.axes, output.column_strides,
+                                output.accumulate, true,       false};
+            if (tensor.column_strides.empty()) tensor.column_strides = contiguous_strides(node);
+            if (!output.alias.empty()) {
+                tensor.aliased = true;
+                kernel_.tensors[static_cast<std::size_t>(tensor_of_input_.at(*graph_.find_input(output.alias)))]
+                    .aliased = true;
+            }
+            output_tensors_.push_back(static_cast<int>(kernel_.tensors.size()));
+            kernel_.tensors.push_back(std::move(tensor));
+        }
+        using Kind = KernelArgument::Kind;
+        for (std::size_t i = 0; i < kernel_.tensors.size(); ++i) {
+            const int index = static_cast<int>(i);
+            kernel_.arguments.push_back({Kind::kPointer, index, -1, kernel_.tensors[i].name});
+            for (const AxisId axis : kernel_.tensors[i].axes) {
+                if (!graph_.axis(axis).is_row) continue;
+                kernel_.arguments.push_back({Kind::kStride, index, axis,
+                                             fmt::format("{}_stride_{}", kernel_.tensors[i].name, axis_name(axis))});
+            }
+        }
+        for (const AxisId axis : runtime_axes) {
+            if (graph_.axis(axis).extent != kRuntimeExtent) continue;
+            kernel_.arguments.push_back({Kind::kExtent, -1, axis, fmt::format("{}_extent", axis_name(axis))});
+        }
+        for (std::size_t i = 0; i < kernel_.scalars.size(); ++i) {
+            kernel_.arguments.push_back({Kind::kScalar, static_cast<int>(i), -1, kernel_.scalars[i].name});
+        }
+        for (const KernelArgument& argument : kernel_.arguments) taken_labels_.insert(argument.name);
+    }
+
+    std::string axis_name(AxisId axis) const {
+        const AxisInfo& info = graph_.axis(axis);
+        return info.name.empty() ? fmt::format("c{}", info.extent) : info.name;
+    }
+
+    std::vector<std::int64_t> contiguous_strides(const Node& node) const {
+        const std::vector<AxisId> columns = graph_.column_axes(node);
+        std::vector<std::int64_t> strides(columns.size(), 1);
+        for (std::size_t i = columns.size(); i-- > 1;) strides[i - 1] = strides[i] * graph_.axis(columns[i]).extent;
+        return strides;
+    }
+
+    std::vector<std::int64_t> column_strides(const Node& node) const {
+        return node.column_strides.empty() ? contiguous_strides(node) : node.column_strides;
+    }
+
+    // ---- phases ----------------------------------------------------------------------------------------------------
+
+    void find_phases() {
+        for (const NodeId id : graph_.live_nodes()) {
+            const Node& node = graph_.node(id);
+            int phase = 0;
+            for (const NodeId arg : node.args) phase = std::max(phase, phase_[arg]);
+            if (node.kind == NodeKind::kReduce) ++phase;
+            phase_[id] = phase;
+            phases_ = std::max(phases_, phase + 1);
+        }
+    }
+
+    // The phase an output is stored in: as early as it can be, unless it overwrites an input that later phases read
+    // again.
+    int store_phase(const OutputInfo& output) const {
+        const int ready = phase_.at(output.node);
+        return output.alias.empty() ? ready : phases_ - 1;
+    }
+
+    void plan_loops() {
+        loops_.resize(static_cast<std::size_t>(phases_));
+        const auto loop_over = [&](int phase, const std::vector<AxisId>& axes) -> LoopPlan& {
+            std::vector<LoopPlan>& loops = loops_[static_cast<std::size_t>(phase)];
+            for (LoopPlan& loop : loops) {
+                if (loop.axes == axes) return loop;
+            }
+            loops.push_back({axes, {}, {}, {}});
+            return loops.back();
+        };
+        std::set<std::pair<Monoid, NodeId>> seen;
+        for (const NodeId id : graph_.live_nodes()) {
+            const Node& node = graph_.node(id);
+            if (node.kind != NodeKind::kReduce || !seen.insert({node.monoid, node.args[0]}).second) continue;
+            loop_over(phase_[node.args[0]], graph_.column_axes(graph_.node(node.args[0]))).reduces.push_back(id);
+        }
+        for (std::size_t i = 0; i < graph_.outputs().size(); ++i) {
+            const OutputInfo& output = graph_.outputs()[i];
+            if (columnar(output.node)) {
+                loop_over(store_phase(output), graph_.column_axes(graph_.node(output.node))).outputs.push_back(i);
+            }
+        }
+    }
+
+    std::vector<NodeId> roots(const LoopPlan& loop) const {
+        std::vector<NodeId> found;
+        for (const NodeId reduce : loop.reduces) found.push_back(graph_.node(reduce).args[0]);
+        for (const std::size_t output : loop.outputs) found.push_back(graph_.outputs()[output].node);
+        return found;
+    }
+
+    // Per-lane nodes that evaluating `roots` visits, stopping at values in `kept`.
+    std::set<NodeId> visited(const std::vector<NodeId>& roots, const std::set<NodeId>& kept) const {
+        std::set<NodeId> seen;
+        std::vector<NodeId> work = roots;
+        while (!work.empty()) {
+            const NodeId id = work.back();
+            work.pop_back();
+            if (!columnar(id) || !seen.insert(id).second || kept.contains(id)) continue;
+            if (graph_.node(id).kind == NodeKind::kInput) continue;
+            for (const NodeId arg : graph_.node(id).args) {
+                // An index loads its input itself; only its data coordinates are evaluated.
+                if (graph_.node(id).kind == NodeKind::kIndex && arg == graph_.node(id).args[0]) continue;
+                work.push_back(arg);
+            }
+        }
+        return seen;
+    }
+
+    // For each set of columns, walks its loops in phase order and decides at each border what to carry over it.
+    void plan_keeps() {
+        if (schedule().residency == Residency::kReload) return;
+        std::set<std::vector<AxisId>> domains;
+        for (const auto& loops : loops_) {
+            for (const LoopPlan& loop : loops) domains.insert(loop.axes);
+        }
+        for (const std::vector<AxisId>& axes : domains) {
+            std::vector<LoopPlan*> sequence;
+            for (auto& loops : loops_) {
+                for (LoopPlan& loop : loops) {
+                    if (loop.axes == axes) sequence.push_back(&loop);
+                }
+            }
+            std::set<NodeId> kept;
+            for (std::size_t next = 1; next < sequence.size(); ++next) {
+                std::vector<NodeId> needed;
+                for (std::size_t later = next; later < sequence.size(); ++later) {
+                    const std::vector<NodeId> more = roots(*sequence[later]);
+                    needed.insert(needed.end(), more.begin(), more.end());
+                }
+                const std::set<NodeId> available = visited(roots(*sequence[next - 1]), kept);
+                for (const NodeId id : cheapest_border(needed, available, kept)) {
+                    if (kept.insert(id).second) sequence[next - 1]->keeps.push_back(id);
+                }
+            }
+        }
+    }
+
+    // The values to carry so that `needed` can be computed: a minimum cut between what the previous loop evaluated
+    // (`available`) and the later roots. Each node is split into (in, out); cutting in→out keeps it, being on the
+    // sink's side means computing it again.
+    std::vector<NodeId> cheapest_border(const std::vector<NodeId>& needed, const std::set<NodeId>& available,
+                                        const std::set<NodeId>& kept) const {
+        const std::set<NodeId> later = visited(needed, {});
+        std::map<NodeId, std::size_t> index;
+        for (const NodeId id : later) index.emplace(id, index.size());
+        const std::size_t source = 2 * index.size();
+        const std::size_t sink = source + 1;
+        MinCut cut(sink + 1);
+        const double weight = schedule().residency == Residency::kShared ? kSharedWeight : kRegisterWeight;
+        for (const auto& [id, i] : index) {
+            const Node& node = graph_.node(id);
+            const bool at_hand = available.contains(id) || kept.contains(id);
+            const bool loads = node.kind == NodeKind::kInput || node.kind == NodeKind::kIndex;
+            if (at_hand) {
+                cut.add_edge(2 * i, 2 * i + 1,
+                             kept.contains(id) ? kAlreadyKept : weight * static_cast<double>(size_bytes(node.dtype)));
+                cut.add_edge(source, 2 * i, loads ? MinCut::kInfinite : recompute_cost(node));
+            } else {
+                cut.add_edge(2 * i, 2 * i + 1, MinCut::kInfinite);  // does not exist yet
+            }
+            for (const NodeId arg : node.args) {
+                if (const auto found = index.find(arg); found != index.end()) {
+                    cut.add_edge(2 * found->second + 1, 2 * i, MinCut::kInfinite);
+                }
+            }
+        }
+        for (const NodeId id : needed) {
+            if (const auto found = index.find(id); found != index.end()) {
+                cut.add_edge(2 * found->second + 1, sink, MinCut::kInfinite);
+            }
+        }
+        const std::vector<bool> side = cut.source_side(source, sink);
+        std::vector<NodeId> border;
+        for (const auto& [id, i] : index) {
+            if (side[2 * i] && !side[2 * i + 1]) border.push_back(id);
+        }
+        return border;
+    }
+
+    // ---- emission --------------------------------------------------------------------------------------------------
+
+    void lower_phases() {
+        for (int phase = 0; phase < phases_; ++phase) {
+            std::vector<int> accumulated;
+            std::vector<NodeId> reduces;
+            for (const LoopPlan& loop : loops_[static_cast<std::size_t>(phase)]) {
+                lower_loop(loop, &accumulated);
+                reduces.insert(reduces.end(), loop.reduces.begin(), loop.reduces.end());
+            }
+            store_row_scalars(phase);
+            all_reduce(accumulated, reduces);
+        }
+    }
+
+    void lower_loop(const LoopPlan& plan, std::vector<int>* accumulated) {
+        ColumnLoop loop;
+        loop.axes = plan.axes;
+        for (const AxisId axis : plan.axes) loop.columns *= graph_.axis(axis).extent;
+        shape(&loop);
+        loop_axes_ = plan.axes;
+        lane_values_.clear();
+        loop_body_ = &loop.body;
+        for (const NodeId reduce : plan.reduces) {
+            const Node& node = graph_.node(reduce);
+            accumulated->push_back(accumulate(node, value(node.args[0])));
+        }
+        std::vector<ValueId> stored;
+        for (const std::size_t output : plan.outputs) stored.push_back(value(graph_.outputs()[output].node));
+        for (const NodeId kept : plan.keeps) keep(kept);
+        // Stores come last: an in-place output must not overwrite what the same lane has still to load.
+        for (std::size_t i = 0; i < stored.size(); ++i) store(plan.outputs[i], stored[i]);
+        loop_body_ = nullptr;
+        kernel_.body.push_back({std::move(loop)});
+    }
+
+    void shape(ColumnLoop* loop) const {
+        if (target_.is_gpu()) {
+            loop->vector = largest_power_of_two_dividing(loop->columns, schedule().vector);
+        } else {
+            loop->vector = largest_power_of_two_up_to(loop->columns, schedule().vector);
+        }
+        const std::int64_t step = std::int64_t{loop->vector} * schedule().threads_per_row * schedule().column_blocks;
+        loop->iterations = (loop->columns + step - 1) / step;
+        loop->unrolled = schedule().residency == Residency::kRegisters && target_.is_gpu();
+        if (loop->iterations * step != loop->columns) {
+            loop->tail = target_.is_gpu() ? ColumnLoop::Tail::kVector : ColumnLoop::Tail::kScalar;
+        }
+    }
+
+    int accumulate(const Node& reduce, ValueId operand) {
+        const int index = static_cast<int>(kernel_.accumulators.size());
+        kernel_.accumulators.push_back({reduce.monoid, accumulator_dtype(reduce.dtype),
+                                        unique_label(label_of(reduce, name(reduce.monoid)) + "_part")});
+        Inst inst{.kind = InstKind::kAccumulate, .dtype = accumulator_dtype(reduce.dtype), .operands = {operand}};
+        inst.index = index;
+        inst.comment = fmt::format("{} of {}", name(reduce.monoid), describe_value(reduce.args[0]));
+        current().push_back(std::move(inst));
+        return index;
+    }
+
+    // Folds this phase's accumulators together, then gives every component that the graph uses its value.
+    void all_reduce(const std::vector<int>& accumulated, const std::vector<NodeId>& reduces) {
+        if (accumulated.empty()) return;
+        AllReduce statement;
+        statement.accumulators = accumulated;
+        std::map<std::pair<std::size_t, int>, ValueId> results;
+        for (std::size_t i = 0; i < accumulated.size(); ++i) {
+            for (int component = 0; component < components(graph_.node(reduces[i]).monoid); ++component) {
+                statement.results.push_back(kernel_.value_count);
+                results[{i, component}] = kernel_.value_count++;
+            }
+        }
+        kernel_.body.push_back({std::move(statement)});
+        for (const NodeId id : graph_.live_nodes()) {
+            const Node& node = graph_.node(id);
+            if (node.kind != NodeKind::kReduce) continue;
+            for (std::size_t i = 0; i < reduces.size(); ++i) {
+                const Node& first = graph_.node(reduces[i]);
+                if (first.monoid != node.monoid || first.args != node.args || first.reduced != node.reduced) continue;
+                ValueId result = results.at({i, node.component});
+                if (accumulator_dtype(node.dtype) != node.dtype) {
+                    Inst inst{.kind = InstKind::kCast, .dtype = node.dtype, .operands = {result}};
+                    result = emit(std::move(inst), node);
+                }
+                row_values_[id] = result;
+            }
+        }
+    }
+
+    void store_row_scalars(int phase) {
+        for (std::size_t i = 0; i < graph_.outputs().size(); ++i) {
+            const OutputInfo& output = graph_.outputs()[i];
+            if (!columnar(output.node) && store_phase(output) == phase) store(i, value(output.node));
+        }
+    }
+
+    // One row loop per set of reduced axes, then the fold, then what follows from it.
+    void lower_rows_reduction() {
+        std::map<std::vector<AxisId>, std::vector<NodeId>> by_axes;
+        std::set<std::tuple<Monoid, NodeId, std::vector<AxisId>>> seen;
+        for (const NodeId id : graph_.live_nodes()) {
+            const Node& node = graph_.node(id);
+            if (node.kind != NodeKind::kReduce) continue;
+            if (seen.insert({node.monoid, node.args[0], node.reduced}).second) by_axes[node.reduced].push_back(id);
+        }
+        std::vector<int> accumulated;
+        std::vector<NodeId> reduces;
+        for (const auto& [axes, nodes] : by_axes) {
+            RowsLoop loop;
+            loop.axes = axes;
+            lane_values_.clear();
+            loop_body_ = &loop.body;
+            for (const NodeId id : nodes) {
+                accumulated.push_back(accumulate(graph_.node(id), value(graph_.node(id).args[0])));
+                reduces.push_back(id);
+            }
+            loop_body_ = nullptr;
+            kernel_.body.push_back({std::move(loop)});
+        }
+        all_reduce(accumulated, reduces);
+        for (std::size_t i = 0; i < graph_.outputs().size(); ++i) store(i, value(graph_.outputs()[i].node));
+    }
+
+    // Whether a value differs between the lanes (or reduced rows) of a loop.
+    bool per_lane(NodeId id) const {
+        if (columnar(id)) return true;
+        const std::vector<AxisId>& rows = kernel_.row_axes;
+        return std::any_of(graph_.node(id).axes.begin(), graph_.node(id).axes.end(),
+                           [&](AxisId axis) { return std::find(rows.begin(), rows.end(), axis) == rows.end(); });
+    }
+
+    // The value of a node where it is needed: computed in the current loop when it differs per lane, else before it.
+    ValueId value(NodeId id) {
+        const bool lane = per_lane(id);
+        RJ_CHECK(!lane || loop_body_ != nullptr, "lower: {} is needed outside a loop", graph_.describe(id));
+        std::map<NodeId, ValueId>& values = lane ? lane_values_ : row_values_;
+        if (const auto found = values.find(id); found != values.end()) return found->second;
+        if (const auto slot = slots_.find({loop_axes_, id}); lane && slot != slots_.end()) {
+            Inst inst{.kind = InstKind::kKept, .dtype = graph_.node(id).dtype};
+            inst.index = slot->second;
+            return values[id] = emit(std::move(inst), graph_.node(id), "kept");
+        }
+        std::vector<Inst>* const outer = loop_body_;
+        if (!lane) loop_body_ = nullptr;  // row values stand before the loop
+        const ValueId result = compute(id);
+        loop_body_ = outer;
+        return values[id] = result;
+    }
+
+    ValueId compute(NodeId id) {
+        const Node& node = graph_.node(id);
+        Inst inst{.dtype = node.dtype};
+        switch (node.kind) {
+            case NodeKind::kInput: return load(id, own_coords(node.axes));
+            case NodeKind::kIndex: {
+                std::vector<Coord> coords;
+                for (const Coord& coord : node.coords) {
+                    coords.push_back(coord.substitute([](Axis axis) { return Coord(axis); },
+                                                      [&](NodeId data) { return Coord::data_node(value(data)); }));
+                }
+                return load(node.args[0], std::move(coords), &node);
+            }
+            case NodeKind::kScalar:
+                inst.kind = InstKind::kScalar;
+                inst.index = scalar_of_node_.at(id);
+                return emit(std::move(inst), node);
+            case NodeKind::kConst:
+                inst.kind = InstKind::kConst;
+                inst.value = node.value;
+                return emit(std::move(inst), node);
+            case NodeKind::kIota:
+                inst.kind = InstKind::kCoord;
+                inst.axis = node.axis;
+                return emit(std::move(inst), node, fmt::format("coordinate along {}", graph_.axis(node.axis).label()));
+            case NodeKind::kExtent:
+                inst.kind = InstKind::kExtent;
+                inst.axis = node.axis;
+                return emit(std::move(inst), node, fmt::format("extent of {}", graph_.axis(node.axis).label()));
+            case NodeKind::kMap:
+            case NodeKind::kCast:
+                inst.kind = node.kind == NodeKind::kMap ? InstKind::kMap : InstKind::kCast;
+                inst.op = node.op;
+                for (const NodeId arg : node.args) inst.operands.push_back(value(arg));
+                return emit(std::move(inst), node, expression(node));
+            case NodeKind::kReduce: break;
+        }
+        RJ_CHECK(false, "lower: {} is used before the phase that computes it", graph_.describe(id));
+    }
+
+    static std::vector<Coord> own_coords(const std::vector<AxisId>& axes) {
+        std::vector<Coord> coords;
+        for (const AxisId axis : axes) coords.emplace_back(Axis{axis});
+        return coords;
+    }
+
+    ValueId load(NodeId input, std::vector<Coord> coords, const Node* index = nullptr) {
+        const Node& tensor = graph_.node(input);
+        Inst inst{.kind = InstKind::kLoad, .dtype = tensor.dtype};
+        inst.index = tensor_of_input_.at(input);
+        inst.coords = std::move(coords);
+        Node named = index != nullptr ? *index : tensor;
+        if (index == nullptr || named.label.empty()) named.label = tensor.name + (index == nullptr ? "_value" : "_at");
+        return emit(std::move(inst), named);
+    }
+
+    void store(std::size_t output, ValueId operand) {
+        const OutputInfo& info = graph_.outputs()[output];
+        Inst inst{.kind = InstKind::kStore, .dtype = graph_.node(info.node).dtype, .operands = {operand}};
+        inst.index = output_tensors_[output];
+        inst.coords = own_coords(graph_.node(info.node).axes);
+        inst.accumulate = info.accumulate;
+        inst.comment = fmt::format("output {}", info.name);
+        current().push_back(std::move(inst));
+    }
+
+    void keep(NodeId id) {
+        const Node& node = graph_.node(id);
+        const auto found = lane_values_.find(id);
+        RJ_CHECK(found != lane_values_.end(), "lower: {} is to be kept but was not computed", graph_.describe(id));
+        Inst inst{.kind = InstKind::kKeep, .dtype = node.dtype, .operands = {found->second}};
+        inst.index = static_cast<int>(kernel_.slots.size());
+        slots_[{loop_axes_, id}] = inst.index;
+        current().push_back(std::move(inst));
+        kernel_.slots.push_back({node.dtype, schedule().residency, 0, unique_label(label_of(node, "kept") + "_kept")});
+    }
+
+    ValueId emit(Inst inst, const Node& node, std::string comment = {}) {
+        inst.id = kernel_.value_count++;
+        inst.label = unique_label(label_of(node, name(node.kind)));
+        inst.comment = std::move(comment);
+        value_labels_[inst.id] = inst.label;
+        current().push_back(std::move(inst));
+        return kernel_.value_count - 1;
+    }
+
+    // Where instructions go now: the open loop's body, or the kernel's own, wrapped.
+    class Sink {
+      public:
+        Sink(std::vector<Inst>* loop, Block* body) : loop_(loop), body_(body) {}
+        void push_back(Inst inst) const {
+            if (loop_ != nullptr) {
+                loop_->push_back(std::move(inst));
+            } else {
+                body_->push_back({std::move(inst)});
+            }
+        }
+
+      private:
+        std::vector<Inst>* loop_;
+        Block* body_;
+    };
+    Sink current() { return {loop_body_, &kernel_.body}; }
+
+    // ---- names -----------------------------------------------------------------------------------------------------
+
+    static std::string label_of(const Node& node, std::string_view fallback) {
+        return node.label.empty() ? std::string(fallback) : node.label;
+    }
+
+    std::string unique_label(const std::string& wanted) {
+        std::string label = is_reserved_word(wanted) ? wanted + "_" : wanted;
+        for (int suffix = 2; !taken_labels_.insert(label).second; ++suffix)
+            label = fmt::format("{}_{}", wanted, suffix);
+        return label;
+    }
+
+    std::string describe_value(NodeId id) const {
+        const auto& values = per_lane(id) ? lane_values_ : row_values_;
+        const auto found = values.find(id);
+        if (found == values.end()) return graph_.describe(id);
+        const auto label = value_labels_.find(found->second);
+        return label == value_labels_.end() ? graph_.describe(id) : label->second;
+    }
+
+    std::string expression(const Node& node) const {
+        std::vector<std::string> operands;
+        for (const NodeId arg : node.args) operands.push_back(describe_value(arg));
+        if (node.kind == NodeKind::kCast) return fmt::format("cast({}, {})", operands[0], rowjit::name(node.dtype));
+        return fmt::format("{}({})", info(node.op).name, fmt::join(operands, ", "));
+    }
+
+    // ---- shared memory ---------------------------------------------------------------------------------------------
+
+    std::optional<Declined> lay_out_shared() {
+        std::map<int, std::int64_t> elements;  // of each slot, tail included
+        for (const Stmt& stmt : kernel_.body) {
+            const auto* loop = std::get_if<ColumnLoop>(&stmt.node);
+            if (loop == nullptr) continue;
+            for (const Inst& inst : loop->body) {
+                if (inst.kind == InstKind::kKeep)
+                    elements[inst.index] = loop->iterations * schedule().threads_per_row * loop->vector;
+            }
+        }
+        for (std::size_t i = 0; i < kernel_.slots.size(); ++i) {
+            Slot& slot = kernel_.slots[i];
+            if (slot.residency != Residency::kShared) continue;
+            slot.shared_offset_bytes = kernel_.shared_bytes_per_row;
+            const std::int64_t bytes =
+                elements.at(static_cast<int>(i)) * static_cast<std::int64_t>(size_bytes(slot.dtype));
+            kernel_.shared_bytes_per_row += (bytes + 15) / 16 * 16;
+        }
+        const std::int64_t bytes = kernel_.shared_bytes_per_row * schedule().rows_per_block;
+        if (bytes > target_.shared_bytes_per_block && target_.is_gpu()) {
+            return Declined{fmt::format("{} bytes of shared memory a block; {} has {}", bytes, target_.name,
+                                        target_.shared_bytes_per_block)};
+        }
+        return std::nullopt;
+    }
+
+    const Group& group_;
+    const std::shared_ptr<const GraphData> owned_graph_;
+    const GraphData& graph_;
+    const Target& target_;
+    Kernel kernel_;
+    std::map<NodeId, int> tensor_of_input_;
+    std::map<NodeId, int> scalar_of_node_;
+    std::vector<int> output_tensors_;
+    std::map<NodeId, int> phase_;
+    int phases_ = 1;
+    std::vector<std::vector<LoopPlan>> loops_;                     // by phase
+    std::map<std::pair<std::vector<AxisId>, NodeId>, int> slots_;  // of values kept from loops over those columns
+    std::vector<AxisId> loop_axes_;
+    std::map<NodeId, ValueId> row_values_;
+    std::map<NodeId, ValueId> lane_values_;  // of the open loop
+    std::map<ValueId, std::string> value_labels_;
+    std::vector<Inst>* loop_body_ = nullptr;
+    std::set<std::string> taken_labels_;
+};
+
+}  // namespace
+
+Offer<Kernel> lower(const Group& group, const Schedule& schedule, const Target& target) {
+    if (group.reduces_rows != (schedule.family == Family::kRowsReduction)) {
+        return Declined{fmt::format("{}: the group {} over rows", name(schedule.family),
+                                    group.reduces_rows ? "reduces" : "does not reduce")};
+    }
+    if (schedule.column_blocks > 1 && phase_count(*group.graph) > 1) {
+        return Declined{"a row divided over blocks cannot be reduced over its columns"};
+    }
+    return Lowering(group, schedule, target).run();
+}
+
+int phase_count(const GraphData& group) {
+    std::map<NodeId, int> phase;
+    int count = 1;
+    for (const NodeId id : group.live_nodes()) {
+        const Node& node = group.node(id);
+        for (const NodeId arg : node.args) phase[id] = std::max(phase[id], phase[arg]);
+        if (node.kind == NodeKind::kReduce && !group.axis(node.reduced[0]).is_row) ++phase[id];
+        count = std::max(count, phase[id] + 1);
+    }
+    return count;
+}
+
+}  // namespace rowjit

@@ -1,0 +1,25 @@
+// From a group and a schedule to loops. Every schedule family lowers through here: a schedule says how the loops run,
+// the group says what they compute.
+//
+// The body of a kernel is a sequence of phases. Crossing a column reduction starts a new phase: phase p has one column
+// loop for every set of columns that something of depth p runs over, an all-reduce of what those loops accumulated, and
+// the per-row scalars that follow from it. Values that a later phase needs again are kept on chip or computed again,
+// whichever a minimum cut finds cheaper.
+#pragma once
+
+#include "base/declined.h"
+#include "base/target.h"
+#include "compiler/kernel.h"
+#include "compiler/plan/plan.h"
+
+namespace rowjit {
+
+// Declines when the schedule does not fit the group: too much shared memory, a family for other reductions, an in-place
+// output whose input is read at other coordinates.
+Offer<Kernel> lower(const Group& group, const Schedule& schedule, const Target& target);
+
+// Column phases of a group: 1 + the number of column reductions on its longest path; what a row that does not stay on
+// chip is read that often for.
+int phase_count(const GraphData& group);
+
+}  // namespace rowjit

@@ -1,0 +1,112 @@
+// Reductions over columns: a fraction of a warp, a warp or a block on each row, the row kept in registers or shared
+// memory between the phases, or read again when it does not fit.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "compiler/schedule/choose.h"
+
+namespace rowjit {
+namespace {
+
+constexpr int kAccessBytes = 16;
+// Past 128 elements a thread, f32 work values and packed copies together spill.
+constexpr std::int64_t kMaxElementsPerThread = 64;
+constexpr std::int64_t kCpuCacheBytes = 512 * 1024;  // half a second-level cache of today's servers
+constexpr int kBlockThreads = 128;                   // when a row takes less: this many threads share a block
+
+// Threads on a row by its width in bf16 columns, measured on Hopper for norms and softmax (docs/performance.md). A
+// wider element counts as more columns: what matters is the bytes a thread has in flight.
+struct ThreadsRow {
+    std::int64_t columns;
+    int threads;
+};
+constexpr std::array kThreads = {ThreadsRow{64, 8}, ThreadsRow{128, 16}, ThreadsRow{3072, 32}, ThreadsRow{6144, 64},
+                                 ThreadsRow{16384, 128}};
+constexpr int kMostThreads = 256;
+
+int static_threads(std::int64_t columns) {
+    for (const ThreadsRow& row : kThreads) {
+        if (columns <= row.columns) return row.threads;
+    }
+    return kMostThreads;
+}
+
+int vector_dividing(std::int64_t columns, int limit) {
+    int vector = limit;
+    while (vector > 1 && columns % vector != 0) vector /= 2;
+    return vector;
+}
+
+Schedule row_schedule(Residency residency, int threads, int vector) {
+    Schedule s;
+    s.family = Family::kRowReduction;
+    s.residency = residency;
+    s.threads_per_row = threads;
+    s.rows_per_block = std::max(1, kBlockThreads / threads);
+    s.vector = vector;
+    return s;
+}
+
+std::vector<Schedule> gpu_schedules(const GroupFacts& facts) {
+    std::vector<Schedule> schedules;
+    const int wanted = std::max(1, kAccessBytes / facts.narrowest_bytes);
+    const int vector = vector_dividing(facts.columns, wanted);
+    const int preferred = static_threads(facts.columns * facts.widest_bytes / 2);
+    const auto elements = [&](int threads) { return (facts.columns + threads - 1) / threads; };
+
+    std::vector<int> widths = {preferred};
+    for (const int threads : {preferred * 2, preferred / 2, preferred * 4, 512, 1024}) {
+        if (threads >= 1 && threads <= 1024 && std::find(widths.begin(), widths.end(), threads) == widths.end()) {
+            widths.push_back(threads);
+        }
+    }
+    for (const int threads : widths) {
+        if (elements(threads) <= kMaxElementsPerThread)
+            schedules.push_back(row_schedule(Residency::kRegisters, threads, vector));
+    }
+    for (const int threads : {256, 512, 1024}) {
+        if (elements(threads) > 8) schedules.push_back(row_schedule(Residency::kShared, threads, vector));
+    }
+    for (const int threads : {1024, 512, 256}) {
+        if (facts.columns < std::int64_t{threads} * vector) continue;
+        schedules.push_back(row_schedule(Residency::kReload, threads, vector));
+        schedules.back().online = true;  // each pass saved is a read of the row from memory saved
+    }
+    if (schedules.empty()) schedules.push_back(row_schedule(Residency::kReload, preferred, vector));
+    return schedules;
+}
+
+// A row that fits the core's own cache is read again rather than kept; past it, a pass saved is memory traffic saved.
+std::vector<Schedule> cpu_schedules(const GroupFacts& facts) {
+    std::vector<Schedule> schedules;
+    const bool fits = facts.columns * facts.widest_bytes * std::max(1, facts.column_inputs) <= kCpuCacheBytes;
+    for (const bool online : {!fits, fits}) {
+        for (const int vector : {32, 16, 64}) {
+            Schedule s = row_schedule(Residency::kReload, 1, vector);
+            s.rows_per_block = 1;
+            s.online = online;
+            schedules.push_back(s);
+        }
+    }
+    return schedules;
+}
+
+}  // namespace
+
+FamilyOffer offer_row_reduction(const GroupFacts& facts, const Target& target) {
+    FamilyOffer offer{Family::kRowReduction, {}, ""};
+    if (facts.phases == 1) {
+        offer.declined = "no reduction over columns";
+        return offer;
+    }
+    if (!target.is_gpu()) {
+        offer.schedules = cpu_schedules(facts);
+        return offer;
+    }
+    offer.schedules = gpu_schedules(facts);
+    return offer;
+}
+
+}  // namespace rowjit

@@ -1,0 +1,110 @@
+#include "compiler/schedule/schedule.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <charconv>
+
+namespace rowjit {
+namespace {
+
+constexpr std::array<std::string_view, 3> kFamilies = {"elementwise", "row_reduction", "rows_reduction"};
+constexpr std::array<std::string_view, 3> kResidencies = {"registers", "shared", "reload"};
+
+// The integer fields of the text form.
+struct Field {
+    std::string_view name;
+    std::int64_t (*get)(const Schedule&);
+    void (*set)(Schedule*, std::int64_t);
+};
+
+constexpr std::array kFields = {
+    Field{"threads", [](const Schedule& s) -> std::int64_t { return s.threads_per_row; },
+          [](Schedule* s, std::int64_t v) { s->threads_per_row = static_cast<int>(v); }},
+    Field{"rows", [](const Schedule& s) -> std::int64_t { return s.rows_per_block; },
+          [](Schedule* s, std::int64_t v) { s->rows_per_block = static_cast<int>(v); }},
+    Field{"vector", [](const Schedule& s) -> std::int64_t { return s.vector; },
+          [](Schedule* s, std::int64_t v) { s->vector = static_cast<int>(v); }},
+    Field{"column_blocks", [](const Schedule& s) -> std::int64_t { return s.column_blocks; },
+          [](Schedule* s, std::int64_t v) { s->column_blocks = v; }},
+    Field{"online", [](const Schedule& s) -> std::int64_t { return s.online ? 1 : 0; },
+          [](Schedule* s, std::int64_t v) { s->online = v != 0; }},
+    Field{"persistent", [](const Schedule& s) -> std::int64_t { return s.persistent ? 1 : 0; },
+          [](Schedule* s, std::int64_t v) { s->persistent = v != 0; }},
+    Field{"min_blocks", [](const Schedule& s) -> std::int64_t { return s.min_blocks_per_sm; },
+          [](Schedule* s, std::int64_t v) { s->min_blocks_per_sm = static_cast<int>(v); }},
+};
+
+template <class Names>
+std::optional<std::size_t> find(const Names& names, std::string_view text) {
+    for (std::size_t i = 0; i < names.size(); ++i) {
+        if (names[i] == text) return i;
+    }
+    return std::nullopt;
+}
+
+std::optional<std::int64_t> parse_integer(std::string_view text) {
+    std::int64_t value = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (error != std::errc() || end != text.data() + text.size() || value < 0) return std::nullopt;
+    return value;
+}
+
+bool power_of_two(std::int64_t value) { return value > 0 && (value & (value - 1)) == 0; }
+
+bool valid(const Schedule& s) {
+    return power_of_two(s.threads_per_row) && power_of_two(s.vector) && s.rows_per_block > 0 && s.column_blocks > 0 &&
+           std::int64_t{s.threads_per_row} * s.rows_per_block <= 1024 && s.vector <= 256;
+}
+
+}  // namespace
+
+std::string_view name(Family family) { return kFamilies[static_cast<std::size_t>(family)]; }
+std::string_view name(Residency residency) { return kResidencies[static_cast<std::size_t>(residency)]; }
+
+std::string print(const Schedule& schedule) {
+    std::string text = fmt::format("{} keep={}", name(schedule.family), name(schedule.residency));
+    const Schedule defaults;
+    for (const Field& field : kFields) {
+        if (field.get(schedule) != field.get(defaults)) text += fmt::format(" {}={}", field.name, field.get(schedule));
+    }
+    return text;
+}
+
+std::optional<Schedule> parse_schedule(std::string_view text) {
+    Schedule schedule;
+    bool first = true;
+    while (!text.empty()) {
+        const std::string_view word = text.substr(0, text.find(' '));
+        text.remove_prefix(std::min(text.size(), word.size() + 1));
+        if (first) {
+            const auto family = find(kFamilies, word);
+            if (!family) return std::nullopt;
+            schedule.family = static_cast<Family>(*family);
+            first = false;
+            continue;
+        }
+        const std::size_t equals = word.find('=');
+        if (equals == std::string_view::npos) return std::nullopt;
+        const std::string_view key = word.substr(0, equals);
+        const std::string_view value = word.substr(equals + 1);
+        if (key == "keep") {
+            const auto residency = find(kResidencies, value);
+            if (!residency) return std::nullopt;
+            schedule.residency = static_cast<Residency>(*residency);
+            continue;
+        }
+        const auto number = parse_integer(value);
+        bool known = false;
+        for (const Field& field : kFields) {
+            if (field.name != key || !number) continue;
+            field.set(&schedule, *number);
+            known = true;
+        }
+        if (!known) return std::nullopt;
+    }
+    if (first || !valid(schedule)) return std::nullopt;
+    return schedule;
+}
+
+}  // namespace rowjit
