@@ -71,7 +71,7 @@ void declare_arguments(const GraphData& graph, const Plan& plan, Program* progra
     for (const Temporary& temporary : plan.temporaries) {
         std::vector<std::int64_t> extents;
         for (const AxisId axis : temporary.axes) {
-            if (!graph.axis(axis).is_row) extents.push_back(graph.axis(axis).extent);
+            if (!plan.graph->axis(axis).is_row) extents.push_back(plan.graph->axis(axis).extent);
         }
         program->tensors.push_back(
             {Place::kTemporary, temporary.name, temporary.dtype, temporary.axes, contiguous_strides(extents)});
@@ -132,7 +132,7 @@ Plan plan_graph(const GraphData& graph, const Target& target) {
 Program compile(const GraphData& graph, const Target& target, const ScheduleChoice& choice) {
     const Plan plan = plan_graph(graph, target);
     Program program;
-    program.axes = graph.axes();
+    program.axes = plan.graph->axes();
     program.notes = plan.notes;
     declare_arguments(graph, plan, &program);
     for (const Group& group : plan.groups) {

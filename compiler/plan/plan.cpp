@@ -88,35 +88,46 @@ class Cutter {
 
     void cut_below(NodeId root) {
         const Reach found = reach(root);
-        const std::vector<AxisId> space = graph_.row_axes(graph_.node(root));
         for (const NodeId id : found.nodes) {
-            const Node& node = graph_.node(id);
-            if (rowjit::reduces_rows(graph_, node)) {
-                // Its consumers may stay only where they have its own row space: elsewhere it is broadcast back over
-                // rows.
-                if (id != root && (graph_.row_axes(node) != space || under_reduction(root, id))) return cut(id);
-                if (const NodeId inner = reduction_below(node.args[0]); inner >= 0) {
-                    // A value of one number per row is the narrowest place; else the reduction's own result is.
-                    const bool narrow = graph_.column_axes(graph_.node(node.args[0])).empty();
-                    return cut(narrow ? node.args[0] : inner);
-                }
-            }
-            if (reduces_columns(graph_, node) && found.reduces_rows && id != root) return cut(id);
-            if (reduces_columns(graph_, node) && id != root) {
-                const bool partial = node.reduced.size() != graph_.column_axes(graph_.node(node.args[0])).size();
-                // A promoted axis is part of the row space, so the root must have it and nothing may reduce over it.
-                const bool root_lacks = std::any_of(found.promoted.begin(), found.promoted.end(), [&](AxisId axis) {
-                    return !contains(graph_.node(root).axes, axis);
-                });
-                const bool reduced_again = std::any_of(found.nodes.begin(), found.nodes.end(), [&](NodeId other) {
-                    const Node& user = graph_.node(other);
-                    return reduces_columns(graph_, user) &&
-                           std::any_of(user.reduced.begin(), user.reduced.end(),
-                                       [&](AxisId axis) { return found.promoted.contains(axis); });
-                });
-                if (partial && (root_lacks || reduced_again)) return cut(id);
-            }
+            if (cut_for_rows_reduction(root, id)) return;
         }
+        for (const NodeId id : found.nodes) {
+            if (id != root && reduces_columns(graph_, graph_.node(id)) && cut_column_reduction(root, id, found)) return;
+        }
+    }
+
+    // A reduction over rows ends its kernel, and starts from values without reductions.
+    bool cut_for_rows_reduction(NodeId root, NodeId id) {
+        const Node& node = graph_.node(id);
+        if (!rowjit::reduces_rows(graph_, node)) return false;
+        // Its consumers may stay only where they have its own row space: elsewhere it is broadcast back over rows.
+        const bool same_rows = graph_.row_axes(node) == graph_.row_axes(graph_.node(root));
+        if (id != root && (!same_rows || under_reduction(root, id))) {
+            cut(id);
+            return true;
+        }
+        const NodeId inner = reduction_below(node.args[0]);
+        if (inner < 0) return false;
+        // A value of one number per row is the narrowest place; else the reduction's own result is.
+        const bool narrow = graph_.column_axes(graph_.node(node.args[0])).empty();
+        cut(narrow ? node.args[0] : inner);
+        return true;
+    }
+
+    bool cut_column_reduction(NodeId root, NodeId id, const Reach& found) {
+        const Node& node = graph_.node(id);
+        const bool partial = node.reduced.size() != graph_.column_axes(graph_.node(node.args[0])).size();
+        // A promoted axis is part of the row space, so the root must have it and nothing may reduce over it.
+        const auto promoted = [&](AxisId axis) { return found.promoted.contains(axis); };
+        const bool root_lacks = std::any_of(found.promoted.begin(), found.promoted.end(),
+                                            [&](AxisId axis) { return !contains(graph_.node(root).axes, axis); });
+        const bool reduced_again = std::any_of(found.nodes.begin(), found.nodes.end(), [&](NodeId other) {
+            const Node& user = graph_.node(other);
+            return reduces_columns(graph_, user) && std::any_of(user.reduced.begin(), user.reduced.end(), promoted);
+        });
+        if (!found.reduces_rows && !(partial && (root_lacks || reduced_again))) return false;
+        cut(id);
+        return true;
     }
 
     // Some reduction (not itself cut) that `id`'s computation contains; -1 for none.
