@@ -2,15 +2,15 @@
 
 #include <unistd.h>
 
-#include <charconv>
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
-#include <string_view>
 #include <thread>
 #include <utility>
 
+#include "base/environment.h"
 #include "base/fail.h"
 #ifdef ROWJIT_HAVE_LLVM
 #include "compiler/toolchain/orc.h"
@@ -23,15 +23,8 @@ namespace {
 constexpr std::size_t kAlignmentBytes = 64;
 
 int chosen_threads() {
-    const char* text = std::getenv("ROWJIT_CPU_THREADS");
-    if (text == nullptr || *text == '\0') return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-    int threads = 0;
-    const char* end = text + std::strlen(text);
-    const auto [rest, error] = std::from_chars(text, end, threads);
-    if (error != std::errc() || rest != end || threads < 1) {
-        fail(ErrorCode::kParse, "ROWJIT_CPU_THREADS is '{}'; set it to a number of threads, 1 or more", text);
-    }
-    return threads;
+    const auto processors = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+    return environment_integer("ROWJIT_CPU_THREADS").value_or(processors);
 }
 
 std::string processor_name() {

@@ -20,8 +20,7 @@ struct ParallelFor {
     void* context = nullptr;
 };
 
-// ROWJIT_CPU_THREADS threads, or one per hardware thread this process may use. Throws Error(kParse) when the variable
-// is no positive number.
+// ROWJIT_CPU_THREADS threads, or one per hardware thread this process may use.
 std::shared_ptr<DeviceImpl> open_cpu();
 
 // Launches of `device` go through `parallel_for` from now on; one without `run` restores rowjit's own threads. Not to

@@ -1,9 +1,9 @@
 #include "runtime/cpu/thread_pool.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <system_error>
+
+#include "base/fork_mutex.h"
 
 namespace rowjit {
 namespace {
@@ -21,7 +21,7 @@ std::int64_t range_begin(std::int64_t range, std::int64_t ranges, std::int64_t c
 
 }  // namespace
 
-ThreadPool::ThreadPool(int threads) : owner_process_(getpid()) {
+ThreadPool::ThreadPool(int threads) : fork_generation_(fork_generation()) {
     workers_.reserve(static_cast<std::size_t>(std::max(0, threads - 1)));
     try {
         for (int i = 1; i < threads; ++i) workers_.emplace_back([this] { wait_for_jobs(); });
@@ -31,7 +31,7 @@ ThreadPool::ThreadPool(int threads) : owner_process_(getpid()) {
 }
 
 ThreadPool::~ThreadPool() {
-    if (getpid() != owner_process_) {
+    if (fork_generation() != fork_generation_) {
         for (std::thread& worker : workers_) worker.detach();  // they stayed behind in the parent
         return;
     }

@@ -49,7 +49,7 @@ class ThreadPool {
     alignas(64) std::atomic<std::int64_t> next_range_ = 0;
 
     std::vector<std::thread> workers_;
-    int owner_process_;
+    std::uint64_t fork_generation_;  // of the process that has the workers
 };
 
 }  // namespace rowjit

@@ -260,7 +260,9 @@ class GpuDevice final : public DeviceImpl {
 
     std::shared_ptr<const RetainedContext> context_;
     Target target_;
-    std::mutex timing_;  // owns events_; two measurements at once would also disturb each other
+    // Guards events_; two measurements at once would also disturb each other. Not a ForkMutex: a driver's contexts do
+    // not survive a fork, so a child has no use for it, and a fork should not wait for a measurement.
+    std::mutex timing_;
     std::vector<void*> events_;
 };
 

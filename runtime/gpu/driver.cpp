@@ -3,17 +3,17 @@
 #include <fmt/ranges.h>
 
 #include <array>
-#include <cstdlib>
+#include <optional>
 #include <utility>
 
+#include "base/environment.h"
 #include "base/fail.h"
 
 namespace rowjit {
 
 Offer<DynamicLibrary> open_driver_library(const DriverLibrary& wanted) {
     std::vector<std::string> names = wanted.names;
-    const char* chosen = std::getenv(wanted.path_variable);
-    if (chosen != nullptr && *chosen != '\0') names = {chosen};
+    if (const std::optional<std::string> chosen = environment_text(wanted.path_variable)) names = {*chosen};
     std::string reason;
     for (const std::string& file : names) {
         Offer<DynamicLibrary> library = DynamicLibrary::open(file);

@@ -107,7 +107,7 @@ TEST_CASE("a launch on the CPU does every row block once, for any number of thre
 TEST_CASE("a number of CPU threads that is none is refused") {
     for (const char* threads : {"0", "-1", "two", "2x"}) {
         const ScopedVariable variable("ROWJIT_CPU_THREADS", threads);
-        CHECK_THROWS_WITH_AS(open_device("cpu"), doctest::Contains("1 or more"), Error);
+        CHECK_THROWS_WITH_AS(open_device("cpu"), doctest::Contains("ROWJIT_CPU_THREADS"), Error);
     }
 }
 
