@@ -23,8 +23,8 @@ namespace {
 
 using llvm::Value;
 
-// Accumulators need this many lanes in flight to hide the latency of an addition: four AVX-512 registers of f32, eight of
-// AVX2. Other loops only need to amortise their counter.
+// Accumulators need this many lanes in flight to hide the latency of an addition: four AVX-512 registers of f32, eight
+// of AVX2. Other loops only need to amortise their counter.
 constexpr int kAccumulatingLanes = 64;
 constexpr int kPlainLanes = 32;
 constexpr int kMaxUnroll = 4;
@@ -139,7 +139,8 @@ class KernelEmitter {
     void define(ValueId id, Dtype dtype, Value* value, const std::string& label = {});
     llvm::AllocaInst* stack(llvm::Type* type, const llvm::Twine& name, std::uint64_t align = 64);
     Value* lane_of(Value* value, int lane) {
-        return value->getType()->isVectorTy() ? b_.CreateExtractElement(value, static_cast<std::uint64_t>(lane)) : value;
+        return value->getType()->isVectorTy() ? b_.CreateExtractElement(value, static_cast<std::uint64_t>(lane))
+                                              : value;
     }
 
     const Kernel& kernel_;
@@ -149,20 +150,20 @@ class KernelEmitter {
     llvm::Function* function_ = nullptr;
     llvm::BasicBlock* entry_ = nullptr;
 
-    std::vector<Value*> pointers_;                           // by tensor
-    std::map<std::pair<int, AxisId>, Value*> strides_;       // by tensor and row axis, elements
-    std::vector<Value*> scalars_;                            // by scalar
-    std::vector<Value*> axis_;                               // the current row's coordinates, i64
-    std::vector<Value*> extent_;                             // of run-time axes, i64
-    std::vector<llvm::MDNode*> scopes_;                      // by tensor
-    std::vector<llvm::MDNode*> other_scopes_;                // by tensor
-    std::vector<Running> running_;                           // by accumulator
-    std::vector<llvm::AllocaInst*> slots_;                   // by slot
-    llvm::AllocaInst* outside_ = nullptr;                    // what a load outside the extent reads: zeros
-    llvm::AllocaInst* discarded_ = nullptr;                  // where a store outside the extent goes
-    Value* column_block_ = nullptr;                          // i64; null when rows are whole
-    std::vector<Value*> values_;                             // by ValueId
-    std::vector<Dtype> dtypes_;                              // by ValueId
+    std::vector<Value*> pointers_;                      // by tensor
+    std::map<std::pair<int, AxisId>, Value*> strides_;  // by tensor and row axis, elements
+    std::vector<Value*> scalars_;                       // by scalar
+    std::vector<Value*> axis_;                          // the current row's coordinates, i64
+    std::vector<Value*> extent_;                        // of run-time axes, i64
+    std::vector<llvm::MDNode*> scopes_;                 // by tensor
+    std::vector<llvm::MDNode*> other_scopes_;           // by tensor
+    std::vector<Running> running_;                      // by accumulator
+    std::vector<llvm::AllocaInst*> slots_;              // by slot
+    llvm::AllocaInst* outside_ = nullptr;               // what a load outside the extent reads: zeros
+    llvm::AllocaInst* discarded_ = nullptr;             // where a store outside the extent goes
+    Value* column_block_ = nullptr;                     // i64; null when rows are whole
+    std::vector<Value*> values_;                        // by ValueId
+    std::vector<Dtype> dtypes_;                         // by ValueId
 };
 
 // ---- Frame
@@ -222,8 +223,7 @@ void KernelEmitter::load_arguments() {
                 strides_[{argument.index, argument.axis}] = b_.CreateLoad(b_.getInt64Ty(), place, argument.name);
                 break;
             case KernelArgument::Kind::kExtent:
-                extent_[static_cast<std::size_t>(argument.axis)] =
-                    b_.CreateLoad(b_.getInt64Ty(), place, argument.name);
+                extent_[static_cast<std::size_t>(argument.axis)] = b_.CreateLoad(b_.getInt64Ty(), place, argument.name);
                 break;
             case KernelArgument::Kind::kScalar: {
                 const Dtype dtype = kernel_.scalars[index].dtype;
@@ -297,8 +297,8 @@ void KernelEmitter::make_slots() {
     }
     std::int64_t bytes = 0;
     for (const Slot& slot : kernel_.slots) {
-        slots_.push_back(stack(llvm::ArrayType::get(stored_type(b_, slot.dtype), static_cast<std::uint64_t>(places)),
-                               slot.label));
+        slots_.push_back(
+            stack(llvm::ArrayType::get(stored_type(b_, slot.dtype), static_cast<std::uint64_t>(places)), slot.label));
         bytes += places * static_cast<std::int64_t>(size_bytes(slot.dtype));
     }
     RJ_CHECK(bytes <= kMaxKeptBytes, "emit/llvm: kernel {} keeps {} bytes of a row; at most {} fit the stack",
@@ -490,10 +490,9 @@ void KernelEmitter::emit_inst(const Inst& inst, const Lanes& lanes) {
                           convert(b_, features_, kernel_.scalars[static_cast<std::size_t>(inst.index)].dtype,
                                   inst.dtype, scalars_[static_cast<std::size_t>(inst.index)]));
         case InstKind::kExtent:
-            return define(inst.id, inst.dtype,
-                          convert(b_, features_, Dtype::kI64, inst.dtype, extent(inst.axis)), inst.label);
-        case InstKind::kCoord:
-            return define(inst.id, inst.dtype, emit_coord(inst.axis, lanes, inst.dtype), inst.label);
+            return define(inst.id, inst.dtype, convert(b_, features_, Dtype::kI64, inst.dtype, extent(inst.axis)),
+                          inst.label);
+        case InstKind::kCoord: return define(inst.id, inst.dtype, emit_coord(inst.axis, lanes, inst.dtype), inst.label);
         case InstKind::kMap: return define(inst.id, inst.dtype, emit_map(inst), inst.label);
         case InstKind::kCast:
             return define(inst.id, inst.dtype,
@@ -507,18 +506,15 @@ void KernelEmitter::emit_inst(const Inst& inst, const Lanes& lanes) {
             Value* place = b_.CreateInBoundsGEP(stored_type(b_, slot.dtype),
                                                 slots_[static_cast<std::size_t>(inst.index)], lanes.place);
             Value* kept = spread(value(inst.operands[0]), lanes.width);
-            b_.CreateAlignedStore(narrow(b_, features_, slot.dtype, kept), place,
-                                  llvm::Align(size_bytes(slot.dtype)));
+            b_.CreateAlignedStore(narrow(b_, features_, slot.dtype, kept), place, llvm::Align(size_bytes(slot.dtype)));
             return;
         }
         case InstKind::kKept: {
             const Slot& slot = kernel_.slots[static_cast<std::size_t>(inst.index)];
             llvm::Type* element = stored_type(b_, slot.dtype);
-            Value* place =
-                b_.CreateInBoundsGEP(element, slots_[static_cast<std::size_t>(inst.index)], lanes.place);
-            llvm::Type* type = lanes.width > 1
-                                   ? llvm::FixedVectorType::get(element, static_cast<unsigned>(lanes.width))
-                                   : element;
+            Value* place = b_.CreateInBoundsGEP(element, slots_[static_cast<std::size_t>(inst.index)], lanes.place);
+            llvm::Type* type =
+                lanes.width > 1 ? llvm::FixedVectorType::get(element, static_cast<unsigned>(lanes.width)) : element;
             Value* stored = b_.CreateAlignedLoad(type, place, llvm::Align(size_bytes(slot.dtype)));
             return define(inst.id, inst.dtype, widen(b_, features_, slot.dtype, stored), inst.label);
         }
@@ -756,8 +752,7 @@ void KernelEmitter::store_memory(const Inst& inst, Value* address, Value* carrie
         const auto* type = llvm::dyn_cast<llvm::FixedVectorType>(carried_value->getType());
         Value* before = load_memory(inst, address, type == nullptr ? 1 : static_cast<int>(type->getNumElements()));
         before = widen(b_, features_, tensor.dtype, before);
-        carried_value = round_carried(b_, features_, tensor.dtype,
-                                      llvm_math::add(b_, before, carried_value, nullptr));
+        carried_value = round_carried(b_, features_, tensor.dtype, llvm_math::add(b_, before, carried_value, nullptr));
     }
     llvm::StoreInst* store = b_.CreateAlignedStore(narrow(b_, features_, tensor.dtype, carried_value), address,
                                                    llvm::Align(size_bytes(tensor.dtype)));
@@ -788,8 +783,8 @@ std::vector<Value*> KernelEmitter::identity(const Accumulator& accumulator, int 
         if (is_float(accumulator.dtype)) return of(low ? -kInfinity : kInfinity);
         llvm::Type* type = carried(accumulator.dtype, width);
         const unsigned bits = type->getScalarSizeInBits();
-        return llvm::ConstantInt::get(type, low ? llvm::APInt::getSignedMinValue(bits)
-                                                : llvm::APInt::getSignedMaxValue(bits));
+        return llvm::ConstantInt::get(
+            type, low ? llvm::APInt::getSignedMinValue(bits) : llvm::APInt::getSignedMaxValue(bits));
     };
     switch (accumulator.monoid) {
         case Monoid::kSum: return {of(0)};
@@ -808,8 +803,7 @@ Value* KernelEmitter::rescaling(Value* from, Value* to) {
     return llvm_math::exp(b_, distance, nullptr, nullptr);
 }
 
-std::vector<Value*> KernelEmitter::include(const Accumulator& accumulator, const std::vector<Value*>& state,
-                                           Value* x) {
+std::vector<Value*> KernelEmitter::include(const Accumulator& accumulator, const std::vector<Value*>& state, Value* x) {
     switch (accumulator.monoid) {
         case Monoid::kSum: return {llvm_math::add(b_, state[0], x, nullptr)};
         case Monoid::kMax: return {llvm_math::maximum(b_, x, state[0], nullptr)};

@@ -6,8 +6,8 @@
 //     extern "C" void NAME(void* const* arguments, int64_t block_begin, int64_t block_end)
 //
 // arguments[i] points at the value of Kernel::arguments[i]. Blocks [block_begin, block_end) are run in order; block b
-// holds rows_per_block rows from (b / column_blocks) · rows_per_block and the column block b % column_blocks. Ranges may
-// run at the same time on other threads. Rows past the last are skipped.
+// holds rows_per_block rows from (b / column_blocks) · rows_per_block and the column block b % column_blocks. Ranges
+// may run at the same time on other threads. Rows past the last are skipped.
 //
 // Floating point is exact to the letter: nothing is contracted or reassociated; a reduction folds its lanes in a fixed
 // tree, so a result depends on the kernel alone, not on the range it was computed in. Optimisation and machine code

@@ -24,11 +24,13 @@ using llvm::Value;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
-// e^r = 1 + r + r² q(r) for |r| ≤ ln 2 / 2, to 28 bits; and with the error relative to e^r − 1, to 26 bits.
+// e^r = 1 + r + r² q(r) for |r| ≤ ln 2 / 2, to 28 bits.
 constexpr std::array<double, 5> kExp = {0x1.fffffcp-2, 0x1.555492p-3, 0x1.5558b6p-5, 0x1.1239ap-7, 0x1.6a472p-10};
-constexpr std::array<double, 5> kExpm1 = {0x1.fffffep-2, 0x1.5554b4p-3, 0x1.5556f2p-5, 0x1.12256p-7, 0x1.6b9caap-10};
 // log((1 + s) / (1 − s)) = 2s + s z q(z), z = s², to 35 bits.
 constexpr std::array<double, 4> kLog = {0x1.555554p-1, 0x1.999c26p-2, 0x1.23d3c8p-2, 0x1.f142fap-3};
+// tanh x = x + x³ q(x²) up to the split, to 27 bits.
+constexpr double kTanhSplit = 0.625;
+constexpr std::array<double, 5> kTanh = {-0x1.555532p-2, 0x1.1107p-3, -0x1.b837e2p-5, 0x1.520c42p-6, -0x1.7575b2p-8};
 // erf x = x + x q(x²) up to the split, to 25 bits; 1 − e^(−t − t q(t)) beyond, to 30.
 constexpr double kErfSplit = 0.9375;
 constexpr std::array<double, 6> kErfSmall = {0x1.06eba6p-3,  -0x1.8126dcp-2, 0x1.ce185ep-4,
@@ -103,8 +105,9 @@ Value* horner(Builder& b, Value* x, std::span<const double> coefficients) {
     return sum;
 }
 
-// The function rj.NAME.TYPE of the builder's module, made by `define` when it is first asked for, called on `arguments`.
-// A call keeps the printed module short, and gives functions with branches their own blocks; the optimiser inlines it.
+// The function rj.NAME.TYPE of the builder's module, made by `define` when it is first asked for, called on
+// `arguments`. A call keeps the printed module short, and gives functions with branches their own blocks; the optimiser
+// inlines it.
 Value* call_shared(Builder& b, const std::string& name, llvm::ArrayRef<Value*> arguments,
                    const std::function<Value*(Builder&, llvm::Function*)>& define) {
     llvm::Module& module = *b.GetInsertBlock()->getModule();
@@ -168,16 +171,16 @@ Value* power_of_two(Builder& b, Value* k) {
     return float_of(b, b.CreateShl(b.CreateAdd(k, integer(k, 127)), integer(k, 23)));
 }
 
-// e^r − 1 of a reduced argument.
-Value* expm1_reduced(Builder& b, Value* r, std::span<const double> coefficients) {
-    return multiply_add(b, b.CreateFMul(r, r), horner(b, r, coefficients), r);
+// e^r of a reduced argument.
+Value* exp_reduced(Builder& b, Value* r) {
+    return b.CreateFAdd(multiply_add(b, b.CreateFMul(r, r), horner(b, r, kExp), r), constant(r, 1));
 }
 
 Value* exp_f32(Builder& b, Value* x) {
     // Beyond these bounds the result is 0 or infinity, and the exponent arithmetic would wrap.
     x = at_most(b, at_least(b, x, -104), 89);
     const Reduced reduced = reduce_by_ln2(b, x);
-    Value* fraction = b.CreateFAdd(expm1_reduced(b, reduced.r, kExp), constant(x, 1));
+    Value* fraction = exp_reduced(b, reduced.r);
     // 2^k in two factors: each is a normal number, so only the last product rounds, into a denormal or to infinity.
     Value* half = b.CreateAShr(reduced.k_integer, integer(reduced.k_integer, 1));
     Value* rest = b.CreateSub(reduced.k_integer, half);
@@ -228,27 +231,30 @@ Value* log_f32(Builder& b, Value* x) {
 Value* log1p_f32(Builder& b, Value* x) {
     Value* sum = b.CreateFAdd(x, constant(x, 1));
     Mantissa m = split_mantissa(b, sum);
-    // What rounding 1 + x lost, relative to it. Where no exponent was split off, x itself is f and nothing was lost.
+    // What rounding 1 + x lost: the larger of the two is subtracted first, which is exact. Where no exponent was split
+    // off, x itself is f and nothing was lost.
+    Value* one = constant(x, 1);
+    Value* lost = b.CreateSelect(b.CreateFCmpOGT(x, one), b.CreateFSub(one, b.CreateFSub(sum, x)),
+                                 b.CreateFSub(x, b.CreateFSub(sum, one)));
     Value* whole = b.CreateFCmpOEQ(m.k, constant(x, 0));
-    Value* lost = b.CreateSelect(b.CreateFCmpOGT(m.k, constant(x, 0)),
-                                 b.CreateFSub(constant(x, 1), b.CreateFSub(sum, x)),
-                                 b.CreateFSub(x, b.CreateFSub(sum, constant(x, 1))));
     m.f = b.CreateSelect(whole, x, m.f);
     Value* correction = b.CreateSelect(whole, constant(x, 0), b.CreateFDiv(lost, sum));
-    Value* result = log_parts(b, m, correction);
+    Value* result = with_sign(b, log_parts(b, m, correction), x);
     result = b.CreateSelect(b.CreateFCmpOEQ(x, constant(x, -1)), constant(x, -kInfinity), result);
     result = b.CreateSelect(b.CreateFCmpOLT(x, constant(x, -1)), constant(x, kNan), result);
     return b.CreateSelect(b.CreateFCmpUEQ(x, constant(x, kInfinity)), x, result);
 }
 
-// (e^2a − 1) / (e^2a + 1): accurate near zero, where e^2a − 1 is, and needs one division.
+// 1 − 2 / (e^2a + 1), which cancels nothing beyond the split.
 Value* tanh_f32(Builder& b, Value* x) {
-    Value* doubled = at_most(b, b.CreateFMul(absolute(b, x), constant(x, 2)), 20);
-    const Reduced reduced = reduce_by_ln2(b, doubled);
-    Value* power = power_of_two(b, reduced.k_integer);
-    Value* expm1 =
-        multiply_add(b, power, expm1_reduced(b, reduced.r, kExpm1), b.CreateFSub(power, constant(x, 1)));
-    return with_sign(b, b.CreateFDiv(expm1, b.CreateFAdd(expm1, constant(x, 2))), x);
+    Value* a = absolute(b, x);
+    const Reduced reduced = reduce_by_ln2(b, at_most(b, b.CreateFMul(a, constant(x, 2)), 20));  // rounds to 1 there
+    Value* power = b.CreateFMul(exp_reduced(b, reduced.r), power_of_two(b, reduced.k_integer));
+    Value* quotient = b.CreateFDiv(constant(x, 2), b.CreateFAdd(power, constant(x, 1)));
+    Value* large = b.CreateFSub(constant(x, 1), quotient);
+    Value* square = b.CreateFMul(x, x);
+    Value* small = multiply_add(b, b.CreateFMul(a, square), horner(b, square, kTanh), a);
+    return with_sign(b, b.CreateSelect(b.CreateFCmpOGT(a, constant(x, kTanhSplit)), large, small), x);
 }
 
 Value* erf_f32(Builder& b, Value* x) {
@@ -330,7 +336,8 @@ Value* f16_bits(Builder& b, Value* x) {
     // Subnormal ones: adding 0.5 aligns the mantissa so that the FPU rounds at 2^-24.
     Value* aligned = b.CreateFAdd(float_of(b, magnitude), constant(x, 0.5));
     Value* subnormal = b.CreateSub(bits_of(b, aligned), integer(bits, 0x3F000000));
-    Value* result = b.CreateSelect(b.CreateICmpULT(magnitude, integer(bits, std::int64_t{113} << 23)), subnormal, normal);
+    Value* result =
+        b.CreateSelect(b.CreateICmpULT(magnitude, integer(bits, std::int64_t{113} << 23)), subnormal, normal);
     // Above the largest finite f16 plus half its spacing: infinity, or a quiet NaN.
     result = b.CreateSelect(b.CreateICmpUGE(magnitude, integer(bits, 0x477FF000)), integer(bits, 0x7C00), result);
     result = b.CreateSelect(b.CreateICmpUGT(magnitude, integer(bits, 0x7F800000)), integer(bits, 0x7E00), result);
@@ -475,8 +482,8 @@ ROWJIT_UNARY(abs) {
     return b.CreateBinaryIntrinsic(llvm::Intrinsic::abs, x, b.getFalse());
 }
 
-// The inner select is minps/maxps, which gives y when either operand is NaN; the outer one adds x's NaN. llvm.minimum would
-// order signed zeros as well, at three more instructions.
+// The inner select is minps/maxps, which gives y when either operand is NaN; the outer one adds x's NaN. llvm.minimum
+// would order signed zeros as well, at three more instructions.
 ROWJIT_BINARY(minimum) {
     if (!is_fp(x)) return b.CreateBinaryIntrinsic(llvm::Intrinsic::smin, x, y);
     return b.CreateSelect(is_nan(b, x), x, b.CreateSelect(b.CreateFCmpOLT(x, y), x, y));

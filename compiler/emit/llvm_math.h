@@ -3,8 +3,8 @@
 // loops, memory) is emit/llvm.cpp's.
 //
 // f32 functions are within 2 ulp of the exact result for every input, denormals, infinities and NaN included
-// (tests/compiler/llvm_math_test.cpp sweeps them), and inlined as polynomials. f64 functions call libm lane by lane: they
-// serve checking, not speed.
+// (tests/compiler/llvm_math_test.cpp sweeps them), and inlined as polynomials. f64 functions call libm lane by lane:
+// they serve checking, not speed.
 #pragma once
 
 #include "dsl/ops.h"
@@ -35,7 +35,8 @@ llvm::Value* narrow(llvm::IRBuilderBase& builder, CpuFeatures features, Dtype dt
 // An f32 value rounded to bf16 or f16, to nearest even, NaN staying NaN; other dtypes unchanged.
 llvm::Value* round_carried(llvm::IRBuilderBase& builder, CpuFeatures features, Dtype dtype, llvm::Value* value);
 
-// As round_to of base/dtype.h: rounds once, whatever the two dtypes; to an integer it truncates and saturates, NaN to 0.
+// As round_to of base/dtype.h: rounds once, whatever the two dtypes; to an integer it truncates and saturates, NaN to
+// 0.
 llvm::Value* convert(llvm::IRBuilderBase& builder, CpuFeatures features, Dtype from, Dtype to, llvm::Value* value);
 
 // The operation on carried operands of one LLVM type each, unrounded: for bf16 and f16 the result is f32's.

@@ -5,6 +5,7 @@
 #include <llvm/IR/LLVMContext.h>
 #include <llvm/IR/LegacyPassManager.h>
 #include <llvm/IR/Module.h>
+#include <llvm/MC/MCSubtargetInfo.h>
 #include <llvm/MC/TargetRegistry.h>
 #include <llvm/Passes/PassBuilder.h>
 #include <llvm/Support/TargetSelect.h>
@@ -59,9 +60,9 @@ std::unique_ptr<llvm::TargetMachine> target_machine(const Processor& cpu) {
     llvm::TargetOptions options;
     // Standard fuses llvm.fmuladd, which only the math functions use, and no other pair of operations.
     options.AllowFPOpFusion = llvm::FPOpFusion::Standard;
-    return std::unique_ptr<llvm::TargetMachine>(x86->createTargetMachine(
-        kTriple, cpu.name, cpu.features, options, llvm::Reloc::PIC_, llvm::CodeModel::Small,
-        llvm::CodeGenOptLevel::Aggressive));
+    return std::unique_ptr<llvm::TargetMachine>(x86->createTargetMachine(kTriple, cpu.name, cpu.features, options,
+                                                                         llvm::Reloc::PIC_, llvm::CodeModel::Small,
+                                                                         llvm::CodeGenOptLevel::Aggressive));
 }
 
 CpuFeatures emitted_features(const llvm::TargetMachine& machine) {
@@ -146,7 +147,8 @@ Target host_cpu_target() {
     std::map<std::string, bool> features;
     for (const auto& feature : llvm::sys::getHostCPUFeatures()) features[feature.first().str()] = feature.second;
     for (const auto& [feature, present] : features) {
-        target.cpu_features += fmt::format("{}{}{}", target.cpu_features.empty() ? "" : ",", present ? '+' : '-', feature);
+        target.cpu_features +=
+            fmt::format("{}{}{}", target.cpu_features.empty() ? "" : ",", present ? '+' : '-', feature);
     }
     return target;
 }

@@ -20,13 +20,14 @@ std::string cpu_toolchain_version();
 // find_target("native") with what LLVM knows of this CPU: its name in `label`, its features in `cpu_features`.
 Target host_cpu_target();
 
-// What the compiled object depends on, as text: LLVM's version, the CPU and features, and the module before optimisation.
-// Costs a small part of compiling.
+// What the compiled object depends on, as text: LLVM's version, the CPU and features, and the module before
+// optimisation. Costs a small part of compiling.
 std::string cpu_key_text(const Kernel& kernel, const Target& target);
 
 // Optimises and compiles for `target`: "native" (as host_cpu_target gives it) or a named x86-64 level. The artifact's
 // format is "object", an ELF file with one entry point, Kernel::name; see emit/llvm.h for its signature. Safe from many
-// threads at once. Throws Error(kUnsupported) for a target that is no CPU, Error(kCompile) when LLVM refuses the module.
+// threads at once. Throws Error(kUnsupported) for a target that is no CPU, Error(kCompile) when LLVM refuses the
+// module.
 Artifact compile_cpu(const Kernel& kernel, const Target& target);
 
 // The module before optimisation, and the assembly after it, for people.
