@@ -1,0 +1,534 @@
+// Coefficients come from llvm_math_fit.py. Multiplications followed by additions go through llvm.fmuladd, which the
+// target fuses when it can: the polynomials keep their bound either way, and nothing else in a kernel is ever fused.
+#include "compiler/emit/llvm_math.h"
+
+#include <llvm/IR/IRBuilder.h>
+#include <llvm/IR/Intrinsics.h>
+#include <llvm/IR/Module.h>
+
+#include <array>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <span>
+#include <string>
+
+#include "base/check.h"
+
+namespace rowjit {
+namespace {
+
+using Builder = llvm::IRBuilderBase;
+using llvm::Value;
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+// e^r = 1 + r + r² q(r) for |r| ≤ ln 2 / 2, to 28 bits.
+constexpr std::array<double, 5> kExp = {0x1.fffffcp-2, 0x1.555492p-3, 0x1.5558b6p-5, 0x1.1239ap-7, 0x1.6a472p-10};
+// log((1 + s) / (1 − s)) = 2s + s z q(z), z = s², to 35 bits.
+constexpr std::array<double, 4> kLog = {0x1.555554p-1, 0x1.999c26p-2, 0x1.23d3c8p-2, 0x1.f142fap-3};
+// tanh x = x + x³ q(x²) up to the split, to 27 bits.
+constexpr double kTanhSplit = 0.625;
+constexpr std::array<double, 5> kTanh = {-0x1.555532p-2, 0x1.1107p-3, -0x1.b837e2p-5, 0x1.520c42p-6, -0x1.7575b2p-8};
+// erf x = x + x q(x²) up to the split, to 25 bits; 1 − e^(−t − t q(t)) beyond, to 30.
+constexpr double kErfSplit = 0.9375;
+constexpr std::array<double, 6> kErfSmall = {0x1.06eba6p-3,  -0x1.8126dcp-2, 0x1.ce185ep-4,
+                                             -0x1.b66a52p-6, 0x1.466fccp-8,  -0x1.36c076p-11};
+constexpr std::array<double, 7> kErfLarge = {0x1.077e2p-3,  0x1.452d3cp-1,   0x1.b36b7ap-4, -0x1.864186p-6,
+                                             0x1.e0f558p-9, -0x1.5968eap-12, 0x1.8eeb3p-17};
+// sin r = r + r z q(z), to 32 bits; cos r = 1 − z/2 + z² q(z), to 33; z = r², |r| ≤ π/4.
+constexpr std::array<double, 4> kSin = {-0x1.555556p-3, 0x1.111174p-7, -0x1.a05968p-13, 0x1.7c367ap-19};
+constexpr std::array<double, 3> kCos = {0x1.55554ap-5, -0x1.6c0c28p-10, 0x1.99e816p-16};
+
+// ln 2 and π/2 split so that the product of the high part with any exponent or quotient in range is exact.
+constexpr double kLn2High = 0x1.62e4p-1;
+constexpr double kLn2Low = 0x1.7f7d1cp-20;
+constexpr double kHalfPiHigh = 0x1.921fb544p+0;
+constexpr double kHalfPiLow = 0x1.0b4611a626331p-34;
+constexpr double kTwoOverPi = 0x1.45f306dc9c883p-1;
+
+// Adding 1.5 · 2^(mantissa bits) leaves the nearest integer in the low mantissa bits.
+constexpr double kRoundF32 = 0x1.8p23;
+constexpr double kRoundF64 = 0x1.8p52;
+
+unsigned width(const Value* v) {
+    const auto* type = llvm::dyn_cast<llvm::FixedVectorType>(v->getType());
+    return type != nullptr ? type->getNumElements() : 1;
+}
+
+bool is_vector(const Value* v) { return v->getType()->isVectorTy(); }
+bool is_fp(const Value* v) { return v->getType()->isFPOrFPVectorTy(); }
+bool is_f64(const Value* v) { return v->getType()->getScalarType()->isDoubleTy(); }
+
+// `element` with as many lanes as `like`.
+llvm::Type* shaped(llvm::Type* element, const Value* like) {
+    return is_vector(like) ? llvm::FixedVectorType::get(element, width(like)) : element;
+}
+
+Value* constant(const Value* like, double value) { return llvm::ConstantFP::get(like->getType(), value); }
+Value* integer(const Value* like, std::int64_t value) {
+    return llvm::ConstantInt::get(like->getType(), static_cast<std::uint64_t>(value), true);
+}
+
+Value* bits_of(Builder& b, Value* v) {
+    return b.CreateBitCast(v, shaped(b.getIntNTy(v->getType()->getScalarSizeInBits()), v));
+}
+Value* float_of(Builder& b, Value* bits) { return b.CreateBitCast(bits, shaped(b.getFloatTy(), bits)); }
+
+Value* absolute(Builder& b, Value* v) { return b.CreateUnaryIntrinsic(llvm::Intrinsic::fabs, v); }
+Value* with_sign(Builder& b, Value* magnitude, Value* sign) {
+    return b.CreateBinaryIntrinsic(llvm::Intrinsic::copysign, magnitude, sign);
+}
+Value* is_nan(Builder& b, Value* v) { return b.CreateFCmpUNO(v, v); }
+
+// Bounds that let NaN through: an ordered comparison with it is false.
+Value* at_least(Builder& b, Value* v, double low) {
+    Value* bound = constant(v, low);
+    return b.CreateSelect(b.CreateFCmpOGT(bound, v), bound, v);
+}
+Value* at_most(Builder& b, Value* v, double high) {
+    Value* bound = constant(v, high);
+    return b.CreateSelect(b.CreateFCmpOLT(bound, v), bound, v);
+}
+
+// a·b + c, fused when the target has the instruction.
+Value* multiply_add(Builder& b, Value* a, Value* m, Value* c) {
+    return b.CreateIntrinsic(llvm::Intrinsic::fmuladd, {a->getType()}, {a, m, c});
+}
+
+Value* horner(Builder& b, Value* x, std::span<const double> coefficients) {
+    Value* sum = constant(x, coefficients.back());
+    for (std::size_t i = coefficients.size() - 1; i-- > 0;) {
+        sum = multiply_add(b, sum, x, constant(x, coefficients[i]));
+    }
+    return sum;
+}
+
+// The function rj.NAME.TYPE of the builder's module, made by `define` when it is first asked for, called on
+// `arguments`. A call keeps the printed module short, and gives functions with branches their own blocks; the optimiser
+// inlines it.
+Value* call_shared(Builder& b, const std::string& name, llvm::ArrayRef<Value*> arguments,
+                   const std::function<Value*(Builder&, llvm::Function*)>& define) {
+    llvm::Module& module = *b.GetInsertBlock()->getModule();
+    llvm::Type* type = arguments[0]->getType();
+    const std::string symbol =
+        "rj." + name + (is_f64(arguments[0]) ? ".f64x" : ".f32x") + std::to_string(width(arguments[0]));
+    llvm::Function* function = module.getFunction(symbol);
+    if (function == nullptr) {
+        std::vector<llvm::Type*> parameters;
+        for (Value* argument : arguments) parameters.push_back(argument->getType());
+        function = llvm::Function::Create(llvm::FunctionType::get(type, parameters, false),
+                                          llvm::Function::InternalLinkage, symbol, module);
+        function->addFnAttr(llvm::Attribute::AlwaysInline);
+        function->addFnAttr(llvm::Attribute::NoUnwind);
+        llvm::IRBuilder<> body(llvm::BasicBlock::Create(b.getContext(), "entry", function));
+        Value* result = define(body, function);
+        body.CreateRet(result);
+    }
+    return b.CreateCall(function, arguments);
+}
+
+using Lanewise = const std::function<Value*(Builder&, Value*)>&;
+Value* call_shared(Builder& b, const std::string& name, Value* x, Lanewise define) {
+    return call_shared(b, name, {x}, [&](Builder& body, llvm::Function* f) { return define(body, f->getArg(0)); });
+}
+
+// libm's double function on every lane.
+Value* call_libm(Builder& b, const std::string& name, Value* x) {
+    llvm::Module& module = *b.GetInsertBlock()->getModule();
+    llvm::FunctionCallee callee = module.getOrInsertFunction(name, b.getDoubleTy(), b.getDoubleTy());
+    auto* function = llvm::cast<llvm::Function>(callee.getCallee());
+    function->addFnAttr(llvm::Attribute::NoUnwind);
+    function->setMemoryEffects(llvm::MemoryEffects::none());
+    if (!is_vector(x)) return b.CreateCall(callee, {x});
+    Value* result = llvm::PoisonValue::get(x->getType());
+    for (unsigned lane = 0; lane < width(x); ++lane) {
+        result = b.CreateInsertElement(result, b.CreateCall(callee, {b.CreateExtractElement(x, lane)}), lane);
+    }
+    return result;
+}
+
+// x = k ln 2 + r with |r| ≤ ln 2 / 2 (and a little), for |x| ≤ 150 ln 2.
+struct Reduced {
+    Value* k_integer;
+    Value* k;
+    Value* r;
+};
+
+Reduced reduce_by_ln2(Builder& b, Value* x) {
+    Value* magic = constant(x, kRoundF32);
+    Value* shifted = multiply_add(b, x, constant(x, 1 / M_LN2), magic);
+    Value* k = b.CreateFSub(shifted, magic);
+    Value* k_integer = b.CreateSub(bits_of(b, shifted), bits_of(b, magic));
+    Value* r = multiply_add(b, k, constant(x, -kLn2High), x);
+    r = multiply_add(b, k, constant(x, -kLn2Low), r);
+    return {k_integer, k, r};
+}
+
+// 2^k as f32, −126 ≤ k ≤ 127.
+Value* power_of_two(Builder& b, Value* k) {
+    return float_of(b, b.CreateShl(b.CreateAdd(k, integer(k, 127)), integer(k, 23)));
+}
+
+// e^r of a reduced argument.
+Value* exp_reduced(Builder& b, Value* r) {
+    return b.CreateFAdd(multiply_add(b, b.CreateFMul(r, r), horner(b, r, kExp), r), constant(r, 1));
+}
+
+Value* exp_f32(Builder& b, Value* x) {
+    // Beyond these bounds the result is 0 or infinity, and the exponent arithmetic would wrap.
+    x = at_most(b, at_least(b, x, -104), 89);
+    const Reduced reduced = reduce_by_ln2(b, x);
+    Value* fraction = exp_reduced(b, reduced.r);
+    // 2^k in two factors: each is a normal number, so only the last product rounds, into a denormal or to infinity.
+    Value* half = b.CreateAShr(reduced.k_integer, integer(reduced.k_integer, 1));
+    Value* rest = b.CreateSub(reduced.k_integer, half);
+    return b.CreateFMul(b.CreateFMul(fraction, power_of_two(b, half)), power_of_two(b, rest));
+}
+
+// x = 2^k (1 + f) with 1 + f in [√½, √2); x positive and normal.
+struct Mantissa {
+    Value* k;
+    Value* f;
+};
+
+Mantissa split_mantissa(Builder& b, Value* x) {
+    constexpr std::int64_t kOne = 0x3F800000;
+    constexpr std::int64_t kRootHalf = 0x3F3504F3;
+    Value* bits = bits_of(b, x);
+    Value* above = b.CreateAdd(bits, integer(bits, kOne - kRootHalf));
+    Value* exponent = b.CreateSub(b.CreateLShr(above, integer(above, 23)), integer(above, 127));
+    Value* fraction = b.CreateAdd(b.CreateAnd(above, integer(above, 0x7FFFFF)), integer(above, kRootHalf));
+    return {b.CreateSIToFP(exponent, x->getType()), b.CreateFSub(float_of(b, fraction), constant(x, 1))};
+}
+
+// log(2^k (1 + f)) + correction: with s = f/(2+f), log(1+f) = f − f²/2 + s (f²/2 + z q(z)).
+Value* log_parts(Builder& b, const Mantissa& m, Value* correction) {
+    Value* s = b.CreateFDiv(m.f, b.CreateFAdd(m.f, constant(m.f, 2)));
+    Value* z = b.CreateFMul(s, s);
+    Value* half_square = b.CreateFMul(b.CreateFMul(m.f, m.f), constant(m.f, 0.5));
+    Value* tail = multiply_add(b, z, horner(b, z, kLog), half_square);
+    Value* low = multiply_add(b, m.k, constant(m.f, kLn2Low), correction);
+    Value* sum = b.CreateFSub(multiply_add(b, s, tail, low), half_square);
+    return multiply_add(b, m.k, constant(m.f, kLn2High), b.CreateFAdd(sum, m.f));
+}
+
+// `result` where x is an ordinary argument; at zero −∞, below it NaN, and +∞ and NaN as they are.
+Value* log_specials(Builder& b, Value* result, Value* x) {
+    result = b.CreateSelect(b.CreateFCmpOEQ(x, constant(x, 0)), constant(x, -kInfinity), result);
+    result = b.CreateSelect(b.CreateFCmpOLT(x, constant(x, 0)), constant(x, kNan), result);
+    return b.CreateSelect(b.CreateFCmpUEQ(x, constant(x, kInfinity)), x, result);
+}
+
+Value* log_f32(Builder& b, Value* x) {
+    Value* denormal = b.CreateFCmpOLT(x, constant(x, 0x1p-126));
+    Mantissa m = split_mantissa(b, b.CreateSelect(denormal, b.CreateFMul(x, constant(x, 0x1p23)), x));
+    m.k = b.CreateFSub(m.k, b.CreateSelect(denormal, constant(x, 23), constant(x, 0)));
+    return log_specials(b, log_parts(b, m, constant(x, 0)), x);
+}
+
+Value* log1p_f32(Builder& b, Value* x) {
+    Value* sum = b.CreateFAdd(x, constant(x, 1));
+    Mantissa m = split_mantissa(b, sum);
+    // What rounding 1 + x lost: the larger of the two is subtracted first, which is exact. Where no exponent was split
+    // off, x itself is f and nothing was lost.
+    Value* one = constant(x, 1);
+    Value* lost = b.CreateSelect(b.CreateFCmpOGT(x, one), b.CreateFSub(one, b.CreateFSub(sum, x)),
+                                 b.CreateFSub(x, b.CreateFSub(sum, one)));
+    Value* whole = b.CreateFCmpOEQ(m.k, constant(x, 0));
+    m.f = b.CreateSelect(whole, x, m.f);
+    Value* correction = b.CreateSelect(whole, constant(x, 0), b.CreateFDiv(lost, sum));
+    Value* result = with_sign(b, log_parts(b, m, correction), x);
+    result = b.CreateSelect(b.CreateFCmpOEQ(x, constant(x, -1)), constant(x, -kInfinity), result);
+    result = b.CreateSelect(b.CreateFCmpOLT(x, constant(x, -1)), constant(x, kNan), result);
+    return b.CreateSelect(b.CreateFCmpUEQ(x, constant(x, kInfinity)), x, result);
+}
+
+// 1 − 2 / (e^2a + 1), which cancels nothing beyond the split.
+Value* tanh_f32(Builder& b, Value* x) {
+    Value* a = absolute(b, x);
+    const Reduced reduced = reduce_by_ln2(b, at_most(b, b.CreateFMul(a, constant(x, 2)), 20));  // rounds to 1 there
+    Value* power = b.CreateFMul(exp_reduced(b, reduced.r), power_of_two(b, reduced.k_integer));
+    Value* quotient = b.CreateFDiv(constant(x, 2), b.CreateFAdd(power, constant(x, 1)));
+    Value* large = b.CreateFSub(constant(x, 1), quotient);
+    Value* square = b.CreateFMul(x, x);
+    Value* small = multiply_add(b, b.CreateFMul(a, square), horner(b, square, kTanh), a);
+    return with_sign(b, b.CreateSelect(b.CreateFCmpOGT(a, constant(x, kTanhSplit)), large, small), x);
+}
+
+Value* erf_f32(Builder& b, Value* x) {
+    Value* t = at_most(b, absolute(b, x), 4);  // beyond which erf rounds to 1
+    Value* large = multiply_add(b, t, horner(b, t, kErfLarge), t);
+    large = b.CreateFSub(constant(x, 1), exp_f32(b, b.CreateFNeg(large)));
+    Value* small = multiply_add(b, t, horner(b, b.CreateFMul(t, t), kErfSmall), t);
+    return with_sign(b, b.CreateSelect(b.CreateFCmpOGT(t, constant(x, kErfSplit)), large, small), x);
+}
+
+// sin (quadrant 0) or cos (quadrant 1): both are a sine or cosine polynomial of the same reduced argument.
+Value* sin_or_cos_near(Builder& b, Value* x, std::int64_t quadrant) {
+    // In f64 two parts of π/2 leave an absolute error below 2^-70 up to 2^20 quadrants; f32 would need four.
+    Value* wide = b.CreateFPExt(x, shaped(b.getDoubleTy(), x));
+    Value* magic = constant(wide, kRoundF64);
+    Value* shifted = multiply_add(b, wide, constant(wide, kTwoOverPi), magic);
+    Value* k = b.CreateFSub(shifted, magic);
+    wide = multiply_add(b, k, constant(wide, -kHalfPiHigh), wide);
+    wide = multiply_add(b, k, constant(wide, -kHalfPiLow), wide);
+    Value* r = b.CreateFPTrunc(wide, x->getType());
+    Value* turns = b.CreateTrunc(bits_of(b, shifted), shaped(b.getInt32Ty(), x));
+    turns = b.CreateAdd(turns, integer(turns, quadrant));
+
+    Value* z = b.CreateFMul(r, r);
+    Value* sine = multiply_add(b, b.CreateFMul(r, z), horner(b, z, kSin), r);
+    Value* cosine = multiply_add(b, z, constant(x, -0.5), constant(x, 1));
+    cosine = multiply_add(b, b.CreateFMul(z, z), horner(b, z, kCos), cosine);
+    Value* odd = b.CreateICmpNE(b.CreateAnd(turns, integer(turns, 1)), integer(turns, 0));
+    Value* result = b.CreateSelect(odd, cosine, sine);
+    Value* sign = b.CreateShl(b.CreateAnd(turns, integer(turns, 2)), integer(turns, 30));
+    return float_of(b, b.CreateXor(bits_of(b, result), sign));
+}
+
+// Arguments past 2^20 quadrants are rare (no position encoding reaches them), so libm takes the whole vector then.
+Value* sin_or_cos_f32(Builder& b, llvm::Function* function, const std::string& libm, std::int64_t quadrant) {
+    Value* x = function->getArg(0);
+    Value* far = b.CreateFCmpOGE(absolute(b, x), constant(x, 0x1p20));
+    if (is_vector(x)) far = b.CreateOrReduce(far);
+    llvm::BasicBlock* fast = llvm::BasicBlock::Create(b.getContext(), "near", function);
+    llvm::BasicBlock* slow = llvm::BasicBlock::Create(b.getContext(), "far", function);
+    llvm::BasicBlock* done = llvm::BasicBlock::Create(b.getContext(), "done", function);
+    b.CreateCondBr(far, slow, fast);
+
+    b.SetInsertPoint(fast);
+    Value* near_result = sin_or_cos_near(b, x, quadrant);
+    b.CreateBr(done);
+
+    b.SetInsertPoint(slow);
+    Value* wide = call_libm(b, libm, b.CreateFPExt(x, shaped(b.getDoubleTy(), x)));
+    Value* far_result = b.CreateFPTrunc(wide, x->getType());
+    b.CreateBr(done);
+
+    b.SetInsertPoint(done);
+    llvm::PHINode* result = b.CreatePHI(x->getType(), 2);
+    result->addIncoming(near_result, fast);
+    result->addIncoming(far_result, slow);
+    return result;
+}
+
+Value* round_bf16(Builder& b, Value* x) {
+    Value* bits = bits_of(b, x);
+    Value* odd = b.CreateAnd(b.CreateLShr(bits, integer(bits, 16)), integer(bits, 1));
+    Value* rounded = b.CreateAdd(bits, b.CreateAdd(odd, integer(bits, 0x7FFF)));
+    Value* quiet = b.CreateOr(bits, integer(bits, 0x400000));
+    Value* chosen = b.CreateSelect(is_nan(b, x), quiet, rounded);
+    return float_of(b, b.CreateAnd(chosen, integer(bits, 0xFFFF0000)));
+}
+
+// f32 bits that are a representable f16, or need rounding to one, as i16; without F16C.
+Value* f16_bits(Builder& b, Value* x) {
+    Value* bits = bits_of(b, x);
+    Value* sign = b.CreateAnd(b.CreateLShr(bits, integer(bits, 16)), integer(bits, 0x8000));
+    Value* magnitude = b.CreateAnd(bits, integer(bits, 0x7FFFFFFF));
+    // Normal results: rebias the exponent by −112 and round away 13 bits, to even.
+    Value* odd = b.CreateAnd(b.CreateLShr(magnitude, integer(bits, 13)), integer(bits, 1));
+    Value* normal = b.CreateAdd(b.CreateSub(magnitude, integer(bits, std::int64_t{112} << 23)),
+                                b.CreateAdd(odd, integer(bits, 0xFFF)));
+    normal = b.CreateLShr(normal, integer(bits, 13));
+    // Subnormal ones: adding 0.5 aligns the mantissa so that the FPU rounds at 2^-24.
+    Value* aligned = b.CreateFAdd(float_of(b, magnitude), constant(x, 0.5));
+    Value* subnormal = b.CreateSub(bits_of(b, aligned), integer(bits, 0x3F000000));
+    Value* result =
+        b.CreateSelect(b.CreateICmpULT(magnitude, integer(bits, std::int64_t{113} << 23)), subnormal, normal);
+    // Above the largest finite f16 plus half its spacing: infinity, or a quiet NaN.
+    result = b.CreateSelect(b.CreateICmpUGE(magnitude, integer(bits, 0x477FF000)), integer(bits, 0x7C00), result);
+    result = b.CreateSelect(b.CreateICmpUGT(magnitude, integer(bits, 0x7F800000)), integer(bits, 0x7E00), result);
+    return b.CreateTrunc(b.CreateOr(result, sign), shaped(b.getInt16Ty(), x));
+}
+
+Value* f16_value(Builder& b, Value* stored) {
+    Value* bits = b.CreateZExt(stored, shaped(b.getInt32Ty(), stored));
+    Value* sign = b.CreateShl(b.CreateAnd(bits, integer(bits, 0x8000)), integer(bits, 16));
+    Value* magnitude = b.CreateShl(b.CreateAnd(bits, integer(bits, 0x7FFF)), integer(bits, 13));
+    // Multiplying by 2^112 rebiases normal and subnormal numbers exactly; infinity and NaN get the top exponent.
+    Value* scaled = bits_of(b, b.CreateFMul(float_of(b, magnitude), constant(float_of(b, magnitude), 0x1p112)));
+    Value* top = b.CreateICmpUGE(magnitude, integer(bits, 0x0F800000));
+    scaled = b.CreateSelect(top, b.CreateOr(magnitude, integer(bits, 0x7F800000)), scaled);
+    return float_of(b, b.CreateOr(scaled, sign));
+}
+
+// f64 to f32 by rounding to odd: the sticky last bit lets a second rounding to a narrower format be the only one.
+Value* truncate_to_odd(Builder& b, Value* x) {
+    Value* near = b.CreateFPTrunc(x, shaped(b.getFloatTy(), x));
+    Value* back = b.CreateFPExt(near, x->getType());
+    Value* inexact = b.CreateFCmpONE(back, x);
+    Value* too_far = b.CreateFCmpOGT(absolute(b, back), absolute(b, x));
+    Value* bits = bits_of(b, near);
+    Value* toward_zero = b.CreateSub(bits, b.CreateZExt(too_far, bits->getType()));
+    return float_of(b, b.CreateSelect(inexact, b.CreateOr(toward_zero, integer(bits, 1)), bits));
+}
+
+}  // namespace
+
+llvm::Type* carried_type(Builder& b, Dtype dtype) {
+    switch (dtype) {
+        case Dtype::kBool: return b.getInt1Ty();
+        case Dtype::kI32: return b.getInt32Ty();
+        case Dtype::kI64: return b.getInt64Ty();
+        case Dtype::kBf16:
+        case Dtype::kF16:
+        case Dtype::kF32: return b.getFloatTy();
+        case Dtype::kF64: return b.getDoubleTy();
+    }
+    RJ_CHECK(false, "dtype {}", static_cast<int>(dtype));
+}
+
+llvm::Type* stored_type(Builder& b, Dtype dtype) {
+    if (dtype == Dtype::kBool) return b.getInt8Ty();
+    if (dtype == Dtype::kBf16 || dtype == Dtype::kF16) return b.getInt16Ty();
+    return carried_type(b, dtype);
+}
+
+Value* widen(Builder& b, CpuFeatures features, Dtype dtype, Value* stored) {
+    switch (dtype) {
+        case Dtype::kBool: return b.CreateICmpNE(stored, integer(stored, 0));
+        case Dtype::kBf16: {
+            Value* bits = b.CreateZExt(stored, shaped(b.getInt32Ty(), stored));
+            return float_of(b, b.CreateShl(bits, integer(bits, 16)));
+        }
+        case Dtype::kF16:
+            if (!features.f16_conversion) return f16_value(b, stored);
+            return b.CreateFPExt(b.CreateBitCast(stored, shaped(b.getHalfTy(), stored)),
+                                 shaped(b.getFloatTy(), stored));
+        default: return stored;
+    }
+}
+
+Value* narrow(Builder& b, CpuFeatures features, Dtype dtype, Value* carried) {
+    llvm::Type* stored = shaped(stored_type(b, dtype), carried);
+    switch (dtype) {
+        case Dtype::kBool: return b.CreateZExt(carried, stored);
+        case Dtype::kBf16: {
+            Value* bits = bits_of(b, carried);
+            return b.CreateTrunc(b.CreateLShr(bits, integer(bits, 16)), stored);
+        }
+        case Dtype::kF16:
+            if (!features.f16_conversion) return f16_bits(b, carried);
+            return b.CreateBitCast(b.CreateFPTrunc(carried, shaped(b.getHalfTy(), carried)), stored);
+        default: return carried;
+    }
+}
+
+Value* round_carried(Builder& b, CpuFeatures features, Dtype dtype, Value* value) {
+    if (dtype == Dtype::kBf16) return round_bf16(b, value);
+    if (dtype == Dtype::kF16) return widen(b, features, dtype, narrow(b, features, dtype, value));
+    return value;
+}
+
+Value* convert(Builder& b, CpuFeatures features, Dtype from, Dtype to, Value* value) {
+    if (from == to) return value;
+    llvm::Type* type = shaped(carried_type(b, to), value);
+    const bool to_narrow = to == Dtype::kBf16 || to == Dtype::kF16;
+    if (from == Dtype::kBool) return is_float(to) ? b.CreateUIToFP(value, type) : b.CreateZExt(value, type);
+    if (to == Dtype::kBool) {
+        return is_fp(value) ? b.CreateFCmpUNE(value, constant(value, 0)) : b.CreateICmpNE(value, integer(value, 0));
+    }
+    if (is_integer(from) && is_integer(to)) {
+        if (to == Dtype::kI64) return b.CreateSExt(value, type);
+        value = b.CreateBinaryIntrinsic(llvm::Intrinsic::smax, value,
+                                        integer(value, std::numeric_limits<std::int32_t>::min()));
+        value = b.CreateBinaryIntrinsic(llvm::Intrinsic::smin, value,
+                                        integer(value, std::numeric_limits<std::int32_t>::max()));
+        return b.CreateTrunc(value, type);
+    }
+    if (is_integer(to)) return b.CreateIntrinsic(llvm::Intrinsic::fptosi_sat, {type, value->getType()}, {value});
+    if (is_integer(from)) {
+        // Through f64, so that a narrow float is rounded once.
+        if (!to_narrow) return b.CreateSIToFP(value, type);
+        value = b.CreateSIToFP(value, shaped(b.getDoubleTy(), value));
+        return round_carried(b, features, to, truncate_to_odd(b, value));
+    }
+    if (from == Dtype::kF64) {
+        if (to_narrow) return round_carried(b, features, to, truncate_to_odd(b, value));
+        return b.CreateFPTrunc(value, type);
+    }
+    if (to == Dtype::kF64) return b.CreateFPExt(value, type);
+    return round_carried(b, features, to, value);
+}
+
+Value* apply(Builder& b, Op op, Value* x, Value* y, Value* z) {
+    switch (op) {
+#define ROWJIT_OP(enumerator, name, arity, types, reference, gpu, cpu) \
+    case Op::enumerator: return llvm_math::cpu(b, x, y, z);
+#include "dsl/ops.def"
+#undef ROWJIT_OP
+    }
+    RJ_CHECK(false, "operation {}", static_cast<int>(op));
+}
+
+namespace llvm_math {
+
+#define ROWJIT_UNARY(name) Value* name(Builder& b, Value* x, Value*, Value*)
+#define ROWJIT_BINARY(name) Value* name(Builder& b, Value* x, Value* y, Value*)
+#define ROWJIT_TERNARY(name) Value* name(Builder& b, Value* x, Value* y, Value* z)
+
+ROWJIT_BINARY(add) { return is_fp(x) ? b.CreateFAdd(x, y) : b.CreateAdd(x, y); }
+ROWJIT_BINARY(sub) { return is_fp(x) ? b.CreateFSub(x, y) : b.CreateSub(x, y); }
+ROWJIT_BINARY(mul) { return is_fp(x) ? b.CreateFMul(x, y) : b.CreateMul(x, y); }
+ROWJIT_BINARY(div) { return b.CreateFDiv(x, y); }
+ROWJIT_TERNARY(fma) { return b.CreateIntrinsic(llvm::Intrinsic::fma, {x->getType()}, {x, y, z}); }
+ROWJIT_UNARY(neg) { return is_fp(x) ? b.CreateFNeg(x) : b.CreateNeg(x); }
+
+ROWJIT_UNARY(abs) {
+    if (is_fp(x)) return absolute(b, x);
+    return b.CreateBinaryIntrinsic(llvm::Intrinsic::abs, x, b.getFalse());
+}
+
+// The inner select is minps/maxps, which gives y when either operand is NaN; the outer one adds x's NaN. llvm.minimum
+// would order signed zeros as well, at three more instructions.
+ROWJIT_BINARY(minimum) {
+    if (!is_fp(x)) return b.CreateBinaryIntrinsic(llvm::Intrinsic::smin, x, y);
+    return b.CreateSelect(is_nan(b, x), x, b.CreateSelect(b.CreateFCmpOLT(x, y), x, y));
+}
+
+ROWJIT_BINARY(maximum) {
+    if (!is_fp(x)) return b.CreateBinaryIntrinsic(llvm::Intrinsic::smax, x, y);
+    return b.CreateSelect(is_nan(b, x), x, b.CreateSelect(b.CreateFCmpOGT(x, y), x, y));
+}
+
+ROWJIT_UNARY(sqrt) { return b.CreateUnaryIntrinsic(llvm::Intrinsic::sqrt, x); }
+ROWJIT_UNARY(rsqrt) { return b.CreateFDiv(constant(x, 1), b.CreateUnaryIntrinsic(llvm::Intrinsic::sqrt, x)); }
+ROWJIT_UNARY(exp) { return is_f64(x) ? call_libm(b, "exp", x) : call_shared(b, "exp", x, exp_f32); }
+ROWJIT_UNARY(log) { return is_f64(x) ? call_libm(b, "log", x) : call_shared(b, "log", x, log_f32); }
+ROWJIT_UNARY(log1p) { return is_f64(x) ? call_libm(b, "log1p", x) : call_shared(b, "log1p", x, log1p_f32); }
+ROWJIT_UNARY(tanh) { return is_f64(x) ? call_libm(b, "tanh", x) : call_shared(b, "tanh", x, tanh_f32); }
+ROWJIT_UNARY(erf) { return is_f64(x) ? call_libm(b, "erf", x) : call_shared(b, "erf", x, erf_f32); }
+
+ROWJIT_UNARY(sin) {
+    if (is_f64(x)) return call_libm(b, "sin", x);
+    return call_shared(b, "sin", {x},
+                       [](Builder& body, llvm::Function* f) { return sin_or_cos_f32(body, f, "sin", 0); });
+}
+
+ROWJIT_UNARY(cos) {
+    if (is_f64(x)) return call_libm(b, "cos", x);
+    return call_shared(b, "cos", {x},
+                       [](Builder& body, llvm::Function* f) { return sin_or_cos_f32(body, f, "cos", 1); });
+}
+
+ROWJIT_UNARY(floor) { return b.CreateUnaryIntrinsic(llvm::Intrinsic::floor, x); }
+ROWJIT_BINARY(lt) { return is_fp(x) ? b.CreateFCmpOLT(x, y) : b.CreateICmpSLT(x, y); }
+ROWJIT_BINARY(le) { return is_fp(x) ? b.CreateFCmpOLE(x, y) : b.CreateICmpSLE(x, y); }
+ROWJIT_BINARY(gt) { return is_fp(x) ? b.CreateFCmpOGT(x, y) : b.CreateICmpSGT(x, y); }
+ROWJIT_BINARY(ge) { return is_fp(x) ? b.CreateFCmpOGE(x, y) : b.CreateICmpSGE(x, y); }
+ROWJIT_BINARY(eq) { return is_fp(x) ? b.CreateFCmpOEQ(x, y) : b.CreateICmpEQ(x, y); }
+ROWJIT_BINARY(ne) { return is_fp(x) ? b.CreateFCmpUNE(x, y) : b.CreateICmpNE(x, y); }
+ROWJIT_BINARY(logical_and) { return b.CreateAnd(x, y); }
+ROWJIT_BINARY(logical_or) { return b.CreateOr(x, y); }
+ROWJIT_UNARY(logical_not) { return b.CreateNot(x); }
+ROWJIT_TERNARY(select) { return b.CreateSelect(x, y, z); }
+
+#undef ROWJIT_UNARY
+#undef ROWJIT_BINARY
+#undef ROWJIT_TERNARY
+
+}  // namespace llvm_math
+}  // namespace rowjit

@@ -1,0 +1,87 @@
+#!/usr/bin/env python3
+"""Prints the polynomial coefficients of llvm_math.cpp. Needs mpmath and numpy.
+
+Each row is a weighted minimax fit: Lawson's iteration of weighted least squares on Chebyshev nodes, in 40 digits, then
+rounding the coefficients to f32 one at a time from the largest term down and fitting the rest again, which loses less than
+rounding them together. The weight makes the fitted error the relative error of the function's result.
+"""
+import mpmath as mp
+import numpy as np
+
+mp.mp.dps = 40
+NODES = 200
+
+
+def f32(value):
+    return float(np.float32(float(value)))
+
+
+def solve(target, weights, columns):
+    rows = len(target)
+    a = mp.matrix(rows, len(columns))
+    b = mp.matrix(rows, 1)
+    for i in range(rows):
+        root = mp.sqrt(weights[i])
+        b[i] = target[i] * root
+        for j, column in enumerate(columns):
+            a[i, j] = column[i] * root
+    return mp.lu_solve(a.T * a, a.T * b)
+
+
+def minimax(target, scale, columns):
+    """Coefficients of `columns` that minimise max |target - sum| * scale."""
+    weights = [s * s for s in scale]
+    for _ in range(30):
+        c = solve(target, weights, columns)
+        errors = [abs(t - sum(c[j] * col[i] for j, col in enumerate(columns))) * scale[i] for i, t in enumerate(target)]
+        mean = sum(errors) / len(errors)
+        weights = [w * (e / mean + mp.mpf("0.02")) for w, e in zip(weights, errors)]
+        total = sum(weights)
+        weights = [w / total for w in weights]
+    return c, max(errors)
+
+
+def fit(name, low, high, degree, function, weight, variable=lambda x: x):
+    """function(x) ~ sum c_i * variable(x)**i, errors counted as weight(x) * |difference|."""
+    xs = [(low + high) / 2 + (high - low) / 2 * mp.cos(mp.pi * (i + mp.mpf(1) / 2) / NODES) for i in range(NODES)]
+    target = [function(x) for x in xs]
+    scale = [weight(x) for x in xs]
+    powers = [[variable(x) ** k for x in xs] for k in range(degree + 1)]
+    fixed = []
+    for k in range(degree + 1):
+        c, error = minimax(target, scale, powers[k:])
+        if k == 0:
+            print(f"// {name}: fitted to {float(mp.log(error, 2)):.1f} bits")
+        value = f32(c[0])
+        fixed.append(value)
+        target = [t - value * p for t, p in zip(target, powers[k])]
+    print("{" + ", ".join(float(v).hex() for v in fixed) + "}  // " + ", ".join(f"{v:.9g}" for v in fixed))
+    print(f"// after rounding: {float(mp.log(max(abs(t) * s for t, s in zip(target, scale)), 2)):.1f} bits")
+
+
+one = mp.mpf(1)
+half_ln2 = mp.log(2) / 2 * mp.mpf("1.001")
+
+# e^r = 1 + r + r^2 q(r)
+fit("exp", -half_ln2, half_ln2, 4, lambda r: (mp.exp(r) - 1 - r) / r**2, lambda r: r**2 / mp.exp(r))
+# log((1 + s) / (1 - s)) = 2 s + s (z q(z)), z = s^2, s = f / (2 + f), 1 + f in [sqrt(1/2), sqrt(2)]
+s_max = (mp.sqrt(2) - 1) / (mp.sqrt(2) + 1)
+fit("log", mp.mpf("1e-3"), s_max, 3, lambda s: (mp.log((1 + s) / (1 - s)) - 2 * s) / s**3,
+    lambda s: s**3 / mp.log((1 + s) / (1 - s)), lambda s: s * s)
+
+# tanh(x) = x + x^3 q(x^2) up to 0.625
+fit("tanh", mp.mpf("1e-3"), mp.mpf("0.625"), 4, lambda x: (mp.tanh(x) - x) / x**3, lambda x: x**3 / mp.tanh(x),
+    lambda x: x * x)
+# erf(x) = x + x q(x^2) up to the split, 1 - e^(-t - t q(t)) beyond it, where erf rounds to 1 at 3.92.
+split = mp.mpf("0.9375")
+fit("erf, small", mp.mpf("1e-3"), split, 5, lambda x: mp.erf(x) / x - 1, lambda x: x / mp.erf(x), lambda x: x * x)
+fit("erf, large", split, mp.mpf("4.0"), 6, lambda t: -mp.log(mp.erfc(t)) / t - 1, lambda t: t * mp.erfc(t) / mp.erf(t))
+
+quarter = mp.pi / 4 * mp.mpf("1.001")
+fit("sin", mp.mpf("1e-3"), quarter, 3, lambda r: (mp.sin(r) - r) / r**3, lambda r: r**3 / mp.sin(r), lambda r: r * r)
+fit("cos", mp.mpf("1e-2"), quarter, 2, lambda r: (mp.cos(r) - 1 + r * r / 2) / r**4, lambda r: r**4 / mp.cos(r),
+    lambda r: r * r)
+
+print("ln2 to 15 bits:", float(mp.floor(mp.log(2) * 2**15) / 2**15).hex(), f32(mp.log(2) - mp.floor(mp.log(2) * 2**15) / 2**15).hex())
+high = mp.floor(mp.pi / 2 * 2**32) / 2**32
+print("pi/2 to 33 bits:", float(high).hex(), float(mp.pi / 2 - high).hex(), "2/pi", float(2 / mp.pi).hex())

@@ -1,0 +1,217 @@
+// Accuracy of the CPU's math functions, in units in the last place against libm in double, over sweeps of f32's bit
+// patterns; and the roundings of bf16 and f16, exhaustively enough, against base/dtype.h.
+#include <doctest/doctest.h>
+
+#include <array>
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <random>
+
+#include "base/dtype.h"
+#include "dsl/ops.h"
+#include "tests/compiler/cpu_kernel.h"
+
+namespace rowjit {
+namespace {
+
+constexpr std::int64_t kColumns = 4096;
+
+// y = op(x) on rows of 4096 columns.
+Kernel unary_kernel(Op op, Dtype dtype) {
+    KernelWriter w("unary", kColumns, 16);
+    const int x = w.tensor("x", dtype, {w.rows(), w.columns()});
+    const int y = w.tensor("y", dtype, {w.rows(), w.columns()}, true);
+    w.open_loop();
+    w.store(y, w.map(op, {w.load(x)}, dtype));
+    w.close_loop();
+    return w.kernel();
+}
+
+Kernel cast_kernel(Dtype from, Dtype to) {
+    KernelWriter w("convert", kColumns, 16);
+    const int x = w.tensor("x", from, {w.rows(), w.columns()});
+    const int y = w.tensor("y", to, {w.rows(), w.columns()}, true);
+    w.open_loop();
+    w.store(y, w.cast(w.load(x), to));
+    w.close_loop();
+    return w.kernel();
+}
+
+template <class In, class Out>
+void run(const Kernel& kernel, const Target& target, std::vector<In>& x, std::vector<Out>* y) {
+    x.resize((x.size() + kColumns - 1) / kColumns * kColumns, In{});
+    y->assign(x.size(), Out{});
+    CpuRun run(kernel, target);
+    const auto rows = static_cast<std::int64_t>(x.size()) / kColumns;
+    run.bind("x", x.data());
+    run.bind("y", y->data());
+    run.bind_rows(rows, kColumns);
+    run(0, rows);
+}
+
+// Every 997th bit pattern of f32 (4.3 million, both signs, denormals and NaN), and what functions are special at.
+std::vector<float> sweep() {
+    std::vector<float> values;
+    for (std::uint64_t bits = 0; bits < (std::uint64_t{1} << 32); bits += 997) {
+        values.push_back(std::bit_cast<float>(static_cast<std::uint32_t>(bits)));
+    }
+    constexpr float kInfinity = std::numeric_limits<float>::infinity();
+    for (const float special :
+         {0.0F,      -0.0F,       1.0F,      -1.0F,      kInfinity,   -kInfinity,  std::nanf(""), 0x1p-149F,
+          0x1p-126F, 88.72283F,   88.72284F, -87.33655F, -103.97208F, -103.97209F, -104.0F,       3.4028235e38F,
+          0.9375F,   0.93750006F, 3.92F,     4.0F,       9.01F,       10.0F,       1048575.9F,    1048576.0F}) {
+        values.push_back(special);
+        values.push_back(-special);
+    }
+    // Where the functions bend: a dense sample of the ordinary range.
+    std::mt19937 random(7);
+    std::uniform_real_distribution<float> ordinary(-20, 20);
+    for (int i = 0; i < 1'000'000; ++i) values.push_back(ordinary(random));
+    std::uniform_real_distribution<float> angles(-2e6F, 2e6F);
+    for (int i = 0; i < 300'000; ++i) values.push_back(angles(random));
+    std::uniform_real_distribution<float> around_one(0.5F, 2.0F);
+    for (int i = 0; i < 300'000; ++i) values.push_back(around_one(random));
+    return values;
+}
+
+// Distance of `got` from `exact` in f32's units, infinite where one is NaN and the other is not.
+double error_ulp(float got, double exact) {
+    const auto rounded = static_cast<float>(exact);
+    if (std::isnan(exact) || std::isnan(got)) {
+        return std::isnan(exact) == std::isnan(got) ? 0 : std::numeric_limits<double>::infinity();
+    }
+    if (std::isinf(rounded) || std::isinf(got)) {
+        // An exact result just below the overflow threshold may round either way.
+        return rounded == got ? 0 : std::abs(std::nextafter(got, 0.0F) - exact) / 0x1p104;
+    }
+    return std::abs(got - exact) / ulp(Dtype::kF32, exact);
+}
+
+}  // namespace
+
+TEST_CASE("f32 functions are within 2 ulp over all of f32, on every x86-64 level") {
+    constexpr std::array kOps = {Op::kExp, Op::kLog, Op::kLog1p, Op::kTanh,  Op::kErf,
+                                 Op::kSin, Op::kCos, Op::kSqrt,  Op::kRsqrt, Op::kFloor};
+    std::vector<float> x = sweep();
+    std::vector<float> y;
+    for (const std::string level : {"x86-64-v2", "x86-64-v3", "native"}) {
+        for (const Op op : kOps) {
+            run(unary_kernel(op, Dtype::kF32), find_target(level), x, &y);
+            double worst = 0;
+            float worst_at = 0;
+            for (std::size_t i = 0; i < x.size(); ++i) {
+                const double error = error_ulp(y[i], info(op).reference(x[i], 0, 0));
+                if (!(error <= worst)) {
+                    worst = error;
+                    worst_at = x[i];
+                }
+            }
+            MESSAGE(level, " ", info(op).name, ": ", worst, " ulp at ", worst_at);
+            CHECK_MESSAGE(worst <= 2, level, " ", info(op).name, " at ", worst_at);
+        }
+    }
+}
+
+TEST_CASE("zero keeps its sign through odd functions") {
+    std::vector<float> x = {-0.0F, 0.0F};
+    std::vector<float> y;
+    for (const Op op : {Op::kTanh, Op::kErf, Op::kSqrt, Op::kLog1p}) {
+        run(unary_kernel(op, Dtype::kF32), find_target("native"), x, &y);
+        CHECK_MESSAGE(std::signbit(y[0]), info(op).name);
+        CHECK_MESSAGE(!std::signbit(y[1]), info(op).name);
+    }
+}
+
+TEST_CASE("f64 functions are libm's") {
+    std::vector<double> x;
+    for (int i = -2000; i < 2096; ++i) x.push_back(i * 0.01);
+    std::vector<double> y;
+    for (const Op op : {Op::kExp, Op::kLog, Op::kLog1p, Op::kTanh, Op::kErf, Op::kSin, Op::kCos}) {
+        run(unary_kernel(op, Dtype::kF64), find_target("native"), x, &y);
+        int wrong = 0;
+        for (std::size_t i = 0; i < x.size(); ++i) {
+            const double exact = info(op).reference(x[i], 0, 0);
+            if (exact != y[i] && !(std::isnan(exact) && std::isnan(y[i]))) ++wrong;
+        }
+        CHECK_MESSAGE(wrong == 0, info(op).name);
+    }
+}
+
+TEST_CASE("f32 rounds to bf16 and f16 as base/dtype.h does, with and without the instructions") {
+    std::vector<float> x = sweep();
+    std::vector<std::uint16_t> y;
+    for (const std::string level : {"x86-64-v2", "native"}) {
+        for (const Dtype dtype : {Dtype::kBf16, Dtype::kF16}) {
+            run(cast_kernel(Dtype::kF32, dtype), find_target(level), x, &y);
+            std::size_t wrong = 0;
+            for (std::size_t i = 0; i < x.size(); ++i) {
+                const std::uint16_t expected = dtype == Dtype::kBf16 ? f32_to_bf16(x[i]) : f32_to_f16(x[i]);
+                const bool both_nan = std::isnan(x[i]) && std::isnan(load_element(dtype, &y[i]));
+                if (y[i] != expected && !both_nan) ++wrong;
+            }
+            CHECK_MESSAGE(wrong == 0, level, " ", name(dtype));
+        }
+    }
+}
+
+TEST_CASE("every bf16 and f16 survives a round trip through f32 and an exact operation") {
+    std::vector<std::uint16_t> x;
+    for (int bits = 0; bits < 65536; ++bits) x.push_back(static_cast<std::uint16_t>(bits));
+    std::vector<float> wide;
+    std::vector<std::uint16_t> y;
+    for (const std::string level : {"x86-64-v2", "native"}) {
+        for (const Dtype dtype : {Dtype::kBf16, Dtype::kF16}) {
+            run(cast_kernel(dtype, Dtype::kF32), find_target(level), x, &wide);
+            run(unary_kernel(Op::kNeg, dtype), find_target(level), x, &y);
+            std::size_t wrong = 0;
+            for (std::size_t i = 0; i < x.size(); ++i) {
+                const double exact = load_element(dtype, &x[i]);
+                if (std::isnan(exact)) {
+                    if (!std::isnan(wide[i]) || !std::isnan(load_element(dtype, &y[i]))) ++wrong;
+                } else if (wide[i] != exact || y[i] != (x[i] ^ 0x8000)) {
+                    ++wrong;
+                }
+            }
+            CHECK_MESSAGE(wrong == 0, level, " ", name(dtype));
+        }
+    }
+}
+
+TEST_CASE("f64 rounds to bf16 and f16 once, not through f32") {
+    std::vector<double> x;
+    std::mt19937_64 random(11);
+    for (int i = 0; i < 200'000; ++i) {
+        const double wide = std::bit_cast<double>(random());
+        x.push_back(wide);
+        // Near the middle of two neighbours, where a second rounding would show.
+        const auto middle = std::bit_cast<float>((static_cast<std::uint32_t>(random()) & 0xBFFF0000U) | 0x8000U);
+        x.push_back(middle * (1 + 0x1p-40));
+        x.push_back(middle * (1 - 0x1p-40));
+        const double half_way = 1 + (2 * static_cast<double>(random() % 1024) + 1) * 0x1p-11;
+        x.push_back(half_way * (1 + 0x1p-40));
+        x.push_back(half_way * (1 - 0x1p-40));
+    }
+    std::vector<std::uint16_t> y;
+    for (const Dtype dtype : {Dtype::kBf16, Dtype::kF16}) {
+        run(cast_kernel(Dtype::kF64, dtype), find_target("native"), x, &y);
+        std::size_t wrong = 0;
+        for (std::size_t i = 0; i < x.size(); ++i) {
+            std::uint16_t expected = 0;
+            store_element(dtype, &expected, x[i]);
+            if (y[i] != expected && !std::isnan(x[i])) ++wrong;
+        }
+        CHECK_MESSAGE(wrong == 0, name(dtype));
+    }
+}
+
+TEST_CASE("floats truncate and saturate to integers, NaN becoming 0") {
+    std::vector<float> x = {
+        0.9F, -0.9F, 2.5F, -7.99F, 3e9F, -3e9F, 1e30F, std::nanf(""), -std::numeric_limits<float>::infinity()};
+    const std::size_t count = x.size();
+    std::vector<std::int32_t> y;
+    run(cast_kernel(Dtype::kF32, Dtype::kI32), find_target("native"), x, &y);
+    for (std::size_t i = 0; i < count; ++i) CHECK(y[i] == round_to(Dtype::kI32, x[i]));
+}
+
+}  // namespace rowjit
