@@ -11,8 +11,7 @@ namespace rowjit {
 
 Offer<DynamicLibrary> DynamicLibrary::open(const std::string& path) {
     DynamicLibrary library;
-    // Vendor libraries start threads and register exit handlers, whose code must not be unmapped with the last handle.
-    library.handle_ = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    library.handle_ = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
     if (library.handle_ == nullptr) {
         const char* message = dlerror();
         return Declined{message != nullptr ? message : path + ": the loader gives no reason"};
