@@ -11,7 +11,8 @@ namespace rowjit {
 
 Offer<DynamicLibrary> DynamicLibrary::open(const std::string& path) {
     DynamicLibrary library;
-    library.handle_ = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+    // Vendor libraries start threads and register exit handlers, whose code must not be unmapped with the last handle.
+    library.handle_ = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (library.handle_ == nullptr) {
         const char* message = dlerror();
         return Declined{message != nullptr ? message : path + ": the loader gives no reason"};

@@ -59,6 +59,8 @@ constexpr std::array kTable = {
         "where compiled kernels and tuning results are kept"},
     Row{"ROWJIT_CLANG", kFile, "clang on PATH", "the clang that compiles for AMD"},
     Row{"ROWJIT_CPU_THREADS", kThreads, "every processor", "threads that run a CPU kernel"},
+    Row{"ROWJIT_CUDA_DRIVER", kFile, "libcuda.so.1", "the NVIDIA driver library that runs kernels"},
+    Row{"ROWJIT_HIP_DRIVER", kFile, "the system's libamdhip64", "the HIP runtime that runs kernels on AMD"},
     Row{kLogVariable, kLevel, "warning", "what is logged to standard error"},
     Row{"ROWJIT_NVRTC", kFile, "the system's libnvrtc", "the NVRTC library that compiles for NVIDIA"},
     Row{"ROWJIT_TESTS_REQUIRE_TOOLCHAINS", kFlag, "0", "tests fail, not skip, where a GPU toolchain is absent"},

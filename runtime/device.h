@@ -9,7 +9,6 @@
 #include <string>
 #include <vector>
 
-#include "base/declined.h"
 #include "base/target.h"
 #include "compiler/toolchain/artifact.h"
 
@@ -20,7 +19,7 @@ namespace rowjit {
 using StreamHandle = void*;
 
 struct LaunchGeometry {
-    std::uint32_t grid = 1;          // blocks, x only
+    std::uint32_t grid = 1;          // blocks, x only; on the CPU, row blocks; 0 launches nothing
     std::uint32_t block = 1;         // threads, x only
     std::uint32_t shared_bytes = 0;  // dynamic shared memory
     std::uint32_t cluster = 1;       // blocks per cluster
@@ -45,25 +44,30 @@ class DeviceImpl {
     virtual const Target& target() const = 0;     // with this device's own numbers
     virtual std::string description() const = 0;  // "cuda:0 NVIDIA H200, driver 13.0"
 
-    virtual void* allocate(std::size_t bytes) = 0;  // throws Error(kEnvironment) with the bytes asked and free
-    virtual void release(void* address) = 0;
+    // Null for 0 bytes; throws Error(kEnvironment) with the bytes asked and free. All memory goes with the device.
+    virtual void* allocate(std::size_t bytes) = 0;
+    virtual void release(void* address) noexcept = 0;  // nothing for null
+    // The synchronous copies come after everything queued on the default stream and on streams from create_stream; a
+    // caller's own non-blocking stream must be synchronised first.
     virtual void copy_to_device(void* destination, const void* source, std::size_t bytes) = 0;  // synchronous
     virtual void copy_to_host(void* destination, const void* source, std::size_t bytes) = 0;    // synchronous
     virtual void copy_on_device(void* destination, const void* source, std::size_t bytes, StreamHandle stream) = 0;
     virtual void fill(void* destination, std::uint8_t byte, std::size_t bytes, StreamHandle stream) = 0;
 
     // Loads and resolves every function; throws Error(kEnvironment) when the driver refuses the image, and
-    // Error(kLaunch) when the calling thread's stream is being captured (loading under capture is not allowed).
-    virtual std::unique_ptr<Module> load(const Artifact& artifact) = 0;
+    // Error(kLaunch) when `stream`, the one about to be launched on, is being captured: loading would break the
+    // capture.
+    virtual std::unique_ptr<Module> load(const Artifact& artifact, StreamHandle stream = nullptr) = 0;
 
-    // Queues the function on the stream. `arguments` points at each argument's value. No allocation, no
-    // synchronisation. Returns nullptr, or a static description of what the driver refused (a launch never throws).
+    // Queues the function on the stream, from any thread, whatever device the thread has current. `arguments` points at
+    // each argument's value. No allocation, no synchronisation (the CPU has finished when it returns). Returns nullptr,
+    // or a static description of what the driver refused (a launch never throws).
     virtual const char* launch(Function function, const LaunchGeometry& geometry, StreamHandle stream,
                                void** arguments) noexcept = 0;
 
     virtual StreamHandle create_stream() = 0;
-    virtual void destroy_stream(StreamHandle stream) = 0;
-    virtual void synchronize(StreamHandle stream) = 0;
+    virtual void destroy_stream(StreamHandle stream) noexcept = 0;
+    virtual void synchronize(StreamHandle stream) = 0;  // throws Error(kLaunch) when queued work has failed
 
     // Milliseconds of device time for each repetition of `work`, which is queued `repetitions` times between event
     // pairs on `stream` (on the CPU: a steady clock around each call).
@@ -77,7 +81,9 @@ class TimedWork {
     virtual void queue(int repetition) const = 0;
 };
 
-// Opens "cpu", "cuda:N" or "hip:N". Throws Error(kEnvironment) naming what is missing (driver library, device N of M).
+// Opens "cpu", "cuda:N" or "hip:N". Throws Error(kEnvironment) naming what is missing (driver library, device N of M),
+// Error(kUnsupported) when no target covers the device. ROWJIT_CUDA_DRIVER and ROWJIT_HIP_DRIVER name another driver
+// library than the system's.
 std::shared_ptr<DeviceImpl> open_device(const std::string& name);
 
 // Every device this process can open, by name, best first (cuda, hip, cpu).

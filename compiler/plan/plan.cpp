@@ -17,6 +17,7 @@ constexpr double kPlanningRows =
     8192;                          // plans do not depend on the row count of a launch; a training step's is typical
 constexpr double kLaunchUs = 2.5;  // H200, kernel to kernel on one stream
 constexpr double kCpuLaunchUs = 5;
+constexpr std::size_t kMaxNameLength = 60;
 
 bool contains(const std::vector<AxisId>& axes, AxisId axis) {
     return std::find(axes.begin(), axes.end(), axis) != axes.end();
@@ -186,7 +187,7 @@ class Planner {
         for (const NodeId id : cutter_.cuts_) {
             plan.temporaries.push_back({temporary_name(id), graph_->node(id).dtype, graph_->node(id).axes});
         }
-        for (const Piece& piece : pieces_) plan.groups.push_back(group(piece, static_cast<int>(plan.groups.size())));
+        for (const Piece& piece : pieces_) plan.groups.push_back(group(piece));
         plan.notes = notes_;
         check_aliases(plan);
         return plan;
@@ -366,13 +367,16 @@ class Planner {
         }
     }
 
-    Group group(const Piece& piece, int index) const {
+    Group group(const Piece& piece) const {
         Group result;
         result.graph = subgraph(piece);
         result.row_axes = piece.row_axes;
         result.reduces_rows = piece.reduces_rows;
-        result.name = fmt::format("k{}", index);
+        // Named after what it computes, not after its place, so that equal groups of different graphs are the same
+        // kernel.
+        result.name = "rj";
         for (const OutputInfo& output : result.graph->outputs()) result.name += "_" + output.name;
+        result.name.resize(std::min(result.name.size(), kMaxNameLength));
         return result;
     }
 

@@ -1,0 +1,102 @@
+#include "runtime/build.h"
+
+#include <algorithm>
+#include <atomic>
+#include <exception>
+#include <optional>
+#include <thread>
+
+#include "base/fail.h"
+#include "compiler/emit/gpu.h"
+#include "compiler/toolchain/orc.h"
+#include "compiler/toolchain/toolchain.h"
+
+namespace rowjit {
+namespace {
+
+CacheKey gpu_key(const Source& source, const Target& target) {
+    const auto toolchain = find_toolchain(target);
+    if (!toolchain) fail(ErrorCode::kEnvironment, "cannot compile for {}: {}", target.name, toolchain.reason());
+    KeyFields fields;
+    fields.source = source;
+    fields.options = compile_options(*toolchain, target);
+    fields.architecture = target.name;
+    fields.toolchain = toolchain->name;
+    fields.toolchain_version = toolchain->version;
+    fields.codegen_version = kCodegenVersion;
+    return CacheKey(fields);
+}
+
+CacheKey cpu_key(const Kernel& kernel, const Target& target) {
+    KeyFields fields;
+    fields.source = {cpu_key_text(kernel, target), {kernel.name}};
+    fields.architecture = target.name;
+    fields.cpu_features = target.label + " " + target.cpu_features;  // for "native": LLVM's CPU name and features
+    fields.toolchain = "llvm";
+    fields.toolchain_version = cpu_toolchain_version();
+    fields.codegen_version = kCodegenVersion;
+    return CacheKey(fields);
+}
+
+}  // namespace
+
+Target resolve_target(const std::string& name) { return name == "native" ? host_cpu_target() : find_target(name); }
+
+std::string toolchain_version(const Target& target) {
+    if (!target.is_gpu()) return cpu_toolchain_version();
+    const auto toolchain = find_toolchain(target);
+    return toolchain ? toolchain->name + " " + toolchain->version : "";
+}
+
+std::string readable_source(const Kernel& kernel, const Target& target) {
+    return target.is_gpu() ? emit_gpu_body(kernel, target) : print_llvm(kernel, target);
+}
+
+BuiltKernel build(const Kernel& kernel, const Target& target, KernelCache& cache) {
+    bool compiled = false;
+    if (!target.is_gpu()) {
+        CacheKey key = cpu_key(kernel, target);
+        auto artifact = cache.get_or_compile(key, [&] {
+            compiled = true;
+            return compile_cpu(kernel, target);
+        });
+        return {std::move(key), std::move(artifact), !compiled};
+    }
+    const Source source = emit_gpu(kernel, target);
+    CacheKey key = gpu_key(source, target);
+    auto artifact = cache.get_or_compile(key, [&] {
+        compiled = true;
+        return compile_source(source, target);
+    });
+    return {std::move(key), std::move(artifact), !compiled};
+}
+
+std::vector<BuiltKernel> build_all(const std::vector<const Kernel*>& kernels, const Target& target,
+                                   KernelCache& cache) {
+    std::vector<std::optional<BuiltKernel>> built(kernels.size());
+    std::vector<std::exception_ptr> failures(kernels.size());
+    std::atomic<std::size_t> next{0};
+    const auto work = [&] {
+        for (std::size_t i = next++; i < kernels.size(); i = next++) {
+            try {
+                built[i] = build(*kernels[i], target, cache);
+            } catch (...) {
+                failures[i] = std::current_exception();
+            }
+        }
+    };
+    const std::size_t helpers =
+        std::min<std::size_t>(kernels.size(), std::max(1U, std::thread::hardware_concurrency()));
+    std::vector<std::thread> threads;
+    for (std::size_t i = 1; i < helpers; ++i) threads.emplace_back(work);
+    work();
+    for (std::thread& thread : threads) thread.join();
+    for (const std::exception_ptr& failure : failures) {
+        if (failure) std::rethrow_exception(failure);
+    }
+    std::vector<BuiltKernel> result;
+    for (auto& kernel : built) result.push_back(std::move(*kernel));
+    return result;
+}
+
+}  // namespace rowjit

@@ -1,0 +1,36 @@
+// From kernels to artifacts, through the cache: the one place that asks the cache and, on a miss, a toolchain. Needs no
+// device, so kernels for a GPU elsewhere are built here too.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/target.h"
+#include "cache/kernel_cache.h"
+#include "compiler/compile.h"
+
+namespace rowjit {
+
+struct BuiltKernel {
+    CacheKey key;
+    std::shared_ptr<const Artifact> artifact;
+    bool from_cache = false;  // memory or disk had it
+};
+
+// The target a name on the command line means: "native" is this process's CPU with its features filled in.
+Target resolve_target(const std::string& name);
+
+// The compiler for a target and its version, "nvrtc 13.0"; "" when there is none.
+std::string toolchain_version(const Target& target);
+
+// The source an artifact is compiled from, as people read it: CUDA, HIP, or LLVM IR.
+std::string readable_source(const Kernel& kernel, const Target& target);
+
+// Throws Error(kEnvironment) when no toolchain compiles for the target, Error(kCompile) when one refuses the source.
+BuiltKernel build(const Kernel& kernel, const Target& target, KernelCache& cache);
+
+// All of them, as many at once as there are processors. The first failure is thrown once the others have ended.
+std::vector<BuiltKernel> build_all(const std::vector<const Kernel*>& kernels, const Target& target, KernelCache& cache);
+
+}  // namespace rowjit

@@ -1,0 +1,162 @@
+#include "runtime/cpu/device.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <thread>
+#include <utility>
+
+#include "base/environment.h"
+#include "base/fail.h"
+#ifdef ROWJIT_HAVE_LLVM
+#include "compiler/toolchain/orc.h"
+#endif
+
+namespace rowjit {
+namespace {
+
+// A cache line, and the widest vector (AVX-512).
+constexpr std::size_t kAlignmentBytes = 64;
+
+int chosen_threads() {
+    const auto processors = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+    return environment_integer("ROWJIT_CPU_THREADS").value_or(processors);
+}
+
+std::string processor_name() {
+    std::ifstream cpuinfo("/proc/cpuinfo");
+    for (std::string line; std::getline(cpuinfo, line);) {
+        const std::size_t colon = line.find(": ");
+        if (line.starts_with("model name") && colon != std::string::npos) return line.substr(colon + 2);
+    }
+    return "unnamed processor";
+}
+
+#ifdef ROWJIT_HAVE_LLVM
+class CpuModule final : public Module {
+  public:
+    explicit CpuModule(const Artifact& artifact) : code_(load_cpu_object(artifact)) {
+        for (const FunctionInfo& info : artifact.functions) functions_.push_back({code_->symbol(info.name)});
+    }
+    std::span<const Function> functions() const override { return functions_; }
+
+  private:
+    std::unique_ptr<CpuCode> code_;
+    std::vector<Function> functions_;
+};
+#endif
+
+// A launch in flight, as the thread pool's context.
+struct CpuLaunch {
+    CpuKernel kernel;
+    void* const* arguments;
+};
+
+void run_range(void* context, std::int64_t begin, std::int64_t end) noexcept {
+    const auto& launch = *static_cast<const CpuLaunch*>(context);
+    launch.kernel(launch.arguments, begin, end);
+}
+
+class CpuDevice final : public DeviceImpl {
+  public:
+    explicit CpuDevice(int threads) : pool_(threads), target_(find_target("native")) {
+        target_.sm_count = pool_.threads();
+        target_.label = processor_name();
+    }
+
+    void set_parallel_for(const ParallelFor& parallel_for) { parallel_for_ = parallel_for; }
+
+    const Target& target() const override { return target_; }
+    std::string description() const override {
+        return fmt::format("cpu {}, {} thread{}", target_.label, pool_.threads(), pool_.threads() == 1 ? "" : "s");
+    }
+
+    void* allocate(std::size_t bytes) override {
+        if (bytes == 0) return nullptr;
+        // aligned_alloc wants whole alignments; kernels may then also read a whole vector at the end.
+        const std::size_t rounded = (bytes + kAlignmentBytes - 1) / kAlignmentBytes * kAlignmentBytes;
+        void* address = rounded < bytes ? nullptr : std::aligned_alloc(kAlignmentBytes, rounded);
+        if (address != nullptr) return address;
+        const auto page_bytes = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+        fail(ErrorCode::kEnvironment, "{}: cannot allocate {} bytes, {} of {} are free; use fewer rows at a time",
+             description(), bytes, page_bytes * static_cast<std::size_t>(sysconf(_SC_AVPHYS_PAGES)),
+             page_bytes * static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)));
+    }
+
+    void release(void* address) noexcept override { std::free(address); }
+
+    void copy_to_device(void* destination, const void* source, std::size_t bytes) override {
+        if (bytes > 0) std::memmove(destination, source, bytes);
+    }
+    void copy_to_host(void* destination, const void* source, std::size_t bytes) override {
+        if (bytes > 0) std::memmove(destination, source, bytes);
+    }
+    void copy_on_device(void* destination, const void* source, std::size_t bytes, StreamHandle /*stream*/) override {
+        if (bytes > 0) std::memmove(destination, source, bytes);
+    }
+    void fill(void* destination, std::uint8_t byte, std::size_t bytes, StreamHandle /*stream*/) override {
+        if (bytes > 0) std::memset(destination, byte, bytes);
+    }
+
+    std::unique_ptr<Module> load(const Artifact& artifact, StreamHandle /*stream*/) override {
+#ifdef ROWJIT_HAVE_LLVM
+        return std::make_unique<CpuModule>(artifact);
+#else
+        fail(ErrorCode::kEnvironment,
+             "the {} for {} cannot be loaded: this rowjit was built without LLVM; build it with -DROWJIT_LLVM=ON",
+             artifact.format, artifact.target);
+#endif
+    }
+
+    const char* launch(Function function, const LaunchGeometry& geometry, StreamHandle /*stream*/,
+                       void** arguments) noexcept override {
+        CpuLaunch launch = {reinterpret_cast<CpuKernel>(function.handle), arguments};
+        if (geometry.grid > 0 && parallel_for_.run != nullptr) {
+            parallel_for_.run(parallel_for_.context, geometry.grid, run_range, &launch);
+        } else {
+            pool_.run(geometry.grid, run_range, &launch);
+        }
+        return nullptr;
+    }
+
+    // A launch has finished when it returns, so there is one stream and nothing to wait for.
+    StreamHandle create_stream() override { return nullptr; }
+    void destroy_stream(StreamHandle /*stream*/) noexcept override {}
+    void synchronize(StreamHandle /*stream*/) override {}
+
+    std::vector<double> time_ms(StreamHandle /*stream*/, int repetitions, const TimedWork& work) override {
+        std::vector<double> times_ms;
+        times_ms.reserve(static_cast<std::size_t>(repetitions));
+        for (int i = 0; i < repetitions; ++i) {
+            const auto start = std::chrono::steady_clock::now();
+            work.queue(i);
+            const std::chrono::duration<double, std::milli> elapsed = std::chrono::steady_clock::now() - start;
+            times_ms.push_back(elapsed.count());
+        }
+        return times_ms;
+    }
+
+  private:
+    ThreadPool pool_;
+    ParallelFor parallel_for_;
+    Target target_;
+};
+
+}  // namespace
+
+std::shared_ptr<DeviceImpl> open_cpu() { return std::make_shared<CpuDevice>(chosen_threads()); }
+
+void set_parallel_for(DeviceImpl& device, const ParallelFor& parallel_for) {
+    auto* cpu = dynamic_cast<CpuDevice*>(&device);
+    if (cpu == nullptr) {
+        fail(ErrorCode::kInvalidArgument, "a thread pool was set for {}; only the device 'cpu' runs on threads",
+             device.description());
+    }
+    cpu->set_parallel_for(parallel_for);
+}
+
+}  // namespace rowjit

@@ -1,0 +1,47 @@
+// The engine's parts, as the tuner and the command line use them: programs with schedules of their own choosing.
+#pragma once
+
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "base/fork_mutex.h"
+#include "cache/kernel_cache.h"
+#include "cache/tuning_db.h"
+#include "compiler/compile.h"
+#include "rowjit/engine.h"
+#include "runtime/build.h"
+#include "runtime/launch_plan.h"
+
+namespace rowjit {
+
+class Engine::Impl {
+  public:
+    Impl(Device device, EngineOptions options);
+
+    const Device& device() const { return device_; }
+    const Target& target() const { return device_.impl().target(); }
+    KernelCache& cache() { return *cache_; }
+    const TuningDb& tuning() const { return tuning_; }
+    ScheduleChoice choice() const;
+
+    Executable compile(const GraphData& graph);
+
+    // A program compiled elsewhere made ready to launch: built through the cache, loaded, each module once per process.
+    Executable load(Program program);
+
+    EngineStatistics statistics() const;
+
+  private:
+    LoadedStep load_step(const Step& step, const BuiltKernel& built);
+
+    Device device_;
+    EngineOptions options_;
+    std::unique_ptr<KernelCache> cache_;
+    TuningDb tuning_;
+    mutable ForkMutex mutex_;  // guards what follows
+    std::unordered_map<Digest, std::shared_ptr<Module>> modules_;
+    double compile_ms_ = 0;
+};
+
+}  // namespace rowjit

@@ -1,0 +1,195 @@
+#include "runtime/verify.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <memory>
+
+#include "base/check.h"
+
+namespace rowjit {
+namespace {
+
+constexpr std::size_t kGuardBytes = 256;
+constexpr unsigned char kPoison = 0xFF;  // NaN in every float format, −1 in every integer one
+
+// Device memory with a poisoned body and guard bytes behind it.
+class GuardedBuffer {
+  public:
+    GuardedBuffer(const Device& device, std::string name, std::size_t bytes)
+        : device_(device), name_(std::move(name)), bytes_(bytes), host_(bytes + kGuardBytes, kPoison) {
+        data_ = device_.allocate(host_.size());
+        upload();
+    }
+    ~GuardedBuffer() { device_.release(data_); }
+    GuardedBuffer(const GuardedBuffer&) = delete;
+    GuardedBuffer& operator=(const GuardedBuffer&) = delete;
+
+    void* data() const { return data_; }
+    unsigned char* host() { return host_.data(); }
+    std::size_t bytes() const { return bytes_; }
+    void upload() { device_.copy_to_device(data_, host_.data(), host_.size()); }
+
+    void download() {
+        device_.copy_to_host(host_.data(), data_, host_.size());
+        const bool intact = std::all_of(host_.begin() + static_cast<std::ptrdiff_t>(bytes_), host_.end(),
+                                        [](unsigned char byte) { return byte == kPoison; });
+        RJ_CHECK(intact, "'{}' was written past its end", name_);
+    }
+
+  private:
+    const Device& device_;
+    std::string name_;
+    std::size_t bytes_;
+    std::vector<unsigned char> host_;
+    void* data_ = nullptr;
+};
+
+// One tensor argument: where it lies and what its buffer holds.
+struct Argument {
+    Layout layout;
+    std::vector<std::int64_t> row_strides;
+    std::shared_ptr<GuardedBuffer> buffer;
+};
+
+class Run {
+  public:
+    Run(const Device& device, const Executable& executable, const GraphData& graph, const Bindings& bindings,
+        const RunOptions& options)
+        : device_(device), executable_(executable), graph_(graph), bindings_(bindings), options_(options) {}
+
+    Tensors run() {
+        Arguments arguments = executable_.arguments();
+        for (const auto& [axis, extent] : bindings_.rows) arguments.rows(axis, extent);
+        for (const auto& [name, value] : bindings_.scalars) arguments.scalar(name, value);
+        for (NodeId id = 0; id < graph_.size(); ++id) {
+            if (graph_.node(id).kind == NodeKind::kInput) add_input(graph_.node(id), &arguments);
+        }
+        for (const OutputInfo& output : graph_.outputs()) add_output(output, &arguments);
+        GuardedBuffer workspace(device_, "workspace", executable_.workspace_bytes(arguments));
+        arguments.workspace(workspace.data(), workspace.bytes());
+        executable_.launch(nullptr, arguments).or_throw();
+        device_.synchronize(nullptr);
+        workspace.download();
+        Tensors outputs;
+        for (const OutputInfo& output : graph_.outputs()) {
+            Argument& argument = arguments_.at(output.name);
+            argument.buffer->download();
+            check_padding(output.name, argument);
+            outputs[output.name] = read_tensor(argument.layout, argument.buffer->host());
+        }
+        return outputs;
+    }
+
+  private:
+    // Strides that leave row_padding elements after each innermost row.
+    std::vector<std::int64_t> padded_strides(const Node& node, const Layout& contiguous) const {
+        const std::size_t row_axes = graph_.row_axes(node).size();
+        if (options_.row_padding == 0 || row_axes == 0) return {};
+        std::vector<std::int64_t> strides(row_axes);
+        std::int64_t stride = 1;
+        for (std::size_t i = row_axes; i < contiguous.extents.size(); ++i) {
+            stride += (contiguous.extents[i] - 1) * contiguous.strides[i];
+        }
+        stride += options_.row_padding;
+        for (std::size_t i = row_axes; i-- > 0;) {
+            strides[i] = stride;
+            stride *= std::max<std::int64_t>(1, contiguous.extents[i]);
+        }
+        return strides;
+    }
+
+    static std::size_t buffer_bytes(const Layout& layout) {
+        return static_cast<std::size_t>(buffer_elements(layout)) * size_bytes(layout.dtype);
+    }
+
+    void add_input(const Node& node, Arguments* arguments) {
+        Argument argument;
+        argument.row_strides = padded_strides(node, input_layout(graph_, node.name, bindings_.rows));
+        argument.layout = input_layout(graph_, node.name, bindings_.rows, argument.row_strides);
+        argument.buffer = std::make_shared<GuardedBuffer>(device_, node.name, buffer_bytes(argument.layout));
+        write_tensor(argument.layout, bindings_.tensors.at(node.name), argument.buffer->host());
+        argument.buffer->upload();
+        arguments->tensor(node.name, argument.buffer->data(), argument.row_strides);
+        arguments_[node.name] = std::move(argument);
+    }
+
+    void add_output(const OutputInfo& output, Arguments* arguments) {
+        const Node& node = graph_.node(output.node);
+        Argument argument;
+        const bool shares = options_.in_place && !output.alias.empty();
+        argument.row_strides = shares ? arguments_.at(output.alias).row_strides
+                                      : padded_strides(node, output_layout(graph_, output.name, bindings_.rows));
+        argument.layout = output_layout(graph_, output.name, bindings_.rows, argument.row_strides);
+        if (shares) {
+            argument.buffer = arguments_.at(output.alias).buffer;
+        } else {
+            argument.buffer = std::make_shared<GuardedBuffer>(device_, output.name, buffer_bytes(argument.layout));
+            const std::string& before = output.alias.empty() ? output.name : output.alias;
+            if (output.accumulate) {
+                write_tensor(argument.layout, bindings_.tensors.at(before), argument.buffer->host());
+                argument.buffer->upload();
+            }
+        }
+        arguments->tensor(output.name, argument.buffer->data(), argument.row_strides);
+        arguments_[output.name] = std::move(argument);
+    }
+
+    // What lies between rows must still be poison.
+    void check_padding(const std::string& name, Argument& argument) const {
+        if (options_.row_padding == 0 || argument.row_strides.empty()) return;
+        Layout bytes = argument.layout;
+        const std::size_t size = size_bytes(bytes.dtype);
+        Tensor ones{Dtype::kBool, bytes.extents,
+                    std::vector<double>(static_cast<std::size_t>(element_count(bytes.extents)), 1.0)};
+        std::vector<unsigned char> elements(argument.buffer->bytes() / size + 1, 0);
+        bytes.dtype = Dtype::kBool;
+        write_tensor(bytes, ones, elements.data());
+        for (std::size_t i = 0; i < argument.buffer->bytes(); ++i) {
+            RJ_CHECK(elements[i / size] != 0 || argument.buffer->host()[i] == kPoison,
+                     "'{}': byte {} of the row padding was written", name, i);
+        }
+    }
+
+    const Device& device_;
+    const Executable& executable_;
+    const GraphData& graph_;
+    const Bindings& bindings_;
+    const RunOptions& options_;
+    std::map<std::string, Argument> arguments_;
+};
+
+}  // namespace
+
+Tensors run(const Device& device, const Executable& executable, const GraphData& graph, const Bindings& bindings,
+            const RunOptions& options) {
+    return Run(device, executable, graph, bindings, options).run();
+}
+
+std::vector<Verification> verify(const Device& device, const Executable& executable, const GraphData& graph,
+                                 const Bindings& bindings, const RunOptions& options) {
+    const Tensors got = run(device, executable, graph, bindings, options);
+    const Tensors exact = interpret(graph, bindings, Rounding::kExact);
+    const Tensors eager = interpret(graph, bindings, Rounding::kEager);
+    std::vector<Verification> outputs;
+    for (const OutputInfo& output : graph.outputs()) {
+        outputs.push_back({output.name, compare(got.at(output.name), exact.at(output.name), eager.at(output.name),
+                                                graph.node(output.node).dtype)});
+    }
+    return outputs;
+}
+
+bool within_bar(const std::vector<Verification>& outputs) {
+    return std::all_of(outputs.begin(), outputs.end(),
+                       [](const Verification& output) { return output.report.within_bar; });
+}
+
+std::string describe(const std::vector<Verification>& outputs) {
+    std::string text;
+    for (const Verification& output : outputs) text += fmt::format("{}: {}\n", output.output, describe(output.report));
+    return text;
+}
+
+}  // namespace rowjit

@@ -1,0 +1,40 @@
+// Running an executable on host tensors and comparing it with the oracle: what `rowjit verify`, the tuner and every
+// backend's tests do with a kernel before they believe it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "dsl/accuracy.h"
+#include "dsl/interpret.h"
+#include "rowjit/engine.h"
+
+namespace rowjit {
+
+struct RunOptions {
+    // Elements between the end of a row and the start of the next, on every tensor with a row axis.
+    std::int64_t row_padding = 0;
+    // In-place outputs get the address of the input they may overwrite.
+    bool in_place = true;
+};
+
+// The executable's outputs for these bindings. Outputs, padding and workspace are poisoned with NaN patterns before the
+// launch, and every buffer ends in guard bytes: an element that is not written, or a byte written past an end, throws
+// InternalError naming the tensor. `graph` is the one the executable was compiled from.
+Tensors run(const Device& device, const Executable& executable, const GraphData& graph, const Bindings& bindings,
+            const RunOptions& options = {});
+
+struct Verification {
+    std::string output;
+    ErrorReport report;
+};
+
+// Every output against the oracle in double and in eager rounding.
+std::vector<Verification> verify(const Device& device, const Executable& executable, const GraphData& graph,
+                                 const Bindings& bindings, const RunOptions& options = {});
+
+bool within_bar(const std::vector<Verification>& outputs);
+std::string describe(const std::vector<Verification>& outputs);
+
+}  // namespace rowjit
