@@ -13,8 +13,8 @@
 namespace rowjit {
 namespace {
 
-constexpr std::size_t kWorkspaceAlignment = 256;  // what device allocators give, and more than any access needs
-constexpr std::int64_t kAccessBytes = 16;         // the widest single access of emitted code
+constexpr std::size_t kWorkspaceAlignment = 64;  // more than any access needs; every device allocator gives it
+constexpr std::int64_t kAccessBytes = 16;        // the widest single access of emitted code
 
 std::size_t align_up(std::size_t bytes) {
     return (bytes + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment;
@@ -294,8 +294,8 @@ Status LaunchPlan::launch(StreamHandle stream, const Arguments& arguments) const
     }
     Resolved resolved;
     const std::size_t workspace = resolve(arguments, &resolved);
-    if (workspace > arguments.workspace_bytes_ ||
-        reinterpret_cast<std::uintptr_t>(arguments.workspace_) % kWorkspaceAlignment != 0) {
+    const bool aligned = reinterpret_cast<std::uintptr_t>(arguments.workspace_) % kWorkspaceAlignment == 0;
+    if (workspace > 0 && (workspace > arguments.workspace_bytes_ || !aligned)) {
         return refuse(ErrorCode::kInvalidArgument, "workspace of {} bytes at {}; {} bytes aligned to {} are needed",
                       arguments.workspace_bytes_, arguments.workspace_, workspace, kWorkspaceAlignment);
     }

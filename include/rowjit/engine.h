@@ -117,7 +117,7 @@ class Executable {
     int tensor_place(std::string_view name) const;  // throws Error(kInvalidArgument) naming the known ones
 
     // Bytes the launch needs besides its tensors, for the row extents set in `arguments`; 0 for most graphs. The block
-    // must be aligned to 256 bytes and is free to reuse once the launch has run.
+    // must be aligned to 64 bytes and is free to reuse once the launch has run.
     std::size_t workspace_bytes(const Arguments& arguments) const;
 
     // Queues the kernels on `stream`. Arguments are checked first: nothing is queued when one does not fit.
