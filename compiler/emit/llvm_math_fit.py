@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/ usr / bin / env python3
 """Prints the polynomial coefficients of llvm_math.cpp. Needs mpmath and numpy.
 
 Each row is a weighted minimax fit: Lawson's iteration of weighted least squares on Chebyshev nodes, in 40 digits, then
@@ -62,17 +62,17 @@ def fit(name, low, high, degree, function, weight, variable=lambda x: x):
 one = mp.mpf(1)
 half_ln2 = mp.log(2) / 2 * mp.mpf("1.001")
 
-# e^r = 1 + r + r^2 q(r)
+#e ^ r = 1 + r + r ^ 2 q(r)
 fit("exp", -half_ln2, half_ln2, 4, lambda r: (mp.exp(r) - 1 - r) / r**2, lambda r: r**2 / mp.exp(r))
-# log((1 + s) / (1 - s)) = 2 s + s (z q(z)), z = s^2, s = f / (2 + f), 1 + f in [sqrt(1/2), sqrt(2)]
+#log((1 + s) / (1 - s)) = 2 s + s(z q(z)), z = s ^ 2, s = f / (2 + f), 1 + f in[sqrt(1 / 2), sqrt(2)]
 s_max = (mp.sqrt(2) - 1) / (mp.sqrt(2) + 1)
 fit("log", mp.mpf("1e-3"), s_max, 3, lambda s: (mp.log((1 + s) / (1 - s)) - 2 * s) / s**3,
     lambda s: s**3 / mp.log((1 + s) / (1 - s)), lambda s: s * s)
 
-# tanh(x) = x + x^3 q(x^2) up to 0.625
+#tanh(x) = x + x ^ 3 q(x ^ 2) up to 0.625
 fit("tanh", mp.mpf("1e-3"), mp.mpf("0.625"), 4, lambda x: (mp.tanh(x) - x) / x**3, lambda x: x**3 / mp.tanh(x),
     lambda x: x * x)
-# erf(x) = x + x q(x^2) up to the split, 1 - e^(-t - t q(t)) beyond it, where erf rounds to 1 at 3.92.
+#erf(x) = x + x q(x ^ 2) up to the split, 1 - e ^ (-t - t q(t)) beyond it, where erf rounds to 1 at 3.92.
 split = mp.mpf("0.9375")
 fit("erf, small", mp.mpf("1e-3"), split, 5, lambda x: mp.erf(x) / x - 1, lambda x: x / mp.erf(x), lambda x: x * x)
 fit("erf, large", split, mp.mpf("4.0"), 6, lambda t: -mp.log(mp.erfc(t)) / t - 1, lambda t: t * mp.erfc(t) / mp.erf(t))

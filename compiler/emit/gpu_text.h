@@ -1,0 +1,55 @@
+// The spelling of types, constants and coordinates in emitted GPU source, and the text being written.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "rowjit/coord.h"
+#include "rowjit/dtype.h"
+
+namespace rowjit {
+
+std::string_view gpu_storage_type(Dtype dtype);  // "rj_bf16", "float", …: an element in memory
+std::string_view gpu_value_type(Dtype dtype);    // "float" for bf16: an element in a register
+
+// `value`, rounded to dtype, as an expression that can stand as any operand.
+std::string gpu_literal(Dtype dtype, double value);
+
+// How axes and data values read where a coordinate is written.
+struct CoordNames {
+    std::function<std::string(Axis)> axis;
+    std::function<std::string(std::int32_t)> data;
+};
+
+// The coordinate as an expression that can stand as any operand. Its type is that of the names: int or long long.
+std::string gpu_coord(const Coord& coord, const CoordNames& names);
+
+// Names of one kernel, each given once.
+class NameTable {
+  public:
+    // `wanted`, or with a suffix when that means something already.
+    std::string fresh(std::string_view wanted);
+
+  private:
+    std::set<std::string, std::less<>> taken_;
+};
+
+// Lines at the current indentation.
+class SourceWriter {
+  public:
+    void line(std::string_view text, std::string_view comment = {});  // the comment stands at the line's end
+    void open(std::string_view text, std::string_view comment = {});  // "text {", and indents
+    void close();
+    void blank();  // at most one in a row, and none after an opening line
+    std::string take() { return std::move(text_); }
+
+  private:
+    std::string text_;
+    int depth_ = 0;
+};
+
+}  // namespace rowjit

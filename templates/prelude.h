@@ -1,0 +1,484 @@
+// What every emitted GPU kernel shares: elements and vectors of them, coordinates, and reductions over a row's threads.
+//
+// Emitted source is: RJ_WARP_SIZE, the vendor's half of the prelude, prelude_math.h for vendors without a device
+// library, prelude_trig.h, prelude_divide.h, this file, the kernel. Nothing here or in a kernel names an intrinsic; a
+// vendor's half (prelude_cuda.h, prelude_hip.h, or the tests' SIMT shim) supplies
+//
+//   RJ_DEVICE, RJ_KERNEL(threads[, blocks_per_sm]), RJ_RESTRICT
+//   rj_thread, rj_block, rj_grid(block_threads)   indices along x, and the number of blocks
+//   rj_barrier                                    of the block, ordering shared memory
+//   rj_shuffle_xor_word<mask>(word)               lane's word from lane ^ mask; every lane of the warp takes part
+//   rj_shared_load<T>, rj_shared_store<T>         dynamic shared memory by byte offset, aligned to T
+//   rj_memory<bytes>::load, load_readonly, store  one global access
+//   rj_bits, rj_float                             an f32's bits and back
+//   rj_pack_f16, rj_f16_value                     to and from f16, to nearest even
+//   rj_to_i32, rj_to_i64                          f32 toward zero, saturating, NaN to 0
+//   rj_max, rj_min                                NaN if either is
+//   rj_abs, rj_floor, rj_fma, rj_div              correctly rounded
+//   rj_rsqrt                                      within 2 units in the last place
+//   rj_exp2_fast                                  2^a, within 2^-22 of it; may flush below 2^-126
+//
+// and, unless prelude_math.h follows it,
+//
+//   rj_pack_bf16                                  two f32 to packed bf16, to nearest even
+//   rj_sqrt                                       correctly rounded; with prelude_math.h: rj_sqrt_fast
+//   rj_exp, rj_log, rj_log1p, rj_tanh, rj_erf     within 2 units in the last place
+
+// ---- elements -----------------------------------------------------------------------------------------------------
+// Storage types and the type a value of it has in a kernel: bf16 and f16 are computed on as f32.
+
+struct rj_bf16 {
+    unsigned short bits;
+};
+struct rj_f16 {
+    unsigned short bits;
+};
+struct rj_bool {
+    unsigned char byte;
+};
+
+template <class T>
+struct rj_value {
+    typedef T type;
+};
+template <>
+struct rj_value<rj_bf16> {
+    typedef float type;
+};
+template <>
+struct rj_value<rj_f16> {
+    typedef float type;
+};
+template <>
+struct rj_value<rj_bool> {
+    typedef bool type;
+};
+
+// N elements as the words they come from memory in. Elements stay packed until rj_get: widening bf16 is a shift.
+template <class T, int N>
+struct alignas(sizeof(T) * N >= 16  ? 16
+               : sizeof(T) * N >= 4 ? sizeof(T) * N
+                                    : 4) rj_vec {
+    static constexpr int kBytes = int(sizeof(T)) * N;
+    static constexpr int kWords = (kBytes + 3) / 4;
+    unsigned words[kWords];
+};
+
+template <int N>
+RJ_DEVICE float rj_get(const rj_vec<rj_bf16, N>& vec, int lane) {
+    const unsigned word = vec.words[lane / 2];
+    return rj_float(lane % 2 == 0 ? word << 16 : word & 0xffff0000u);
+}
+template <int N>
+RJ_DEVICE float rj_get(const rj_vec<rj_f16, N>& vec, int lane) {
+    return rj_f16_value(static_cast<unsigned short>(vec.words[lane / 2] >> (lane % 2 * 16)));
+}
+template <int N>
+RJ_DEVICE float rj_get(const rj_vec<float, N>& vec, int lane) {
+    return rj_float(vec.words[lane]);
+}
+template <int N>
+RJ_DEVICE int rj_get(const rj_vec<int, N>& vec, int lane) {
+    return static_cast<int>(vec.words[lane]);
+}
+template <int N>
+RJ_DEVICE long long rj_get(const rj_vec<long long, N>& vec, int lane) {
+    return static_cast<long long>(vec.words[2 * lane] | static_cast<unsigned long long>(vec.words[2 * lane + 1]) << 32);
+}
+template <int N>
+RJ_DEVICE bool rj_get(const rj_vec<rj_bool, N>& vec, int lane) {
+    return (vec.words[lane / 4] >> (lane % 4 * 8) & 0xffu) != 0;
+}
+
+// Values to packed elements; narrow formats round here, once.
+template <int N>
+RJ_DEVICE void rj_pack_into(rj_vec<rj_bf16, N>& vec, const float (&values)[N]) {
+#pragma unroll
+    for (int k = 0; k < N; k += 2) vec.words[k / 2] = rj_pack_bf16(values[k], k + 1 < N ? values[k + 1] : 0.0f);
+}
+template <int N>
+RJ_DEVICE void rj_pack_into(rj_vec<rj_f16, N>& vec, const float (&values)[N]) {
+#pragma unroll
+    for (int k = 0; k < N; k += 2) vec.words[k / 2] = rj_pack_f16(values[k], k + 1 < N ? values[k + 1] : 0.0f);
+}
+template <int N>
+RJ_DEVICE void rj_pack_into(rj_vec<float, N>& vec, const float (&values)[N]) {
+#pragma unroll
+    for (int k = 0; k < N; ++k) vec.words[k] = rj_bits(values[k]);
+}
+template <int N>
+RJ_DEVICE void rj_pack_into(rj_vec<int, N>& vec, const int (&values)[N]) {
+#pragma unroll
+    for (int k = 0; k < N; ++k) vec.words[k] = static_cast<unsigned>(values[k]);
+}
+template <int N>
+RJ_DEVICE void rj_pack_into(rj_vec<long long, N>& vec, const long long (&values)[N]) {
+#pragma unroll
+    for (int k = 0; k < N; ++k) {
+        vec.words[2 * k] = static_cast<unsigned>(values[k]);
+        vec.words[2 * k + 1] = static_cast<unsigned>(static_cast<unsigned long long>(values[k]) >> 32);
+    }
+}
+template <int N>
+RJ_DEVICE void rj_pack_into(rj_vec<rj_bool, N>& vec, const bool (&values)[N]) {
+#pragma unroll
+    for (int k = 0; k < N; ++k) {
+        const unsigned byte = values[k] ? 1u << (k % 4 * 8) : 0u;
+        vec.words[k / 4] = k % 4 == 0 ? byte : vec.words[k / 4] | byte;
+    }
+}
+
+template <class T, int N>
+RJ_DEVICE rj_vec<T, N> rj_pack(const typename rj_value<T>::type (&values)[N]) {
+    rj_vec<T, N> vec;
+    rj_pack_into(vec, values);
+    return vec;
+}
+template <class T>
+RJ_DEVICE rj_vec<T, 1> rj_pack_one(typename rj_value<T>::type value) {
+    const typename rj_value<T>::type values[1] = {value};
+    return rj_pack<T, 1>(values);
+}
+// What a load of nothing gives.
+template <class T, int N>
+RJ_DEVICE rj_vec<T, N> rj_zeros() {
+    rj_vec<T, N> vec;
+#pragma unroll
+    for (int k = 0; k < rj_vec<T, N>::kWords; ++k) vec.words[k] = 0;
+    return vec;
+}
+
+// `value` rounded to the narrow format, as f32 again.
+RJ_DEVICE float rj_round_bf16(float value) { return rj_get(rj_pack_one<rj_bf16>(value), 0); }
+RJ_DEVICE float rj_round_f16(float value) { return rj_get(rj_pack_one<rj_f16>(value), 0); }
+
+// ---- global memory ------------------------------------------------------------------------------------------------
+// N elements at an address aligned to them, in accesses of at most 16 bytes. "readonly" is for tensors that nothing
+// writes while the kernel runs.
+
+template <class T, int N, bool kReadonly>
+RJ_DEVICE rj_vec<T, N> rj_load_vec(const T* from) {
+    constexpr int kBytes = rj_vec<T, N>::kBytes;
+    constexpr int kChunk = kBytes < 16 ? kBytes : 16;
+    rj_vec<T, N> vec;
+#pragma unroll
+    for (int at = 0; at < kBytes; at += kChunk) {
+        const void* address = reinterpret_cast<const unsigned char*>(from) + at;
+        if constexpr (kReadonly) {
+            rj_memory<kChunk>::load_readonly(address, vec.words + at / 4);
+        } else {
+            rj_memory<kChunk>::load(address, vec.words + at / 4);
+        }
+    }
+    return vec;
+}
+template <int N, class T>
+RJ_DEVICE rj_vec<T, N> rj_load(const T* from) {
+    return rj_load_vec<T, N, false>(from);
+}
+template <int N, class T>
+RJ_DEVICE rj_vec<T, N> rj_load_readonly(const T* from) {
+    return rj_load_vec<T, N, true>(from);
+}
+template <class T>
+RJ_DEVICE typename rj_value<T>::type rj_load_one(const T* from) {
+    return rj_get(rj_load<1>(from), 0);
+}
+template <class T>
+RJ_DEVICE typename rj_value<T>::type rj_load_one_readonly(const T* from) {
+    return rj_get(rj_load_readonly<1>(from), 0);
+}
+
+template <class T, int N>
+RJ_DEVICE void rj_store(T* to, const rj_vec<T, N>& vec) {
+    constexpr int kBytes = rj_vec<T, N>::kBytes;
+    constexpr int kChunk = kBytes < 16 ? kBytes : 16;
+#pragma unroll
+    for (int at = 0; at < kBytes; at += kChunk) {
+        rj_memory<kChunk>::store(reinterpret_cast<unsigned char*>(to) + at, vec.words + at / 4);
+    }
+}
+template <class T>
+RJ_DEVICE void rj_store_one(T* to, typename rj_value<T>::type value) {
+    rj_store(to, rj_pack_one<T>(value));
+}
+
+// ---- integers and coordinates -------------------------------------------------------------------------------------
+
+RJ_DEVICE int rj_abs(int a) { return a < 0 ? -a : a; }
+RJ_DEVICE long long rj_abs(long long a) { return a < 0 ? -a : a; }
+RJ_DEVICE int rj_max(int a, int b) { return a > b ? a : b; }
+RJ_DEVICE long long rj_max(long long a, long long b) { return a > b ? a : b; }
+RJ_DEVICE int rj_min(int a, int b) { return a < b ? a : b; }
+RJ_DEVICE long long rj_min(long long a, long long b) { return a < b ? a : b; }
+
+RJ_DEVICE int rj_to_i32(long long a) { return static_cast<int>(rj_max(-2147483648ll, rj_min(2147483647ll, a))); }
+
+// Quotient of a row index by an extent, both non-negative. A 64-bit division costs about 70 instructions and is needed
+// only past 2^32 rows.
+RJ_DEVICE long long rj_quotient(long long row, long long extent) {
+    if (((row | extent) >> 32) == 0) return static_cast<unsigned>(row) / static_cast<unsigned>(extent);
+    return row / extent;
+}
+
+// Floor division and its remainder in [0, divisor), for coordinates that may be negative.
+template <class T>
+RJ_DEVICE T rj_floor_div(T a, long long divisor) {
+    const T d = static_cast<T>(divisor);
+    return a / d - (a % d < 0 ? 1 : 0);
+}
+template <class T>
+RJ_DEVICE T rj_floor_mod(T a, long long divisor) {
+    const T d = static_cast<T>(divisor);
+    return a % d + (a % d < 0 ? d : 0);
+}
+
+// Data coordinates: whether one lies inside the extent, and a place that is safe to form an address of when it does
+// not.
+RJ_DEVICE bool rj_inside(long long coordinate, long long extent) { return coordinate >= 0 && coordinate < extent; }
+RJ_DEVICE long long rj_clamp(long long coordinate, long long extent) {
+    return rj_inside(coordinate, extent) ? coordinate : 0;
+}
+
+// ---- reductions ---------------------------------------------------------------------------------------------------
+// A monoid's state: constructed as its identity; add() takes the values of one vector access, combine() another
+// thread's state. combine(a, b) and combine(b, a) give the same bits, so that after a butterfly all lanes agree.
+
+template <int kMask>
+RJ_DEVICE float rj_shuffle_xor(float value) {
+    return rj_float(rj_shuffle_xor_word<kMask>(rj_bits(value)));
+}
+template <int kMask>
+RJ_DEVICE int rj_shuffle_xor(int value) {
+    return static_cast<int>(rj_shuffle_xor_word<kMask>(static_cast<unsigned>(value)));
+}
+template <int kMask>
+RJ_DEVICE long long rj_shuffle_xor(long long value) {
+    const unsigned long long bits = static_cast<unsigned long long>(value);
+    const unsigned long long low = rj_shuffle_xor_word<kMask>(static_cast<unsigned>(bits));
+    const unsigned long long high = rj_shuffle_xor_word<kMask>(static_cast<unsigned>(bits >> 32));
+    return static_cast<long long>(low | high << 32);
+}
+
+// The values of a vector folded pairwise: a short chain of dependent instructions, and a smaller error in sums.
+template <class Operation, class T, int N>
+RJ_DEVICE T rj_fold(const T (&values)[N]) {
+    T part[N];
+#pragma unroll
+    for (int k = 0; k < N; ++k) part[k] = values[k];
+#pragma unroll
+    for (int width = N / 2; width > 0; width /= 2) {
+#pragma unroll
+        for (int k = 0; k < width; ++k) part[k] = Operation::fold(part[k], part[k + width]);
+    }
+    return part[0];
+}
+
+// The least and the greatest value of a type.
+template <class T>
+struct rj_limits;
+template <>
+struct rj_limits<float> {
+    static RJ_DEVICE float least() { return rj_float(0xff800000u); }
+    static RJ_DEVICE float greatest() { return rj_float(0x7f800000u); }
+};
+template <>
+struct rj_limits<int> {
+    static RJ_DEVICE int least() { return -2147483647 - 1; }
+    static RJ_DEVICE int greatest() { return 2147483647; }
+};
+template <>
+struct rj_limits<long long> {
+    static RJ_DEVICE long long least() { return -9223372036854775807ll - 1; }
+    static RJ_DEVICE long long greatest() { return 9223372036854775807ll; }
+};
+
+// One value folded by one operation.
+struct rj_adding {
+    template <class T>
+    static RJ_DEVICE T identity() {
+        return 0;
+    }
+    template <class T>
+    static RJ_DEVICE T fold(T a, T b) {
+        return a + b;
+    }
+};
+struct rj_larger {
+    template <class T>
+    static RJ_DEVICE T identity() {
+        return rj_limits<T>::least();
+    }
+    template <class T>
+    static RJ_DEVICE T fold(T a, T b) {
+        return rj_max(a, b);
+    }
+};
+struct rj_smaller {
+    template <class T>
+    static RJ_DEVICE T identity() {
+        return rj_limits<T>::greatest();
+    }
+    template <class T>
+    static RJ_DEVICE T fold(T a, T b) {
+        return rj_min(a, b);
+    }
+};
+
+template <class T, class Operation>
+struct rj_folded {
+    T value = Operation::template identity<T>();
+
+    template <int N>
+    RJ_DEVICE void add(const T (&values)[N]) {
+        value = Operation::fold(value, rj_fold<Operation>(values));
+    }
+    RJ_DEVICE void add_one(T added) { value = Operation::fold(value, added); }
+    RJ_DEVICE void combine(const rj_folded& other) { value = Operation::fold(value, other.value); }
+    template <int kMask>
+    RJ_DEVICE rj_folded from_lane_xor() const {
+        rj_folded other;
+        other.value = rj_shuffle_xor<kMask>(value);
+        return other;
+    }
+    RJ_DEVICE T result() const { return value; }
+};
+template <class T>
+using rj_sum = rj_folded<T, rj_adding>;
+template <class T>
+using rj_maximum = rj_folded<T, rj_larger>;
+template <class T>
+using rj_minimum = rj_folded<T, rj_smaller>;
+
+// The greatest x and the sum of exp(x - greatest), in one pass (Milakov and Gimelshein, arXiv:1805.02867). A vector
+// costs one exponential an element and one to rescale the sum. The error of a term is at most |x| exp(-|x|) 2^-24, so
+// the fast exponential loses nothing that the sum could hold.
+template <class T>
+struct rj_max_sum_exp {
+    float greatest = rj_float(0xff800000u);
+    float total = 0.0f;
+
+    template <int N>
+    RJ_DEVICE void add(const float (&values)[N]) {
+        const float raised = rj_max(greatest, rj_fold<rj_larger>(values));
+        const float origin = shift(raised);
+        float terms[N];
+#pragma unroll
+        for (int k = 0; k < N; ++k) terms[k] = term(values[k], origin);
+        total = total * term(greatest, origin) + rj_fold<rj_adding>(terms);
+        greatest = raised;
+    }
+    RJ_DEVICE void combine(const rj_max_sum_exp& other) {
+        const float raised = rj_max(greatest, other.greatest);
+        const float origin = shift(raised);
+        total = total * term(greatest, origin) + other.total * term(other.greatest, origin);
+        greatest = raised;
+    }
+    RJ_DEVICE void add_one(float added) {
+        const float values[1] = {added};
+        add(values);
+    }
+    template <int kMask>
+    RJ_DEVICE rj_max_sum_exp from_lane_xor() const {
+        rj_max_sum_exp other;
+        other.greatest = rj_shuffle_xor<kMask>(greatest);
+        other.total = rj_shuffle_xor<kMask>(total);
+        return other;
+    }
+    RJ_DEVICE float max() const { return greatest; }
+    // NaN for a row whose maximum is not finite: there exp(x - max) meets inf - inf.
+    RJ_DEVICE float sum() const { return greatest - greatest == 0.0f ? total : rj_float(0x7fc00000u); }
+
+    // While only -inf was seen the terms must be 0, not exp(-inf + inf).
+    static RJ_DEVICE float shift(float raised) { return raised == rj_float(0xff800000u) ? 0.0f : raised; }
+    static RJ_DEVICE float term(float x, float origin) { return rj_exp2_fast((x - origin) * 1.44269504f); }
+};
+
+// Count, mean and sum of squared deviations (Chan, Golub and LeVeque 1979).
+template <class T>
+struct rj_welford {
+    float count = 0.0f;
+    float average = 0.0f;
+    float squares = 0.0f;
+
+    template <int N>
+    RJ_DEVICE void add(const float (&values)[N]) {
+        rj_welford vec;
+        vec.count = N;
+        vec.average = rj_fold<rj_adding>(values) * (1.0f / N);
+        float deviations[N];
+#pragma unroll
+        for (int k = 0; k < N; ++k) {
+            const float deviation = values[k] - vec.average;
+            deviations[k] = deviation * deviation;
+        }
+        vec.squares = rj_fold<rj_adding>(deviations);
+        combine(vec);
+    }
+    // The smaller mean is moved toward the larger one, so that the order of the two does not matter.
+    RJ_DEVICE void combine(const rj_welford& other) {
+        const bool below = average < other.average;
+        const float low = below ? average : other.average;
+        const float high = below ? other.average : average;
+        const float high_count = below ? other.count : count;
+        const float sum = count + other.count;
+        const float weight = sum == 0.0f ? 0.0f : rj_div(high_count, sum);
+        const float apart = high - low;
+        squares = (squares + other.squares) + apart * apart * weight * (sum - high_count);
+        average = low + apart * weight;
+        count = sum;
+    }
+    RJ_DEVICE void add_one(float added) {
+        const float values[1] = {added};
+        add(values);
+    }
+    template <int kMask>
+    RJ_DEVICE rj_welford from_lane_xor() const {
+        rj_welford other;
+        other.count = rj_shuffle_xor<kMask>(count);
+        other.average = rj_shuffle_xor<kMask>(average);
+        other.squares = rj_shuffle_xor<kMask>(squares);
+        return other;
+    }
+    RJ_DEVICE float mean() const { return average; }
+    RJ_DEVICE float squared_deviations() const { return squares; }
+};
+
+// Folds the states over groups of kLanes neighbouring lanes; every lane gets the result.
+template <int kLanes, class... States>
+RJ_DEVICE void rj_butterfly(States&... states) {
+    if constexpr (kLanes > 1) {
+        rj_butterfly<kLanes / 2>(states...);
+        (states.combine(states.template from_lane_xor<kLanes / 2>()), ...);
+    }
+}
+
+// The states of a row's warps, folded in the order of the warps.
+template <int kWarps, class State>
+RJ_DEVICE State rj_gather_warps(int offset_bytes) {
+    State state = rj_shared_load<State>(offset_bytes);
+#pragma unroll
+    for (int warp = 1; warp < kWarps; ++warp) {
+        state.combine(rj_shared_load<State>(offset_bytes + warp * int(sizeof(State))));
+    }
+    return state;
+}
+
+// Folds the states over the kThreads threads of a row (a power of two); every thread gets the result. `thread` is the
+// thread within the row. Rows of more than a warp meet in shared memory at `offset_bytes`: every thread of the block
+// has to call, and a second call must use another place or come after a barrier.
+template <int kThreads, class... States>
+RJ_DEVICE void rj_all_reduce(int thread, int offset_bytes, States&... states) {
+    rj_butterfly<(kThreads < RJ_WARP_SIZE ? kThreads : RJ_WARP_SIZE)>(states...);
+    if constexpr (kThreads > RJ_WARP_SIZE) {
+        constexpr int kWarps = kThreads / RJ_WARP_SIZE;
+        int at = offset_bytes;
+        if (thread % RJ_WARP_SIZE == 0) {
+            const int warp = thread / RJ_WARP_SIZE;
+            ((rj_shared_store(at + warp * int(sizeof(States)), states), at += kWarps * int(sizeof(States))), ...);
+        }
+        rj_barrier();
+        at = offset_bytes;
+        ((states = rj_gather_warps<kWarps, States>(at), at += kWarps * int(sizeof(States))), ...);
+    }
+}

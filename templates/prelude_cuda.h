@@ -1,0 +1,166 @@
+// NVIDIA's half of the prelude: every intrinsic that emitted kernels use, as one small function each. It needs no CUDA
+// header, so NVRTC compiles a kernel in well under 100 ms. What a vendor's half must supply is listed in prelude.h,
+// which follows it and prelude_trig.h in the emitted source; RJ_WARP_SIZE is defined before.
+
+#define RJ_DEVICE __device__ __forceinline__
+#define RJ_KERNEL(...) extern "C" __global__ void __launch_bounds__(__VA_ARGS__)
+#define RJ_RESTRICT __restrict__
+
+// ---- threads and blocks -------------------------------------------------------------------------------------------
+
+RJ_DEVICE int rj_thread() { return threadIdx.x; }
+RJ_DEVICE int rj_block() { return blockIdx.x; }
+RJ_DEVICE int rj_grid(int /*block_threads*/) { return gridDim.x; }
+RJ_DEVICE void rj_barrier() { __syncthreads(); }
+
+// Every lane of the warp takes part, so the full mask is right whatever a lane will do with the result.
+template <int kMask>
+RJ_DEVICE unsigned rj_shuffle_xor_word(unsigned word) {
+    return __shfl_xor_sync(0xffffffffu, word, kMask);
+}
+
+// ---- bits ---------------------------------------------------------------------------------------------------------
+
+RJ_DEVICE unsigned rj_bits(float value) { return __float_as_uint(value); }
+RJ_DEVICE float rj_float(unsigned bits) { return __uint_as_float(bits); }
+
+// ---- memory -------------------------------------------------------------------------------------------------------
+
+extern __shared__ __align__(16) unsigned char rj_shared_memory[];
+
+template <class T>
+RJ_DEVICE T rj_shared_load(int offset_bytes) {
+    return *reinterpret_cast<const T*>(rj_shared_memory + offset_bytes);
+}
+template <class T>
+RJ_DEVICE void rj_shared_store(int offset_bytes, const T& value) {
+    *reinterpret_cast<T*>(rj_shared_memory + offset_bytes) = value;
+}
+
+// One access of 1, 2, 4, 8 or 16 bytes, aligned to its size; narrower than a word, it fills the word's low bits.
+template <int kBytes>
+struct rj_memory;
+
+template <>
+struct rj_memory<1> {
+    static RJ_DEVICE void load(const void* from, unsigned* words) {
+        words[0] = *static_cast<const unsigned char*>(from);
+    }
+    static RJ_DEVICE void load_readonly(const void* from, unsigned* words) {
+        unsigned short low;
+        asm("ld.global.nc.u8 %0, [%1];" : "=h"(low) : "l"(from));
+        words[0] = low;
+    }
+    static RJ_DEVICE void store(void* to, const unsigned* words) {
+        *static_cast<unsigned char*>(to) = static_cast<unsigned char>(words[0]);
+    }
+};
+
+template <>
+struct rj_memory<2> {
+    static RJ_DEVICE void load(const void* from, unsigned* words) {
+        words[0] = *static_cast<const unsigned short*>(from);
+    }
+    static RJ_DEVICE void load_readonly(const void* from, unsigned* words) {
+        unsigned short low;
+        asm("ld.global.nc.u16 %0, [%1];" : "=h"(low) : "l"(from));
+        words[0] = low;
+    }
+    static RJ_DEVICE void store(void* to, const unsigned* words) {
+        *static_cast<unsigned short*>(to) = static_cast<unsigned short>(words[0]);
+    }
+};
+
+template <>
+struct rj_memory<4> {
+    static RJ_DEVICE void load(const void* from, unsigned* words) { words[0] = *static_cast<const unsigned*>(from); }
+    static RJ_DEVICE void load_readonly(const void* from, unsigned* words) {
+        asm("ld.global.nc.u32 %0, [%1];" : "=r"(words[0]) : "l"(from));
+    }
+    static RJ_DEVICE void store(void* to, const unsigned* words) { *static_cast<unsigned*>(to) = words[0]; }
+};
+
+template <>
+struct rj_memory<8> {
+    static RJ_DEVICE void load(const void* from, unsigned* words) {
+        const uint2 loaded = *static_cast<const uint2*>(from);
+        words[0] = loaded.x, words[1] = loaded.y;
+    }
+    static RJ_DEVICE void load_readonly(const void* from, unsigned* words) {
+        asm("ld.global.nc.v2.u32 {%0, %1}, [%2];" : "=r"(words[0]), "=r"(words[1]) : "l"(from));
+    }
+    static RJ_DEVICE void store(void* to, const unsigned* words) {
+        *static_cast<uint2*>(to) = uint2{words[0], words[1]};
+    }
+};
+
+template <>
+struct rj_memory<16> {
+    static RJ_DEVICE void load(const void* from, unsigned* words) {
+        const uint4 loaded = *static_cast<const uint4*>(from);
+        words[0] = loaded.x, words[1] = loaded.y, words[2] = loaded.z, words[3] = loaded.w;
+    }
+    static RJ_DEVICE void load_readonly(const void* from, unsigned* words) {
+        asm("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];"
+            : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+            : "l"(from));
+    }
+    static RJ_DEVICE void store(void* to, const unsigned* words) {
+        *static_cast<uint4*>(to) = uint4{words[0], words[1], words[2], words[3]};
+    }
+};
+
+// ---- conversions --------------------------------------------------------------------------------------------------
+
+// Two f32 to packed bf16 or f16, to nearest even; `low` fills the low half. sm_80 and newer do it in one instruction.
+RJ_DEVICE unsigned rj_pack_bf16(float low, float high) {
+    unsigned packed;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+    return packed;
+}
+RJ_DEVICE unsigned rj_pack_f16(float low, float high) {
+    unsigned packed;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+    return packed;
+}
+RJ_DEVICE float rj_f16_value(unsigned short bits) {
+    float value;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
+    return value;
+}
+
+// Toward zero and saturating; NaN gives 0. The instruction saturates, but gives the least i64 for NaN.
+RJ_DEVICE int rj_to_i32(float value) { return __float2int_rz(value); }
+RJ_DEVICE long long rj_to_i64(float value) { return value != value ? 0 : __float2ll_rz(value); }
+
+// ---- arithmetic ---------------------------------------------------------------------------------------------------
+// The library functions are NVRTC's own (libdevice): at most 2 units in the last place.
+
+RJ_DEVICE float rj_max(float a, float b) {
+    float larger;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(a), "f"(b));
+    return larger;
+}
+RJ_DEVICE float rj_min(float a, float b) {
+    float smaller;
+    asm("min.NaN.f32 %0, %1, %2;" : "=f"(smaller) : "f"(a), "f"(b));
+    return smaller;
+}
+RJ_DEVICE float rj_abs(float a) { return fabsf(a); }
+RJ_DEVICE float rj_floor(float a) { return floorf(a); }
+RJ_DEVICE float rj_fma(float a, float b, float c) { return __fmaf_rn(a, b, c); }
+RJ_DEVICE float rj_div(float a, float b) { return __fdiv_rn(a, b); }
+RJ_DEVICE float rj_sqrt(float a) { return __fsqrt_rn(a); }
+RJ_DEVICE float rj_rsqrt(float a) { return rsqrtf(a); }
+RJ_DEVICE float rj_exp(float a) { return expf(a); }
+RJ_DEVICE float rj_log(float a) { return logf(a); }
+RJ_DEVICE float rj_log1p(float a) { return log1pf(a); }
+RJ_DEVICE float rj_tanh(float a) { return tanhf(a); }
+RJ_DEVICE float rj_erf(float a) { return erff(a); }
+
+// 2^a in one instruction: 2 units in the last place, results below 2^-126 flushed to zero.
+RJ_DEVICE float rj_exp2_fast(float a) {
+    float power;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(a));
+    return power;
+}

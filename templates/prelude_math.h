@@ -1,0 +1,127 @@
+// Functions in plain arithmetic, for GPUs that have no instruction for them and whose toolchain brings no device
+// library (AMD's, without ROCm's). The elementary ones are within 2 units in the last place over all of f32, denormals
+// and infinities included; tests/compiler/prelude_math_test.cpp sweeps them against double on the CPU. Needs rj_fma,
+// rj_abs, rj_bits, rj_float, rj_div and rj_sqrt_fast of the vendor's half, and no contraction of products into sums.
+
+// To nearest even in integers, since gfx942 and older have no instruction for it: half a unit, less one when the kept
+// part is even, carries into it. NaN keeps its sign and is made quiet, or the carry could turn it into infinity.
+RJ_DEVICE unsigned rj_bf16_bits(float value) {
+    const unsigned bits = rj_bits(value);
+    const unsigned rounded = bits + 0x7fffu + (bits >> 16 & 1u);
+    return (value != value ? bits | 0x400000u : rounded) >> 16;
+}
+RJ_DEVICE unsigned rj_pack_bf16(float low, float high) { return rj_bf16_bits(low) | rj_bf16_bits(high) << 16; }
+
+// The fast root is within one unit in the last place and takes denormals for zero. The remainders against the
+// neighbours on either side tell which of the three is nearest.
+RJ_DEVICE float rj_sqrt(float a) {
+    const bool tiny = a < 1.26217745e-29f;  // 2^-96
+    const float scaled = tiny ? a * 4294967296.0f : a;
+    float root = rj_sqrt_fast(scaled);
+    const float below = rj_float(rj_bits(root) - 1u);
+    const float above = rj_float(rj_bits(root) + 1u);
+    const float over = rj_fma(-below, root, scaled);
+    const float under = rj_fma(-above, root, scaled);
+    root = over <= 0.0f ? below : under > 0.0f ? above : root;
+    root = tiny ? root * 1.52587891e-5f : root;  // 2^-16
+    const bool itself = a == 0.0f || a == rj_float(0x7f800000u);
+    return itself ? a : root;
+}
+
+RJ_DEVICE float rj_with_sign(float magnitude, float sign) {
+    return rj_float((rj_bits(magnitude) & 0x7fffffffu) | (rj_bits(sign) & 0x80000000u));
+}
+
+// value * 2^exponent for |exponent| <= 252, in two exact steps and one that may round to a denormal.
+RJ_DEVICE float rj_scale(float value, int exponent) {
+    const int half = exponent / 2;
+    return value * rj_float(static_cast<unsigned>(half + 127) << 23) *
+           rj_float(static_cast<unsigned>(exponent - half + 127) << 23);
+}
+
+// exp(a) = 2^n * exp(f) with |f| <= ln(2) / 2. ln(2) is subtracted in two parts, so f is exact to 2^-40.
+RJ_DEVICE float rj_exp(float a) {
+    // 1.5 * 2^23: adding it rounds to an integer. Outside the clamp the result is 0 or infinity either way.
+    const float clamped = a < -104.0f ? -104.0f : a > 89.0f ? 89.0f : a;
+    const float n = rj_fma(clamped, 1.44269502f, 12582912.0f) - 12582912.0f;
+    float f = rj_fma(n, -6.93145752e-1f, clamped);
+    f = rj_fma(n, -1.42860677e-6f, f);
+    float r = 1.37805939e-3f;
+    r = rj_fma(r, f, 8.37312452e-3f);
+    r = rj_fma(r, f, 4.16695364e-2f);
+    r = rj_fma(r, f, 1.66664720e-1f);
+    r = rj_fma(r, f, 4.99999851e-1f);
+    r = rj_fma(r, f, 1.0f);
+    r = rj_fma(r, f, 1.0f);
+    return a != a ? a : rj_scale(r, static_cast<int>(n));
+}
+
+// log(a) = e * ln(2) + log1p(m) with m in [-1/3, 1/3].
+RJ_DEVICE float rj_log(float a) {
+    const bool denormal = a < 1.17549435e-38f;
+    const float normal = denormal ? a * 8388608.0f : a;
+    const unsigned exponent_bits = (rj_bits(normal) - 0x3f2aaaabu) & 0xff800000u;
+    const float e = static_cast<float>(static_cast<int>(exponent_bits) >> 23) - (denormal ? 23.0f : 0.0f);
+    const float m = rj_float(rj_bits(normal) - exponent_bits) - 1.0f;
+    const float s = m * m;
+    float r = -0.130310059f;
+    float t = 0.140869141f;
+    r = rj_fma(r, s, -0.121483512f);
+    t = rj_fma(t, s, 0.139814854f);
+    r = rj_fma(r, s, -0.166846126f);
+    t = rj_fma(t, s, 0.200120345f);
+    r = rj_fma(r, s, -0.249996200f);
+    r = rj_fma(t, m, r);
+    r = rj_fma(r, m, 0.333331972f);
+    r = rj_fma(r, m, -0.5f);
+    r = rj_fma(r, s, m);
+    r = rj_fma(e, 0.693147182f, r);
+    if (a > 0.0f && a < rj_float(0x7f800000u)) return r;
+    if (a == 0.0f) return rj_float(0xff800000u);
+    return a < 0.0f ? rj_float(0x7fc00000u) : a;  // infinity and NaN are their own logarithms
+}
+
+// With u = 1 + a rounded, log1p(a) = log(u) + (a - (u - 1)) / u to first order in the rounding error.
+RJ_DEVICE float rj_log1p(float a) {
+    const float u = 1.0f + a;
+    if (!(u > 0.0f && u < rj_float(0x7f800000u))) return rj_log(u);
+    return a == 0.0f ? a : rj_log(u) + rj_div(a - (u - 1.0f), u);
+}
+
+// Near zero a polynomial (odd, fitted to tanh(a) / a on [0, 0.55]); beyond, 1 - 2 / (exp(2a) + 1).
+RJ_DEVICE float rj_tanh(float a) {
+    const float size = rj_abs(a);
+    const float s = a * a;
+    float inner = -0.0062078312f;
+    inner = rj_fma(inner, s, 0.0210274979f);
+    inner = rj_fma(inner, s, -0.0538423434f);
+    inner = rj_fma(inner, s, 0.133324996f);
+    inner = rj_fma(inner, s, -0.333333164f);
+    inner = rj_fma(inner * s, a, a);
+    const float outer = 1.0f - rj_div(2.0f, rj_exp(2.0f * size) + 1.0f);
+    return rj_with_sign(size < 0.55f ? inner : outer, a);  // which the polynomial loses for -0
+}
+
+// Near zero a polynomial; beyond, 1 - exp(-polynomial).
+RJ_DEVICE float rj_erf(float a) {
+    const float t = rj_abs(a);
+    const float s = a * a;
+    float inner = -5.96761703e-4f;
+    inner = rj_fma(inner, s, 4.99119423e-3f);
+    inner = rj_fma(inner, s, -2.67681349e-2f);
+    inner = rj_fma(inner, s, 1.12819925e-1f);
+    inner = rj_fma(inner, s, -3.76125336e-1f);
+    inner = rj_fma(inner, s, 1.28379166e-1f);
+    inner = rj_fma(inner, a, a);
+    // From 4 on the result rounds to 1; the polynomial is fitted up to there.
+    const float u = t > 4.0f ? 4.0f : t;
+    const float v = u * u;
+    float outer = rj_fma(-1.72853470e-5f, u, 3.83197126e-4f);
+    outer = rj_fma(outer, v, rj_fma(-3.88396438e-3f, u, 2.42546219e-2f));
+    outer = rj_fma(outer, u, -1.06777877e-1f);
+    outer = rj_fma(outer, u, -6.34846687e-1f);
+    outer = rj_fma(outer, u, -1.28717512e-1f);
+    outer = rj_fma(outer, u, -u);
+    outer = rj_with_sign(1.0f - rj_exp(outer), a);
+    return t > 0.927734375f ? outer : a != a ? a : inner;
+}

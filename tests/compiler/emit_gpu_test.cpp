@@ -1,0 +1,402 @@
+// The GPU emitter's text: its shape, and that every toolchain accepts it for every target without spilling. What the
+// kernels compute is compared with the interpreter by the SIMT shim's tests and on devices.
+#include "compiler/emit/gpu.h"
+
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include <cstdlib>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "base/fail.h"
+#include "compiler/compile.h"
+#include "compiler/toolchain/toolchain.h"
+#include "dsl/graph.h"
+#include "embedded/prelude.h"
+#include "embedded/prelude_cuda.h"
+#include "embedded/prelude_divide.h"
+#include "embedded/prelude_hip.h"
+#include "embedded/prelude_math.h"
+#include "embedded/prelude_trig.h"
+#include "rowjit/library.h"
+
+using namespace rowjit;
+
+namespace {
+
+using Build = std::function<void(Graph&, std::int64_t columns)>;
+
+void build_rms_norm(Graph& g, std::int64_t columns) {
+    const Value x = g.input("x", bf16, {g.rows("tokens"), columns});
+    const Value w = g.input("weight", bf16, {columns});
+    g.output("y", rms_norm(x, w));
+}
+
+void build_layer_norm(Graph& g, std::int64_t columns) {
+    const Value x = g.input("x", f16, {g.rows("tokens"), columns});
+    const Value w = g.input("weight", f16, {columns});
+    const Value b = g.input("bias", f16, {columns});
+    g.output("y", layer_norm(x, w, b));
+}
+
+void build_add_rms_norm(Graph& g, std::int64_t columns) {
+    const Axis tokens = g.rows("tokens");
+    const Value x = g.input("x", bf16, {tokens, columns});
+    const Value residual = g.input("residual", bf16, {tokens, columns});
+    const AddRmsNorm out = add_rms_norm(x, residual, g.input("weight", bf16, {columns}));
+    g.output("sum", out.sum);
+    g.output("y", out.y);
+}
+
+void build_softmax(Graph& g, std::int64_t columns) {
+    g.output("y", softmax(g.input("x", bf16, {g.rows("tokens"), columns})));
+}
+
+void build_cross_entropy(Graph& g, std::int64_t columns) {
+    const Axis tokens = g.rows("tokens");
+    const Value logits = g.input("logits", bf16, {tokens, columns});
+    const CrossEntropy out = cross_entropy(logits, g.input("target", i64, {tokens}));
+    g.output("loss", out.loss);
+    g.output("lse", out.lse);
+}
+
+void build_swiglu(Graph& g, std::int64_t columns) {
+    const Axis tokens = g.rows("tokens");
+    g.output("y", swiglu(g.input("gate", bf16, {tokens, columns}), g.input("up", bf16, {tokens, columns})));
+}
+
+void build_gelu(Graph& g, std::int64_t columns) { g.output("y", gelu(g.input("x", f32, {g.rows("tokens"), columns}))); }
+
+void build_rope(Graph& g, std::int64_t columns) {
+    const Axis batch = g.rows("batch");
+    const Axis tokens = g.rows("tokens");
+    const Axis heads = g.rows("heads", 32);
+    const Value x = g.input("x", bf16, {batch, tokens, heads, columns});
+    const Value cos = g.input("cos", bf16, {batch, tokens, columns});
+    const Value sin = g.input("sin", bf16, {batch, tokens, columns});
+    g.output("half", rope(x, cos, sin));
+    g.output("interleaved", rope(x, cos, sin, {.pairing = RopePairing::kInterleaved}));
+}
+
+// Every primitive that takes `dtype`, and every conversion from it.
+void build_all_ops(Graph& g, Dtype dtype) {
+    const Axis tokens = g.rows("tokens");
+    const Value a = g.input("a", dtype, {tokens, 64});
+    const Value b = g.input("b", dtype, {tokens, 64});
+    const Value condition = a < b || (!(a == b) && a != b);
+    for (const OpInfo& op : all_ops()) {
+        if (op.types == OpTypes::kCompare || op.types == OpTypes::kLogic) continue;
+        if (op.types == OpTypes::kFloat && !is_float(dtype)) continue;
+        std::vector<NodeId> args = {a.id()};
+        if (op.types == OpTypes::kSelect) args.insert(args.begin(), condition.id());
+        while (static_cast<int>(args.size()) < op.arity) args.push_back(b.id());
+        g.output(fmt::format("{}_out", op.name), Value(g.data(), g.data()->add_map(op.op, args)));
+    }
+    for (const Dtype to : {boolean, i32, i64, bf16, f16, f32}) {
+        if (to != dtype) g.output(fmt::format("to_{}", name(to)), cast(a, to));
+    }
+}
+
+std::vector<Kernel> kernels_of(const Build& build, std::int64_t columns, const Target& target) {
+    Graph g;
+    build(g, columns);
+    std::vector<Kernel> kernels;
+    for (const Step& step : compile(*g.data(), target).steps) kernels.push_back(step.kernel);
+    return kernels;
+}
+
+std::string body_of(const Build& build, std::int64_t columns, const std::string& target_name = "sm_90a") {
+    const Target target = find_target(target_name);
+    return emit_gpu_body(kernels_of(build, columns, target).at(0), target);
+}
+
+// One group of the graph under a schedule of the test's choice.
+Kernel kernel_with(const Build& build, std::int64_t columns, const Schedule& schedule, const Target& target) {
+    Graph g;
+    build(g, columns);
+    const Plan plan = plan_graph(*g.data(), target);
+    const Offer<Kernel> kernel = build_kernel(plan.groups.at(0), schedule, target);
+    REQUIRE_MESSAGE(kernel, kernel.reason());
+    return *kernel;
+}
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+int count(const std::string& text, const std::string& part) {
+    int found = 0;
+    for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++found;
+    return found;
+}
+
+bool available(const Target& target) {
+    const Offer<Toolchain> toolchain = find_toolchain(target);
+    if (toolchain) return true;
+    if (std::getenv("ROWJIT_TESTS_REQUIRE_TOOLCHAINS") != nullptr) {
+        FAIL_CHECK(target.name << ": a toolchain is required here: " << toolchain.reason());
+    } else {
+        MESSAGE("SKIPPED for " << target.name << ": " << toolchain.reason());
+    }
+    return false;
+}
+
+std::vector<Target> gpu_targets() {
+    std::vector<Target> targets;
+    for (const Target& target : all_targets()) {
+        if (target.is_gpu() && available(target)) targets.push_back(target);
+    }
+    return targets;
+}
+
+void check_compiles(const Kernel& kernel, const Target& target) {
+    const Artifact artifact = compile_source(emit_gpu(kernel, target), target);
+    const FunctionInfo& function = artifact.functions.at(0);
+    INFO(kernel.name, " ", print(kernel.schedule), " on ", target.name, ": ", function.registers, " registers");
+    CHECK(function.spill_bytes == 0);
+    CHECK(function.max_threads == kernel.block_threads());
+}
+
+}  // namespace
+
+TEST_CASE("a resident row issues every load before it computes, and computes twice on one load") {
+    const std::string body = body_of(build_rms_norm, 4096);
+    CHECK(count(body, "rj_load_readonly<8>(x_row + c)") == 1);
+    CHECK(body.find("rj_load_readonly<8>(x_row + c)") < body.find("rj_get(x_vec[i], l)"));
+    CHECK(count(body, "rj_get(x_vec[i], l)") == 2);
+    CHECK(contains(body, "// kept in registers"));
+}
+
+TEST_CASE("emitted text names the kernel, its schedule, its target and the graph's values") {
+    const std::string body = body_of(build_rms_norm, 4096);
+    CHECK(body.starts_with("// rj_y: row_reduction"));
+    CHECK(contains(body, "// for sm_90a; a row for each of [tokens]"));
+    CHECK(contains(body, "const float mean_square = "));
+    CHECK(contains(body, "float eps) {"));
+    CHECK(contains(body, "// rsqrt("));
+}
+
+TEST_CASE("a kernel's own text is the same for both vendors and uses no name of either") {
+    for (const auto build : {build_rms_norm, build_softmax, build_rope}) {
+        const Schedule schedule{.family = kernels_of(build, 128, find_target("sm_90a"))[0].schedule.family,
+                                .residency = Residency::kRegisters,
+                                .threads_per_row = 16,
+                                .rows_per_block = 8,
+                                .vector = 8};
+        Target cuda = find_target("sm_90a");
+        Target hip = find_target("gfx942");
+        const std::string text = emit_gpu_body(kernel_with(build, 128, schedule, cuda), cuda);
+        std::string other = emit_gpu_body(kernel_with(build, 128, schedule, hip), hip);
+        other.replace(other.find("gfx942"), 6, "sm_90a");
+        CHECK(text == other);
+        for (const char* word : {"threadIdx", "__", "asm", "amdgcn", "float4", "bfloat"}) CHECK(!contains(text, word));
+    }
+}
+
+TEST_CASE("a narrow value that is only stored is rounded by the store alone") {
+    CHECK(!contains(body_of(build_softmax, 1024), "rj_round_bf16"));
+    const std::string body = body_of(build_rms_norm, 1024);
+    CHECK(count(body, "rj_round_bf16(") == 1);  // normed; its product with the weight is rounded by the store
+    CHECK(contains(body, "rj_pack<rj_bf16>(y_lanes)"));
+}
+
+TEST_CASE("threads past the last row load a row that exists, reach every barrier and store nothing") {
+    const Schedule schedule{.family = Family::kRowReduction,
+                            .residency = Residency::kRegisters,
+                            .threads_per_row = 64,
+                            .rows_per_block = 4,
+                            .vector = 8};
+    const Target target = find_target("sm_90a");
+    const std::string body = emit_gpu_body(kernel_with(build_rms_norm, 4096, schedule, target), target);
+    CHECK(contains(body, "const long long row = live ? row_block * 4 + row_in_block : rows - 1;"));
+    CHECK(count(body, "if (live) rj_store(") == 1);
+    CHECK(count(body, "rj_store(") == 1);
+    CHECK(!contains(body, "return"));
+    CHECK(!contains(body, "continue"));
+}
+
+TEST_CASE("rows in a block meet in disjoint parts of shared scratch") {
+    const Schedule schedule{.family = Family::kRowReduction,
+                            .residency = Residency::kRegisters,
+                            .threads_per_row = 64,
+                            .rows_per_block = 4,
+                            .vector = 8};
+    const Target target = find_target("sm_90a");
+    const Kernel kernel = kernel_with(build_softmax, 1024, schedule, target);
+    const std::string body = emit_gpu_body(kernel, target);
+    const std::int64_t region = kernel.shared_bytes / kernel.scratch_regions;
+    CHECK(contains(body, fmt::format("rj_all_reduce<64>(t, row_in_block * {}, ", region / 4)));
+    CHECK(contains(body, fmt::format("rj_all_reduce<64>(t, {} + row_in_block * {}, ", region, region / 4)));
+}
+
+TEST_CASE("values kept in shared memory stay in the row's own part") {
+    const Schedule schedule{.family = Family::kRowReduction,
+                            .residency = Residency::kShared,
+                            .threads_per_row = 32,
+                            .rows_per_block = 4,
+                            .vector = 8};
+    const Target target = find_target("sm_90a");
+    const std::string body = emit_gpu_body(kernel_with(build_rms_norm, 1024, schedule, target), target);
+    CHECK(contains(body, "const int row_shared = row_in_block * 2048;"));
+    CHECK(contains(body, "rj_shared_store(row_shared + c * 2, x_vec"));
+    CHECK(contains(body, "rj_shared_load<rj_vec<rj_bf16, 8>>(row_shared + c * 2);"));
+}
+
+TEST_CASE("a row that does not fit on chip is read in groups of several loads") {
+    const std::string body = body_of(build_cross_entropy, 131072);
+    CHECK(contains(body, "rj_vec<rj_bf16, 8> logits_vec[4];"));
+    CHECK(contains(body, "first += 4"));
+}
+
+TEST_CASE("an online softmax carries one state, and its parts keep their names") {
+    const std::string body = body_of(build_cross_entropy, 131072);
+    CHECK(count(body, "rj_all_reduce<") == 1);
+    CHECK(contains(body, "rj_max_sum_exp<float> "));
+    CHECK(contains(body, ".max();"));
+    CHECK(contains(body, ".sum();"));
+}
+
+TEST_CASE("a target outside the row reads nothing and gives zero") {
+    const std::string body = body_of(build_cross_entropy, 1024);
+    CHECK(contains(body, "rj_inside(target_value, 1024) ? rj_load_one_readonly("));
+    CHECK(contains(body, "rj_clamp(target_value, 1024)) : 0.0f"));
+}
+
+TEST_CASE("rows of several axes are taken apart in 64 bits, static extents as constants") {
+    const std::string body = body_of(build_rope, 128);
+    CHECK(contains(body, "const long long heads_outer = rj_quotient(row, 32);"));
+    CHECK(contains(body, "const long long rows = batch_extent * tokens_extent * 32;"));
+    CHECK(contains(body, "long long x_stride_tokens"));
+}
+
+TEST_CASE("rotary partners are vectors: another place of the row, or the same one with its lanes swapped") {
+    const std::string body = body_of(build_rope, 128);
+    CHECK(contains(body, "% 128)"));
+    CHECK(contains(body, ", (l ^ 1))"));
+    CHECK(!contains(body, "rj_load_one"));
+}
+
+TEST_CASE("a division by a value of the row is prepared once before the loop") {
+    const std::string body = body_of(build_softmax, 1024);
+    CHECK(contains(body, "const rj_divisor row_sum_divisor = rj_divisor_of(row_sum);"));
+    CHECK(contains(body, ", row_sum_divisor);"));
+}
+
+TEST_CASE("an aliased tensor is neither restrict nor read-only") {
+    const auto build = [](Graph& g, std::int64_t columns) {
+        const Value x = g.input("x", bf16, {g.rows("tokens"), columns});
+        g.output("y", silu(x), {.alias = "x"});
+    };
+    const std::string body = body_of(build, 1024);
+    CHECK(contains(body, "const rj_bf16* x,"));
+    CHECK(contains(body, "rj_bf16* y,"));
+    CHECK(!contains(body, "_readonly"));
+}
+
+TEST_CASE("an accumulating output adds to what is there and rounds once") {
+    const auto build = [](Graph& g, std::int64_t columns) {
+        const Value x = g.input("x", bf16, {g.rows("tokens"), columns});
+        g.output("total", x * 2.0, {.accumulate = true});
+    };
+    const std::string body = body_of(build, 1024);
+    CHECK(contains(body, "total_old"));
+    CHECK(contains(body, "] = rj_get(total_old[i], l) + "));
+    CHECK(contains(body, "rj_pack<rj_bf16>(total_lanes)"));
+}
+
+TEST_CASE("a name that the emitter or the language uses is not given to a value") {
+    const auto build = [](Graph& g, std::int64_t columns) {
+        const Value x = g.input("row", f32, {g.rows("tokens"), columns});
+        g.output("c", (x + x).named("float"));
+    };
+    const std::string body = body_of(build, 64);
+    CHECK(contains(body, "const float float_ = "));
+    CHECK(!contains(body, "const float* RJ_RESTRICT row,"));
+}
+
+TEST_CASE("f64 is refused with the value's name and the remedy") {
+    Graph g;
+    const Value x = g.input("x", f64, {g.rows("tokens"), 64});
+    g.output("y", x * x);
+    const Target target = find_target("sm_90a");
+    try {
+        emit_gpu(compile(*g.data(), target).steps.at(0).kernel, target);
+        FAIL("f64 was emitted");
+    } catch (const Error& error) {
+        CHECK(error.code() == ErrorCode::kUnsupported);
+        CHECK(contains(error.what(), "'x' is f64"));
+        CHECK(contains(error.what(), "cast it to f32"));
+    }
+}
+
+TEST_CASE("each template compiles alone for every target, needing only those before it") {
+    for (const Target& target : gpu_targets()) {
+        const bool cuda = target.backend == Backend::kCuda;
+        std::string text = fmt::format("#define RJ_WARP_SIZE {}\n", target.warp_size);
+        std::vector<std::string_view> parts = {cuda ? embedded::prelude_cuda : embedded::prelude_hip};
+        if (!cuda) parts.push_back(embedded::prelude_math);
+        for (const std::string_view part : {embedded::prelude_trig, embedded::prelude_divide, embedded::prelude})
+            parts.push_back(part);
+        for (const std::string_view part : parts) {
+            text.append(part);
+            CHECK_NOTHROW(compile_source({text + "\nRJ_KERNEL(64) empty() {}\n", {"empty"}}, target));
+        }
+    }
+}
+
+TEST_CASE("every monoid reduces on every target, within a warp and across warps") {
+    const auto build = [](Graph& g, std::int64_t columns) {
+        const Value x = g.input("x", f32, {g.rows("tokens"), columns});
+        const Value n = cast(x, i32);
+        g.output("sum", sum(x));
+        g.output("greatest", max(x));
+        g.output("least", min(x));
+        g.output("count", sum(cast(n, i64)));
+        g.output("most", max(n));
+    };
+    for (const Target& target : gpu_targets()) {
+        for (const int threads : {1, 8, 32, 64, 256, 1024}) {
+            const Schedule schedule{
+                .family = Family::kRowReduction, .threads_per_row = threads, .rows_per_block = threads < 64 ? 4 : 1};
+            check_compiles(kernel_with(build, 1024, schedule, target), target);
+        }
+    }
+}
+
+TEST_CASE("every primitive and every conversion compiles on every target") {
+    for (const Target& target : gpu_targets()) {
+        for (const Dtype dtype : {f32, bf16, f16, i32, i64}) {
+            const auto build = [&](Graph& g, std::int64_t) { build_all_ops(g, dtype); };
+            const Schedule schedule{
+                .family = Family::kElementwise, .threads_per_row = 32, .rows_per_block = 2, .vector = 2};
+            check_compiles(kernel_with(build, 64, schedule, target), target);
+        }
+    }
+}
+
+TEST_CASE("the library's operations compile for every target without spilling") {
+    struct Row {
+        const char* name;
+        Build build;
+        std::vector<std::int64_t> columns;
+    };
+    const Row rows[] = {
+        {"rms_norm", build_rms_norm, {123, 4096, 131072}},
+        {"layer_norm", build_layer_norm, {64, 4096, 131072}},
+        {"add_rms_norm", build_add_rms_norm, {8192}},
+        {"softmax", build_softmax, {31, 4096, 131072}},
+        {"cross_entropy", build_cross_entropy, {1000, 32000, 128256}},
+        {"swiglu", build_swiglu, {123, 14336}},
+        {"gelu", build_gelu, {4096}},
+        {"rope", build_rope, {128}},
+    };
+    for (const Target& target : gpu_targets()) {
+        for (const Row& row : rows) {
+            for (const std::int64_t columns : row.columns) {
+                CAPTURE(row.name);
+                CAPTURE(columns);
+                for (const Kernel& kernel : kernels_of(row.build, columns, target)) check_compiles(kernel, target);
+            }
+        }
+    }
+}

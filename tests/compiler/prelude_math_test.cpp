@@ -1,0 +1,151 @@
+// The prelude's elementary functions, compiled for the host and swept over f32 against double. A GPU computes the same
+// bits: they are made of operations that IEEE 754 defines, and of nothing else.
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <string>
+
+#include "base/dtype.h"
+
+// What the vendor's half of the prelude would supply.
+#define RJ_DEVICE inline
+
+namespace {
+
+RJ_DEVICE unsigned rj_bits(float value) {
+    unsigned bits = 0;
+    std::memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+RJ_DEVICE float rj_float(unsigned bits) {
+    float value = 0;
+    std::memcpy(&value, &bits, sizeof value);
+    return value;
+}
+RJ_DEVICE float rj_fma(float a, float b, float c) { return std::fma(a, b, c); }
+RJ_DEVICE float rj_abs(float a) { return std::fabs(a); }
+RJ_DEVICE float rj_div(float a, float b) { return a / b; }
+// As bad as AMD's may be: one unit off, either way, and zero for denormals.
+RJ_DEVICE float rj_sqrt_fast(float a) {
+    if (a < 0x1p-126F) return a >= 0 ? 0 : std::sqrt(a);
+    const float root = std::sqrt(a);
+    return std::isinf(root) || rj_bits(a) % 3 == 0 ? root : rj_float(rj_bits(root) + rj_bits(a) % 3 * 2 - 3);
+}
+
+#include "templates/prelude_divide.h"
+#include "templates/prelude_math.h"
+#include "templates/prelude_trig.h"
+
+constexpr double kUlps = 2;
+constexpr std::uint64_t kStep = 4099;  // of the bit patterns: a million values, of every exponent and both signs
+
+double ulp_of(double value) {
+    const float size = std::min(std::fabs(static_cast<float>(value)), 3.4e38F);
+    return static_cast<double>(std::nextafterf(size, std::numeric_limits<float>::infinity())) - size;
+}
+
+std::string mismatch(float x, float got, double want) {
+    char text[128];
+    std::snprintf(text, sizeof text, "at %a: %a, not %a", x, got, want);
+    return text;
+}
+
+void sweep(float (*function)(float), double (*reference)(double)) {
+    for (std::uint64_t bits = 0; bits <= 0xffffffffU; bits += kStep) {
+        const float x = rj_float(static_cast<unsigned>(bits));
+        const float got = function(x);
+        const double want = reference(x);
+        if (std::isnan(want)) {
+            REQUIRE_MESSAGE(std::isnan(got), mismatch(x, got, want));
+        } else if (std::isinf(static_cast<float>(want))) {
+            REQUIRE_MESSAGE(got == static_cast<float>(want), mismatch(x, got, want));
+        } else {
+            REQUIRE_MESSAGE(std::fabs(got - want) <= kUlps * ulp_of(want), mismatch(x, got, want));
+        }
+    }
+}
+
+}  // namespace
+
+TEST_CASE("the prelude's exp is within 2 ulp") { sweep(rj_exp, std::exp); }
+TEST_CASE("the prelude's log is within 2 ulp") { sweep(rj_log, std::log); }
+TEST_CASE("the prelude's log1p is within 2 ulp") { sweep(rj_log1p, std::log1p); }
+TEST_CASE("the prelude's tanh is within 2 ulp") { sweep(rj_tanh, std::tanh); }
+TEST_CASE("the prelude's erf is within 2 ulp") { sweep(rj_erf, std::erf); }
+TEST_CASE("the prelude's sin is within 2 ulp, large arguments included") { sweep(rj_sin, std::sin); }
+TEST_CASE("the prelude's cos is within 2 ulp, large arguments included") { sweep(rj_cos, std::cos); }
+
+TEST_CASE("the prelude's sqrt is correctly rounded whatever the instruction below it does within an ulp") {
+    for (std::uint64_t bits = 0; bits <= 0xffffffffU; bits += kStep) {
+        const float x = rj_float(static_cast<unsigned>(bits));
+        const float want = std::sqrt(x);
+        REQUIRE_MESSAGE((std::isnan(want) ? std::isnan(rj_sqrt(x)) : rj_sqrt(x) == want),
+                        mismatch(x, rj_sqrt(x), want));
+    }
+}
+
+TEST_CASE("the prelude's bf16 rounding is the host's") {
+    for (std::uint64_t bits = 0; bits <= 0xffffffffU; bits += kStep) {
+        const float x = rj_float(static_cast<unsigned>(bits));
+        const unsigned want = rowjit::f32_to_bf16(x);
+        const unsigned packed = rj_pack_bf16(x, -x);
+        if (std::isnan(x)) {
+            REQUIRE(std::isnan(rj_float(packed << 16)));
+            REQUIRE(std::isnan(rj_float(packed & 0xffff0000U)));
+        } else {
+            REQUIRE_MESSAGE(packed == (want | (want ^ 0x8000U) << 16), mismatch(x, rj_float(packed << 16), x));
+        }
+    }
+}
+
+TEST_CASE("special values of the prelude's functions") {
+    const float infinity = std::numeric_limits<float>::infinity();
+    CHECK(rj_exp(-infinity) == 0);
+    CHECK(rj_exp(infinity) == infinity);
+    CHECK(rj_log(0.0F) == -infinity);
+    CHECK(rj_log(infinity) == infinity);
+    CHECK(std::isnan(rj_log(-1.0F)));
+    CHECK(rj_log1p(-1.0F) == -infinity);
+    CHECK(rj_tanh(-infinity) == -1);
+    CHECK(rj_erf(infinity) == 1);
+    CHECK(std::isnan(rj_sin(infinity)));
+    CHECK(std::signbit(rj_tanh(-0.0F)));
+    CHECK(std::signbit(rj_sin(-0.0F)));
+    CHECK(std::signbit(rj_log1p(-0.0F)));
+    CHECK(rj_cos(0.0F) == 1);
+}
+
+TEST_CASE("division by a row's divisor is IEEE division in its range, and within an ulp of it elsewhere") {
+    std::uint32_t state = 1;
+    const auto next = [&] { return rj_float(state = state * 1664525U + 1013904223U); };
+    for (int i = 0; i < 2000000; ++i) {
+        const float a = next();
+        const float b = next();
+        const float want = a / b;
+        const float got = rj_div(a, rj_divisor_of(b));
+        if (std::isnan(want)) {
+            REQUIRE(std::isnan(got));
+            continue;
+        }
+        const auto above = [](float x, double limit) { return std::fabs(static_cast<double>(x)) >= limit; };
+        const bool exact = above(a, 0x1p-100) && above(b, 0x1p-126) && above(want, 0x1p-126) && !above(a, 0x1p119) &&
+                           !above(b, 0x1p119) && !above(want, 0x1p119);
+        const std::int64_t apart = std::int64_t{rj_bits(got)} - std::int64_t{rj_bits(want)};
+        REQUIRE_MESSAGE(std::abs(apart) <= (exact ? 0 : 1), a << " / " << b << " = " << want << ", not " << got);
+    }
+}
+
+TEST_CASE("division by a row's divisor of zero, infinity or NaN gives what IEEE division does") {
+    const float infinity = std::numeric_limits<float>::infinity();
+    const float values[] = {0.0F, -0.0F, 1.0F, -3.0F, 1e-40F, 3e38F, infinity, -infinity, std::nanf("")};
+    for (const float a : values) {
+        for (const float b : {0.0F, -0.0F, infinity, -infinity, std::nanf("")}) {
+            const float want = a / b;
+            const float got = rj_div(a, rj_divisor_of(b));
+            CHECK((std::isnan(want) ? std::isnan(got) : rj_bits(got) == rj_bits(want)));
+        }
+    }
+}
