@@ -1,0 +1,74 @@
+// `rowjit ops`: the operations by name, from the registry.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "dsl/library/registry.h"
+#include "tools/commands.h"
+#include "tools/report.h"
+
+namespace rowjit {
+namespace {
+
+nlohmann::json to_json(const CompositeInfo& op) {
+    nlohmann::json json = {{"name", op.name},
+                           {"summary", op.summary},
+                           {"formula", op.formula},
+                           {"columns", op.columns},
+                           {"results", op.results}};
+    json["operands"] = nlohmann::json::array();
+    for (const OperandInfo& operand : op.operands) {
+        json["operands"].push_back({{"name", operand.name},
+                                    {"shape", operand.shape},
+                                    {"dtype", operand.dtype},
+                                    {"required", operand.required}});
+    }
+    json["options"] = nlohmann::json::array();
+    for (const OptionInfo& option : op.options) {
+        json["options"].push_back({{"name", option.name},
+                                   {"default", option.default_value},
+                                   {"choices", option.choices},
+                                   {"meaning", option.meaning}});
+    }
+    return json;
+}
+
+void print_one(const CompositeInfo& op) {
+    fmt::print("{}: {}\n  {}\n  columns: {}\n", op.name, op.summary, op.formula, op.columns);
+    Table operands({"operand", "shape", "dtype", ""});
+    for (const OperandInfo& operand : op.operands) {
+        operands.add({std::string(operand.name), std::string(operand.shape), std::string(operand.dtype),
+                      operand.required ? "" : "optional"});
+    }
+    fmt::print("\n{}  results: {}\n", operands.text(), fmt::join(op.results, ", "));
+    if (op.options.empty()) return;
+    Table options({"option", "default", "choices", "meaning"});
+    for (const OptionInfo& option : op.options) {
+        options.add({std::string(option.name), std::string(option.default_value), std::string(option.choices),
+                     std::string(option.meaning)});
+    }
+    fmt::print("\n{}", options.text());
+}
+
+}  // namespace
+
+int ops_command(const CommonOptions& common, const std::string& op) {
+    if (!op.empty()) {
+        const CompositeInfo& found = find_composite(op);
+        if (common.json) {
+            fmt::print("{}\n", to_json(found).dump(2));
+        } else {
+            print_one(found);
+        }
+        return kExitOk;
+    }
+    nlohmann::json document = nlohmann::json::array();
+    Table table({"op", "what it is"});
+    for (const CompositeInfo& row : composites()) {
+        document.push_back(to_json(row));
+        table.add({std::string(row.name), std::string(row.summary)});
+    }
+    fmt::print("{}", common.json ? document.dump(2) + "\n" : table.text());
+    return kExitOk;
+}
+
+}  // namespace rowjit

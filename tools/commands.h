@@ -1,0 +1,63 @@
+// The commands of `rowjit`. Each takes its options parsed, prints its result, and returns an exit code.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tools/job.h"
+
+namespace rowjit {
+
+// Documented in docs/command-line.md; scripts depend on them.
+enum ExitCode : int {
+    kExitOk = 0,
+    kExitFindings = 1,     // verify found a result outside the bar, cache verify a damaged entry
+    kExitUsage = 2,        // unknown option, op or dtype; a file that does not parse; a graph that does not fit
+    kExitMiss = 3,         // a strict look-up found nothing
+    kExitPartial = 4,      // some jobs failed, the others are done
+    kExitEnvironment = 5,  // a device, driver or toolchain is absent
+    kExitTimeout = 6,
+    kExitIo = 7,
+    kExitInternal = 70,
+    kExitInterrupted = 130,
+};
+
+struct CommonOptions {
+    bool json = false;
+    std::string device;                // "" is the best one
+    std::vector<std::string> targets;  // compile, explain
+    std::string cache_directory;
+    JobOptions jobs;
+};
+
+struct TuneCommand {
+    bool force = false;
+    int max_candidates = 32;
+};
+
+struct CompileCommand {
+    std::string output;             // a directory; "" compiles into the cache only
+    std::vector<std::string> emit;  // code-object, source, json
+};
+
+struct VerifyCommand {
+    bool all_schedules = false;
+    std::uint64_t seed = 1;
+};
+
+struct CacheCommand {
+    std::string action;  // stats, ls, show, verify, gc, clear
+    std::string digest;  // show
+};
+
+int tune_command(const CommonOptions& common, const TuneCommand& command);
+int bench_command(const CommonOptions& common);
+int compile_command(const CommonOptions& common, const CompileCommand& command);
+int verify_command(const CommonOptions& common, const VerifyCommand& command);
+int explain_command(const CommonOptions& common);
+int ops_command(const CommonOptions& common, const std::string& op);
+int cache_command(const CommonOptions& common, const CacheCommand& command);
+int doctor_command(const CommonOptions& common);
+
+}  // namespace rowjit

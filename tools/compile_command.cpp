@@ -1,0 +1,154 @@
+// `rowjit compile`: kernels for targets that need not be on this machine, into the cache and, when asked, into files
+// with everything that launching them elsewhere takes.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+
+#include "base/fail.h"
+#include "tools/commands.h"
+#include "tools/engine_options.h"
+#include "tools/launch_description.h"
+#include "tools/report.h"
+#include "tools/version.h"
+
+namespace rowjit {
+namespace {
+
+struct Compiled {
+    const Job* job;
+    std::string target;
+    std::string kernel;
+    std::string schedule;
+    FunctionInfo resources;
+    double compile_ms = 0;
+    bool from_cache = false;
+    std::string failure;
+};
+
+bool wants(const CompileCommand& command, std::string_view what) {
+    return command.emit.empty() || std::find(command.emit.begin(), command.emit.end(), what) != command.emit.end();
+}
+
+// A file appears whole or not at all: written beside its place, then renamed.
+void write_file(const std::filesystem::path& path, const std::string& bytes) {
+    const std::filesystem::path temporary = path.string() + ".partial";
+    std::ofstream file(temporary, std::ios::binary | std::ios::trunc);
+    file << bytes;
+    file.close();
+    std::error_code error;
+    if (file) std::filesystem::rename(temporary, path, error);
+    if (!file || error) {
+        const std::string why = error ? error.message() : std::strerror(errno);
+        std::filesystem::remove(temporary, error);
+        fail(ErrorCode::kIo, "'{}' cannot be written: {}; free space or choose another --output", path.string(), why);
+    }
+}
+
+std::string extension(const Artifact& artifact) {
+    if (artifact.format == "cubin") return ".cubin";
+    return artifact.format == "object" ? ".o" : ".hsaco";
+}
+
+std::string source_extension(const Target& target) {
+    if (!target.is_gpu()) return ".ll";
+    return target.backend == Backend::kCuda ? ".cu" : ".hip";
+}
+
+std::string file_stem(const Job& job, const Target& target, const Kernel& kernel) {
+    std::string stem = fmt::format("{}.{}.{}", job.name, kernel.name, target.name);
+    for (char& c : stem) {
+        const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
+                           c == '_' || c == '-';
+        if (!plain) c = '_';
+    }
+    return stem;
+}
+
+void write_outputs(const CompileCommand& command, const Job& job, const Step& step, const Target& target,
+                   const Program& program, const Artifact& artifact) {
+    const std::filesystem::path stem = std::filesystem::path(command.output) / file_stem(job, target, step.kernel);
+    if (wants(command, "code-object")) write_file(stem.string() + extension(artifact), artifact.binary);
+    if (wants(command, "source")) {
+        const std::string text =
+            target.is_gpu() ? full_source(step.kernel, target) : readable_source(step.kernel, target);
+        write_file(stem.string() + source_extension(target), text);
+    }
+    if (wants(command, "json")) {
+        write_file(stem.string() + ".json", launch_description(program, step, target, artifact).dump(2) + "\n");
+    }
+}
+
+void compile_job(const Job& job, const Target& target, const CompileCommand& command, KernelCache& cache,
+                 std::vector<Compiled>* results) {
+    try {
+        const Program program = compile(*job.graph.data(), target);
+        std::vector<const Kernel*> kernels;
+        for (const Step& step : program.steps) kernels.push_back(&step.kernel);
+        const std::vector<BuiltKernel> built = build_all(kernels, target, cache);
+        for (std::size_t i = 0; i < built.size(); ++i) {
+            const Artifact& artifact = *built[i].artifact;
+            results->push_back({&job, target.name, kernels[i]->name, print(kernels[i]->schedule),
+                                artifact.functions.front(), artifact.compile_ms, built[i].from_cache, ""});
+            if (!command.output.empty()) write_outputs(command, job, program.steps[i], target, program, artifact);
+        }
+    } catch (const Error& error) {
+        if (error.code() == ErrorCode::kIo) throw;
+        results->push_back({&job, target.name, "", "", {}, 0, false, error.what()});
+    }
+}
+
+nlohmann::json to_json(const Compiled& c) {
+    if (!c.failure.empty()) return {{"job", c.job->name}, {"target", c.target}, {"failure", c.failure}};
+    return {{"job", c.job->name},
+            {"target", c.target},
+            {"kernel", c.kernel},
+            {"schedule", c.schedule},
+            {"registers", c.resources.registers},
+            {"spill_bytes", c.resources.spill_bytes},
+            {"shared_bytes", c.resources.shared_bytes},
+            {"compile_ms", c.compile_ms},
+            {"from_cache", c.from_cache}};
+}
+
+}  // namespace
+
+int compile_command(const CommonOptions& common, const CompileCommand& command) {
+    const std::vector<Target> targets = chosen_targets(common);
+    const std::vector<Job> jobs = make_jobs(common.jobs);
+    if (!command.output.empty()) {
+        std::error_code error;
+        std::filesystem::create_directories(command.output, error);
+        if (error) fail(ErrorCode::kIo, "--output '{}' cannot be made: {}", command.output, error.message());
+    }
+    const std::string root = cache_root(common);
+    KernelCache cache(root.empty() ? nullptr : std::make_shared<KernelStore>(root));
+    std::vector<Compiled> results;
+    for (const Target& target : targets) {
+        for (const Job& job : jobs) compile_job(job, target, command, cache, &results);
+    }
+    int failed = 0;
+    Table table({"job", "target", "kernel", "registers", "spills", "ms", "from", "schedule"});
+    nlohmann::json document = {{"rowjit", kVersion}, {"records", nlohmann::json::array()}};
+    for (const Compiled& c : results) {
+        failed += c.failure.empty() ? 0 : 1;
+        document["records"].push_back(to_json(c));
+        if (c.failure.empty()) {
+            table.add({c.job->name, c.target, c.kernel, std::to_string(c.resources.registers),
+                       std::to_string(c.resources.spill_bytes), fmt::format("{:.0f}", c.compile_ms),
+                       c.from_cache ? "cache" : "compiler", c.schedule});
+        } else {
+            fmt::print(stderr, "rowjit: {} for {}: {}\n", c.job->name, c.target, c.failure);
+        }
+    }
+    document["summary"] = {
+        {"compiled", cache.statistics().compiled}, {"from_cache", cache.statistics().disk_hits}, {"failed", failed}};
+    fmt::print("{}", common.json ? document.dump(2) + "\n" : table.text());
+    if (failed == 0) return kExitOk;
+    return failed == std::ssize(results) ? kExitEnvironment : kExitPartial;
+}
+
+}  // namespace rowjit

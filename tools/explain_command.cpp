@@ -1,0 +1,115 @@
+// `rowjit explain`: why the kernels are what they are — the plan, what each group must move, which schedules were
+// offered and which declined, the chosen loops and the source made of them.
+#include <fmt/format.h>
+
+#include "compiler/schedule/lower.h"
+#include "runtime/device.h"
+#include "runtime/tuning.h"
+#include "tools/commands.h"
+#include "tools/engine_options.h"
+#include "tools/launch_description.h"
+#include "tools/report.h"
+#include "tools/version.h"
+
+namespace rowjit {
+namespace {
+
+constexpr std::int64_t kExplainedRows = 8192;
+
+struct OfferedSchedule {
+    std::string text;
+    std::string declined;  // "" when it lowers
+};
+
+struct GroupReport {
+    const Group* group;
+    double bytes = 0;
+    double predicted_us = 0;
+    std::vector<std::pair<std::string, std::string>> families;  // name, why it offers nothing ("" when it does)
+    std::vector<OfferedSchedule> schedules;
+};
+
+GroupReport report_on(const Group& group, const Target& target) {
+    GroupReport report{&group, group_bytes(*group.graph, kExplainedRows),
+                       predicted_us(*group.graph, target, kExplainedRows)};
+    for (const FamilyOffer& offer : offers(group, target)) {
+        report.families.emplace_back(name(offer.family), offer.declined);
+        for (const Schedule& schedule : offer.schedules) {
+            const auto lowered = build_kernel(group, schedule, target);
+            report.schedules.push_back({print(schedule), lowered ? "" : lowered.reason()});
+        }
+    }
+    return report;
+}
+
+nlohmann::json to_json(const GroupReport& report, const Step& step, const Target& target) {
+    nlohmann::json json = {{"kernel", report.group->name},
+                           {"graph", Graph(std::const_pointer_cast<GraphData>(report.group->graph)).print()},
+                           {"rows", kExplainedRows},
+                           {"bytes", report.bytes},
+                           {"predicted_us", report.predicted_us},
+                           {"schedule", print(step.kernel.schedule)},
+                           {"loops", print(step.kernel)},
+                           {"source", readable_source(step.kernel, target)}};
+    json["offers"] = nlohmann::json::array();
+    for (const OfferedSchedule& schedule : report.schedules) {
+        json["offers"].push_back({{"schedule", schedule.text}, {"declined", schedule.declined}});
+    }
+    json["families"] = nlohmann::json::array();
+    for (const auto& [family, why] : report.families)
+        json["families"].push_back({{"family", family}, {"declined", why}});
+    return json;
+}
+
+void print_text(const GroupReport& report, const Step& step, const Target& target) {
+    fmt::print("kernel {}: {:.3f} MB for {} rows, {:.1f} us predicted\n\n", report.group->name, report.bytes / 1e6,
+               kExplainedRows, report.predicted_us);
+    fmt::print("{}\n", Graph(std::const_pointer_cast<GraphData>(report.group->graph)).print());
+    for (const auto& [family, why] : report.families) {
+        if (!why.empty()) fmt::print("  {} declined: {}\n", family, why);
+    }
+    for (const OfferedSchedule& schedule : report.schedules) {
+        const bool chosen = schedule.text == print(step.kernel.schedule);
+        fmt::print("  {} {}{}\n", chosen ? "*" : " ", schedule.text,
+                   schedule.declined.empty() ? "" : " declined: " + schedule.declined);
+    }
+    fmt::print("\n{}\n{}\n", print(step.kernel), readable_source(step.kernel, target));
+}
+
+}  // namespace
+
+int explain_command(const CommonOptions& common) {
+    const std::vector<Job> jobs = make_jobs(common.jobs);
+    const std::string root = cache_root(common);
+    const TuningDb tuning(root);
+    nlohmann::json document = {{"rowjit", kVersion}, {"records", nlohmann::json::array()}};
+    for (const Target& target : chosen_targets(common)) {
+        for (const Job& job : jobs) {
+            const GraphData& graph = *job.graph.data();
+            const Program program = compile(graph, target, tuned_choice(tuning, target));
+            nlohmann::json record = {{"job", job.name},
+                                     {"target", target.name},
+                                     {"notes", program.notes},
+                                     {"kernels", nlohmann::json::array()}};
+            if (!common.json) {
+                fmt::print("{} for {}: {} kernel{}\n", job.name, target.name, program.steps.size(),
+                           program.steps.size() == 1 ? "" : "s");
+                for (const std::string& note : program.notes) fmt::print("  {}\n", note);
+                fmt::print("\n");
+            }
+            for (const Step& step : program.steps) {
+                const GroupReport report = report_on(step.group, target);
+                if (common.json) {
+                    record["kernels"].push_back(to_json(report, step, target));
+                } else {
+                    print_text(report, step, target);
+                }
+            }
+            document["records"].push_back(std::move(record));
+        }
+    }
+    if (common.json) fmt::print("{}\n", document.dump(2));
+    return kExitOk;
+}
+
+}  // namespace rowjit

@@ -1,0 +1,103 @@
+#include "tools/job.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <fstream>
+#include <sstream>
+
+#include "base/fail.h"
+#include "dsl/library/registry.h"
+#include "dsl/traffic.h"
+#include "tools/model_suite.h"
+
+namespace rowjit {
+namespace {
+
+std::string read_text(const std::string& path, std::string_view what) {
+    std::ifstream file(path, std::ios::binary);
+    std::ostringstream text;
+    text << file.rdbuf();
+    if (!file) fail(ErrorCode::kIo, "{} '{}' cannot be read; check the path and its permissions", what, path);
+    return text.str();
+}
+
+OptionMap parse_options(const std::vector<std::string>& words) {
+    OptionMap options;
+    for (const std::string& word : words) {
+        const std::size_t equals = word.find('=');
+        if (equals == std::string::npos || equals == 0) {
+            fail(ErrorCode::kInvalidArgument, "option '{}' is not of the form name=value", word);
+        }
+        options[word.substr(0, equals)] = word.substr(equals + 1);
+    }
+    return options;
+}
+
+void add_model(const std::string& path, std::vector<Job>* jobs) {
+    for (const SuiteEntry& entry : model_suite(read_text(path, "model configuration"), path)) {
+        jobs->push_back({entry.name, entry.op, std::string(name(entry.request.dtype)),
+                         make_graph(entry.op, entry.request), entry.count_per_step});
+    }
+}
+
+void add_op(const JobOptions& options, std::vector<Job>* jobs) {
+    const OptionMap values = parse_options(options.options);
+    for (const std::int64_t columns : options.columns) {
+        for (const std::string& dtype : options.dtypes) {
+            const OpRequest request{columns, parse_dtype(dtype), values};
+            jobs->push_back({fmt::format("{} {} {}", options.op, columns, dtype), options.op, dtype,
+                             make_graph(options.op, request), 1});
+        }
+    }
+}
+
+std::string widest_dtype(const Graph& graph) {
+    const GraphData& data = *graph.data();
+    for (const OutputInfo& output : data.outputs()) return std::string(name(data.node(output.node).dtype));
+    return "";
+}
+
+}  // namespace
+
+std::vector<Job> make_jobs(const JobOptions& options) {
+    std::vector<Job> jobs;
+    if (!options.model.empty()) add_model(options.model, &jobs);
+    if (!options.graph.empty()) {
+        Graph graph = Graph::parse(read_text(options.graph, "graph"), options.graph);
+        jobs.push_back({options.graph, "graph", widest_dtype(graph), std::move(graph), 1});
+    }
+    if (!options.op.empty()) add_op(options, &jobs);
+    if (jobs.empty()) fail(ErrorCode::kInvalidArgument, "nothing to do: give --model, --graph or --op");
+    return jobs;
+}
+
+RowExtents bounded_rows(const GraphData& graph, std::int64_t tokens, std::int64_t max_bytes) {
+    const auto all = [&](std::int64_t extent) {
+        RowExtents rows;
+        for (const AxisInfo& axis : graph.axes()) {
+            if (axis.is_row && axis.extent == kRuntimeExtent) rows[axis.name] = extent;
+        }
+        return rows;
+    };
+    std::int64_t extent = tokens;
+    while (extent > 1 && least_bytes(graph, all(extent)) > max_bytes) extent = (extent + 1) / 2;
+    return all(extent);
+}
+
+std::string shape_text(const GraphData& graph, const RowExtents& rows) {
+    std::vector<std::int64_t> widest;
+    const auto consider = [&](const Node& node) {
+        std::vector<std::int64_t> extents;
+        for (const AxisId axis : node.axes) extents.push_back(extent_of(graph, axis, rows));
+        if (element_count(extents) > element_count(widest) || widest.empty()) widest = extents;
+    };
+    for (NodeId id = 0; id < graph.size(); ++id) {
+        if (graph.node(id).kind == NodeKind::kInput) consider(graph.node(id));
+    }
+    for (const OutputInfo& output : graph.outputs()) consider(graph.node(output.node));
+    return fmt::format("{}", fmt::join(widest, "x"));
+}
+
+}  // namespace rowjit

@@ -1,0 +1,45 @@
+// What a command works on: graphs, from a model's configuration, a .rj file or a named operation, each with the row
+// counts that the bounds on the work allow.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "dsl/tensor.h"
+#include "rowjit/graph.h"
+
+namespace rowjit {
+
+// Where the graphs come from and how large they may be, as the command line gives it.
+struct JobOptions {
+    std::string model;  // a Hugging Face config.json
+    std::string graph;  // a .rj file
+    std::string op;     // a name of `rowjit ops`
+    std::vector<std::int64_t> columns = {4096};
+    std::vector<std::string> dtypes = {"bf16"};
+    std::vector<std::string> options;  // name=value, of the op
+    std::int64_t tokens = 0;           // rows; 0: the device's default
+    std::int64_t max_bytes = 0;        // moved by one launch; 0: the device's default
+};
+
+struct Job {
+    std::string name;  // unique among the jobs of a command
+    std::string op;
+    std::string dtype;
+    Graph graph;
+    int per_step = 1;  // launches of it in one training step's forward, for a model
+};
+
+// Throws Error: kParse for a file that cannot be read, kUnsupported for an architecture that is not known, and what the
+// registry throws for an op. At least one of model, graph and op must be given.
+std::vector<Job> make_jobs(const JobOptions& options);
+
+// Row extents for a launch of `graph`: every run-time row axis at `tokens`, fewer where the launch would move more than
+// `max_bytes`.
+RowExtents bounded_rows(const GraphData& graph, std::int64_t tokens, std::int64_t max_bytes);
+
+// "8192x4096": the extents of the widest input or output.
+std::string shape_text(const GraphData& graph, const RowExtents& rows);
+
+}  // namespace rowjit

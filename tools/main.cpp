@@ -1,0 +1,151 @@
+// The `rowjit` command: options in, exit code out. What each command does is in a file of its own.
+#include <fmt/format.h>
+
+#include <unistd.h>
+#include <CLI/CLI.hpp>
+#include <csignal>
+#include <cstdio>
+
+#include "base/check.h"
+#include "base/environment.h"
+#include "rowjit/error.h"
+#include "tools/commands.h"
+#include "tools/version.h"
+
+namespace rowjit {
+namespace {
+
+int exit_code(ErrorCode code) {
+    switch (code) {
+        case ErrorCode::kInvalidGraph:
+        case ErrorCode::kInvalidArgument:
+        case ErrorCode::kParse:
+        case ErrorCode::kUnsupported: return kExitUsage;
+        case ErrorCode::kMiss: return kExitMiss;
+        case ErrorCode::kEnvironment:
+        case ErrorCode::kLaunch: return kExitEnvironment;
+        case ErrorCode::kTimeout: return kExitTimeout;
+        case ErrorCode::kIo: return kExitIo;
+        case ErrorCode::kCompile: return kExitInternal;  // a toolchain refused what we emitted
+    }
+    return kExitInternal;
+}
+
+// Tuning stores each kernel's result as soon as it has it, so there is nothing to save here.
+extern "C" void on_interrupt(int /*signal*/) {
+    constexpr char kMessage[] = "\nrowjit: interrupted; what was tuned and compiled is kept\n";
+    [[maybe_unused]] const auto written = write(STDERR_FILENO, kMessage, sizeof kMessage - 1);
+    _exit(kExitInterrupted);
+}
+
+void add_job_options(CLI::App* command, CommonOptions* common) {
+    JobOptions& jobs = common->jobs;
+    command->add_option("--model", jobs.model, "A Hugging Face config.json: every kernel that model needs")
+        ->type_name("FILE");
+    command->add_option("--graph", jobs.graph, "A graph in text form (docs/text-form.md)")->type_name("FILE.rj");
+    command->add_option("--op", jobs.op, "An operation of `rowjit ops`")->type_name("NAME");
+    command->add_option("--columns", jobs.columns, "Row widths, with --op")->delimiter(',')->capture_default_str();
+    command->add_option("--dtype", jobs.dtypes, "bf16, f16, f32, f64, with --op")
+        ->delimiter(',')
+        ->capture_default_str();
+    command->add_option("--option", jobs.options, "An option of the op, as name=value; may be repeated")
+        ->type_name("NAME=VALUE");
+    command->add_option("--tokens", jobs.tokens, "Rows of a launch [2048 on the CPU, 16384 on a GPU]")
+        ->check(CLI::PositiveNumber);
+    command
+        ->add_option("--max-bytes", jobs.max_bytes,
+                     "Bytes a launch may move; fewer rows are used beyond [128 MiB, 2 GiB]")
+        ->check(CLI::PositiveNumber);
+}
+
+int run(int argc, char** argv) {
+    CommonOptions common;
+    TuneCommand tune;
+    CompileCommand compile;
+    VerifyCommand verify;
+    CacheCommand cache;
+    std::string op;
+    int result = kExitOk;
+
+    CLI::App app{"rowjit: a compiler and runtime for LLM row kernels", "rowjit"};
+    app.set_version_flag("--version", std::string("rowjit ") + kVersion);
+    app.require_subcommand(1);
+    app.fallthrough();
+    app.add_flag("--json", common.json, "One JSON document on standard output");
+    app.add_option("--device", common.device, "cpu, cuda:N or hip:N [the best there is]");
+    app.add_option("--cache-dir", common.cache_directory,
+                   "Compiled kernels and tuning; off keeps nothing [ROWJIT_CACHE_DIR]");
+    app.footer(
+        "Exit codes: 0 ok, 1 findings, 2 usage, 3 miss, 4 partial, 5 environment, 6 timeout, 7 input/output, 70 "
+        "internal, 130 interrupted.");
+
+    CLI::App* c = app.add_subcommand("tune", "Find the fastest schedule of every kernel on this device, and keep it");
+    add_job_options(c, &common);
+    c->add_flag("--force", tune.force, "Measure again what is already tuned");
+    c->add_option("--max-candidates", tune.max_candidates, "Schedules to try for a kernel")
+        ->check(CLI::PositiveNumber)
+        ->capture_default_str();
+    c->callback([&] { result = tune_command(common, tune); });
+
+    c = app.add_subcommand("compile", "Compile kernels for targets that need not be here");
+    add_job_options(c, &common);
+    c->add_option("--target", common.targets, "sm_80, sm_90a, gfx942, x86-64-v3, native, …")->delimiter(',');
+    c->add_option("--output", compile.output, "Write files to this directory as well as to the cache")
+        ->type_name("DIR");
+    c->add_option("--emit", compile.emit, "What to write: code-object, source, json")
+        ->delimiter(',')
+        ->check(CLI::IsMember({"code-object", "source", "json"}));
+    c->callback([&] { result = compile_command(common, compile); });
+
+    c = app.add_subcommand("bench", "Time kernels beside a copy of the same bytes");
+    add_job_options(c, &common);
+    c->callback([&] { result = bench_command(common); });
+
+    c = app.add_subcommand("verify", "Compare kernels with the oracle");
+    add_job_options(c, &common);
+    c->add_flag("--all-schedules", verify.all_schedules, "Every legal schedule, not only the chosen one");
+    c->add_option("--seed", verify.seed, "Of the random inputs")->capture_default_str();
+    c->callback([&] { result = verify_command(common, verify); });
+
+    c = app.add_subcommand("explain", "Show the plan, the schedules that declined and why, and the emitted source");
+    add_job_options(c, &common);
+    c->add_option("--target", common.targets, "The target to explain for [the device's]")->delimiter(',');
+    c->callback([&] { result = explain_command(common); });
+
+    c = app.add_subcommand("ops", "List the operations, or one with its options");
+    c->add_option("name", op, "An operation");
+    c->callback([&] { result = ops_command(common, op); });
+
+    c = app.add_subcommand("cache", "Look at and tidy the cache directory");
+    c->add_option("action", cache.action, "stats, ls, show, verify, gc or clear")
+        ->required()
+        ->check(CLI::IsMember({"stats", "ls", "show", "verify", "gc", "clear"}));
+    c->add_option("digest", cache.digest, "The first digits of a digest, for show");
+    c->callback([&] { result = cache_command(common, cache); });
+
+    c = app.add_subcommand("doctor", "Say what was found on this machine, what is missing and how to mend it");
+    c->callback([&] { result = doctor_command(common); });
+
+    try {
+        app.parse(argc, argv);
+    } catch (const CLI::ParseError& error) {
+        return app.exit(error) == 0 ? kExitOk : kExitUsage;
+    }
+    return result;
+}
+
+}  // namespace
+}  // namespace rowjit
+
+int main(int argc, char** argv) {
+    std::signal(SIGINT, rowjit::on_interrupt);
+    try {
+        return rowjit::run(argc, argv);
+    } catch (const rowjit::Error& error) {
+        fmt::print(stderr, "rowjit: {}\n", error.what());
+        return rowjit::exit_code(error.code());
+    } catch (const std::exception& error) {
+        fmt::print(stderr, "rowjit: {}\n", error.what());
+        return rowjit::kExitInternal;
+    }
+}

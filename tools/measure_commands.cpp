@@ -1,0 +1,167 @@
+// `rowjit tune` and `rowjit bench`: each job checked against the oracle, timed beside a copy of the same bytes,
+// reported as a record.
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cstdio>
+
+#include "dsl/random_inputs.h"
+#include "runtime/device.h"
+#include "runtime/tuner.h"
+#include "tools/commands.h"
+#include "tools/engine_options.h"
+#include "tools/report.h"
+#include "tools/version.h"
+
+namespace rowjit {
+namespace {
+
+constexpr std::int64_t kCheckedRows = 3;
+
+// What is said of one job.
+struct Record {
+    std::string kernel;
+    std::string op;
+    std::string shape;
+    std::string dtype;
+    std::string schedule;
+    double ms = 0;
+    double copy_ms = 0;
+    double share_of_copy = 0;
+    std::int64_t bytes = 0;
+    int kernels = 0;
+    int per_step = 1;
+    double error = 0;
+    double eager_error = 0;
+    bool within_bar = true;
+    std::string failure;  // "" when the job succeeded
+};
+
+nlohmann::json to_json(const Record& record, const std::string& target) {
+    nlohmann::json json = {{"kernel", record.kernel},    {"op", record.op},
+                           {"shape", record.shape},      {"dtype", record.dtype},
+                           {"target", target},           {"schedule", record.schedule},
+                           {"launches", record.kernels}, {"per_step", record.per_step}};
+    if (!record.failure.empty()) {
+        json["failure"] = record.failure;
+        return json;
+    }
+    json["ms"] = json_number(record.ms);
+    json["copy_ms"] = json_number(record.copy_ms);
+    json["bytes"] = record.bytes;
+    json["percent_of_copy"] = json_number(100 * record.share_of_copy);
+    json["error"] = json_number(record.error);
+    json["eager_error"] = json_number(record.eager_error);
+    json["within_bar"] = record.within_bar;
+    return json;
+}
+
+// The worst output of the executable on a few rows.
+void check(Engine& engine, const Executable& executable, const GraphData& graph, Record* record) {
+    RowExtents rows;
+    for (const AxisInfo& axis : graph.axes()) {
+        if (axis.is_row && axis.extent == kRuntimeExtent) rows[axis.name] = kCheckedRows;
+    }
+    const Bindings bindings = random_inputs(graph, rows, {.seed = 1});
+    for (const Verification& output : verify(engine.device(), executable, graph, bindings)) {
+        record->within_bar = record->within_bar && output.report.within_bar;
+        record->error = std::max(record->error, output.report.max_error);
+        record->eager_error = std::max(record->eager_error, output.report.eager_max_error);
+    }
+}
+
+Record measure_job(Engine& engine, const Job& job, const RowExtents& rows) {
+    const GraphData& graph = *job.graph.data();
+    Record record{job.name, job.op, shape_text(graph, rows), job.dtype};
+    record.per_step = job.per_step;
+    const Program program = compile(graph, engine.impl().target(), engine.impl().choice());
+    for (const Step& step : program.steps)
+        record.schedule += (record.schedule.empty() ? "" : "; ") + print(step.kernel.schedule);
+    record.kernels = static_cast<int>(program.steps.size());
+    const Executable executable = engine.compile(job.graph);
+    check(engine, executable, graph, &record);
+    const Measurement measured = measure(engine.device(), {executable}, graph, rows);
+    record.ms = measured.candidates[0].median_ms;
+    record.copy_ms = measured.copy.median_ms;
+    record.share_of_copy = share_of_copy(measured, 0);
+    record.bytes = measured.least_bytes;
+    return record;
+}
+
+std::string outcome(const Record& record) {
+    if (!record.failure.empty()) return "failed: " + record.failure;
+    return fmt::format("{:.4f} ms, {:.0f} % of copy", record.ms, 100 * record.share_of_copy);
+}
+
+void print_table(const std::vector<Record>& records) {
+    Table table({"kernel", "shape", "dtype", "ms", "% of copy", "error", "eager", "schedule"});
+    for (const Record& r : records) {
+        if (!r.failure.empty()) {
+            table.add({r.kernel, r.shape, r.dtype, "", "", "", "", "failed: " + r.failure});
+            continue;
+        }
+        table.add({r.kernel, r.shape, r.dtype, fmt::format("{:.4f}", r.ms),
+                   fmt::format("{:.1f}", 100 * r.share_of_copy),
+                   fmt::format("{:.2f}{}", r.error, r.within_bar ? "" : " OUTSIDE"),
+                   fmt::format("{:.2f}", r.eager_error), r.schedule});
+    }
+    fmt::print("{}", table.text());
+}
+
+int run_jobs(const CommonOptions& common, const TuneCommand* tuning) {
+    const auto started = std::chrono::steady_clock::now();
+    Engine engine = make_engine(common);
+    const WorkBounds bounds = work_bounds(common, engine.device());
+    const std::vector<Job> jobs = make_jobs(common.jobs);
+    std::vector<Record> records;
+    int failed = 0;
+    bool findings = false;
+    {
+        Progress progress(jobs.size());
+        for (const Job& job : jobs) {
+            progress.start(job.name);
+            const RowExtents rows = bounded_rows(*job.graph.data(), bounds.tokens, bounds.max_bytes);
+            try {
+                if (tuning != nullptr) {
+                    const TuneOptions options{.max_candidates = tuning->max_candidates, .force = tuning->force};
+                    tune(engine, *job.graph.data(), rows, options,
+                         [&](const std::string& kernel, int done, int total) { progress.step(kernel, done, total); });
+                }
+                records.push_back(measure_job(engine, job, rows));
+                findings = findings || !records.back().within_bar;
+            } catch (const Error& error) {
+                Record record{job.name, job.op, shape_text(*job.graph.data(), rows), job.dtype};
+                record.failure = error.what();
+                records.push_back(std::move(record));
+                ++failed;
+            }
+            progress.finish(outcome(records.back()));
+        }
+    }
+    const EngineStatistics statistics = engine.statistics();
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
+    if (common.json) {
+        nlohmann::json document = {
+            {"rowjit", kVersion}, {"device", engine.device().description()}, {"records", nlohmann::json::array()}};
+        for (const Record& record : records) document["records"].push_back(to_json(record, engine.device().target()));
+        document["summary"] = {{"compiled", statistics.compiled},
+                               {"from_cache", statistics.disk_hits + statistics.memory_hits},
+                               {"failed", failed},
+                               {"compile_ms", statistics.compile_ms},
+                               {"seconds", seconds}};
+        fmt::print("{}\n", document.dump(2));
+    } else {
+        print_table(records);
+        fmt::print("{}: {} compiled, {} from cache, {} failed, {:.1f} s\n", engine.device().description(),
+                   statistics.compiled, statistics.disk_hits, failed, seconds);
+    }
+    if (failed > 0) return failed == static_cast<int>(jobs.size()) ? kExitEnvironment : kExitPartial;
+    return findings ? kExitFindings : kExitOk;
+}
+
+}  // namespace
+
+int tune_command(const CommonOptions& common, const TuneCommand& command) { return run_jobs(common, &command); }
+int bench_command(const CommonOptions& common) { return run_jobs(common, nullptr); }
+
+}  // namespace rowjit
