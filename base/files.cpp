@@ -262,6 +262,13 @@ IoResult<std::vector<FileState>> Directory::list() const {
     return files;
 }
 
+IoResult<FileDescriptor> Directory::open_shared(const std::string& name) const {
+    constexpr int kFlags = O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
+    FileDescriptor file(attempt("open", [&] { return ::openat(descriptor_.number(), name.c_str(), kFlags, 0600); }));
+    if (file.number() < 0) return failed("open", name);
+    return file;
+}
+
 IoStatus Directory::remove(const std::string& name) const {
     if (attempt("unlink", [&] { return ::unlinkat(descriptor_.number(), name.c_str(), 0); }) < 0)
         return failed("unlink", name);

@@ -21,7 +21,7 @@ struct IoFailure {
     int error = 0;       // an errno
     std::string reason;  // why a path was refused that the system would have given, else ""
 
-    std::string message() const;  // "cannot write /home/u/x: No space left on device"
+    std::string message() const;  // "cannot write v1/tmp/x.tmp: No space left on device"
     bool absent() const;          // the file, or a directory on the way to it, does not exist
 };
 
@@ -102,6 +102,8 @@ class Directory {
                            Publish how) const;
 
     IoResult<std::vector<FileState>> list() const;  // "." and ".." left out, in no order
+    // A file that processes of this user hold locks on, made when missing, open for reading and writing.
+    IoResult<FileDescriptor> open_shared(const std::string& name) const;
     IoStatus remove(const std::string& name) const;
     IoStatus move(const std::string& name, const Directory& destination) const;  // replaces a file of that name there
     IoStatus touch(const std::string& name) const;  // modified now, by the file system's clock

@@ -74,11 +74,16 @@ IoResult<Directory> CacheDirectory::open(std::string_view folder) const {
     return walk(folder, Missing::kFail);
 }
 
-IoResult<FileContents> CacheDirectory::read(std::string_view folder, const std::string& name,
-                                            std::int64_t max_bytes) const {
+std::optional<FileContents> CacheDirectory::fetch(std::string_view folder, const std::string& name,
+                                                  std::int64_t max_bytes) const {
     const IoResult<Directory> directory = open(folder);
-    if (!directory) return directory.failure();
-    return directory->read(name, max_bytes);
+    IoResult<FileContents> contents = directory ? directory->read(name, max_bytes) : directory.failure();
+    if (contents) return std::move(*contents);
+    if (directory && !contents.failure().reason.empty())
+        quarantine(folder, name, contents.failure().reason);
+    else if (!contents.failure().absent())
+        warn(contents.failure());
+    return std::nullopt;
 }
 
 IoResult<bool> CacheDirectory::publish_once(std::string_view folder, const std::string& name, std::string_view bytes,
@@ -99,6 +104,7 @@ IoResult<bool> CacheDirectory::publish(std::string_view folder, const std::strin
 }
 
 void CacheDirectory::quarantine(std::string_view folder, const std::string& name, std::string_view reason) const {
+    quarantined_.fetch_add(1, std::memory_order_relaxed);
     log(LogLevel::kWarning, "cache entry {}/{}/{}/{} is set aside: {}", root_, kVersionFolder, folder, name, reason);
     const IoResult<Directory> from = open(folder);
     const IoResult<Directory> to = walk(kQuarantineFolder, Missing::kCreate);

@@ -35,8 +35,9 @@ class CacheDirectory {
     // Opens v1/<folder>, names separated by '/'. A folder that is not there is a failure that is absent().
     IoResult<Directory> open(std::string_view folder) const;
 
-    // A file of v1/<folder>.
-    IoResult<FileContents> read(std::string_view folder, const std::string& name, std::int64_t max_bytes) const;
+    // What a file of v1/<folder> holds; nullopt when it is not there, when the disk is at fault (one warning), or when
+    // something that no cache wrote stands in its place (which is set aside).
+    std::optional<FileContents> fetch(std::string_view folder, const std::string& name, std::int64_t max_bytes) const;
 
     // Stores it through v1/tmp, making what directories are missing.
     IoResult<bool> publish(std::string_view folder, const std::string& name, std::string_view bytes, Publish how) const;
@@ -48,6 +49,7 @@ class CacheDirectory {
     // Says once per process and directory that the cache does without its disk, and counts.
     void warn(const IoFailure& failure) const;
     std::int64_t failures() const { return failures_.load(std::memory_order_relaxed); }
+    std::int64_t quarantined() const { return quarantined_.load(std::memory_order_relaxed); }
 
     // The time by the file system's clock, which need not be this machine's.
     IoResult<std::int64_t> now_s() const;
@@ -67,6 +69,7 @@ class CacheDirectory {
     mutable ForkMutex mutex_;
     mutable std::shared_ptr<const Directory> version_;  // v1, kept open: a get then resolves two names, not the path
     mutable std::atomic<std::int64_t> failures_{0};
+    mutable std::atomic<std::int64_t> quarantined_{0};
 };
 
 }  // namespace rowjit

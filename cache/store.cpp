@@ -103,28 +103,18 @@ KernelStore::KernelStore(std::string root, StoreLimits limits) : directory_(std:
 
 std::optional<Artifact> KernelStore::get(const CacheKey& key) {
     if (!directory_.enabled()) return std::nullopt;
-    const IoResult<Directory> shard = directory_.open(folder_of(key.digest()));
-    if (!shard) {
-        if (!shard.failure().absent()) directory_.warn(shard.failure());
-        return std::nullopt;
-    }
+    const std::string folder = folder_of(key.digest());
     const std::string name = file_name(key.digest());
-    const IoResult<FileContents> contents = shard->read(name, kMaxEntryBytes);
-    if (!contents) {
-        // With a reason, something that is no entry stands in its place; without one the disk is at fault.
-        if (!contents.failure().reason.empty())
-            set_aside(key.digest(), contents.failure().reason);
-        else if (!contents.failure().absent())
-            directory_.warn(contents.failure());
-        return std::nullopt;
-    }
+    const std::optional<FileContents> contents = directory_.fetch(folder, name, kMaxEntryBytes);
+    if (!contents) return std::nullopt;
     Offer<Entry> entry = decode_entry(contents->bytes);
     if (!entry || entry->key_text != key.text()) {
         set_aside(key.digest(), entry ? "it was stored under another key" : entry.reason());
         return std::nullopt;
     }
     // Failing to note the use spoils the order of eviction a little, nothing else.
-    if (std::abs(wall_clock_s() - contents->modified_s) > kTouchAfter_s) (void)shard->touch(name);
+    if (std::abs(wall_clock_s() - contents->modified_s) > kTouchAfter_s)
+        if (const IoResult<Directory> shard = directory_.open(folder)) (void)shard->touch(name);
     return std::move(entry->artifact);
 }
 
@@ -146,7 +136,6 @@ void KernelStore::reject(const CacheKey& key, std::string_view reason) {
 }
 
 void KernelStore::set_aside(const Digest& digest, std::string_view reason) {
-    quarantined_.fetch_add(1, std::memory_order_relaxed);
     directory_.quarantine(folder_of(digest), file_name(digest), reason);
 }
 
@@ -230,7 +219,9 @@ Entry KernelStore::show(std::string_view digest_prefix) const {
 }
 
 Offer<Entry> KernelStore::load(const Digest& digest) const {
-    const IoResult<FileContents> contents = directory_.read(folder_of(digest), file_name(digest), kMaxEntryBytes);
+    const IoResult<Directory> shard = directory_.open(folder_of(digest));
+    const IoResult<FileContents> contents =
+        shard ? shard->read(file_name(digest), kMaxEntryBytes) : IoResult<FileContents>(shard.failure());
     if (!contents) return Declined{contents.failure().message()};
     Offer<Entry> entry = decode_entry(contents->bytes);
     if (entry && entry->digest != digest) return Declined{"it is stored under another entry's name"};

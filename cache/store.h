@@ -61,6 +61,7 @@ class KernelStore {
     explicit KernelStore(std::string root, StoreLimits limits = {});
 
     const std::string& root() const { return directory_.root(); }
+    bool enabled() const { return directory_.enabled(); }
 
     // The artifact stored under this very key, verified. A damaged or foreign file in its place is set aside, logged,
     // counted and is a miss.
@@ -72,7 +73,7 @@ class KernelStore {
     // Sets the entry aside: what was stored in good order but a driver refuses to load.
     void reject(const CacheKey& key, std::string_view reason);
 
-    std::int64_t quarantined() const { return quarantined_.load(std::memory_order_relaxed); }
+    std::int64_t quarantined() const { return directory_.quarantined(); }
     std::int64_t failures() const { return directory_.failures(); }
 
     std::vector<StoredFile> list() const;  // most recently used first
@@ -95,7 +96,6 @@ class KernelStore {
     CacheDirectory directory_;
     StoreLimits limits_;
     std::atomic<bool> swept_{false};
-    std::atomic<std::int64_t> quarantined_{0};
 };
 
 }  // namespace rowjit

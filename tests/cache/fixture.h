@@ -1,27 +1,33 @@
 // What the cache's tests share: a directory of their own, a kernel, and the log as they see it.
 #pragma once
 
-#include <dirent.h>
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "base/files.h"
 #include "base/log.h"
 #include "cache/key.h"
 
 namespace rowjit {
 
+// In memory where there is such a place: the tests sync thousands of files, which a disk takes milliseconds each for.
 class TemporaryDirectory {
   public:
     TemporaryDirectory() {
-        std::string name = (std::filesystem::temp_directory_path() / "rowjit-test-XXXXXX").string();
+        const std::filesystem::path memory = "/dev/shm";
+        const std::filesystem::path parent = exists(memory) ? memory : std::filesystem::temp_directory_path();
+        std::string name = (parent / "rowjit-test-XXXXXX").string();
         if (mkdtemp(name.data()) == nullptr) std::abort();
         path_ = name;
     }
@@ -32,6 +38,37 @@ class TemporaryDirectory {
 
   private:
     std::string path_;
+};
+
+// Sets a variable, or unsets it (nullptr), while it lives.
+class ScopedVariable {
+  public:
+    ScopedVariable(const char* name, const char* value) : name_(name) {
+        if (const char* before = std::getenv(name)) before_ = before;
+        set(value);
+    }
+    ScopedVariable(const ScopedVariable&) = delete;
+    ScopedVariable& operator=(const ScopedVariable&) = delete;
+    ~ScopedVariable() { set(before_ ? before_->c_str() : nullptr); }
+
+  private:
+    void set(const char* value) {
+        if (value == nullptr)
+            ::unsetenv(name_);
+        else
+            ::setenv(name_, value, 1);
+    }
+    const char* name_;
+    std::optional<std::string> before_;
+};
+
+// Installs a hook on system calls while it lives.
+class ScopedIoHook {
+  public:
+    explicit ScopedIoHook(IoHook hook) { set_io_hook(hook); }
+    ScopedIoHook(const ScopedIoHook&) = delete;
+    ScopedIoHook& operator=(const ScopedIoHook&) = delete;
+    ~ScopedIoHook() { set_io_hook(nullptr); }
 };
 
 // Takes over the log while it lives.
@@ -87,6 +124,13 @@ inline bool same(const Artifact& a, const Artifact& b) {
 
 inline bool exists(const std::string& path) { return std::filesystem::exists(std::filesystem::symlink_status(path)); }
 inline void remove_tree(const std::string& path) { std::filesystem::remove_all(path); }
+
+// Makes the file look last used that long ago; a negative age is in the future.
+inline void set_age(const std::string& path, std::int64_t age_s) {
+    const timespec used = {std::time(nullptr) - age_s, 0};
+    const timespec times[2] = {used, used};
+    if (::utimensat(AT_FDCWD, path.c_str(), times, 0) != 0) std::abort();
+}
 
 inline int mode_of(const std::string& path) {
     struct stat state{};
