@@ -35,6 +35,7 @@ bool is_path_or_off(std::string_view text) { return is_path(text) || text == "of
 bool is_anything(std::string_view) { return true; }
 bool is_flag(std::string_view text) { return text == "0" || text == "1"; }
 bool is_level(std::string_view text) { return parse_log_level(text).has_value(); }
+bool is_amd_toolchain(std::string_view text) { return text == "hiprtc" || text == "clang"; }
 bool is_thread_count(std::string_view text) {
     const std::optional<int> count = integer_from(text);
     return count && *count >= 1 && *count <= 4096;
@@ -44,6 +45,7 @@ constexpr ValueKind kPathOrOff{"an absolute path, or off", is_path_or_off};
 constexpr ValueKind kFile{"a file name or path", is_anything};
 constexpr ValueKind kFlag{"0 or 1", is_flag};
 constexpr ValueKind kLevel{"off, error, warning, info or debug", is_level};
+constexpr ValueKind kAmdToolchain{"hiprtc or clang", is_amd_toolchain};
 constexpr ValueKind kThreads{"a number from 1 to 4096", is_thread_count};
 
 struct Row {
@@ -54,7 +56,8 @@ struct Row {
 };
 
 constexpr std::array kTable = {
-    Row{"ROWJIT_AMD_TOOLCHAIN", kFile, "hipRTC, else clang", "which compiler makes AMD code objects"},
+    Row{"ROWJIT_AMD_TOOLCHAIN", kAmdToolchain, "hipRTC where it knows the target, else clang",
+        "which compiler makes AMD code objects"},
     Row{"ROWJIT_CACHE_DIR", kPathOrOff, "$XDG_CACHE_HOME/rowjit, else ~/.cache/rowjit",
         "where compiled kernels and tuning results are kept"},
     Row{"ROWJIT_CLANG", kFile, "clang on PATH", "the clang that compiles for AMD"},
@@ -62,7 +65,8 @@ constexpr std::array kTable = {
     Row{"ROWJIT_CUDA_DRIVER", kFile, "libcuda.so.1", "the NVIDIA driver library that runs kernels"},
     Row{"ROWJIT_HIP_DRIVER", kFile, "the system's libamdhip64", "the HIP runtime that runs kernels on AMD"},
     Row{kLogVariable, kLevel, "warning", "what is logged to standard error"},
-    Row{"ROWJIT_NVRTC", kFile, "the system's libnvrtc", "the NVRTC library that compiles for NVIDIA"},
+    Row{"ROWJIT_HIPRTC", kFile, "the system's libhiprtc or libamdhip64", "the hipRTC library, or its folder"},
+    Row{"ROWJIT_NVRTC", kFile, "the system's libnvrtc", "the NVRTC library that compiles for NVIDIA, or its folder"},
     Row{"ROWJIT_TESTS_REQUIRE_TOOLCHAINS", kFlag, "0", "tests fail, not skip, where a GPU toolchain is absent"},
 };
 

@@ -6,13 +6,14 @@
 #include <system_error>
 
 #include "base/dynamic_library.h"
+#include "base/environment.h"
 
 namespace rowjit {
 
 namespace fs = std::filesystem;
 
-std::string environment_value(const char* variable) {
-    const char* value = std::getenv(variable);
+std::string system_variable(const char* name) {
+    const char* value = std::getenv(name);
     return value == nullptr ? "" : value;
 }
 
@@ -28,12 +29,25 @@ std::vector<fs::path> entries_with_prefix(const fs::path& folder, std::string_vi
     return entries;
 }
 
-std::vector<std::string> libraries_in(const std::vector<fs::path>& folders, std::string_view stem) {
+std::vector<std::string> libraries_in(const std::vector<fs::path>& folders, const std::vector<std::string>& stems) {
     std::vector<std::string> libraries;
     for (const fs::path& folder : folders) {
-        for (const fs::path& file : entries_with_prefix(folder, stem)) libraries.push_back(file.string());
+        for (const std::string& stem : stems) {
+            for (const fs::path& file : entries_with_prefix(folder, stem)) libraries.push_back(file.string());
+        }
     }
     return libraries;
+}
+
+std::optional<std::vector<std::string>> chosen_libraries(const char* name, const std::vector<std::string>& stems) {
+    const std::optional<std::string> chosen = environment_text(name);
+    if (!chosen) return std::nullopt;
+    std::error_code error;
+    if (!fs::is_directory(*chosen, error)) return {{*chosen}};
+    std::vector<std::string> inside = libraries_in({*chosen}, stems);
+    // A folder without the library: opening the name it should have gives the loader's message.
+    if (inside.empty()) inside.push_back((fs::path(*chosen) / stems.front()).string());
+    return inside;
 }
 
 std::vector<fs::path> folders_beside_rowjit() {

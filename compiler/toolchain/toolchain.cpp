@@ -1,17 +1,24 @@
 #include "compiler/toolchain/toolchain.h"
 
 #include <chrono>
+#include <cstdlib>
+#include <optional>
 #include <utility>
 
 #include "base/check.h"
+#include "base/environment.h"
 #include "base/fail.h"
+#include "compiler/toolchain/clang.h"
+#include "compiler/toolchain/code_object_info.h"
 #include "compiler/toolchain/cubin_info.h"
+#include "compiler/toolchain/hiprtc.h"
 #include "compiler/toolchain/nvrtc.h"
 
 namespace rowjit {
 namespace {
 
-// A row per toolchain; for each backend, the first that offers is used.
+// A row per toolchain; for each backend, the first that offers is used. hipRTC is before clang because it takes no
+// process per kernel.
 struct Row {
     Backend backend;
     const char* name;
@@ -24,6 +31,8 @@ struct Row {
 
 constexpr Row kRows[] = {
     {Backend::kCuda, "nvrtc", "cubin", find_nvrtc, nvrtc_options, compile_with_nvrtc, cubin_info},
+    {Backend::kHip, "hiprtc", "code-object", find_hiprtc, hiprtc_options, compile_with_hiprtc, code_object_info},
+    {Backend::kHip, "clang", "code-object", find_clang, clang_options, compile_with_clang, code_object_info},
 };
 
 const Row& row_of(const Toolchain& toolchain) {
@@ -56,9 +65,11 @@ std::vector<std::string> compile_options(const Toolchain& toolchain, const Targe
 }
 
 Offer<Toolchain> find_toolchain(const Target& target) {
+    const std::optional<std::string> amd_choice = environment_text("ROWJIT_AMD_TOOLCHAIN");
     std::string reasons;
     for (const Row& row : kRows) {
         if (row.backend != target.backend) continue;
+        if (row.backend == Backend::kHip && amd_choice && *amd_choice != row.name) continue;
         Offer<Toolchain> toolchain = row.find(target);
         if (toolchain) return toolchain;
         reasons += (reasons.empty() ? "" : "\n") + toolchain.reason();

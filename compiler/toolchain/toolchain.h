@@ -21,9 +21,10 @@ struct Toolchain {
 // Options in order, as handed to the compiler for this target. They are part of the cache key.
 std::vector<std::string> compile_options(const Toolchain& toolchain, const Target& target);
 
-// The toolchain that compiles for `target`, found once per process. Declines with what was looked for and what to
+// The toolchain that compiles for `target`, found once per process: NVRTC for NVIDIA; for AMD hipRTC where it knows the
+// architecture, else clang, or the one that ROWJIT_AMD_TOOLCHAIN names. Declines with what was looked for and what to
 // install; an architecture the found library does not know is declined here, before any call (Debian's hipRTC 5.2
-// aborts the process).
+// aborts the process). Throws Error(kParse) when an environment variable cannot be read.
 Offer<Toolchain> find_toolchain(const Target& target);
 
 // Compiles. Safe from many threads at once. Throws Error(kEnvironment) when no toolchain is found, Error(kCompile) with

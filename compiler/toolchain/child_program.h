@@ -1,0 +1,42 @@
+// Runs another program to its end, without a shell: arguments are passed as they are.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace rowjit {
+
+struct ProgramResult {
+    bool succeeded = false;  // it exited with 0
+    bool exited = false;     // by itself, with any status; else it never ran or died by a signal
+    std::string how;         // "exit status 1", "signal 9 (Killed)", "could not be started: ..."
+    std::string output;      // stdout and stderr, as they came
+};
+
+// A folder in the system's temporary one, for this user alone, removed with what is in it by the destructor.
+// Throws Error(kIo) when it cannot be made.
+class PrivateFolder {
+  public:
+    PrivateFolder();
+    PrivateFolder(const PrivateFolder&) = delete;
+    PrivateFolder& operator=(const PrivateFolder&) = delete;
+    ~PrivateFolder();
+
+    const std::filesystem::path& path() const { return path_; }
+
+  private:
+    std::filesystem::path path_;
+};
+
+// `arguments[0]` is the program's path. The child's own temporary files go to `folder`, as does its output while it
+// runs.
+ProgramResult run_program(const std::vector<std::string>& arguments, const PrivateFolder& folder);
+
+// The executable called `name` on PATH; `name` itself when it is a path to one. "" when there is none.
+std::string find_program(const std::string& name);
+
+// The file's bytes; "" when it cannot be read.
+std::string read_whole_file(const std::filesystem::path& file);
+
+}  // namespace rowjit

@@ -1,0 +1,68 @@
+#include "compiler/toolchain/child_program.h"
+
+#include <doctest/doctest.h>
+
+#include <csignal>
+#include <fstream>
+
+namespace rowjit {
+
+TEST_CASE("a program's output, both streams, and success come back") {
+    const PrivateFolder folder;
+    const ProgramResult result = run_program({"/bin/sh", "-c", "echo one; echo two >&2"}, folder);
+    CHECK(result.succeeded);
+    CHECK(result.output == "one\ntwo\n");
+}
+
+TEST_CASE("arguments reach the program as they are, with no shell between") {
+    const PrivateFolder folder;
+    CHECK(run_program({"/bin/echo", "a b; $HOME `id`"}, folder).output == "a b; $HOME `id`\n");
+}
+
+TEST_CASE("a failing, a dying and an absent program are told apart") {
+    const PrivateFolder folder;
+    const ProgramResult failing = run_program({"/bin/sh", "-c", "exit 3"}, folder);
+    CHECK_FALSE(failing.succeeded);
+    CHECK(failing.exited);
+    CHECK(failing.how == "exit status 3");
+    const ProgramResult dying = run_program({"/bin/sh", "-c", "kill -9 $$"}, folder);
+    CHECK_FALSE(dying.exited);
+    CHECK(dying.how.starts_with("signal 9"));
+    const ProgramResult absent = run_program({"/absent/program"}, folder);
+    CHECK_FALSE(absent.exited);
+    CHECK(absent.how.starts_with("could not be started"));
+}
+
+TEST_CASE("a process that ignores its children's ends is told why the status is unknown") {
+    const PrivateFolder folder;
+    const auto before = std::signal(SIGCHLD, SIG_IGN);
+    const ProgramResult result = run_program({"/bin/true"}, folder);
+    std::signal(SIGCHLD, before);
+    CHECK_FALSE(result.succeeded);
+    CHECK(result.how.starts_with("its exit status was taken"));
+}
+
+TEST_CASE("the program's temporary files go to the private folder, which is removed with them") {
+    std::filesystem::path path;
+    {
+        const PrivateFolder folder;
+        path = folder.path();
+        CHECK((std::filesystem::status(path).permissions() & std::filesystem::perms::mask) ==
+              std::filesystem::perms::owner_all);
+        CHECK(run_program({"/bin/sh", "-c", "echo x >\"$TMPDIR/left\""}, folder).succeeded);
+        CHECK(std::filesystem::exists(path / "left"));
+    }
+    CHECK_FALSE(std::filesystem::exists(path));
+}
+
+TEST_CASE("a program is found on PATH by name, and a file that cannot be run is not one") {
+    CHECK(find_program("sh").ends_with("/sh"));
+    CHECK(find_program("/bin/sh") == "/bin/sh");
+    CHECK(find_program("no-such-program").empty());
+    const PrivateFolder folder;
+    const std::filesystem::path plain = folder.path() / "plain";
+    std::ofstream(plain) << "text";
+    CHECK(find_program(plain.string()).empty());
+}
+
+}  // namespace rowjit
