@@ -132,7 +132,7 @@ class Setting {
 
 // What a new process with the present environment says to find_toolchain: each library is looked for once per process.
 std::string answer_of_new_process(const char* target) {
-    const Setting probe("ROWJIT_TOOLCHAIN_TEST_TARGET", target);
+    const Setting probe("TOOLCHAIN_TEST_TARGET", target);
     const PrivateFolder folder;
     const ProgramResult result = run_program({"/proc/self/exe", "--no-skip", "--test-case=probe"}, folder);
     REQUIRE(result.succeeded);
@@ -413,7 +413,7 @@ TEST_CASE("ROWJIT_NVRTC replaces the search, by file or by folder") {
 TEST_CASE("probe" * doctest::skip()) {
     // Run by answer_of_new_process only.
     Target target = find_target("native");
-    target.name = system_variable("ROWJIT_TOOLCHAIN_TEST_TARGET");
+    target.name = system_variable("TOOLCHAIN_TEST_TARGET");
     target.backend = target.name.starts_with("sm_") ? Backend::kCuda : Backend::kHip;
     const Offer<Toolchain> toolchain = find_toolchain(target);
     MESSAGE((toolchain ? "found " + toolchain->name : toolchain.reason()));
