@@ -84,8 +84,8 @@ int doctor_command(const CommonOptions& common) {
     fmt::print("rowjit {}\n\n{}\n", kVersion, found.text());
     Table variables({"variable", "value", "meaning"});
     for (const auto& row : document["environment"]) {
-        const std::string value =
-            row["value"].is_null() ? "[" + row["default"].get<std::string>() + "]" : row["value"].get<std::string>();
+        const std::string value = row["value"].is_null() ? fmt::format("[{}]", row["default"].get<std::string>())
+                                                         : row["value"].get<std::string>();
         const std::string problem = row["problem"];
         variables.add({row["name"], value, problem.empty() ? row["meaning"].get<std::string>() : "WRONG: " + problem});
     }
