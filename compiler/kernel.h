@@ -70,7 +70,7 @@ struct Access {
         kUnknown,
         kUniform,  // the same address for every lane and iteration: no column coordinate takes part
         kSplat,    // one address for all lanes of a vector
-        kVector,   // lanes are a permutation of `vector` consecutive, aligned elements
+        kVector,   // lanes are a permutation of `vector` consecutive elements, aligned on a GPU
         kGather,   // an address per lane
     };
     Kind kind = Kind::kUnknown;

@@ -9,13 +9,16 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <functional>
 #include <limits>
 #include <map>
+#include <numeric>
 #include <optional>
 
 #include "base/check.h"
 #include "base/dtype.h"
+#include "compiler/emit/llvm_monoid.h"
 #include "rowjit/coord.h"
 
 namespace rowjit {
@@ -29,25 +32,41 @@ constexpr int kAccumulatingLanes = 64;
 constexpr int kPlainLanes = 32;
 constexpr int kMaxUnroll = 4;
 
-// Where one copy of a column loop's body stands.
+// A kernel that reduces rows takes this many of its results at a time: consecutive positions along its innermost row
+// axis, a page's worth of each reduced row. Their accumulators stay in the first-level cache.
+constexpr std::int64_t kResultLanes = 1024;
+// Reduced rows are folded by sixteens, sixteens of those and so on, so that a sum is about as exact as a pairwise one:
+// added row by row, the sum of 16,384 rows would be 30 units off where eager is 1.
+constexpr std::int64_t kReducedBlock = 16;
+constexpr int kReducedLevels = 4;
+
+// What the lanes of one copy of a loop body stand for.
 struct Lanes {
-    const ColumnLoop* loop = nullptr;  // nullptr in per-row code and in rows loops
-    Value* column = nullptr;           // of lane 0, i64
-    Value* place = nullptr;            // of lane 0 within kept slots, i64
+    const std::vector<AxisId>* axes = nullptr;  // the columns, outermost first; or the innermost row axis; null: none
+    int vector = 1;                             // of the loop: what its accesses were classified for
+    Value* column = nullptr;                    // of lane 0 along `axes`, i64
+    Value* place = nullptr;                     // of lane 0 within kept slots or accumulators, i64
     int width = 1;
     int chain = 0;  // which accumulator chain this copy feeds
 };
 
-// An accumulator's running state: `chains` independent copies of `width` lanes, so that consecutive vectors do not wait
-// for each other. Parts are stack slots, which the optimiser turns into registers.
+// How the lanes of an access meet memory.
+enum class Reach { kOneAddress, kVector, kEachLane };
+
+// An accumulator's state over the columns of a row: `chains` independent copies of `width` lanes, so that consecutive
+// vectors do not wait for each other. Parts are stack slots, which the optimiser turns into registers.
 struct Running {
     int width = 1;
     int chains = 1;
     std::vector<std::vector<llvm::AllocaInst*>> parts;  // [chain][part]
 };
 
-// Welford's third part counts the elements of each lane.
-int parts_of(Monoid monoid) { return monoid == Monoid::kWelford ? 3 : components(monoid); }
+// An accumulator's state over reduced rows, an array of kResultLanes for each part. Level 0 is of the current block of
+// rows, level l of the current block of 16^(l+1) rows, the last of all.
+struct RunningRows {
+    std::vector<std::vector<llvm::AllocaInst*>> levels;  // [level][part]
+    const std::vector<llvm::AllocaInst*>& total() const { return levels.back(); }
+};
 
 int unroll_of(const ColumnLoop& loop) {
     const bool accumulates = std::any_of(loop.body.begin(), loop.body.end(),
@@ -73,7 +92,7 @@ class KernelEmitter {
 
   private:
     // Frame.
-    void check_shape() const;
+    void check_shape();
     void load_arguments();
     void make_alias_scopes();
     void make_running();
@@ -83,6 +102,7 @@ class KernelEmitter {
     void emit_row(Value* row);
     void set_mixed_radix(Value* position, const std::vector<AxisId>& axes);
     Value* positions_of(const std::vector<AxisId>& axes);
+    void loop_while_below(Value* from, Value* to, const char* name, const std::function<Value*(Value*)>& body);
     void count(Value* from, Value* to, Value* step, const char* name, const std::function<void(Value*)>& body);
 
     // Statements.
@@ -90,10 +110,21 @@ class KernelEmitter {
     void emit_column_loop(const ColumnLoop& loop);
     void emit_columns(const ColumnLoop& loop, Value* from, Value* to, Value* first_column);
     void emit_column_tail(const ColumnLoop& loop, Value* from, Value* first_column);
-    void emit_rows_loop(const RowsLoop& loop);
     void emit_all_reduce(const AllReduce& reduce);
     void emit_body(const std::vector<Inst>& body, const Lanes& lanes);
     void hoist_uniform_loads(const ColumnLoop& loop);
+
+    // Reductions over rows.
+    void emit_row_reductions(Value* first, Value* last);
+    void emit_result_chunk(Value* first, Value* lanes);
+    void emit_rows_loop(std::size_t statement, const RowsLoop& loop, Value* lanes, Value* whole);
+    void for_lanes(Value* lanes, Value* whole, const std::function<void(const Lanes&)>& body);
+    void emit_row_values(std::size_t statements, const Lanes& lanes, bool stores);
+    Value* unit_strides();
+    int result_vector() const;
+    Reach reach_of_rows(const Inst& inst);
+    FoldState read_rows(const std::vector<llvm::AllocaInst*>& arrays, const Lanes& lanes);
+    void write_rows(const std::vector<llvm::AllocaInst*>& arrays, const Lanes& lanes, const FoldState& state);
 
     // Instructions.
     void emit_inst(const Inst& inst, const Lanes& lanes);
@@ -114,17 +145,10 @@ class KernelEmitter {
     Value* load_memory(const Inst& inst, Value* address, int width);
     void store_memory(const Inst& inst, Value* address, Value* carried);
     void annotate(llvm::Instruction* access, int tensor);
-    bool is_contiguous(const Inst& inst, const Lanes& lanes) const;
-    bool is_one_address(const Inst& inst, const Lanes& lanes) const;
+    Reach reach(const Inst& inst, const Lanes& lanes);
     bool can_hoist(const Inst& inst) const;
 
-    // Monoids.
-    std::vector<Value*> identity(const Accumulator& accumulator, int width);
-    std::vector<Value*> include(const Accumulator& accumulator, const std::vector<Value*>& state, Value* x);
-    std::vector<Value*> merge(const Accumulator& accumulator, const std::vector<Value*>& left,
-                              const std::vector<Value*>& right);
-    Value* rescaling(Value* from, Value* to);
-    std::vector<Value*> read(const Running& running, int chain);
+    FoldState read(const Running& running, int chain);
 
     // Values.
     llvm::Type* carried(Dtype dtype, int width) {
@@ -158,12 +182,16 @@ class KernelEmitter {
     std::vector<llvm::MDNode*> scopes_;                 // by tensor
     std::vector<llvm::MDNode*> other_scopes_;           // by tensor
     std::vector<Running> running_;                      // by accumulator
-    std::vector<llvm::AllocaInst*> slots_;              // by slot
-    llvm::AllocaInst* outside_ = nullptr;               // what a load outside the extent reads: zeros
-    llvm::AllocaInst* discarded_ = nullptr;             // where a store outside the extent goes
-    Value* column_block_ = nullptr;                     // i64; null when rows are whole
-    std::vector<Value*> values_;                        // by ValueId
-    std::vector<Dtype> dtypes_;                         // by ValueId
+    bool reduces_rows_ = false;
+    std::vector<RunningRows> running_rows_;  // by accumulator
+    std::vector<AxisId> result_axis_;        // the innermost row axis, when rows are reduced
+    Value* chunk_first_ = nullptr;           // of the lanes' results, i64 along result_axis_
+    std::vector<llvm::AllocaInst*> slots_;   // by slot
+    llvm::AllocaInst* outside_ = nullptr;    // what a load outside the extent reads: zeros
+    llvm::AllocaInst* discarded_ = nullptr;  // where a store outside the extent goes
+    Value* column_block_ = nullptr;          // i64; null when rows are whole
+    std::vector<Value*> values_;             // by ValueId
+    std::vector<Dtype> dtypes_;              // by ValueId
 };
 
 // ---- Frame
@@ -193,18 +221,24 @@ std::unique_ptr<llvm::Module> KernelEmitter::emit() {
     return std::move(module_);
 }
 
-void KernelEmitter::check_shape() const {
+void KernelEmitter::check_shape() {
     RJ_CHECK(kernel_.schedule.threads_per_row == 1, "emit/llvm: kernel {} has {} threads on a row; the CPU has one",
              kernel_.name, kernel_.schedule.threads_per_row);
+    bool columns = false;
     for (const Stmt& stmt : kernel_.body) {
+        reduces_rows_ = reduces_rows_ || std::holds_alternative<RowsLoop>(stmt.node);
         const auto* loop = std::get_if<ColumnLoop>(&stmt.node);
         if (loop == nullptr) continue;
+        columns = true;
         RJ_CHECK(std::has_single_bit(static_cast<unsigned>(loop->vector)), "emit/llvm: kernel {}: vector {}",
                  kernel_.name, loop->vector);
         RJ_CHECK(loop->iterations * loop->vector * kernel_.schedule.column_blocks >= loop->columns,
                  "emit/llvm: kernel {}: {} iterations of {} lanes in {} column blocks do not cover {} columns",
                  kernel_.name, loop->iterations, loop->vector, kernel_.schedule.column_blocks, loop->columns);
     }
+    RJ_CHECK(!reduces_rows_ || (!columns && kernel_.schedule.column_blocks == 1),
+             "emit/llvm: kernel {} reduces rows and loops over columns", kernel_.name);
+    if (reduces_rows_ && !kernel_.row_axes.empty()) result_axis_ = {kernel_.row_axes.back()};
 }
 
 void KernelEmitter::load_arguments() {
@@ -263,6 +297,19 @@ void KernelEmitter::make_alias_scopes() {
 }
 
 void KernelEmitter::make_running() {
+    if (reduces_rows_) {
+        for (const Accumulator& accumulator : kernel_.accumulators) {
+            RunningRows& running = running_rows_.emplace_back();
+            llvm::Type* lanes = llvm::ArrayType::get(carried(accumulator.dtype, 1), kResultLanes);
+            for (int level = 0; level < kReducedLevels; ++level) {
+                std::vector<llvm::AllocaInst*>& arrays = running.levels.emplace_back();
+                for (int part = 0; part < fold_parts(accumulator.monoid); ++part) {
+                    arrays.push_back(stack(lanes, accumulator.label));
+                }
+            }
+        }
+        return;
+    }
     running_.resize(kernel_.accumulators.size());
     for (const Stmt& stmt : kernel_.body) {
         const auto* loop = std::get_if<ColumnLoop>(&stmt.node);
@@ -278,7 +325,7 @@ void KernelEmitter::make_running() {
         const Accumulator& accumulator = kernel_.accumulators[i];
         for (int chain = 0; chain < running_[i].chains; ++chain) {
             std::vector<llvm::AllocaInst*>& parts = running_[i].parts.emplace_back();
-            for (int part = 0; part < parts_of(accumulator.monoid); ++part) {
+            for (int part = 0; part < fold_parts(accumulator.monoid); ++part) {
                 parts.push_back(stack(carried(accumulator.dtype, running_[i].width), accumulator.label));
             }
         }
@@ -329,13 +376,15 @@ void KernelEmitter::emit_blocks() {
 }
 
 void KernelEmitter::emit_rows(Value* first, Value* last) {
+    if (reduces_rows_) return emit_row_reductions(first, last);
     count(first, last, i64(1), "row", [&](Value* row) { emit_row(row); });
 }
 
 void KernelEmitter::emit_row(Value* row) {
     set_mixed_radix(row, kernel_.row_axes);
     for (std::size_t i = 0; i < running_.size(); ++i) {
-        const std::vector<Value*> start = identity(kernel_.accumulators[i], running_[i].width);
+        const Accumulator& accumulator = kernel_.accumulators[i];
+        const FoldState start = fold_identity(accumulator.monoid, carried(accumulator.dtype, running_[i].width));
         for (const auto& parts : running_[i].parts) {
             for (std::size_t part = 0; part < parts.size(); ++part) b_.CreateStore(start[part], parts[part]);
         }
@@ -363,9 +412,9 @@ void KernelEmitter::set_mixed_radix(Value* position, const std::vector<AxisId>& 
     }
 }
 
-// for (i = from; i < to; i += step) body(i)
-void KernelEmitter::count(Value* from, Value* to, Value* step, const char* name,
-                          const std::function<void(Value*)>& body) {
+// for (i = from; i < to; i = body(i))
+void KernelEmitter::loop_while_below(Value* from, Value* to, const char* name,
+                                     const std::function<Value*(Value*)>& body) {
     llvm::BasicBlock* before = b_.GetInsertBlock();
     auto* head = llvm::BasicBlock::Create(b_.getContext(), llvm::Twine(name) + "_head", function_);
     auto* inside = llvm::BasicBlock::Create(b_.getContext(), llvm::Twine(name) + "_body", function_);
@@ -376,8 +425,8 @@ void KernelEmitter::count(Value* from, Value* to, Value* step, const char* name,
     Value* more = b_.CreateICmpSLT(index, to);
 
     b_.SetInsertPoint(inside);
-    body(index);
-    index->addIncoming(b_.CreateNSWAdd(index, step), b_.GetInsertBlock());
+    Value* next = body(index);
+    index->addIncoming(next, b_.GetInsertBlock());
     b_.CreateBr(head);
 
     auto* after = llvm::BasicBlock::Create(b_.getContext(), llvm::Twine(name) + "_done", function_);
@@ -386,13 +435,21 @@ void KernelEmitter::count(Value* from, Value* to, Value* step, const char* name,
     b_.SetInsertPoint(after);
 }
 
+// for (i = from; i < to; i += step) body(i)
+void KernelEmitter::count(Value* from, Value* to, Value* step, const char* name,
+                          const std::function<void(Value*)>& body) {
+    loop_while_below(from, to, name, [&](Value* index) {
+        body(index);
+        return b_.CreateNSWAdd(index, step);
+    });
+}
+
 // ---- Statements
 
 void KernelEmitter::emit_block(const Block& block) {
     for (const Stmt& stmt : block) {
         if (const auto* inst = std::get_if<Inst>(&stmt.node)) emit_inst(*inst, {});
         if (const auto* loop = std::get_if<ColumnLoop>(&stmt.node)) emit_column_loop(*loop);
-        if (const auto* loop = std::get_if<RowsLoop>(&stmt.node)) emit_rows_loop(*loop);
         if (const auto* reduce = std::get_if<AllReduce>(&stmt.node)) emit_all_reduce(*reduce);
         // A barrier orders threads of a block; here there is one.
     }
@@ -428,7 +485,7 @@ void KernelEmitter::emit_columns(const ColumnLoop& loop, Value* from, Value* to,
     const auto body = [&](Value* column, int copies) {
         for (int copy = 0; copy < copies; ++copy) {
             Value* mine = b_.CreateAdd(column, i64(std::int64_t{copy} * loop.vector));
-            emit_body(loop.body, {&loop, mine, b_.CreateSub(mine, first_column), loop.vector, copy});
+            emit_body(loop.body, {&loop.axes, loop.vector, mine, b_.CreateSub(mine, first_column), loop.vector, copy});
         }
     };
     if (unroll == 1) {
@@ -448,21 +505,14 @@ void KernelEmitter::emit_column_tail(const ColumnLoop& loop, Value* from, Value*
     for (int width = loop.vector / 2; width > 0; width /= 2) {
         if ((loop.columns % loop.vector & width) == 0) continue;
         Value* column = b_.CreateAdd(from, i64(done));
-        emit_body(loop.body, {&loop, column, b_.CreateSub(column, first_column), width, 0});
+        emit_body(loop.body, {&loop.axes, loop.vector, column, b_.CreateSub(column, first_column), width, 0});
         done += width;
     }
 }
 
-void KernelEmitter::emit_rows_loop(const RowsLoop& loop) {
-    count(i64(0), positions_of(loop.axes), i64(1), "position", [&](Value* position) {
-        set_mixed_radix(position, loop.axes);
-        emit_body(loop.body, {});
-    });
-}
-
 void KernelEmitter::emit_body(const std::vector<Inst>& body, const Lanes& lanes) {
     for (const Inst& inst : body) {
-        if (lanes.loop != nullptr && can_hoist(inst)) continue;
+        if (!reduces_rows_ && can_hoist(inst)) continue;
         emit_inst(inst, lanes);
     }
 }
@@ -477,6 +527,181 @@ bool KernelEmitter::can_hoist(const Inst& inst) const {
 void KernelEmitter::hoist_uniform_loads(const ColumnLoop& loop) {
     for (const Inst& inst : loop.body) {
         if (can_hoist(inst)) emit_inst(inst, {});
+    }
+}
+
+// ---- Reductions over rows
+//
+// The lanes are results: a chunk of consecutive positions along the innermost row axis. For every reduced row the whole
+// chunk is taken before the next row, so that memory is read along the rows; one result at a time would use a few bytes
+// of every cache line it fetches.
+
+void KernelEmitter::emit_row_reductions(Value* first, Value* last) {
+    loop_while_below(first, last, "result", [&](Value* result) {
+        set_mixed_radix(result, kernel_.row_axes);
+        Value* lanes = b_.CreateSub(last, result);
+        Value* position = i64(0);
+        if (!result_axis_.empty()) {
+            Value*& innermost = axis_[static_cast<std::size_t>(result_axis_[0])];
+            position = innermost;
+            innermost = nullptr;  // from here on it is the lanes' own
+            Value* left = b_.CreateSub(extent(result_axis_[0]), position);
+            lanes = b_.CreateBinaryIntrinsic(llvm::Intrinsic::smin, lanes, left);
+        }
+        lanes = b_.CreateBinaryIntrinsic(llvm::Intrinsic::smin, lanes, i64(kResultLanes), {}, "lanes");
+        emit_result_chunk(position, lanes);
+        return b_.CreateNSWAdd(result, lanes);
+    });
+}
+
+// Results [first, first + lanes) along the innermost row axis.
+void KernelEmitter::emit_result_chunk(Value* first, Value* lanes) {
+    chunk_first_ = first;
+    // Whole vectors where memory is contiguous along the lanes; otherwise they are taken one by one.
+    Value* rest = b_.CreateURem(lanes, i64(result_vector()));
+    Value* whole = b_.CreateSelect(unit_strides(), b_.CreateSub(lanes, rest), i64(0), "whole");
+    for (std::size_t i = 0; i < kernel_.body.size(); ++i) {
+        if (const auto* loop = std::get_if<RowsLoop>(&kernel_.body[i].node)) emit_rows_loop(i, *loop, lanes, whole);
+    }
+    for_lanes(lanes, whole, [&](const Lanes& group) { emit_row_values(kernel_.body.size(), group, true); });
+}
+
+void KernelEmitter::emit_rows_loop(std::size_t statement, const RowsLoop& loop, Value* lanes, Value* whole) {
+    std::vector<int> accumulators;
+    for (const Inst& inst : loop.body) {
+        if (inst.kind == InstKind::kAccumulate) accumulators.push_back(inst.index);
+    }
+    using Update = std::function<void(const Accumulator&, const RunningRows&, const Lanes&)>;
+    const auto for_accumulators = [&](const Update& update) {
+        for_lanes(lanes, whole, [&](const Lanes& group) {
+            for (const int index : accumulators) {
+                const auto i = static_cast<std::size_t>(index);
+                update(kernel_.accumulators[i], running_rows_[i], group);
+            }
+        });
+    };
+    // Rows [begin, end) into `level`, which starts empty.
+    const std::function<void(std::size_t, Value*, Value*)> fold = [&](std::size_t level, Value* begin, Value* end) {
+        for_accumulators([&](const Accumulator& accumulator, const RunningRows& running, const Lanes& group) {
+            llvm::Type* type = carried(accumulator.dtype, group.width);
+            write_rows(running.levels[level], group, fold_identity(accumulator.monoid, type));
+        });
+        if (level == 0) {
+            count(begin, end, i64(1), "reduced", [&](Value* position) {
+                set_mixed_radix(position, loop.axes);
+                for_lanes(lanes, whole, [&](const Lanes& group) {
+                    emit_row_values(statement, group, false);
+                    emit_body(loop.body, group);
+                });
+            });
+            return;
+        }
+        const auto step = static_cast<std::int64_t>(std::pow(kReducedBlock, level));
+        count(begin, end, i64(step), "reduced_block", [&](Value* block) {
+            Value* block_end = b_.CreateNSWAdd(block, i64(step));
+            fold(level - 1, block, b_.CreateBinaryIntrinsic(llvm::Intrinsic::smin, block_end, end));
+            for_accumulators([&](const Accumulator& accumulator, const RunningRows& running, const Lanes& group) {
+                const FoldState before = read_rows(running.levels[level], group);
+                const FoldState more = read_rows(running.levels[level - 1], group);
+                write_rows(running.levels[level], group, fold_merge(b_, accumulator.monoid, before, more));
+            });
+        });
+    };
+    fold(kReducedLevels - 1, i64(0), positions_of(loop.axes));
+}
+
+// The chunk's lanes in vectors, then the rest one by one.
+void KernelEmitter::for_lanes(Value* lanes, Value* whole, const std::function<void(const Lanes&)>& body) {
+    const auto group = [&](int width) {
+        return [&, width](Value* place) {
+            Value* position = b_.CreateNSWAdd(chunk_first_, place);
+            body({&result_axis_, width, position, place, width, 0});
+        };
+    };
+    if (result_vector() == 1) return count(i64(0), lanes, i64(1), "lane", group(1));
+    count(i64(0), whole, i64(result_vector()), "lane_group", group(result_vector()));
+    count(whole, lanes, i64(1), "lane", group(1));
+}
+
+// The per-row statements before `statements`, for these lanes: values that a loop after them uses are computed in it
+// again, where the optimiser takes out what does not vary.
+void KernelEmitter::emit_row_values(std::size_t statements, const Lanes& lanes, bool stores) {
+    for (std::size_t i = 0; i < statements; ++i) {
+        if (const auto* inst = std::get_if<Inst>(&kernel_.body[i].node)) {
+            if (stores || inst->kind != InstKind::kStore) emit_inst(*inst, lanes);
+        }
+        const auto* reduce = std::get_if<AllReduce>(&kernel_.body[i].node);
+        if (reduce == nullptr) continue;
+        std::size_t result = 0;
+        for (const int index : reduce->accumulators) {
+            const Accumulator& accumulator = kernel_.accumulators[static_cast<std::size_t>(index)];
+            const FoldState state = read_rows(running_rows_[static_cast<std::size_t>(index)].total(), lanes);
+            for (Value* component : fold_finish(b_, accumulator.monoid, state)) {
+                define(reduce->results.at(result++), accumulator.dtype, component, accumulator.label);
+            }
+        }
+    }
+}
+
+int KernelEmitter::result_vector() const { return result_axis_.empty() ? 1 : kernel_.schedule.vector; }
+
+// Whether every tensor that is read or written along the lanes has its elements side by side there.
+Value* KernelEmitter::unit_strides() {
+    Value* unit = b_.getTrue();
+    if (result_axis_.empty()) return unit;
+    const auto require = [&](const Inst& inst) {
+        if (inst.kind != InstKind::kLoad && inst.kind != InstKind::kStore) return;
+        const KernelTensor& tensor = kernel_.tensors[static_cast<std::size_t>(inst.index)];
+        for (std::size_t i = 0; i < tensor.axes.size(); ++i) {
+            if (!inst.coords[i].is_axis(Axis{result_axis_[0]}) || !kernel_.axis(tensor.axes[i]).is_row) continue;
+            Value* stride = strides_.at({inst.index, tensor.axes[i]});
+            unit = b_.CreateAnd(unit, b_.CreateICmpEQ(stride, i64(1)));
+        }
+    };
+    for (const Stmt& stmt : kernel_.body) {
+        if (const auto* inst = std::get_if<Inst>(&stmt.node)) require(*inst);
+        if (const auto* loop = std::get_if<RowsLoop>(&stmt.node)) {
+            for (const Inst& inst : loop->body) require(inst);
+        }
+    }
+    return unit;
+}
+
+// Given unit strides along the lanes.
+Reach KernelEmitter::reach_of_rows(const Inst& inst) {
+    const KernelTensor& tensor = kernel_.tensors[static_cast<std::size_t>(inst.index)];
+    const std::size_t first_column = tensor.axes.size() - tensor.column_strides.size();
+    const AxisId lane_axis = result_axis_.empty() ? -1 : result_axis_[0];
+    Reach reach = Reach::kOneAddress;
+    for (std::size_t i = 0; i < inst.coords.size(); ++i) {
+        for (const ValueId data : inst.coords[i].data_nodes()) {
+            if (value(data)->getType()->isVectorTy()) return Reach::kEachLane;
+        }
+        const std::vector<Axis> axes = inst.coords[i].axes();
+        if (std::none_of(axes.begin(), axes.end(), [&](Axis axis) { return axis.id == lane_axis; })) continue;
+        if (reach != Reach::kOneAddress || !inst.coords[i].is_axis(Axis{lane_axis})) return Reach::kEachLane;
+        if (i >= first_column && tensor.column_strides[i - first_column] != 1) return Reach::kEachLane;
+        reach = Reach::kVector;
+    }
+    return reach;
+}
+
+FoldState KernelEmitter::read_rows(const std::vector<llvm::AllocaInst*>& arrays, const Lanes& lanes) {
+    FoldState state;
+    for (llvm::AllocaInst* array : arrays) {
+        llvm::Type* type = array->getAllocatedType()->getArrayElementType();
+        Value* place = b_.CreateInBoundsGEP(type, array, lanes.place);
+        if (lanes.width > 1) type = llvm::FixedVectorType::get(type, static_cast<unsigned>(lanes.width));
+        state.push_back(b_.CreateAlignedLoad(type, place, llvm::Align(4)));
+    }
+    return state;
+}
+
+void KernelEmitter::write_rows(const std::vector<llvm::AllocaInst*>& arrays, const Lanes& lanes,
+                               const FoldState& state) {
+    for (std::size_t part = 0; part < arrays.size(); ++part) {
+        llvm::Type* element = arrays[part]->getAllocatedType()->getArrayElementType();
+        b_.CreateAlignedStore(state[part], b_.CreateInBoundsGEP(element, arrays[part], lanes.place), llvm::Align(4));
     }
 }
 
@@ -553,13 +778,20 @@ Value* KernelEmitter::emit_coord(AxisId axis, const Lanes& lanes, Dtype dtype) {
     if (axis_[static_cast<std::size_t>(axis)] != nullptr || lanes.width == 1) {
         return convert(b_, features_, Dtype::kI64, dtype, axis_coordinate(axis, lanes, 0));
     }
-    const auto& axes = lanes.loop->axes;
+    const auto& axes = *lanes.axes;
     const auto found = std::find(axes.begin(), axes.end(), axis);
     RJ_CHECK(found != axes.end(), "emit/llvm: axis {} is not of this loop", kernel_.axis(axis).label());
     std::int64_t inner = 1;
     for (auto it = found + 1; it != axes.end(); ++it) inner *= kernel_.axis(*it).extent;
-    std::vector<std::uint32_t> offsets;
-    for (int lane = 0; lane < lanes.width; ++lane) offsets.push_back(static_cast<std::uint32_t>(lane));
+    if (reduces_rows_) {  // a row axis, the only one and 64 bits long
+        std::vector<std::uint64_t> lane_numbers(static_cast<std::size_t>(lanes.width));
+        std::iota(lane_numbers.begin(), lane_numbers.end(), 0);
+        Value* positions = b_.CreateAdd(spread(lanes.column, lanes.width),
+                                        llvm::ConstantDataVector::get(b_.getContext(), lane_numbers));
+        return convert(b_, features_, Dtype::kI64, dtype, positions);
+    }
+    std::vector<std::uint32_t> offsets(static_cast<std::size_t>(lanes.width));
+    std::iota(offsets.begin(), offsets.end(), 0);
     Value* columns = spread(b_.CreateTrunc(lanes.column, b_.getInt32Ty()), lanes.width);
     columns = b_.CreateAdd(columns, llvm::ConstantDataVector::get(b_.getContext(), offsets));
     const auto splat = [&](std::int64_t v) {
@@ -573,9 +805,10 @@ Value* KernelEmitter::emit_coord(AxisId axis, const Lanes& lanes, Dtype dtype) {
 Value* KernelEmitter::emit_load(const Inst& inst, const Lanes& lanes) {
     const Dtype dtype = kernel_.tensors[static_cast<std::size_t>(inst.index)].dtype;
     Value* stored = nullptr;
-    if (is_one_address(inst, lanes)) {
+    const Reach reached = reach(inst, lanes);
+    if (reached == Reach::kOneAddress) {
         stored = load_memory(inst, address(inst, lanes, 0, outside_), 1);
-    } else if (is_contiguous(inst, lanes)) {
+    } else if (reached == Reach::kVector) {
         stored = load_memory(inst, address(inst, lanes, inst.access.anchor, outside_), lanes.width);
         if (!inst.access.lanes.empty()) stored = b_.CreateShuffleVector(stored, inst.access.lanes);
     } else {
@@ -594,11 +827,12 @@ Value* KernelEmitter::emit_load(const Inst& inst, const Lanes& lanes) {
 void KernelEmitter::emit_store(const Inst& inst, const Lanes& lanes) {
     const Dtype to = kernel_.tensors[static_cast<std::size_t>(inst.index)].dtype;
     Value* stored = convert(b_, features_, dtype(inst.operands[0]), to, value(inst.operands[0]));
-    if (is_one_address(inst, lanes)) {
+    const Reach reached = reach(inst, lanes);
+    if (reached == Reach::kOneAddress) {
         return store_memory(inst, address(inst, lanes, 0, discarded_), lane_of(stored, 0));
     }
     stored = spread(stored, lanes.width);
-    if (is_contiguous(inst, lanes)) {
+    if (reached == Reach::kVector) {
         if (!inst.access.lanes.empty()) {
             std::vector<int> inverse(inst.access.lanes.size());
             for (std::size_t lane = 0; lane < inverse.size(); ++lane) {
@@ -615,14 +849,19 @@ void KernelEmitter::emit_store(const Inst& inst, const Lanes& lanes) {
 
 void KernelEmitter::emit_accumulate(const Inst& inst, const Lanes& lanes) {
     const Accumulator& accumulator = kernel_.accumulators[static_cast<std::size_t>(inst.index)];
-    const Running& running = running_[static_cast<std::size_t>(inst.index)];
     Value* x = convert(b_, features_, dtype(inst.operands[0]), accumulator.dtype, value(inst.operands[0]));
     x = spread(x, lanes.width);
+    if (reduces_rows_) {
+        const RunningRows& rows = running_rows_[static_cast<std::size_t>(inst.index)];
+        const FoldState before = read_rows(rows.levels[0], lanes);
+        return write_rows(rows.levels[0], lanes, fold_include(b_, accumulator.monoid, before, x));
+    }
+    const Running& running = running_[static_cast<std::size_t>(inst.index)];
     const auto& parts = running.parts[static_cast<std::size_t>(lanes.chain)];
-    const std::vector<Value*> before = read(running, lanes.chain);
-    std::vector<Value*> after;
+    const FoldState before = read(running, lanes.chain);
+    FoldState after;
     if (lanes.width == running.width) {
-        after = include(accumulator, before, x);
+        after = fold_include(b_, accumulator.monoid, before, x);
     } else {
         // Fewer lanes than the state has: lanes beyond them keep theirs.
         std::vector<int> widened;
@@ -632,7 +871,7 @@ void KernelEmitter::emit_accumulate(const Inst& inst, const Lanes& lanes) {
             blended.push_back(lane < lanes.width ? lane : running.width + lane);
         }
         Value* padded = lanes.width > 1 ? b_.CreateShuffleVector(x, widened) : spread(x, running.width);
-        after = include(accumulator, before, padded);
+        after = fold_include(b_, accumulator.monoid, before, padded);
         for (std::size_t part = 0; part < after.size(); ++part) {
             after[part] = b_.CreateShuffleVector(after[part], before[part], blended);
         }
@@ -653,9 +892,9 @@ Value* KernelEmitter::extent(AxisId axis) {
 
 Value* KernelEmitter::axis_coordinate(AxisId axis, const Lanes& lanes, int lane) {
     if (Value* row = axis_[static_cast<std::size_t>(axis)]) return row;
-    RJ_CHECK(lanes.loop != nullptr, "emit/llvm: kernel {}: column axis {} outside a column loop", kernel_.name,
+    RJ_CHECK(lanes.axes != nullptr, "emit/llvm: kernel {}: column axis {} outside a column loop", kernel_.name,
              kernel_.axis(axis).label());
-    const auto& axes = lanes.loop->axes;
+    const auto& axes = *lanes.axes;
     const auto found = std::find(axes.begin(), axes.end(), axis);
     RJ_CHECK(found != axes.end(), "emit/llvm: axis {} is not of this loop", kernel_.axis(axis).label());
     std::int64_t inner = 1;
@@ -764,96 +1003,26 @@ void KernelEmitter::annotate(llvm::Instruction* access, int tensor) {
     access->setMetadata(llvm::LLVMContext::MD_noalias, other_scopes_[static_cast<std::size_t>(tensor)]);
 }
 
-bool KernelEmitter::is_one_address(const Inst& inst, const Lanes& lanes) const {
-    return lanes.width == 1 || inst.access.kind == Access::Kind::kUniform || inst.access.kind == Access::Kind::kSplat;
-}
-
-// A permutation holds for whole vectors only; the narrower ones of a tail are read lane by lane.
-bool KernelEmitter::is_contiguous(const Inst& inst, const Lanes& lanes) const {
-    return inst.access.kind == Access::Kind::kVector &&
-           (lanes.width == lanes.loop->vector || (inst.access.lanes.empty() && inst.access.anchor == 0));
-}
-
-// ---- Monoids
-
-std::vector<Value*> KernelEmitter::identity(const Accumulator& accumulator, int width) {
-    constexpr double kInfinity = std::numeric_limits<double>::infinity();
-    const auto of = [&](double v) { return number(accumulator.dtype, v, width); };
-    const auto lowest = [&](bool low) -> Value* {
-        if (is_float(accumulator.dtype)) return of(low ? -kInfinity : kInfinity);
-        llvm::Type* type = carried(accumulator.dtype, width);
-        const unsigned bits = type->getScalarSizeInBits();
-        return llvm::ConstantInt::get(
-            type, low ? llvm::APInt::getSignedMinValue(bits) : llvm::APInt::getSignedMaxValue(bits));
-    };
-    switch (accumulator.monoid) {
-        case Monoid::kSum: return {of(0)};
-        case Monoid::kMax: return {lowest(true)};
-        case Monoid::kMin: return {lowest(false)};
-        case Monoid::kMaxSumExp: return {of(-kInfinity), of(0)};
-        case Monoid::kWelford: return {of(0), of(0), of(0)};
+Reach KernelEmitter::reach(const Inst& inst, const Lanes& lanes) {
+    if (lanes.width == 1) return Reach::kOneAddress;
+    if (reduces_rows_) return reach_of_rows(inst);
+    switch (inst.access.kind) {
+        case Access::Kind::kUniform:
+        case Access::Kind::kSplat: return Reach::kOneAddress;
+        case Access::Kind::kVector:
+            // A permutation holds for whole vectors only; the narrower ones of a tail are read lane by lane.
+            if (lanes.width == lanes.vector) return Reach::kVector;
+            return inst.access.lanes.empty() && inst.access.anchor == 0 ? Reach::kVector : Reach::kEachLane;
+        case Access::Kind::kGather:
+        case Access::Kind::kUnknown: return Reach::kEachLane;
     }
-    RJ_CHECK(false, "monoid {}", static_cast<int>(accumulator.monoid));
+    RJ_CHECK(false, "access kind {}", static_cast<int>(inst.access.kind));
 }
 
-// e^(from − to), 1 where they are equal, be it at −∞.
-Value* KernelEmitter::rescaling(Value* from, Value* to) {
-    Value* zero = llvm::Constant::getNullValue(from->getType());
-    Value* distance = b_.CreateSelect(b_.CreateFCmpOEQ(from, to), zero, b_.CreateFSub(from, to));
-    return llvm_math::exp(b_, distance, nullptr, nullptr);
-}
+// ---- Reductions
 
-std::vector<Value*> KernelEmitter::include(const Accumulator& accumulator, const std::vector<Value*>& state, Value* x) {
-    switch (accumulator.monoid) {
-        case Monoid::kSum: return {llvm_math::add(b_, state[0], x, nullptr)};
-        case Monoid::kMax: return {llvm_math::maximum(b_, x, state[0], nullptr)};
-        case Monoid::kMin: return {llvm_math::minimum(b_, x, state[0], nullptr)};
-        case Monoid::kMaxSumExp: {
-            // One exponential either way: of the old sum's rescaling when x is the new maximum, else of x's own term.
-            Value* one = llvm::ConstantFP::get(x->getType(), 1);
-            Value* greater = b_.CreateFCmpOGT(x, state[0]);
-            Value* low = b_.CreateSelect(greater, state[0], x);
-            Value* high = b_.CreateSelect(greater, x, state[0]);
-            Value* factor = rescaling(low, high);
-            Value* scaled = b_.CreateSelect(greater, b_.CreateFMul(state[1], factor), state[1]);
-            Value* term = b_.CreateSelect(greater, one, factor);
-            return {llvm_math::maximum(b_, x, state[0], nullptr), b_.CreateFAdd(scaled, term)};
-        }
-        case Monoid::kWelford: {
-            Value* seen = b_.CreateFAdd(state[2], llvm::ConstantFP::get(x->getType(), 1));
-            Value* distance = b_.CreateFSub(x, state[0]);
-            Value* mean = b_.CreateFAdd(state[0], b_.CreateFDiv(distance, seen));
-            Value* spread = b_.CreateFAdd(state[1], b_.CreateFMul(distance, b_.CreateFSub(x, mean)));
-            return {mean, spread, seen};
-        }
-    }
-    RJ_CHECK(false, "monoid {}", static_cast<int>(accumulator.monoid));
-}
-
-std::vector<Value*> KernelEmitter::merge(const Accumulator& accumulator, const std::vector<Value*>& left,
-                                         const std::vector<Value*>& right) {
-    switch (accumulator.monoid) {
-        case Monoid::kMaxSumExp: {
-            Value* maximum = llvm_math::maximum(b_, left[0], right[0], nullptr);
-            return {maximum, b_.CreateFAdd(b_.CreateFMul(left[1], rescaling(left[0], maximum)),
-                                           b_.CreateFMul(right[1], rescaling(right[0], maximum)))};
-        }
-        case Monoid::kWelford: {
-            // Chan, Golub, LeVeque; two lanes that saw nothing give 0 / 0, which the select drops.
-            Value* total = b_.CreateFAdd(left[2], right[2]);
-            Value* zero = llvm::Constant::getNullValue(total->getType());
-            Value* share = b_.CreateSelect(b_.CreateFCmpOEQ(right[2], zero), zero, b_.CreateFDiv(right[2], total));
-            Value* distance = b_.CreateFSub(right[0], left[0]);
-            Value* mean = b_.CreateFAdd(left[0], b_.CreateFMul(distance, share));
-            Value* between = b_.CreateFMul(b_.CreateFMul(distance, distance), b_.CreateFMul(left[2], share));
-            return {mean, b_.CreateFAdd(b_.CreateFAdd(left[1], right[1]), between), total};
-        }
-        default: return include(accumulator, left, right[0]);
-    }
-}
-
-std::vector<Value*> KernelEmitter::read(const Running& running, int chain) {
-    std::vector<Value*> state;
+FoldState KernelEmitter::read(const Running& running, int chain) {
+    FoldState state;
     for (llvm::AllocaInst* part : running.parts[static_cast<std::size_t>(chain)]) {
         state.push_back(b_.CreateLoad(part->getAllocatedType(), part));
     }
@@ -866,17 +1035,17 @@ void KernelEmitter::emit_all_reduce(const AllReduce& reduce) {
     for (const int index : reduce.accumulators) {
         const Accumulator& accumulator = kernel_.accumulators[static_cast<std::size_t>(index)];
         const Running& running = running_[static_cast<std::size_t>(index)];
-        std::vector<std::vector<Value*>> states;
+        std::vector<FoldState> states;
         for (int chain = 0; chain < running.chains; ++chain) states.push_back(read(running, chain));
         while (states.size() > 1) {
-            std::vector<std::vector<Value*>> merged;
+            std::vector<FoldState> merged;
             for (std::size_t i = 0; i + 1 < states.size(); i += 2) {
-                merged.push_back(merge(accumulator, states[i], states[i + 1]));
+                merged.push_back(fold_merge(b_, accumulator.monoid, states[i], states[i + 1]));
             }
             if (states.size() % 2 == 1) merged.push_back(states.back());
             states = std::move(merged);
         }
-        std::vector<Value*> state = states[0];
+        FoldState state = states[0];
         for (int width = running.width; width > 1; width /= 2) {
             std::vector<int> low;
             std::vector<int> high;
@@ -884,23 +1053,16 @@ void KernelEmitter::emit_all_reduce(const AllReduce& reduce) {
                 low.push_back(lane);
                 high.push_back(lane + width / 2);
             }
-            std::vector<Value*> left;
-            std::vector<Value*> right;
+            FoldState left;
+            FoldState right;
             for (Value* part : state) {
                 left.push_back(width == 2 ? lane_of(part, 0) : b_.CreateShuffleVector(part, low));
                 right.push_back(width == 2 ? lane_of(part, 1) : b_.CreateShuffleVector(part, high));
             }
-            state = merge(accumulator, left, right);
+            state = fold_merge(b_, accumulator.monoid, left, right);
         }
-        if (accumulator.monoid == Monoid::kMaxSumExp) {
-            // Eager subtracts the maximum from itself, which no infinity survives.
-            Value* size = b_.CreateUnaryIntrinsic(llvm::Intrinsic::fabs, state[0]);
-            Value* finite = b_.CreateFCmpOLT(size, llvm::ConstantFP::getInfinity(size->getType()));
-            state[1] = b_.CreateSelect(finite, state[1], llvm::ConstantFP::getNaN(state[1]->getType()));
-        }
-        for (int component = 0; component < components(accumulator.monoid); ++component) {
-            define(reduce.results.at(result++), accumulator.dtype, state[static_cast<std::size_t>(component)],
-                   accumulator.label);
+        for (Value* component : fold_finish(b_, accumulator.monoid, state)) {
+            define(reduce.results.at(result++), accumulator.dtype, component, accumulator.label);
         }
     }
 }

@@ -13,7 +13,7 @@ namespace {
 
 class Indexer {
   public:
-    explicit Indexer(Kernel* kernel) : kernel_(*kernel) {}
+    Indexer(Kernel* kernel, bool aligned) : kernel_(*kernel), aligned_(aligned) {}
 
     void run() {
         for (Stmt& stmt : kernel_.body) {
@@ -76,7 +76,7 @@ class Indexer {
             if (!inst.coords[first_column + i].is_axis(Axis{loop.axes[i]})) return false;
             stride *= kernel_.axis(loop.axes[i]).extent;
         }
-        return loop.columns % loop.vector == 0;
+        return loop.columns % loop.vector == 0 || loop.tail == ColumnLoop::Tail::kScalar;
     }
 
     // The offset in elements that column `column` reads, row part left out.
@@ -101,21 +101,30 @@ class Indexer {
     }
 
     Access evaluate(const Inst& inst, const KernelTensor& tensor, const ColumnLoop& loop) const {
-        if (loop.vector == 1 || loop.columns % loop.vector != 0) return {Access::Kind::kGather};
+        const std::int64_t rest = loop.columns % loop.vector;
+        if (loop.vector == 1 || (rest != 0 && loop.tail != ColumnLoop::Tail::kScalar)) return {Access::Kind::kGather};
+        const std::int64_t whole = loop.columns - rest;
         bool splat = true;
         bool vector = true;
         std::vector<int> lanes(static_cast<std::size_t>(loop.vector));
-        for (std::int64_t column = 0; column < loop.columns && (splat || vector); column += loop.vector) {
+        for (std::int64_t column = 0; column < whole && (splat || vector); column += loop.vector) {
             std::vector<std::int64_t> offsets;
             for (int lane = 0; lane < loop.vector; ++lane) offsets.push_back(offset(inst, tensor, loop, column + lane));
             const std::int64_t base = *std::min_element(offsets.begin(), offsets.end());
-            vector = vector && base % loop.vector == 0;
+            vector = vector && (!aligned_ || base % loop.vector == 0);
             for (std::size_t lane = 0; lane < offsets.size(); ++lane) {
                 const std::int64_t place = offsets[lane] - base;
                 splat = splat && place == 0;
                 if (place >= loop.vector || (column > 0 && lanes[lane] != place)) vector = false;
                 if (column == 0) lanes[lane] = static_cast<int>(std::min<std::int64_t>(place, loop.vector));
             }
+        }
+        // A tail takes these columns in narrower vectors: they go on as the whole ones do, or one by one if permuted.
+        const bool ordered = std::is_sorted(lanes.begin(), lanes.end());
+        for (std::int64_t column = whole + 1; column < loop.columns; ++column) {
+            const std::int64_t step = offset(inst, tensor, loop, column) - offset(inst, tensor, loop, column - 1);
+            splat = splat && step == 0;
+            vector = vector && (step == 1 || !ordered);
         }
         if (splat) return {Access::Kind::kSplat};
         std::vector<int> sorted = lanes;
@@ -125,17 +134,18 @@ class Indexer {
         if (!vector) return {Access::Kind::kGather};
         Access access{Access::Kind::kVector};
         access.anchor = static_cast<int>(std::find(lanes.begin(), lanes.end(), 0) - lanes.begin());
-        if (!std::is_sorted(lanes.begin(), lanes.end())) access.lanes = std::move(lanes);
+        if (!ordered) access.lanes = std::move(lanes);
         return access;
     }
 
     Kernel& kernel_;
+    const bool aligned_;  // a vector access needs an address that is a multiple of its size
 };
 
 }  // namespace
 
-Kernel index_accesses(Kernel kernel, const Target& /*target*/) {
-    Indexer(&kernel).run();
+Kernel index_accesses(Kernel kernel, const Target& target) {
+    Indexer(&kernel, target.is_gpu()).run();
     return kernel;
 }
 

@@ -13,7 +13,13 @@ FamilyOffer offer_rows_reduction(const GroupFacts& facts, const Target& target) 
     Schedule s;
     s.family = Family::kRowsReduction;
     if (!target.is_gpu()) {
-        offer.schedules.push_back(s);
+        // Lanes are neighbouring results. A block is at least a cache line of them, so that no two threads write one
+        // line and ranges of blocks begin at whole vectors.
+        s.rows_per_block = facts.scalar_rows ? 1 : 64;
+        for (const int vector : {32, 16}) {
+            s.vector = vector;
+            offer.schedules.push_back(s);
+        }
         return offer;
     }
     // A single result has the whole block at its rows; many results keep a warp on each.

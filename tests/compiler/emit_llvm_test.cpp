@@ -537,38 +537,124 @@ TEST_CASE("scalars arrive in their own dtype, and a run-time extent is a value")
     CHECK(y[5] == 0x1p40 + bf16_to_f32(f32_to_bf16(1.001F)));
 }
 
-TEST_CASE("a loop over reduced rows folds them") {
-    // total[c] of x[rows, c], where the kernel's rows are the columns of x
-    KernelWriter w("rows", 5, 1);
-    const AxisId kept = w.add_axis("kept", 5, true);
-    w.kernel().row_axes = {kept};
-    const int in = w.tensor("x", Dtype::kF32, {w.rows(), kept});
-    const int out = w.tensor("total", Dtype::kF32, {kept}, true);
-    const int accumulator = w.accumulator(Monoid::kSum);
-    RowsLoop loop;
-    loop.axes = {w.rows()};
-    Inst load{.kind = InstKind::kLoad, .id = w.kernel().value_count++, .dtype = Dtype::kF32};
-    load.index = in;
-    load.coords = {Coord(Axis{w.rows()}), Coord(Axis{kept})};
-    load.access.kind = Access::Kind::kGather;
-    Inst add{.kind = InstKind::kAccumulate, .operands = {load.id}, .index = accumulator};
-    loop.body = {load, add};
-    w.kernel().body.emplace_back().node = loop;
-    std::vector<ValueId> sum;
-    w.all_reduce({accumulator}, &sum);
-    w.store(out, sum[0], {Access::Kind::kUniform});
+// total[batch, c] = the components of `monoid` over x[batch, rows, c], where results are the kernel's rows.
+struct RowFold {
+    RowFold(Monoid monoid, std::int64_t results, int vector) : w("rows", 1, vector) {
+        const AxisId batch = w.add_axis("batch", kRuntimeExtent, true);
+        kept = w.add_axis("kept", results, true);
+        w.kernel().row_axes = {batch, kept};
+        w.kernel().schedule.family = Family::kRowsReduction;
+        const int in = w.tensor("x", Dtype::kBf16, {batch, w.rows(), kept});
+        const int scale = w.tensor("scale", Dtype::kF32, {kept});
+        const int first = w.tensor("first", Dtype::kF32, {batch, kept}, true);
+        const int second = w.tensor("second", Dtype::kF32, {batch, kept}, true);
+        const int accumulator = w.accumulator(monoid);
+        const ValueId factor = w.load(scale, {Access::Kind::kUniform});
+        RowsLoop loop;
+        loop.axes = {w.rows()};
+        Inst load{.kind = InstKind::kLoad, .id = w.kernel().value_count++, .dtype = Dtype::kBf16};
+        load.index = in;
+        load.coords = {Coord(Axis{batch}), Coord(Axis{w.rows()}), Coord(Axis{kept})};
+        load.access.kind = Access::Kind::kGather;
+        Inst wide{.kind = InstKind::kCast, .id = w.kernel().value_count++, .dtype = Dtype::kF32};
+        wide.operands = {load.id};
+        Inst product{.kind = InstKind::kMap, .id = w.kernel().value_count++, .dtype = Dtype::kF32};
+        product.op = Op::kMul;
+        product.operands = {wide.id, factor};
+        Inst add{.kind = InstKind::kAccumulate, .operands = {product.id}, .index = accumulator};
+        loop.body = {load, wide, product, add};
+        w.kernel().body.emplace_back().node = loop;
+        std::vector<ValueId> results_of;
+        w.all_reduce({accumulator}, &results_of);
+        w.store(first, results_of.front(), {Access::Kind::kUniform});
+        w.store(second, results_of.back(), {Access::Kind::kUniform});
+    }
+    KernelWriter w;
+    AxisId kept = 0;
+};
 
-    std::vector<float> x;
-    for (int i = 0; i < 35; ++i) x.push_back(static_cast<float>(i));
-    std::vector<float> total(5);
-    CpuRun run(w.kernel(), find_target("native"));
-    run.bind_rows(7, 5);
-    run.bind("x_kept_stride", std::int64_t{1});
-    run.bind("total_kept_stride", std::int64_t{1});
+TEST_CASE("a reduction over rows folds each result's column, whatever the lanes, ranges and strides") {
+    for (const Monoid monoid : {Monoid::kSum, Monoid::kMax, Monoid::kMaxSumExp, Monoid::kWelford}) {
+        for (const std::int64_t results : {1, 5, 32, 77, 1100}) {
+            for (const std::int64_t stride : {1, 2}) {
+                constexpr std::int64_t kBatches = 2;
+                constexpr std::int64_t kRows = 300;
+                RowFold fold(monoid, results, 16);
+                const std::int64_t pitch = results * stride + 3;
+                std::vector<std::uint16_t> x =
+                    to_bf16(random_values(static_cast<std::size_t>(kBatches * kRows * pitch)));
+                std::vector<float> scale = random_values(static_cast<std::size_t>(results), 9);
+                std::vector<float> first(static_cast<std::size_t>(kBatches * results), -1);
+                std::vector<float> second(first.size(), -1);
+                CpuRun run(fold.w.kernel(), find_target("native"));
+                run.bind("rows_extent", kRows);
+                run.bind("batch_extent", kBatches);
+                run.bind("x_batch_stride", kRows * pitch);
+                run.bind("x_rows_stride", pitch);
+                run.bind("x_kept_stride", stride);
+                run.bind("scale_kept_stride", std::int64_t{1});
+                for (const std::string out : {"first", "second"}) {
+                    run.bind(out + "_batch_stride", results);
+                    run.bind(out + "_kept_stride", std::int64_t{1});
+                }
+                run.bind("x", x.data());
+                run.bind("scale", scale.data());
+                run.bind("first", first.data());
+                run.bind("second", second.data());
+                run(0, 3);
+                run(3, kBatches * results);
+                int wrong = 0;
+                for (std::int64_t i = 0; i < kBatches * results; ++i) {
+                    double sum = 0;
+                    double maximum = -kInfinity;
+                    std::vector<double> column;
+                    for (std::int64_t row = 0; row < kRows; ++row) {
+                        const std::int64_t place = (i / results * kRows + row) * pitch + i % results * stride;
+                        column.push_back(bf16_to_f32(x[static_cast<std::size_t>(place)]) *
+                                         scale[static_cast<std::size_t>(i % results)]);
+                        sum += column.back();
+                        maximum = std::max(maximum, column.back());
+                    }
+                    double exps = 0;
+                    double squares = 0;
+                    for (const double value : column) {
+                        exps += std::exp(value - maximum);
+                        squares += (value - sum / kRows) * (value - sum / kRows);
+                    }
+                    const auto near = [](double got, double expected) {
+                        return std::abs(got - expected) <= 1e-4 + 1e-5 * std::abs(expected);
+                    };
+                    const double a = first[static_cast<std::size_t>(i)];
+                    const double b = second[static_cast<std::size_t>(i)];
+                    bool right = false;
+                    if (monoid == Monoid::kSum) right = near(a, sum);
+                    if (monoid == Monoid::kMax) right = near(a, maximum);
+                    if (monoid == Monoid::kMaxSumExp) right = near(a, maximum) && near(b, exps);
+                    if (monoid == Monoid::kWelford) right = near(a, sum / kRows) && near(b, squares);
+                    wrong += right ? 0 : 1;
+                }
+                CHECK_MESSAGE(wrong == 0, name(monoid), ", ", results, " results, stride ", stride);
+            }
+        }
+    }
+}
+
+TEST_CASE("a sum over many rows rounds in blocks, not row by row") {
+    RowFold fold(Monoid::kSum, 1, 16);
+    constexpr std::int64_t kRows = 1 << 20;
+    std::vector<std::uint16_t> x(kRows, f32_to_bf16(0.099609375F));
+    float scale = 1;
+    float total = 0;
+    float second = 0;
+    CpuRun run(fold.w.kernel(), find_target("native"));
+    run.bind_rows(1, 1);
+    run.bind("rows_extent", kRows);
     run.bind("x", x.data());
-    run.bind("total", total.data());
-    run(0, 5);
-    for (std::size_t c = 0; c < 5; ++c) CHECK(total[c] == 7 * static_cast<float>(c) + 5 * 21);
+    run.bind("scale", &scale);
+    run.bind("first", &total);
+    run.bind("second", &second);
+    run(0, 1);
+    CHECK(std::abs(total - kRows * 0.099609375) <= 1e-5 * total);
 }
 
 }  // namespace rowjit

@@ -1,0 +1,243 @@
+// Graphs, lowered and compiled for the CPU, against the oracle: every composite at even and odd widths, every schedule
+// the CPU offers, and what the composites do not reach (reductions over rows, strided columns, extreme inputs).
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include <cstring>
+
+#include "base/dtype.h"
+#include "compiler/compile.h"
+#include "dsl/accuracy.h"
+#include "dsl/library/registry.h"
+#include "dsl/random_inputs.h"
+#include "rowjit/coord.h"
+#include "tests/compiler/cpu_kernel.h"
+
+namespace rowjit {
+namespace {
+
+const Target& host() {
+    static const Target target = host_cpu_target();
+    return target;
+}
+
+struct Buffer {
+    Layout layout;
+    std::vector<std::uint8_t> bytes;
+};
+
+Buffer make_buffer(Layout layout) {
+    Buffer buffer{std::move(layout), {}};
+    // An odd number of elements past the start: nothing may rely on alignment.
+    buffer.bytes.resize((static_cast<std::size_t>(buffer_elements(buffer.layout)) + 1) *
+                        size_bytes(buffer.layout.dtype));
+    return buffer;
+}
+
+std::uint8_t* data(Buffer& buffer) { return buffer.bytes.data() + size_bytes(buffer.layout.dtype); }
+
+// Runs a program's steps in order on buffers of its own, every kernel's blocks in three ranges.
+class ProgramRun {
+  public:
+    ProgramRun(const GraphData& graph, const Program& program, const Bindings& bindings)
+        : graph_(graph), program_(program), bindings_(bindings) {
+        for (const ProgramTensor& tensor : program.tensors) make(tensor);
+        for (const Step& step : program.steps) run(step);
+    }
+
+    Tensor output(const std::string& name) {
+        Buffer& buffer = buffers_.at("output " + name);
+        return read_tensor(buffer.layout, data(buffer));
+    }
+
+  private:
+    using Place = ProgramTensor::Place;
+
+    static std::string key(const ProgramTensor& tensor) {
+        return (tensor.place == Place::kOutput ? "output " : "") + tensor.name;
+    }
+
+    void make(const ProgramTensor& tensor) {
+        Layout layout{tensor.dtype, {}, {}};
+        for (const AxisId axis : tensor.axes) layout.extents.push_back(extent_of(graph_, axis, bindings_.rows));
+        layout.strides = contiguous_strides(layout.extents);
+        if (tensor.place == Place::kInput) layout = input_layout(graph_, tensor.name, bindings_.rows);
+        if (tensor.place == Place::kOutput) layout = output_layout(graph_, tensor.name, bindings_.rows);
+        Buffer& buffer = buffers_[key(tensor)] = make_buffer(layout);
+        if (tensor.place == Place::kInput) {
+            write_tensor(layout, bindings_.tensors.find(tensor.name)->second, data(buffer));
+        }
+        const auto held = bindings_.tensors.find(tensor.name);
+        if (tensor.place == Place::kOutput && held != bindings_.tensors.end()) {
+            write_tensor(layout, held->second, data(buffer));
+        }
+    }
+
+    std::int64_t stride(const ProgramTensor& tensor, AxisId axis) {
+        const Layout& layout = buffers_.at(key(tensor)).layout;
+        for (std::size_t i = 0; i < tensor.axes.size(); ++i) {
+            if (tensor.axes[i] == axis) return layout.strides[i];
+        }
+        return 0;
+    }
+
+    double scalar(const ProgramScalar& info) const {
+        const auto found = bindings_.scalars.find(info.name);
+        return found == bindings_.scalars.end() ? info.default_value : found->second;
+    }
+
+    void run(const Step& step) {
+        const Kernel& kernel = step.kernel;
+        CpuRun run(kernel, host());
+        for (const KernelArgument& argument : kernel.arguments) {
+            const auto index = static_cast<std::size_t>(argument.index);
+            switch (argument.kind) {
+                case KernelArgument::Kind::kPointer: {
+                    const auto& tensor = program_.tensors[static_cast<std::size_t>(step.tensors[index])];
+                    run.bind(argument.name, static_cast<void*>(data(buffers_.at(key(tensor)))));
+                    break;
+                }
+                case KernelArgument::Kind::kStride: {
+                    const auto& tensor = program_.tensors[static_cast<std::size_t>(step.tensors[index])];
+                    run.bind(argument.name, stride(tensor, argument.axis));
+                    break;
+                }
+                case KernelArgument::Kind::kExtent:
+                    run.bind(argument.name, extent_of(graph_, argument.axis, bindings_.rows));
+                    break;
+                case KernelArgument::Kind::kScalar: {
+                    const ProgramScalar& info = program_.scalars[static_cast<std::size_t>(step.scalars[index])];
+                    std::int64_t bits = 0;
+                    if (size_bytes(info.dtype) == 2) {
+                        const auto wide = static_cast<float>(scalar(info));
+                        std::memcpy(&bits, &wide, sizeof wide);
+                    } else {
+                        store_element(info.dtype, &bits, scalar(info));
+                    }
+                    run.bind(argument.name, bits);
+                    break;
+                }
+            }
+        }
+        std::int64_t rows = 1;
+        for (const AxisId axis : kernel.row_axes) rows *= extent_of(graph_, axis, bindings_.rows);
+        const std::int64_t blocks = grid_blocks(kernel, rows);
+        run(0, blocks / 3);
+        run(blocks / 3, blocks / 2);
+        run(blocks / 2, blocks);
+    }
+
+    const GraphData& graph_;
+    const Program& program_;
+    const Bindings& bindings_;
+    std::map<std::string, Buffer> buffers_;
+};
+
+void check(const std::string& what, const GraphData& graph, const RowExtents& rows, const ScheduleChoice& choice = {},
+           RandomOptions random = {.seed = 3, .out_of_range = true}) {
+    const Bindings bindings = random_inputs(graph, rows, random);
+    const Program program = compile(graph, host(), choice);
+    ProgramRun run(graph, program, bindings);
+    const Tensors exact = interpret(graph, bindings, Rounding::kExact);
+    const Tensors eager = interpret(graph, bindings, Rounding::kEager);
+    for (const OutputInfo& output : graph.outputs()) {
+        const Dtype dtype = graph.node(output.node).dtype;
+        const ErrorReport report =
+            compare(run.output(output.name), exact.find(output.name)->second, eager.find(output.name)->second, dtype);
+        CHECK_MESSAGE(report.within_bar, what, " ", output.name, ": ", describe(report));
+    }
+}
+
+}  // namespace
+
+TEST_CASE("every composite is as exact as eager on the CPU, at even and odd widths") {
+    for (const CompositeInfo& op : composites()) {
+        for (const Dtype dtype : {bf16, f16, f32}) {
+            for (const std::int64_t columns : {2, 64, 100, 130}) {
+                const OpRequest request{.columns = columns, .dtype = dtype};
+                const Graph graph = make_graph(op.name, request);
+                check(fmt::format("{} {} {}", op.name, name(dtype), columns), *graph.data(), {{"tokens", 7}});
+            }
+        }
+    }
+}
+
+TEST_CASE("every schedule of a group gives what the oracle gives") {
+    for (const char* op : {"rms_norm", "layer_norm", "softmax", "cross_entropy", "swiglu"}) {
+        const Graph graph = make_graph(op, {.columns = 200});
+        const Plan plan = plan_graph(*graph.data(), host());
+        for (const Schedule& schedule : legal_schedules(plan.groups[0], host())) {
+            check(fmt::format("{} {}", op, print(schedule)), *graph.data(), {{"tokens", 5}}, [&](const Group& group) {
+                return group.name == plan.groups[0].name ? std::optional(schedule) : std::nullopt;
+            });
+        }
+    }
+}
+
+TEST_CASE("kept values serve a row reduction's later loops on the CPU too") {
+    for (const Residency residency : {Residency::kRegisters, Residency::kShared}) {
+        const Graph graph = make_graph("softmax", {.columns = 333});
+        Schedule schedule;
+        schedule.family = Family::kRowReduction;
+        schedule.residency = residency;
+        schedule.vector = 16;
+        check("softmax", *graph.data(), {{"tokens", 4}}, [&](const Group&) { return std::optional(schedule); });
+    }
+}
+
+TEST_CASE("infinities, NaN and subnormal inputs come out as eager gives them") {
+    for (const char* op : {"softmax", "log_softmax", "rms_norm", "layer_norm", "gelu", "swiglu"}) {
+        for (const Dtype dtype : {bf16, f32}) {
+            const Graph graph = make_graph(op, {.columns = 70, .dtype = dtype});
+            check(fmt::format("{} {}", op, name(dtype)), *graph.data(), {{"tokens", 40}}, {},
+                  {.seed = 5, .extremes = true});
+        }
+    }
+}
+
+TEST_CASE("no rows are no work") {
+    const Graph graph = make_graph("rms_norm", {.columns = 64});
+    check("rms_norm", *graph.data(), {{"tokens", 0}});
+}
+
+TEST_CASE("a weight gradient sums over rows, column by column") {
+    for (const std::int64_t columns : {3, 64, 100, 1500}) {
+        Graph g;
+        const Axis tokens = g.rows("tokens");
+        const Axis hidden = g.columns("hidden", columns);
+        const Value x = cast(g.input("x", bf16, {tokens, hidden}), f32);
+        const Value dy = cast(g.input("dy", bf16, {tokens, hidden}), f32);
+        const Value r = g.input("r", f32, {tokens});
+        g.output("dw", cast(sum(dy * x * r, tokens), bf16));
+        g.output("db", sum(dy, tokens));
+        check(fmt::format("weight gradient {}", columns), *g.data(), {{"tokens", 301}});
+    }
+}
+
+TEST_CASE("sums over one of several row axes keep the others") {
+    Graph g;
+    const Axis batch = g.rows("batch");
+    const Axis sequence = g.rows("sequence");
+    const Value x = g.input("x", f32, {batch, sequence, 48});
+    g.output("by_batch", sum(x, sequence));
+    g.output("largest", max(max(x), sequence));
+    check("row axes", *g.data(), {{"batch", 3}, {"sequence", 130}});
+}
+
+TEST_CASE("strided columns, packed halves and gathered columns are read where they lie") {
+    Graph g;
+    const Axis tokens = g.rows("tokens");
+    const Axis half = g.columns("half", 75);
+    const Value packed = g.input("packed", bf16, {tokens, 150});
+    const Value strided = g.input("strided", bf16, {tokens, half}, {.column_strides = {2}});
+    const Value order = g.input("order", i32, {half});
+    const Axis all = g.columns(150);
+    const Value gate = index(packed, all, Coord(half));
+    const Value up = index(packed, all, Coord(half) + 75);
+    const Value moved = index(packed, all, Coord(order));
+    g.output("y", gate * up + strided);
+    g.output("moved", moved, {.column_strides = {3}});
+    check("packed", *g.data(), {{"tokens", 6}});
+}
+
+}  // namespace rowjit
