@@ -177,4 +177,8 @@ RJ_DEVICE float rj_rsqrt(float a) {
     return denormal ? root * 4096.0f : root;
 }
 
+#if __has_builtin(__builtin_amdgcn_exp2f)
 RJ_DEVICE float rj_exp2_fast(float a) { return __builtin_amdgcn_exp2f(a); }
+#else  // before clang 17, where this is the instruction itself
+RJ_DEVICE float rj_exp2_fast(float a) { return __builtin_exp2f(a); }
+#endif
