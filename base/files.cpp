@@ -3,7 +3,9 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <linux/openat2.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -19,6 +21,8 @@ namespace rowjit {
 namespace {
 
 constexpr mode_t kOthersMayWrite = S_IWGRP | S_IWOTH;
+// O_NONBLOCK: opening a FIFO without a writer would otherwise wait for one.
+constexpr int kReadFlags = O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
 constexpr std::string_view kTemporarySuffix = ".tmp";
 
 std::atomic<IoHook> io_hook{nullptr};
@@ -170,13 +174,25 @@ IoResult<Directory> Directory::create_child(const std::string& name) const {
 }
 
 IoResult<FileContents> Directory::read(const std::string& name, std::int64_t max_bytes) const {
-    // O_NONBLOCK: opening a FIFO without a writer would otherwise wait for one.
-    constexpr int kFlags = O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
-    const FileDescriptor file(attempt("open", [&] { return ::openat(descriptor_.number(), name.c_str(), kFlags); }));
-    if (file.number() < 0) {
-        if (errno == ELOOP) return refused(joined(path_, name), "it is a symbolic link");
-        return failed("open", name);
-    }
+    const FileDescriptor file(
+        attempt("open", [&] { return ::openat(descriptor_.number(), name.c_str(), kReadFlags); }));
+    if (file.number() >= 0) return contents_of(file, name, max_bytes);
+    return errno == ELOOP ? refused(joined(path_, name), "it is a symbolic link") : failed("open", name);
+}
+
+IoResult<FileContents> Directory::read_below(const std::string& path, std::int64_t max_bytes) const {
+    open_how how{};
+    how.flags = kReadFlags;
+    how.resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS;
+    const FileDescriptor file(attempt("open", [&] {
+        return static_cast<int>(::syscall(SYS_openat2, descriptor_.number(), path.c_str(), &how, sizeof how));
+    }));
+    if (file.number() < 0) return failed("open", path);
+    return contents_of(file, path, max_bytes);
+}
+
+IoResult<FileContents> Directory::contents_of(const FileDescriptor& file, const std::string& name,
+                                              std::int64_t max_bytes) const {
     struct stat state{};
     if (attempt("stat", [&] { return ::fstat(file.number(), &state); }) < 0) return failed("stat", name);
     if (std::string reason = distrust(state, S_IFREG, "regular file"); !reason.empty())

@@ -96,6 +96,11 @@ class Directory {
     // refused with the reason and without waiting for a writer. A file larger than max_bytes is refused too.
     IoResult<FileContents> read(const std::string& name, std::int64_t max_bytes) const;
 
+    // The same for a path of several names, none of them a link, in one system call where the kernel has openat2 (Linux
+    // 5.6); the directories on the way are taken to be as private as this one. A failure need not name its cause: who
+    // wants that opens the directories one by one.
+    IoResult<FileContents> read_below(const std::string& path, std::int64_t max_bytes) const;
+
     // Makes `name` hold `bytes`, whole or not at all, and durable when this returns: a temporary file in `temporary`
     // (on the same file system) is written, synced and linked. False: another file was there first, and stays.
     IoResult<bool> publish(const std::string& name, std::string_view bytes, const Directory& temporary,
@@ -113,6 +118,8 @@ class Directory {
     Directory(FileDescriptor descriptor, std::string path)
         : descriptor_(std::move(descriptor)), path_(std::move(path)) {}
     static IoResult<Directory> open_at(int parent, const std::string& name, std::string path);
+    IoResult<FileContents> contents_of(const FileDescriptor& file, const std::string& name,
+                                       std::int64_t max_bytes) const;
     IoFailure failed(const char* operation, const std::string& name) const;
     IoResult<bool> link_into_place(const std::string& temporary_name, const Directory& temporary,
                                    const std::string& name, Publish how) const;

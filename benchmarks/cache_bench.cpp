@@ -52,7 +52,9 @@ int main(int count, char** arguments) {
 
     std::vector<CacheKey> keys;
     for (int kernel = 0; kernel < kKernels; ++kernel) keys.emplace_back(fields_of(kernel));
-    const Artifact artifact{"sm_90a", "cubin", std::string(kBinaryBytes, 'b'), "nvrtc 13.0", {{"kernel", 40}}, 120};
+    FunctionInfo function;
+    function.name = "kernel";
+    const Artifact artifact{"sm_90a", "cubin", std::string(kBinaryBytes, 'b'), "nvrtc 13.0", {function}, 120};
     const auto store = std::make_shared<KernelStore>(root);
 
     std::vector<double> store_us, disk_us;

@@ -76,6 +76,13 @@ IoResult<Directory> CacheDirectory::open(std::string_view folder) const {
 
 std::optional<FileContents> CacheDirectory::fetch(std::string_view folder, const std::string& name,
                                                   std::int64_t max_bytes) const {
+    // The one path that is short of time: two directories less to open and close are 5 of 24 us (cache_bench).
+    if (const auto top = version(Missing::kFail)) {
+        IoResult<FileContents> contents = (*top)->read_below(fmt::format("{}/{}", folder, name), max_bytes);
+        if (contents) return std::move(*contents);
+        if (contents.failure().absent()) return std::nullopt;
+    }
+    // Once more, name by name, to tell what is wrong.
     const IoResult<Directory> directory = open(folder);
     IoResult<FileContents> contents = directory ? directory->read(name, max_bytes) : directory.failure();
     if (contents) return std::move(*contents);

@@ -45,34 +45,59 @@ struct Reader {
     }
 };
 
+// The bindings below name every field: a field that a struct gains does not compile until it is stored too.
+
+nlohmann::json argument_json(const ArgumentInfo& argument) {
+    const auto& [offset_bytes, size_bytes, kind] = argument;
+    return {offset_bytes, size_bytes, kind};
+}
+
+ArgumentInfo argument_from(const nlohmann::json& json) {
+    return {json.at(0).get<int>(), json.at(1).get<int>(), json.at(2).get<std::string>()};
+}
+
 nlohmann::json function_json(const FunctionInfo& function) {
-    return {{"name", function.name},
-            {"registers", function.registers},
-            {"scalar_registers", function.scalar_registers},
-            {"spill_bytes", function.spill_bytes},
-            {"shared_bytes", function.shared_bytes},
-            {"max_threads", function.max_threads}};
+    const auto& [name, registers, scalar_registers, spill_bytes, spilled_registers, shared_bytes, max_threads,
+                 wave_size, kernarg_bytes, arguments] = function;
+    nlohmann::json json = {{"name", name},
+                           {"registers", registers},
+                           {"scalar_registers", scalar_registers},
+                           {"spill_bytes", spill_bytes},
+                           {"spilled_registers", spilled_registers},
+                           {"shared_bytes", shared_bytes},
+                           {"max_threads", max_threads},
+                           {"wave_size", wave_size},
+                           {"kernarg_bytes", kernarg_bytes},
+                           {"arguments", nlohmann::json::array()}};
+    for (const ArgumentInfo& argument : arguments) json["arguments"].push_back(argument_json(argument));
+    return json;
 }
 
 FunctionInfo function_from(const nlohmann::json& json) {
     FunctionInfo function;
-    json.at("name").get_to(function.name);
-    json.at("registers").get_to(function.registers);
-    json.at("scalar_registers").get_to(function.scalar_registers);
-    json.at("spill_bytes").get_to(function.spill_bytes);
-    json.at("shared_bytes").get_to(function.shared_bytes);
-    json.at("max_threads").get_to(function.max_threads);
+    auto& [name, registers, scalar_registers, spill_bytes, spilled_registers, shared_bytes, max_threads, wave_size,
+           kernarg_bytes, arguments] = function;
+    json.at("name").get_to(name);
+    json.at("registers").get_to(registers);
+    json.at("scalar_registers").get_to(scalar_registers);
+    json.at("spill_bytes").get_to(spill_bytes);
+    json.at("spilled_registers").get_to(spilled_registers);
+    json.at("shared_bytes").get_to(shared_bytes);
+    json.at("max_threads").get_to(max_threads);
+    json.at("wave_size").get_to(wave_size);
+    json.at("kernarg_bytes").get_to(kernarg_bytes);
+    for (const nlohmann::json& argument : json.at("arguments")) arguments.push_back(argument_from(argument));
     return function;
 }
 
 std::string metadata_of(const Artifact& artifact) {
-    nlohmann::json functions = nlohmann::json::array();
-    for (const FunctionInfo& function : artifact.functions) functions.push_back(function_json(function));
-    const nlohmann::json metadata = {{"target", artifact.target},
-                                     {"format", artifact.format},
-                                     {"toolchain", artifact.toolchain},
-                                     {"functions", std::move(functions)},
-                                     {"compile_ms", artifact.compile_ms}};
+    const auto& [target, format, binary, toolchain, functions, compile_ms] = artifact;
+    nlohmann::json metadata = {{"target", target},
+                               {"format", format},
+                               {"toolchain", toolchain},
+                               {"functions", nlohmann::json::array()},
+                               {"compile_ms", compile_ms}};
+    for (const FunctionInfo& function : functions) metadata["functions"].push_back(function_json(function));
     // A toolchain's version string is whatever its vendor wrote; one that is not UTF-8 must not end a store.
     return metadata.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }

@@ -35,10 +35,6 @@ bool is_record_name(std::string_view name) {
     return name.ends_with(kSuffix) && parse_digest(name.substr(0, name.size() - kSuffix.size()));
 }
 
-bool same_key(const TuningKey& a, const TuningKey& b) {
-    return a.operation == b.operation && a.device == b.device && a.shape == b.shape;
-}
-
 // The checksum is over the record's compact form, so that the file itself may be indented for people.
 std::string checksum_of(const nlohmann::ordered_json& record) {
     return sha256(record.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)).hex();
@@ -100,7 +96,7 @@ std::optional<TuningRecord> TuningDb::get(const TuningKey& key) const {
     const std::optional<FileContents> contents = directory_.fetch(folder_of(key), name, kMaxRecordBytes);
     if (!contents) return std::nullopt;
     const Offer<TuningRecord> record = decode_record(contents->bytes);
-    if (!record || !same_key(record->key, key)) {
+    if (!record || record->key != key) {
         directory_.quarantine(folder_of(key), name,
                               record ? "it was stored under another key" : std::string_view(record.reason()));
         return std::nullopt;

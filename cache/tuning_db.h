@@ -17,6 +17,8 @@ struct TuningKey {
     std::string operation;  // the graph's text or digest, with the kernel's place in its plan
     std::string device;     // fingerprint: architecture, multiprocessors, memory, clocks; never an ordinal or a host
     std::string shape;      // bucket of the run-time extents
+
+    bool operator==(const TuningKey&) const = default;
 };
 
 struct TuningRecord {
@@ -27,6 +29,8 @@ struct TuningRecord {
     double spread = 0;       // of the samples, relative to the median
     double baseline_ms = 0;  // what the static choice took, measured alongside
     std::string toolchain;
+
+    bool operator==(const TuningRecord&) const = default;
 };
 
 class TuningDb {

@@ -20,6 +20,8 @@ struct ArgumentInfo {
     int offset_bytes = 0;
     int size_bytes = 0;
     std::string kind;  // AMD: "global_buffer", "by_value", "hidden_..."; NVIDIA does not tell: always "by_value"
+
+    bool operator==(const ArgumentInfo&) const = default;
 };
 
 // Resources of one entry point, read from the binary's own metadata, not from a log. What a vendor does not record is
@@ -35,6 +37,8 @@ struct FunctionInfo {
     int wave_size = 0;          // AMD: 32 or 64
     int kernarg_bytes = 0;      // the argument block, hidden arguments included
     std::vector<ArgumentInfo> arguments;  // by offset
+
+    bool operator==(const FunctionInfo&) const = default;
 };
 
 struct Artifact {
@@ -44,6 +48,8 @@ struct Artifact {
     std::string toolchain;  // library and version, e.g. "nvrtc 13.0"
     std::vector<FunctionInfo> functions;
     double compile_ms = 0;
+
+    bool operator==(const Artifact&) const = default;
 };
 
 }  // namespace rowjit

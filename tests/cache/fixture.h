@@ -106,20 +106,21 @@ inline KeyFields example_fields(int variant = 0) {
 inline Artifact example_artifact(std::string binary =
                                      "\x7f"
                                      "ELF binary") {
-    return {"sm_90a", "cubin", std::move(binary), "nvrtc 13.0", {{"fwd", 40, 0, 0, 128, 256}, {"bwd", 64, 3, 8, 0, 0}},
-            12.5};
-}
-
-inline bool same(const FunctionInfo& a, const FunctionInfo& b) {
-    return a.name == b.name && a.registers == b.registers && a.scalar_registers == b.scalar_registers &&
-           a.spill_bytes == b.spill_bytes && a.shared_bytes == b.shared_bytes && a.max_threads == b.max_threads;
-}
-
-inline bool same(const Artifact& a, const Artifact& b) {
-    return a.target == b.target && a.format == b.format && a.binary == b.binary && a.toolchain == b.toolchain &&
-           std::equal(a.functions.begin(), a.functions.end(), b.functions.begin(), b.functions.end(),
-                      [](const FunctionInfo& f, const FunctionInfo& g) { return same(f, g); }) &&
-           a.compile_ms == b.compile_ms;
+    FunctionInfo forward;
+    forward.name = "fwd";
+    forward.registers = 40;
+    forward.shared_bytes = 128;
+    forward.max_threads = 256;
+    FunctionInfo backward;
+    backward.name = "bwd";
+    backward.registers = 64;
+    backward.scalar_registers = 3;
+    backward.spill_bytes = 8;
+    backward.spilled_registers = 2;
+    backward.wave_size = 64;
+    backward.kernarg_bytes = 24;
+    backward.arguments = {{0, 8, "global_buffer"}, {8, 4, "by_value"}};
+    return {"sm_90a", "cubin", std::move(binary), "nvrtc 13.0", {forward, backward}, 12.5};
 }
 
 inline bool exists(const std::string& path) { return std::filesystem::exists(std::filesystem::symlink_status(path)); }

@@ -42,7 +42,7 @@ TEST_CASE("a kernel is compiled once, then found in memory, and on disk by the n
     CHECK(first.statistics().memory_hits == 1);
 
     KernelCache second(std::make_shared<KernelStore>(directory.path()));
-    CHECK(same(*second.get_or_compile(key, [] { return Artifact(); }), example_artifact()));
+    CHECK(*second.get_or_compile(key, [] { return Artifact(); }) == example_artifact());
     CHECK(second.statistics().compiled == 0);
     CHECK(second.statistics().disk_hits == 1);
 }
@@ -65,7 +65,7 @@ TEST_CASE("64 threads that ask for one key compile it once") {
             std::this_thread::sleep_for(std::chrono::milliseconds(30));
             return example_artifact();
         });
-        wrong += same(*artifact, example_artifact()) ? 0 : 1;
+        wrong += *artifact == example_artifact() ? 0 : 1;
     });
     CHECK(compilations == 1);
     CHECK(wrong == 0);

@@ -123,10 +123,10 @@ TEST_CASE("a process killed before any system call of a store leaves nothing tor
         limits.temporary_age = std::chrono::seconds(0);
         KernelStore next(directory.path() + "/cache", limits);
         const std::optional<Artifact> found = next.get(key);
-        CHECK((!found || same(*found, artifact)));
+        CHECK((!found || *found == artifact));
         left_behind += static_cast<int>(next.size().temporaries);
         CHECK(next.put(key, artifact));
-        CHECK(same(*next.get(key), artifact));
+        CHECK(*next.get(key) == artifact);
         CHECK(next.quarantined() == 0);
         CHECK(next.size().temporaries == 0);
         REQUIRE(fatal_call < 100);
@@ -147,7 +147,7 @@ TEST_CASE("64 processes that miss one key compile it once") {
                 std::this_thread::sleep_for(milliseconds(50));
                 return example_artifact();
             });
-            return same(*artifact, example_artifact()) ? 0 : 1;
+            return *artifact == example_artifact() ? 0 : 1;
         }));
     note(directory.path() + "/start");
     for (const pid_t process : children) CHECK(outcome(process) == 0);
@@ -171,7 +171,7 @@ TEST_CASE("when the compiling process is killed, one that waits goes on within a
     const pid_t waiter = child([&] {
         KernelCache cache(store_at(directory));
         const auto artifact = cache.get_or_compile(CacheKey(example_fields()), [] { return example_artifact(); });
-        return same(*artifact, example_artifact()) ? 0 : 1;
+        return *artifact == example_artifact() ? 0 : 1;
     });
     std::this_thread::sleep_for(milliseconds(100));
     CHECK(::waitpid(waiter, nullptr, WNOHANG) == 0);  // it waits
@@ -189,7 +189,7 @@ TEST_CASE("when the compiling process is stopped, one that waits compiles for it
     KernelCache cache(store_at(directory), milliseconds(100));
     const auto begin = Clock::now();
     const auto artifact = cache.get_or_compile(CacheKey(example_fields()), [] { return example_artifact(); });
-    CHECK(same(*artifact, example_artifact()));
+    CHECK(*artifact == example_artifact());
     CHECK(Clock::now() - begin >= milliseconds(100));
     CHECK(Clock::now() - begin < std::chrono::seconds(5));
     ::kill(compiler, SIGKILL);

@@ -34,7 +34,7 @@ void expect_refused(const std::string& root, const std::string& complaint) {
     const CapturedLog log;
     KernelCache cache(std::make_shared<KernelStore>(root));
     const CacheKey key(example_fields());
-    CHECK(same(*cache.get_or_compile(key, [] { return example_artifact("compiled"); }), example_artifact("compiled")));
+    CHECK(*cache.get_or_compile(key, [] { return example_artifact("compiled"); }) == example_artifact("compiled"));
     CHECK(cache.statistics().compiled == 1);
     INFO(fmt::format("{}", fmt::join(log.messages(), "\n")));
     CHECK(log.messages().size() == 1);
@@ -69,7 +69,7 @@ TEST_CASE("a damaged entry is set aside, said once, counted, and compiled again"
         CHECK(log.messages().size() == 1);
         CHECK_FALSE(exists(path));
         CHECK(store.put(key, example_artifact()));
-        wrong_loads += same(*store.get(key), example_artifact()) ? 0 : 1;
+        wrong_loads += *store.get(key) == example_artifact() ? 0 : 1;
     }
     CHECK(wrong_loads == 0);
     CHECK(store.quarantined() == static_cast<std::int64_t>((whole.size() + 6) / 7));
@@ -113,14 +113,14 @@ TEST_CASE("whatever system call fails, and whether once or for good, the kernel 
                     KernelCache cache(std::make_shared<KernelStore>(directory.path()));
                     const auto artifact =
                         cache.get_or_compile(CacheKey(example_fields()), [] { return example_artifact(); });
-                    CHECK(same(*artifact, example_artifact()));
+                    CHECK(*artifact == example_artifact());
                     CHECK(cache.get_or_compile(CacheKey(example_fields()), [] { return Artifact(); }) == artifact);
                 }
                 CHECK(log.messages().size() <= 1);
                 // What is on disk afterwards is whole or absent.
                 KernelStore after(directory.path());
                 const std::optional<Artifact> stored = after.get(CacheKey(example_fields()));
-                CHECK((!stored || same(*stored, example_artifact())));
+                CHECK((!stored || *stored == example_artifact()));
                 CHECK(after.quarantined() == 0);
                 if (injection.calls <= failing_call) break;
                 REQUIRE(failing_call < 100);
@@ -226,7 +226,7 @@ TEST_CASE("a link, a FIFO or a file that others may write to, in an entry's plac
         std::filesystem::rename(path, directory.path() + "/good");
         plant(path, directory.path() + "/good");
         expect_refused(directory.path(), complaint);
-        CHECK(same(*KernelStore(directory.path()).get(key), example_artifact("compiled")));
+        CHECK(*KernelStore(directory.path()).get(key) == example_artifact("compiled"));
         CHECK(exists(directory.path() + "/good"));
     }
 }

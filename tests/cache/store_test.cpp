@@ -15,7 +15,7 @@ TEST_CASE("a stored artifact comes back as it was, to another store object too")
     CHECK(KernelStore(directory.path()).put(key, example_artifact()));
     const std::optional<Artifact> found = KernelStore(directory.path()).get(key);
     REQUIRE(found);
-    CHECK(same(*found, example_artifact()));
+    CHECK(*found == example_artifact());
 }
 
 TEST_CASE("a binary with zero bytes and line ends is kept byte for byte") {
@@ -44,7 +44,7 @@ TEST_CASE("the first of two stores under one key stays") {
     second.compile_ms = 99;
     CHECK(store.put(key, example_artifact()));
     CHECK(store.put(key, second));
-    CHECK(same(*store.get(key), example_artifact()));
+    CHECK(*store.get(key) == example_artifact());
 }
 
 TEST_CASE("directories are made for this user alone, at the documented place") {

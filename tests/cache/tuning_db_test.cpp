@@ -20,12 +20,6 @@ TuningRecord example_record() {
     return record;
 }
 
-bool same(const TuningRecord& a, const TuningRecord& b) {
-    return a.key.operation == b.key.operation && a.key.device == b.key.device && a.key.shape == b.key.shape &&
-           a.choice == b.choice && a.samples_ms == b.samples_ms && a.median_ms == b.median_ms && a.spread == b.spread &&
-           a.baseline_ms == b.baseline_ms && a.toolchain == b.toolchain;
-}
-
 // The one file below `root`.
 std::string only_file(const std::string& root) {
     std::string found;
@@ -42,7 +36,7 @@ TEST_CASE("a record comes back digit for digit under its key") {
     CHECK_FALSE(db.get(example_record().key));
     CHECK(db.put(example_record()));
     REQUIRE(db.get(example_record().key));
-    CHECK(same(*db.get(example_record().key), example_record()));
+    CHECK(*db.get(example_record().key) == example_record());
 }
 
 TEST_CASE("a record is found under no other operation, device or shape") {
@@ -78,7 +72,7 @@ TEST_CASE("a record with any bit flipped, or cut short, is never read as another
     const auto damage = [&](const std::string& bytes) {
         write_file(path, bytes);
         const auto found = db.get(example_record().key);
-        wrong += found && !same(*found, example_record()) ? 1 : 0;
+        wrong += found && *found != example_record() ? 1 : 0;
         missed += found ? 0 : 1;
         std::filesystem::remove(path);
     };
