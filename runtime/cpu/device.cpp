@@ -12,9 +12,7 @@
 
 #include "base/environment.h"
 #include "base/fail.h"
-#ifdef ROWJIT_HAVE_LLVM
 #include "compiler/toolchain/orc.h"
-#endif
 
 namespace rowjit {
 namespace {
@@ -36,7 +34,6 @@ std::string processor_name() {
     return "unnamed processor";
 }
 
-#ifdef ROWJIT_HAVE_LLVM
 class CpuModule final : public Module {
   public:
     explicit CpuModule(const Artifact& artifact) : code_(load_cpu_object(artifact)) {
@@ -48,7 +45,6 @@ class CpuModule final : public Module {
     std::unique_ptr<CpuCode> code_;
     std::vector<Function> functions_;
 };
-#endif
 
 // A launch in flight, as the thread pool's context.
 struct CpuLaunch {
@@ -63,16 +59,16 @@ void run_range(void* context, std::int64_t begin, std::int64_t end) noexcept {
 
 class CpuDevice final : public DeviceImpl {
   public:
-    explicit CpuDevice(int threads) : pool_(threads), target_(find_target("native")) {
+    explicit CpuDevice(int threads)
+        : pool_(threads), target_(has_cpu_toolchain() ? host_cpu_target() : find_target("native")) {
         target_.sm_count = pool_.threads();
-        target_.label = processor_name();
     }
 
     void set_parallel_for(const ParallelFor& parallel_for) { parallel_for_ = parallel_for; }
 
     const Target& target() const override { return target_; }
     std::string description() const override {
-        return fmt::format("cpu {}, {} thread{}", target_.label, pool_.threads(), pool_.threads() == 1 ? "" : "s");
+        return fmt::format("cpu {}, {} thread{}", processor_name(), pool_.threads(), pool_.threads() == 1 ? "" : "s");
     }
 
     void* allocate(std::size_t bytes) override {
@@ -103,13 +99,7 @@ class CpuDevice final : public DeviceImpl {
     }
 
     std::unique_ptr<Module> load(const Artifact& artifact, StreamHandle /*stream*/) override {
-#ifdef ROWJIT_HAVE_LLVM
         return std::make_unique<CpuModule>(artifact);
-#else
-        fail(ErrorCode::kEnvironment,
-             "the {} for {} cannot be loaded: this rowjit was built without LLVM; build it with -DROWJIT_LLVM=ON",
-             artifact.format, artifact.target);
-#endif
     }
 
     const char* launch(Function function, const LaunchGeometry& geometry, StreamHandle /*stream*/,

@@ -151,10 +151,3 @@ TEST_CASE("time on the CPU is a clock around each repetition") {
     CHECK(times_ms[5] >= 5);
     CHECK(times_ms[5] > times_ms[0]);
 }
-
-#ifndef ROWJIT_HAVE_LLVM
-TEST_CASE("a CPU object cannot be loaded by a rowjit without LLVM, which says so") {
-    const auto device = open_device("cpu");
-    CHECK_THROWS_WITH_AS(device->load(stub_artifact("native")), doctest::Contains("built without LLVM"), Error);
-}
-#endif
