@@ -13,6 +13,8 @@
 namespace rowjit {
 namespace {
 
+constexpr std::size_t kLineLimit = 120;  // a comment that does not fit stands above its line
+
 struct TypeRow {
     Dtype dtype;
     std::string_view storage;
@@ -116,9 +118,12 @@ std::string NameTable::fresh(std::string_view wanted) {
 }
 
 void SourceWriter::line(std::string_view text, std::string_view comment) {
-    // Preprocessor lines stand with the loop they belong to, as a formatter would put them.
-    text_.append(static_cast<std::size_t>(depth_) * 4, ' ').append(text);
-    if (!comment.empty()) text_ += "  // " + one_line(comment);
+    const std::string indentation(static_cast<std::size_t>(depth_) * 4, ' ');
+    const std::string note = comment.empty() ? "" : "// " + one_line(comment);
+    const bool fits = indentation.size() + text.size() + note.size() + 2 <= kLineLimit;
+    if (!note.empty() && !fits) text_ += indentation + note + "\n";
+    text_.append(indentation).append(text);
+    if (!note.empty() && fits) text_ += "  " + note;
     text_ += '\n';
 }
 

@@ -41,7 +41,7 @@ class NameTable {
 // Lines at the current indentation.
 class SourceWriter {
   public:
-    void line(std::string_view text, std::string_view comment = {});  // the comment stands at the line's end
+    void line(std::string_view text, std::string_view comment = {});  // at the line's end, or above
     void open(std::string_view text, std::string_view comment = {});  // "text {", and indents
     void close();
     void blank();  // at most one in a row, and none after an opening line

@@ -1,0 +1,417 @@
+#include "compiler/emit/gpu_columns.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <set>
+
+#include "base/check.h"
+
+namespace rowjit {
+namespace {
+
+// Bytes of loads that a thread of a serial loop issues before it computes on them. With 1024 threads on an SM 64 bytes
+// a thread are 64 KB in flight; about 46 KB saturate an H100's memory.
+constexpr std::int64_t kBytesInFlightPerThread = 64;
+constexpr std::int64_t kMaxGroup = 4;
+
+bool is_vector(const Inst& inst) { return inst.access.kind == Access::Kind::kVector; }
+bool is_uniform(const Inst& inst) { return inst.access.kind == Access::Kind::kUniform; }
+bool touches_memory(const Inst& inst) { return inst.kind == InstKind::kLoad || inst.kind == InstKind::kStore; }
+bool is_slot(const Inst& inst) { return inst.kind == InstKind::kKeep || inst.kind == InstKind::kKept; }
+
+std::string column(int lane) { return lane == 0 ? "c" : fmt::format("(c + {})", lane); }
+
+class ColumnEmitter {
+  public:
+    ColumnEmitter(const ColumnLoop& loop, GpuScope& scope, GpuKept& kept)
+        : loop_(loop), scope_(scope), out_(scope.out()), kept_(kept) {
+        inside_.columns = &loop;
+        inside_.axes.insert(loop.axes.begin(), loop.axes.end());
+        for (const Inst& inst : loop.body) {
+            if (inst.id >= 0 && !(touches_memory(inst) && is_uniform(inst))) inside_.values.insert(inst.id);
+        }
+    }
+
+    void run() {
+        RJ_CHECK(loop_.tail != ColumnLoop::Tail::kScalar, "emit gpu: {}: a scalar tail", scope_.kernel().name);
+        out_.blank();
+        find_accesses();
+        choose_group();
+        declare_divisors();
+        declare_kept();
+        name_vectors();
+        if (!resident_)
+            out_.open(fmt::format("for (int first = 0; first < {}; first += {})", loop_.iterations, group_));
+        if (group_ == 1) {
+            single();
+        } else {
+            grouped();
+        }
+        if (!resident_) out_.close();
+    }
+
+  private:
+    const KernelTensor& tensor(const Inst& inst) const { return scope_.tensor(inst); }
+    const Slot& slot(const Inst& inst) const { return scope_.slot(inst); }
+    bool in_registers(const Inst& inst) const { return slot(inst).residency == Residency::kRegisters; }
+    std::string lane() const { return loop_.vector == 1 ? "0" : "l"; }
+    std::string lane_column() const { return loop_.vector == 1 ? "c" : "(c + l)"; }
+    std::string vec_type(Dtype dtype, int lanes) const {
+        return fmt::format("rj_vec<{}, {}>", gpu_storage_type(dtype), lanes);
+    }
+    int lanes(const Inst& load) const { return is_vector(load) ? loop_.vector : 1; }
+    // "[i]" where a group holds several iterations' vectors.
+    std::string entry() const { return group_ > 1 ? "[i]" : ""; }
+    std::string entries() const { return group_ > 1 ? fmt::format("[{}]", group_) : ""; }
+
+    // ---- before the loop -------------------------------------------------------------------------------------------
+
+    // Loads at one address stand before the loop; loads whose address no lane's value decides, at its front.
+    void find_accesses() {
+        for (const Inst& inst : loop_.body) {
+            if (!touches_memory(inst)) continue;
+            RJ_CHECK(inst.access.kind != Access::Kind::kUnknown, "emit gpu: {}: the access of {} is not decided",
+                     scope_.kernel().name, tensor(inst).name);
+            if (is_uniform(inst)) {
+                RJ_CHECK(inst.kind == InstKind::kLoad, "emit gpu: {}: every column stores to one place of {}",
+                         scope_.kernel().name, tensor(inst).name);
+                scope_.define(inst, scope_.load_one(inst, scope_.address(inst, {}, "")));
+                continue;
+            }
+            const bool whole = is_vector(inst) || inst.access.kind == Access::Kind::kSplat;
+            addresses_[&inst] = scope_.address(inst, inside_, whole ? column(inst.access.anchor) : lane_column());
+            const bool reads = inst.kind == InstKind::kLoad || inst.accumulate;
+            if ((whole && reads) || is_single_load(inst)) front_.push_back(&inst);
+        }
+    }
+
+    // With one column per thread a gather is as good as a vector, unless a lane's value decides its address.
+    bool is_single_load(const Inst& inst) const {
+        if (inst.kind != InstKind::kLoad || loop_.vector != 1) return false;
+        return std::none_of(inst.coords.begin(), inst.coords.end(), [&](const Coord& coord) {
+            const std::vector<std::int32_t> data = coord.data_nodes();
+            return std::any_of(data.begin(), data.end(), [&](std::int32_t id) { return inside_.values.contains(id); });
+        });
+    }
+
+    // A resident loop is one group of all its iterations.
+    void choose_group() {
+        std::int64_t bytes = 0;
+        for (const Inst* load : front_) bytes += static_cast<std::int64_t>(size_bytes(load->dtype)) * lanes(*load);
+        resident_ = loop_.unrolled || loop_.iterations == 1;
+        group_ = resident_ ? loop_.iterations
+                           : std::clamp(kBytesInFlightPerThread / std::max<std::int64_t>(bytes, 1), std::int64_t{1},
+                                        std::min(kMaxGroup, loop_.iterations));
+    }
+
+    // Divisions by a value of the row: what can be done once for all of them stands before the loop.
+    void declare_divisors() {
+        for (const Inst& inst : loop_.body) {
+            if (inst.kind != InstKind::kMap || inst.op != Op::kDiv || inside_.values.contains(inst.operands[1]))
+                continue;
+            const std::string& divisor = scope_.value(inst.operands[1]);
+            divisors_[&inst] = scope_.row_name(is_identifier(divisor) ? divisor + "_divisor" : "divisor",
+                                               "const rj_divisor", fmt::format("rj_divisor_of({})", divisor));
+        }
+    }
+
+    // What later loops read from registers is declared outside this one. A kept value that is a load's own vector stays
+    // as it was loaded: packed, and never rounded again.
+    void declare_kept() {
+        for (const Inst& inst : loop_.body) {
+            if (inst.kind != InstKind::kKeep || slot(inst).residency == Residency::kShared) continue;
+            RJ_CHECK(resident_ && in_registers(inst), "emit gpu: {}: {} is kept in registers over a serial loop",
+                     scope_.kernel().name, slot(inst).label);
+            const Inst* load = kept_load(inst);
+            if (load != nullptr && vectors_.contains(load)) {
+                kept_[inst.index] = vectors_.at(load);
+                continue;
+            }
+            const std::string name =
+                scope_.names().fresh(load != nullptr ? tensor(*load).name + "_vec" : slot(inst).label);
+            out_.line(fmt::format("{} {}{};", vec_type(slot(inst).dtype, loop_.vector), name, entries()),
+                      "kept in registers");
+            kept_[inst.index] = name + entry();
+            declared_.insert(name + entry());
+            if (load != nullptr) vectors_[load] = name + entry();
+        }
+    }
+
+    const Inst* kept_load(const Inst& keep) const {
+        for (const Inst* load : front_) {
+            const bool whole = is_vector(*load) ? load->access.lanes.empty() : loop_.vector == 1;
+            if (load->id == keep.operands[0] && whole && load->dtype == slot(keep).dtype) return load;
+        }
+        return nullptr;
+    }
+
+    void name_vectors() {
+        for (const Inst* load : front_) {
+            if (vectors_.contains(load)) continue;
+            vectors_[load] = scope_.names().fresh(tensor(*load).name + (load->accumulate ? "_old" : "_vec")) + entry();
+        }
+    }
+
+    // ---- a group ---------------------------------------------------------------------------------------------------
+
+    void single() {
+        out_.open("");
+        declare_column();
+        const bool guarded = open_guard();
+        loads();
+        compute();
+        if (guarded) out_.close();
+        out_.close();
+    }
+
+    void grouped() {
+        for (const Inst* load : front_) {
+            std::string name = vectors_.at(load);
+            if (!declared_.insert(name).second) continue;
+            name.resize(name.size() - entry().size());
+            out_.line(fmt::format("{} {}{};", vec_type(load->dtype, lanes(*load)), name, entries()));
+        }
+        if (!front_.empty()) {
+            open_iterations(true);
+            const bool guarded = open_guard();
+            loads();
+            if (guarded) out_.close();
+            out_.close();
+        }
+        open_iterations(computing_needs_column());
+        const bool guarded = open_guard();
+        compute();
+        if (guarded) out_.close();
+        out_.close();
+    }
+
+    void open_iterations(bool needs_column) {
+        out_.line("#pragma unroll");
+        out_.open(fmt::format("for (int i = 0; i < {}; ++i)", group_));
+        if (needs_column) declare_column();
+    }
+
+    // Whether anything but the loads at the front asks where in the row it is.
+    bool computing_needs_column() const {
+        if (loop_.tail != ColumnLoop::Tail::kNone) return true;
+        return std::any_of(loop_.body.begin(), loop_.body.end(), [&](const Inst& inst) {
+            if (is_slot(inst)) return !in_registers(inst);
+            if (inst.kind == InstKind::kLoad) return !is_uniform(inst) && !vectors_.contains(&inst);
+            return inst.kind == InstKind::kStore || inst.kind == InstKind::kCoord;
+        });
+    }
+
+    // column = ((column_block * iterations + iteration) * threads + t) * vector
+    void declare_column() {
+        const auto in_parentheses = [](const std::string& text) {
+            return text.find(' ') == std::string::npos ? text : "(" + text + ")";
+        };
+        std::string text = resident_ ? "i" : "first + i";
+        if (group_ == 1) text = resident_ ? "" : "first";
+        if (scope_.kernel().schedule.column_blocks > 1) {
+            std::string block = "column_block";
+            if (loop_.iterations > 1) block += fmt::format(" * {}", loop_.iterations);
+            text = text.empty() ? block : block + " + " + text;
+        }
+        if (scope_.threads() > 1)
+            text = text.empty() ? "t" : fmt::format("{} * {} + t", in_parentheses(text), scope_.threads());
+        if (text.empty()) text = "0";
+        if (loop_.vector > 1 && text != "0") text = fmt::format("{} * {}", in_parentheses(text), loop_.vector);
+        out_.line(fmt::format("const int c = {};", text));
+    }
+
+    bool open_guard() {
+        std::vector<std::string> conditions;
+        if (!resident_ && loop_.iterations % group_ != 0)
+            conditions.push_back(fmt::format("first + i < {}", loop_.iterations));
+        if (loop_.tail == ColumnLoop::Tail::kVector) conditions.push_back(fmt::format("c < {}", loop_.columns));
+        if (conditions.empty()) return false;
+        out_.open(fmt::format("if ({})", fmt::join(conditions, " && ")));
+        return true;
+    }
+
+    void loads() {
+        for (const Inst* load : front_) {
+            const std::string& name = vectors_.at(load);
+            const std::string type = "const " + vec_type(load->dtype, lanes(*load)) + " ";
+            out_.line(fmt::format("{}{} = {};", declared_.contains(name) ? "" : type, name,
+                                  scope_.load(*load, addresses_.at(load), lanes(*load))),
+                      load->comment);
+        }
+    }
+
+    // ---- lanes -----------------------------------------------------------------------------------------------------
+
+    void compute() {
+        declare_lane_arrays();
+        declare_permutations();
+        load_shared_slots();
+        if (loop_.vector > 1) {
+            out_.line("#pragma unroll");
+            out_.open(fmt::format("for (int l = 0; l < {}; ++l)", loop_.vector));
+        }
+        for (const Inst& inst : loop_.body) lane_inst(inst);
+        if (loop_.vector > 1) out_.close();
+        for (const Inst& inst : loop_.body) leave(inst);
+    }
+
+    // Lanes that go to memory, to a slot or into an accumulator are gathered in an array and leave as one vector.
+    void declare_lane_arrays() {
+        for (const Inst& inst : loop_.body) {
+            std::string label;
+            Dtype dtype = inst.dtype;
+            if (inst.kind == InstKind::kAccumulate) {
+                label = scope_.accumulator(inst).label;
+                dtype = scope_.accumulator(inst).dtype;
+            } else if (inst.kind == InstKind::kStore && is_vector(inst)) {
+                label = tensor(inst).name;
+            } else if (inst.kind == InstKind::kKeep && kept_load(inst) == nullptr) {
+                label = slot(inst).label;
+                dtype = slot(inst).dtype;
+            } else {
+                continue;
+            }
+            arrays_[&inst] = scope_.names().fresh(label + "_lanes");
+            out_.line(fmt::format("{} {}[{}];", gpu_value_type(dtype), arrays_[&inst], loop_.vector));
+        }
+    }
+
+    // Lane l of an access is element lanes[l] of its vector.
+    void declare_permutations() {
+        for (const Inst& inst : loop_.body) {
+            const std::vector<int>& order = inst.access.lanes;
+            if (!is_vector(inst) || order.empty()) continue;
+            bool flips = true;
+            for (std::size_t l = 0; l < order.size(); ++l)
+                flips = flips && order[l] == (static_cast<int>(l) ^ order[0]);
+            if (flips) {
+                elements_[&inst] = fmt::format("l ^ {}", order[0]);
+                continue;
+            }
+            const std::string name = scope_.names().fresh(tensor(inst).name + "_order");
+            out_.line(fmt::format("constexpr int {}[{}] = {{{}}};", name, order.size(), fmt::join(order, ", ")));
+            elements_[&inst] = name + "[l]";
+        }
+    }
+
+    std::string element(const Inst& inst) const {
+        const auto found = elements_.find(&inst);
+        return found == elements_.end() ? lane() : found->second;
+    }
+
+    std::string shared_offset(const Slot& slot) const {
+        RJ_CHECK(scope_.kernel().schedule.column_blocks == 1, "emit gpu: {}: slot {} of a row divided over blocks",
+                 scope_.kernel().name, slot.label);
+        std::string text = fmt::format("c * {}", size_bytes(slot.dtype));
+        if (slot.shared_offset_bytes > 0) text = fmt::format("{} + {}", slot.shared_offset_bytes, text);
+        return scope_.rows() > 1 ? "row_shared + " + text : text;
+    }
+
+    void load_shared_slots() {
+        for (const Inst& inst : loop_.body) {
+            if (inst.kind != InstKind::kKept || in_registers(inst)) continue;
+            vectors_[&inst] = scope_.names().fresh(slot(inst).label);
+            const std::string type = vec_type(slot(inst).dtype, loop_.vector);
+            out_.line(fmt::format("const {} {} = rj_shared_load<{}>({});", type, vectors_[&inst], type,
+                                  shared_offset(slot(inst))));
+        }
+    }
+
+    void lane_inst(const Inst& inst) {
+        if (scope_.bind_inline(inst)) return;
+        switch (inst.kind) {
+            case InstKind::kLoad: return lane_load(inst);
+            case InstKind::kKept: {
+                const std::string& vec = in_registers(inst) ? kept_.at(inst.index) : vectors_.at(&inst);
+                return scope_.define(inst, fmt::format("rj_get({}, {})", vec, lane()));
+            }
+            case InstKind::kCoord: return scope_.define(inst, scope_.coordinate(inst, inside_, lane_column()));
+            case InstKind::kStore:
+            case InstKind::kKeep:
+            case InstKind::kAccumulate: return lane_out(inst);
+            default: break;
+        }
+        const auto divisor = divisors_.find(&inst);
+        scope_.define(inst, scope_.computed(inst, divisor == divisors_.end() ? "" : divisor->second));
+    }
+
+    void lane_load(const Inst& inst) {
+        if (is_uniform(inst)) return;  // before the loop
+        const auto vec = vectors_.find(&inst);
+        if (vec == vectors_.end()) return scope_.define(inst, scope_.load_one(inst, addresses_.at(&inst)));
+        Inst unpacked = inst;
+        unpacked.comment.clear();  // stands at the load
+        scope_.define(unpacked, fmt::format("rj_get({}, {})", vec->second, lanes(inst) == 1 ? "0" : element(inst)));
+    }
+
+    void lane_out(const Inst& inst) {
+        const auto array = arrays_.find(&inst);
+        if (array == arrays_.end()) {
+            if (inst.kind == InstKind::kStore) scope_.store_one(inst, addresses_.at(&inst), live());
+            return;
+        }
+        std::string stored = scope_.value(inst.operands[0]);
+        if (inst.accumulate) stored = fmt::format("rj_get({}, {}) + {}", vectors_.at(&inst), element(inst), stored);
+        out_.line(fmt::format("{}[{}] = {};", array->second, element(inst), stored), inst.comment);
+    }
+
+    std::vector<std::string> live() const {
+        return scope_.rows() > 1 ? std::vector<std::string>{"live"} : std::vector<std::string>{};
+    }
+
+    // After the lanes: what leaves as a vector.
+    void leave(const Inst& inst) {
+        if (inst.kind == InstKind::kKeep) return keep(inst);
+        const auto array = arrays_.find(&inst);
+        if (array == arrays_.end()) return;
+        if (inst.kind == InstKind::kAccumulate) {
+            out_.line(fmt::format("{}.add({});", scope_.state(inst.index), array->second));
+        } else {
+            const GpuAddress& at = addresses_.at(&inst);
+            std::vector<std::string> conditions = live();
+            if (!at.inside.empty()) conditions.push_back(at.inside);
+            const std::string store =
+                fmt::format("rj_store({}, rj_pack<{}>({}));", at.text(), gpu_storage_type(inst.dtype), array->second);
+            out_.line(conditions.empty() ? store : fmt::format("if ({}) {}", fmt::join(conditions, " && "), store));
+        }
+    }
+
+    void keep(const Inst& inst) {
+        const Inst* load = kept_load(inst);
+        if (load != nullptr && in_registers(inst)) return;  // the loaded vector itself
+        const std::string vec =
+            load != nullptr ? vectors_.at(load)
+                            : fmt::format("rj_pack<{}>({})", gpu_storage_type(slot(inst).dtype), arrays_.at(&inst));
+        if (in_registers(inst)) {
+            out_.line(fmt::format("{} = {};", kept_.at(inst.index), vec));
+        } else {
+            out_.line(fmt::format("rj_shared_store({}, {});", shared_offset(slot(inst)), vec));
+        }
+    }
+
+    const ColumnLoop& loop_;
+    GpuScope& scope_;
+    SourceWriter& out_;
+    GpuKept& kept_;
+
+    GpuLoop inside_;
+    bool resident_ = true;
+    std::int64_t group_ = 1;  // iterations whose loads are issued together
+    std::vector<const Inst*> front_;
+    std::map<const Inst*, GpuAddress> addresses_;
+    std::map<const Inst*, std::string> vectors_;  // of loads and of slots in shared memory, as an iteration names them
+    std::set<std::string> declared_;              // those of them that are declared before the iterations
+    std::map<const Inst*, std::string> divisors_;
+    std::map<const Inst*, std::string> arrays_;
+    std::map<const Inst*, std::string> elements_;  // of lane l, where that is not l
+};
+
+}  // namespace
+
+void emit_column_loop(const ColumnLoop& loop, GpuScope& scope, GpuKept& kept) {
+    ColumnEmitter(loop, scope, kept).run();
+}
+
+}  // namespace rowjit

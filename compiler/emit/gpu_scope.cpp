@@ -1,0 +1,407 @@
+#include "compiler/emit/gpu_scope.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "base/fail.h"
+
+namespace rowjit {
+namespace {
+
+constexpr std::int64_t kInt32Limit = std::int64_t{1} << 31;
+
+bool is_narrow(Dtype dtype) { return dtype == Dtype::kBf16 || dtype == Dtype::kF16; }
+
+// Maps whose result is one of their operands, or exact: representable operands give a representable result.
+bool exact_on_narrow(Op op) {
+    return op == Op::kNeg || op == Op::kAbs || op == Op::kMin || op == Op::kMax || op == Op::kSelect ||
+           op == Op::kFloor;
+}
+
+std::string_view state_type(Monoid monoid) {
+    switch (monoid) {
+        case Monoid::kSum: return "rj_sum";
+        case Monoid::kMax: return "rj_maximum";
+        case Monoid::kMin: return "rj_minimum";
+        case Monoid::kMaxSumExp: return "rj_max_sum_exp";
+        case Monoid::kWelford: return "rj_welford";
+    }
+    RJ_CHECK(false, "emit gpu: monoid {}", static_cast<int>(monoid));
+}
+
+std::string scaled(const std::string& coordinate, const std::string& stride) {
+    if (stride == "1") return coordinate;
+    return coordinate == "0" || stride == "0" ? "0" : fmt::format("{} * {}", coordinate, stride);
+}
+
+std::string joined(const std::vector<std::string>& parts, std::string_view separator) {
+    return fmt::format("{}", fmt::join(parts, separator));
+}
+
+std::string converted(Dtype dtype, const std::string& text) {
+    return fmt::format("static_cast<{}>({})", gpu_value_type(dtype), text);
+}
+
+template <class Visit>
+void each_inst(const Kernel& kernel, const Visit& visit) {
+    for (const Stmt& stmt : kernel.body) {
+        if (const auto* inst = std::get_if<Inst>(&stmt.node)) visit(*inst);
+        if (const auto* loop = std::get_if<ColumnLoop>(&stmt.node)) {
+            for (const Inst& inst : loop->body) visit(inst);
+        }
+        if (const auto* rows = std::get_if<RowsLoop>(&stmt.node)) {
+            for (const Inst& inst : rows->body) visit(inst);
+        }
+    }
+}
+
+void refuse_f64(const Kernel& kernel, const Target& target) {
+    const auto refuse = [&](Dtype dtype, const std::string& what) {
+        if (dtype != Dtype::kF64) return;
+        fail(ErrorCode::kUnsupported, "kernel {}: '{}' is f64, which {} kernels do not compute in; cast it to f32",
+             kernel.name, what, name(target.backend));
+    };
+    for (const KernelTensor& tensor : kernel.tensors) refuse(tensor.dtype, tensor.name);
+    for (const KernelScalar& scalar : kernel.scalars) refuse(scalar.dtype, scalar.name);
+    for (const Accumulator& accumulator : kernel.accumulators) refuse(accumulator.dtype, accumulator.label);
+    each_inst(kernel, [&](const Inst& inst) { refuse(inst.dtype, inst.label); });
+}
+
+}  // namespace
+
+bool GpuLoop::varies(const Coord& coord) const {
+    const std::vector<Axis> mentioned = coord.axes();
+    const std::vector<std::int32_t> data = coord.data_nodes();
+    return std::any_of(mentioned.begin(), mentioned.end(), [&](Axis axis) { return axes.contains(axis.id); }) ||
+           std::any_of(data.begin(), data.end(), [&](std::int32_t id) { return values.contains(id); });
+}
+
+GpuScope::GpuScope(const Kernel& kernel, const Target& target)
+    : kernel_(kernel),
+      target_(target),
+      dtypes_(static_cast<std::size_t>(kernel.value_count), Dtype::kF32),
+      text_(static_cast<std::size_t>(kernel.value_count)) {
+    refuse_f64(kernel, target);
+    find_uses();
+}
+
+// A narrow value that is only stored or kept in its own format need not be rounded before: packing rounds it.
+void GpuScope::find_uses() {
+    each_inst(kernel_, [&](const Inst& inst) {
+        if (inst.id >= 0) dtypes_[static_cast<std::size_t>(inst.id)] = inst.dtype;
+        for (const ValueId operand : inst.operands) {
+            const bool stored =
+                inst.kind == InstKind::kStore && !inst.accumulate && tensor(inst).dtype == dtype(operand);
+            const bool kept = inst.kind == InstKind::kKeep && slot(inst).dtype == dtype(operand);
+            if (!stored && !kept) rounded_.insert(operand);
+        }
+        for (const Coord& coord : inst.coords) {
+            for (const Axis axis : coord.axes()) axes_used_.insert(axis.id);
+        }
+        if (inst.kind == InstKind::kCoord) axes_used_.insert(inst.axis);
+    });
+    for (const Stmt& stmt : kernel_.body) {
+        const auto* reduce = std::get_if<AllReduce>(&stmt.node);
+        if (reduce == nullptr) continue;
+        std::size_t result = 0;
+        for (const int index : reduce->accumulators) {
+            const Accumulator& accumulator = kernel_.accumulators[static_cast<std::size_t>(index)];
+            for (int k = 0; k < components(accumulator.monoid); ++k)
+                dtypes_[static_cast<std::size_t>(reduce->results[result++])] = accumulator.dtype;
+        }
+    }
+}
+
+// ---- lookups --------------------------------------------------------------------------------------------------------
+
+const KernelTensor& GpuScope::tensor(const Inst& inst) const {
+    return kernel_.tensors[static_cast<std::size_t>(inst.index)];
+}
+
+const Slot& GpuScope::slot(const Inst& inst) const { return kernel_.slots[static_cast<std::size_t>(inst.index)]; }
+
+const Accumulator& GpuScope::accumulator(const Inst& inst) const {
+    return kernel_.accumulators[static_cast<std::size_t>(inst.index)];
+}
+
+const std::string& GpuScope::argument(KernelArgument::Kind kind, int index, AxisId axis) const {
+    using Kind = KernelArgument::Kind;
+    for (std::size_t i = 0; i < kernel_.arguments.size(); ++i) {
+        const KernelArgument& argument = kernel_.arguments[i];
+        const bool same_axis = argument.axis == axis || kind == Kind::kPointer || kind == Kind::kScalar;
+        const bool same_index = argument.index == index || kind == Kind::kExtent;
+        if (argument.kind == kind && same_axis && same_index) return parameters_[i];
+    }
+    RJ_CHECK(false, "emit gpu: {}: no argument of kind {} for {} along axis {}", kernel_.name, static_cast<int>(kind),
+             index, axis);
+}
+
+std::string GpuScope::extent(AxisId axis) const {
+    const std::int64_t known = kernel_.axis(axis).extent;
+    return known == kRuntimeExtent ? argument(KernelArgument::Kind::kExtent, -1, axis) : std::to_string(known);
+}
+
+std::string GpuScope::positions(const std::vector<AxisId>& axes) const {
+    std::vector<std::string> extents;
+    for (const AxisId axis : axes) extents.push_back(extent(axis));
+    return extents.empty() ? "1" : joined(extents, " * ");
+}
+
+std::string GpuScope::axis_list(const std::vector<AxisId>& axes) const {
+    std::vector<std::string> labels;
+    for (const AxisId axis : axes) labels.push_back(kernel_.axis(axis).label());
+    return joined(labels, ", ");
+}
+
+// ---- declarations ---------------------------------------------------------------------------------------------------
+
+std::vector<std::string> GpuScope::declare_parameters() {
+    std::vector<std::string> declarations;
+    for (const KernelArgument& argument : kernel_.arguments) {
+        parameters_.push_back(names_.fresh(argument.name));
+        declarations.push_back(parameter_type(argument) + " " + parameters_.back());
+    }
+    return declarations;
+}
+
+std::string GpuScope::parameter_type(const KernelArgument& argument) const {
+    switch (argument.kind) {
+        case KernelArgument::Kind::kStride:
+        case KernelArgument::Kind::kExtent: return "long long";
+        case KernelArgument::Kind::kScalar:
+            return std::string(gpu_value_type(kernel_.scalars[static_cast<std::size_t>(argument.index)].dtype));
+        case KernelArgument::Kind::kPointer: break;
+    }
+    const KernelTensor& tensor = kernel_.tensors[static_cast<std::size_t>(argument.index)];
+    return fmt::format("{}{}*{}", tensor.written ? "" : "const ", gpu_storage_type(tensor.dtype),
+                       tensor.aliased ? "" : " RJ_RESTRICT");
+}
+
+void GpuScope::declare_states() {
+    for (const Accumulator& accumulator : kernel_.accumulators) {
+        states_.push_back(names_.fresh(accumulator.label));
+        out_.line(fmt::format("{}<{}> {};", state_type(accumulator.monoid), gpu_value_type(accumulator.dtype),
+                              states_.back()));
+    }
+}
+
+void GpuScope::declare_coordinates(const std::string& position, const std::vector<AxisId>& axes) {
+    std::string rest = position;
+    for (std::size_t i = axes.size(); i-- > 0;) {
+        const AxisId axis = axes[i];
+        if (i == 0) {
+            axis_text_[axis] = rest;
+            return;
+        }
+        const std::string& axis_name = kernel_.axis(axis).name;
+        const std::string label = names_.fresh(axis_name.empty() ? "at" : axis_name);
+        const std::string outer = names_.fresh(label + "_outer");
+        out_.line(fmt::format("const long long {} = rj_quotient({}, {});", outer, rest, extent(axis)));
+        if (axes_used_.contains(axis))
+            out_.line(fmt::format("const long long {} = {} - {} * {};", label, rest, outer, extent(axis)));
+        axis_text_[axis] = label;
+        rest = outer;
+    }
+}
+
+void GpuScope::forget_axes(const std::vector<AxisId>& axes) {
+    for (const AxisId axis : axes) axis_text_.erase(axis);
+}
+
+std::string GpuScope::row_name(std::string_view wanted, const std::string& type, const std::string& expression) {
+    const auto [found, added] = row_names_.try_emplace(expression);
+    if (added) {
+        found->second = names_.fresh(wanted);
+        out_.line(fmt::format("{} {} = {};", type, found->second, expression));
+    }
+    return found->second;
+}
+
+// ---- values ---------------------------------------------------------------------------------------------------------
+
+void GpuScope::define(const Inst& inst, const std::string& expression) {
+    const std::string name = names_.fresh(inst.label.empty() ? fmt::format("v{}", inst.id) : inst.label);
+    out_.line(fmt::format("const {} {} = {};", gpu_value_type(inst.dtype), name, expression), inst.comment);
+    bind(inst.id, name);
+}
+
+bool GpuScope::bind_inline(const Inst& inst) {
+    if (inst.kind == InstKind::kConst) {
+        bind(inst.id, gpu_literal(inst.dtype, inst.value));
+        return true;
+    }
+    if (inst.kind == InstKind::kScalar) {
+        bind(inst.id, argument(KernelArgument::Kind::kScalar, inst.index, -1));
+        return true;
+    }
+    // Widening, and rounding that the packing does.
+    if (inst.kind == InstKind::kCast && cast(inst) == value(inst.operands[0])) {
+        bind(inst.id, value(inst.operands[0]));
+        return true;
+    }
+    return false;
+}
+
+std::string GpuScope::computed(const Inst& inst, const std::string& divisor) const {
+    switch (inst.kind) {
+        case InstKind::kMap: return map(inst, divisor);
+        case InstKind::kCast: return cast(inst);
+        case InstKind::kExtent: return rounded(inst, converted(inst.dtype, extent(inst.axis)));
+        default: break;
+    }
+    RJ_CHECK(false, "emit gpu: {}: instruction kind {} in this scope", kernel_.name, static_cast<int>(inst.kind));
+}
+
+std::string GpuScope::map(const Inst& inst, const std::string& divisor) const {
+    if (!divisor.empty()) return rounded(inst, fmt::format("rj_div({}, {})", value(inst.operands[0]), divisor));
+    const auto operand = [&](std::size_t i) { return i < inst.operands.size() ? value(inst.operands[i]) : ""; };
+    std::string text = fmt::format(fmt::runtime(info(inst.op).gpu), operand(0), operand(1), operand(2));
+    return exact_on_narrow(inst.op) ? text : rounded(inst, std::move(text));
+}
+
+std::string GpuScope::cast(const Inst& inst) const {
+    const Dtype from = dtype(inst.operands[0]);
+    const std::string& operand = value(inst.operands[0]);
+    if (from == inst.dtype) return operand;
+    switch (inst.dtype) {
+        case Dtype::kBool: return fmt::format("{} != {}", operand, gpu_literal(from, 0));
+        case Dtype::kI32:
+            if (from == Dtype::kBool) return fmt::format("{} ? 1 : 0", operand);
+            return fmt::format("rj_to_i32({})", operand);
+        case Dtype::kI64:
+            return is_float(from) ? fmt::format("rj_to_i64({})", operand) : converted(inst.dtype, operand);
+        default: break;
+    }
+    if (is_float(from)) return rounded(inst, operand);
+    return rounded(inst,
+                   from == Dtype::kBool ? fmt::format("{} ? 1.0f : 0.0f", operand) : converted(inst.dtype, operand));
+}
+
+std::string GpuScope::rounded(const Inst& inst, std::string expression) const {
+    if (!is_narrow(inst.dtype) || !rounded_.contains(inst.id)) return expression;
+    return fmt::format("rj_round_{}({})", name(inst.dtype), expression);
+}
+
+// ---- coordinates and addresses --------------------------------------------------------------------------------------
+
+std::string GpuScope::column_axis(const ColumnLoop& loop, AxisId axis, const std::string& position) const {
+    std::int64_t inner = 1;
+    for (std::size_t i = loop.axes.size(); i-- > 0;) {
+        const std::int64_t extent = kernel_.axis(loop.axes[i]).extent;
+        if (loop.axes[i] != axis) {
+            inner *= extent;
+            continue;
+        }
+        const std::string outer = inner == 1 ? position : fmt::format("({} / {})", position, inner);
+        return i == 0 ? outer : fmt::format("({} % {})", outer, extent);
+    }
+    RJ_CHECK(false, "emit gpu: {}: axis {} in a loop over [{}]", kernel_.name, kernel_.axis(axis).label(),
+             axis_list(loop.axes));
+}
+
+CoordNames GpuScope::coord_names(const GpuLoop& loop, const std::string& position) const {
+    const auto axis_name = [this, &loop, position](Axis axis) {
+        if (const auto found = axis_text_.find(axis.id); found != axis_text_.end()) return found->second;
+        RJ_CHECK(loop.columns != nullptr, "emit gpu: {}: axis {} outside its loop", kernel_.name,
+                 kernel_.axis(axis.id).label());
+        return column_axis(*loop.columns, axis.id, position);
+    };
+    return {axis_name, [this](std::int32_t id) { return value(id); }};
+}
+
+std::string GpuScope::coordinate(const Inst& inst, const GpuLoop& loop, const std::string& position) const {
+    return converted(inst.dtype, coord_names(loop, position).axis(Axis{inst.axis}));
+}
+
+std::string GpuScope::stride(const Inst& inst, std::size_t axis) const {
+    const KernelTensor& t = tensor(inst);
+    if (kernel_.axis(t.axes[axis]).is_row) return argument(KernelArgument::Kind::kStride, inst.index, t.axes[axis]);
+    return std::to_string(t.column_strides[axis - (t.axes.size() - t.column_strides.size())]);
+}
+
+// Whether the loop's part of the offset fits 32 bits.
+bool GpuScope::fits_int32(const Inst& inst, const GpuLoop& loop) const {
+    const auto extent_of = [&](Axis axis) { return kernel_.axis(axis.id).extent; };
+    std::int64_t reach = 0;
+    for (std::size_t i = 0; i < inst.coords.size(); ++i) {
+        if (!loop.varies(inst.coords[i])) continue;
+        std::int64_t low = 0;
+        std::int64_t high = 0;
+        const bool run_time = kernel_.axis(tensor(inst).axes[i]).is_row;
+        if (run_time || !inst.coords[i].bounds(extent_of, &low, &high)) return false;
+        reach += std::max(std::abs(low), std::abs(high)) * std::abs(std::stoll(stride(inst, i)));
+    }
+    return reach < kInt32Limit;
+}
+
+// Terms of the row and terms of the loop's position apart: the first become a 64-bit pointer, declared once, the second
+// stay in 32 bits.
+GpuAddress GpuScope::address(const Inst& inst, const GpuLoop& loop, const std::string& position) {
+    const KernelTensor& t = tensor(inst);
+    const CoordNames names = coord_names(loop, position);
+    const bool narrow_offset = loop.columns == nullptr || fits_int32(inst, loop);
+    std::vector<std::string> row_terms;
+    std::vector<std::string> loop_terms;
+    std::vector<std::string> row_inside;
+    std::vector<std::string> loop_inside;
+    for (std::size_t i = 0; i < inst.coords.size(); ++i) {
+        const Coord& coord = inst.coords[i];
+        const bool in_loop = loop.varies(coord);
+        std::string at = gpu_coord(coord, names);
+        if (!coord.data_nodes().empty()) {
+            (in_loop ? loop_inside : row_inside).push_back(fmt::format("rj_inside({}, {})", at, extent(t.axes[i])));
+            at = fmt::format("rj_clamp({}, {})", at, extent(t.axes[i]));
+        } else if (in_loop && !narrow_offset) {
+            at = fmt::format("static_cast<long long>({})", at);
+        }
+        const std::string term = scaled(at, stride(inst, i));
+        if (term != "0") (in_loop ? loop_terms : row_terms).push_back(term);
+    }
+    GpuAddress result;
+    result.base = argument(KernelArgument::Kind::kPointer, inst.index, -1);
+    if (loop.columns == nullptr) {
+        // Nothing is hoisted by hand outside column loops: the compiler does it where that is possible.
+        row_terms.insert(row_terms.end(), loop_terms.begin(), loop_terms.end());
+        row_inside.insert(row_inside.end(), loop_inside.begin(), loop_inside.end());
+        return {result.base, joined(row_terms, " + "), joined(row_inside, " && ")};
+    }
+    if (!row_terms.empty()) {
+        const std::string type = fmt::format("{}{}*", t.written ? "" : "const ", gpu_storage_type(t.dtype));
+        result.base = row_name(t.name + "_row", type, result.base + " + " + joined(row_terms, " + "));
+    }
+    if (!row_inside.empty()) {
+        loop_inside.insert(loop_inside.begin(), row_name(t.name + "_inside", "const bool", joined(row_inside, " && ")));
+    }
+    result.offset = joined(loop_terms, " + ");
+    result.inside = joined(loop_inside, " && ");
+    return result;
+}
+
+// ---- memory ---------------------------------------------------------------------------------------------------------
+
+std::string GpuScope::load(const Inst& inst, const GpuAddress& at, int lanes) const {
+    const KernelTensor& t = tensor(inst);
+    const std::string_view suffix = t.written || t.aliased ? "" : "_readonly";
+    const std::string load = fmt::format("rj_load{}<{}>({})", suffix, lanes, at.text());
+    if (at.inside.empty()) return load;
+    return fmt::format("{} ? {} : rj_zeros<{}, {}>()", at.inside, load, gpu_storage_type(t.dtype), lanes);
+}
+
+std::string GpuScope::load_one(const Inst& inst, const GpuAddress& at) const {
+    const KernelTensor& t = tensor(inst);
+    const std::string load = fmt::format("rj_load_one{}({})", t.written || t.aliased ? "" : "_readonly", at.text());
+    return at.inside.empty() ? load : fmt::format("{} ? {} : {}", at.inside, load, gpu_literal(inst.dtype, 0));
+}
+
+void GpuScope::store_one(const Inst& inst, const GpuAddress& at, std::vector<std::string> conditions) {
+    if (!at.inside.empty()) conditions.push_back(at.inside);
+    std::string stored = value(inst.operands[0]);
+    if (inst.accumulate) stored = fmt::format("rj_load_one({}) + {}", at.text(), stored);
+    const std::string store = fmt::format("rj_store_one({}, {});", at.text(), stored);
+    out_.line(conditions.empty() ? store : fmt::format("if ({}) {}", joined(conditions, " && "), store), inst.comment);
+}
+
+}  // namespace rowjit

@@ -1,0 +1,113 @@
+// One kernel while its GPU source is written: the text so far, what its values, axes and tensors are called, and how an
+// instruction's result or an access's address reads. What is the same wherever an instruction stands is here; the shape
+// of loops is gpu.cpp's and gpu_columns.cpp's.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/target.h"
+#include "compiler/emit/gpu_text.h"
+#include "compiler/kernel.h"
+
+namespace rowjit {
+
+// Where an access meets memory: a pointer, what the lane adds to it, and the condition under which there is anything
+// to read (data coordinates inside their extents); empty when there always is.
+struct GpuAddress {
+    std::string base;
+    std::string offset;
+    std::string inside;
+
+    std::string text() const { return offset.empty() ? base : base + " + " + offset; }
+};
+
+// What differs between the positions of the loop that an instruction stands in; nothing does outside loops.
+struct GpuLoop {
+    const ColumnLoop* columns = nullptr;
+    std::set<AxisId> axes = {};
+    std::set<ValueId> values = {};
+
+    bool varies(const Coord& coord) const;
+};
+
+class GpuScope {
+  public:
+    // Throws Error(kUnsupported) when anything of the kernel is f64.
+    GpuScope(const Kernel& kernel, const Target& target);
+
+    const Kernel& kernel() const { return kernel_; }
+    const Target& target() const { return target_; }
+    int threads() const { return kernel_.schedule.threads_per_row; }
+    int rows() const { return kernel_.schedule.rows_per_block; }
+    SourceWriter& out() { return out_; }
+    NameTable& names() { return names_; }
+
+    const KernelTensor& tensor(const Inst& inst) const;
+    const Slot& slot(const Inst& inst) const;
+    const Accumulator& accumulator(const Inst& inst) const;
+
+    // Names the parameters, in order, and gives their declarations.
+    std::vector<std::string> declare_parameters();
+    // Declares the state of every accumulator, at its identity.
+    void declare_states();
+    // Declares the coordinates along `axes` of a 64-bit position, innermost fastest, until forget_axes.
+    void declare_coordinates(const std::string& position, const std::vector<AxisId>& axes);
+    void forget_axes(const std::vector<AxisId>& axes);
+
+    std::string extent(AxisId axis) const;
+    std::string positions(const std::vector<AxisId>& axes) const;  // the product of their extents
+    std::string axis_list(const std::vector<AxisId>& axes) const;  // for comments
+    const std::string& state(int accumulator) const { return states_[static_cast<std::size_t>(accumulator)]; }
+    const std::string& value(ValueId id) const { return text_[static_cast<std::size_t>(id)]; }
+    // A name that stands for `expression` in the rest of the row, declared here when the row has none yet.
+    std::string row_name(std::string_view wanted, const std::string& type, const std::string& expression);
+
+    // Gives an instruction's value a name, and a line that computes it.
+    void define(const Inst& inst, const std::string& expression);
+    void bind(ValueId id, std::string text) { text_[static_cast<std::size_t>(id)] = std::move(text); }
+    // Handles what reads better in place than behind a name: constants, scalars, casts that change nothing.
+    bool bind_inline(const Inst& inst);
+    // Maps, casts and extents; `divisor` stands for the second operand of a division where it is prepared.
+    std::string computed(const Inst& inst, const std::string& divisor = {}) const;
+    std::string coordinate(const Inst& inst, const GpuLoop& loop, const std::string& position) const;
+
+    // The address of a load or store at the column `position` of the loop. Declares the row's pointer before a column
+    // loop, so this comes before the loop's first line.
+    GpuAddress address(const Inst& inst, const GpuLoop& loop, const std::string& position);
+    std::string load(const Inst& inst, const GpuAddress& at, int lanes) const;  // an rj_vec of that many elements
+    std::string load_one(const Inst& inst, const GpuAddress& at) const;         // a value
+    void store_one(const Inst& inst, const GpuAddress& at, std::vector<std::string> conditions);
+
+  private:
+    void find_uses();
+    std::string parameter_type(const KernelArgument& argument) const;
+    const std::string& argument(KernelArgument::Kind kind, int index, AxisId axis) const;
+    CoordNames coord_names(const GpuLoop& loop, const std::string& position) const;
+    std::string column_axis(const ColumnLoop& loop, AxisId axis, const std::string& position) const;
+    std::string stride(const Inst& inst, std::size_t axis) const;
+    bool fits_int32(const Inst& inst, const GpuLoop& loop) const;
+    std::string map(const Inst& inst, const std::string& divisor) const;
+    std::string cast(const Inst& inst) const;
+    std::string rounded(const Inst& inst, std::string expression) const;
+    Dtype dtype(ValueId id) const { return dtypes_[static_cast<std::size_t>(id)]; }
+
+    const Kernel& kernel_;
+    const Target& target_;
+    SourceWriter out_;
+    NameTable names_;
+    std::vector<Dtype> dtypes_;            // by value
+    std::vector<std::string> text_;        // by value: a name or a literal
+    std::set<ValueId> rounded_;            // values used for more than being packed
+    std::set<AxisId> axes_used_;           // axes whose coordinate something needs
+    std::vector<std::string> parameters_;  // by argument
+    std::vector<std::string> states_;      // by accumulator
+    std::map<AxisId, std::string> axis_text_;
+    std::map<std::string, std::string> row_names_;  // by expression
+};
+
+}  // namespace rowjit
