@@ -22,6 +22,69 @@ alignas(16) constexpr std::uint32_t kRoundConstants[64] = {
     0x19a4c116, 0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f, 0x682e6ff3,
     0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2};
 
+// One message's state as the instructions want it: (a b e f) and (c d g h), high word first.
+struct Lane {
+    __m128i abef, cdgh;
+    __m128i words[4];  // the ring of the last 16 message words
+};
+
+__attribute__((target("sha,sse4.1"))) inline Lane load_state(const std::uint32_t* state) {
+    const __m128i badc = _mm_shuffle_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(state)), 0xb1);
+    const __m128i efgh = _mm_shuffle_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(state + 4)), 0x1b);
+    return {_mm_alignr_epi8(badc, efgh, 8), _mm_blend_epi16(efgh, badc, 0xf0), {}};
+}
+
+__attribute__((target("sha,sse4.1"))) inline void store_state(const Lane& lane, std::uint32_t* state) {
+    const __m128i feba = _mm_shuffle_epi32(lane.abef, 0x1b);
+    const __m128i dchg = _mm_shuffle_epi32(lane.cdgh, 0xb1);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(state), _mm_blend_epi16(feba, dchg, 0xf0));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(state + 4), _mm_alignr_epi8(dchg, feba, 8));
+}
+
+// The next four message words: the block's own for the first 16, then each the word 16 back, which the ring still
+// holds, plus sigma0 of the one 15 back, the one 7 back, and sigma1 of the one 2 back.
+__attribute__((target("sha,sse4.1"))) inline __m128i next_words(const Lane& lane, int group,
+                                                                const std::uint8_t* block) {
+    const __m128i big_endian = _mm_set_epi64x(0x0c0d0e0f08090a0b, 0x0405060700010203);
+    if (group < 4)
+        return _mm_shuffle_epi8(_mm_loadu_si128(reinterpret_cast<const __m128i*>(block + 16 * group)), big_endian);
+    const __m128i back16 = lane.words[group % 4];
+    const __m128i back12 = lane.words[(group + 1) % 4];
+    const __m128i back8 = lane.words[(group + 2) % 4];
+    const __m128i back4 = lane.words[(group + 3) % 4];
+    const __m128i back7 = _mm_alignr_epi8(back4, back8, 4);
+    return _mm_sha256msg2_epu32(_mm_add_epi32(_mm_sha256msg1_epu32(back16, back12), back7), back4);
+}
+
+template <int kLanes>
+__attribute__((target("sha,sse4.1"))) void compress_lanes(std::uint32_t* const* states,
+                                                          const std::uint8_t* const* messages, std::size_t count) {
+    Lane lanes[kLanes];
+    for (int i = 0; i < kLanes; ++i) lanes[i] = load_state(states[i]);
+    for (std::size_t block = 0; block < count; ++block) {
+        Lane before[kLanes];
+        for (int i = 0; i < kLanes; ++i) before[i] = lanes[i];
+        // Unrolled, so that the rings are registers and not memory. Four rounds a group, two an instruction.
+#pragma GCC unroll 16
+        for (int group = 0; group < 16; ++group) {
+            const __m128i constants = _mm_load_si128(reinterpret_cast<const __m128i*>(kRoundConstants + 4 * group));
+#pragma GCC unroll 2
+            for (int i = 0; i < kLanes; ++i) {
+                Lane& lane = lanes[i];
+                lane.words[group % 4] = next_words(lane, group, messages[i] + 64 * block);
+                const __m128i sums = _mm_add_epi32(lane.words[group % 4], constants);
+                lane.cdgh = _mm_sha256rnds2_epu32(lane.cdgh, lane.abef, sums);
+                lane.abef = _mm_sha256rnds2_epu32(lane.abef, lane.cdgh, _mm_shuffle_epi32(sums, 0x0e));
+            }
+        }
+        for (int i = 0; i < kLanes; ++i) {
+            lanes[i].abef = _mm_add_epi32(lanes[i].abef, before[i].abef);
+            lanes[i].cdgh = _mm_add_epi32(lanes[i].cdgh, before[i].cdgh);
+        }
+    }
+    for (int i = 0; i < kLanes; ++i) store_state(lanes[i], states[i]);
+}
+
 }  // namespace
 
 bool sha256_x86_available() {
@@ -31,46 +94,14 @@ bool sha256_x86_available() {
            __builtin_cpu_supports("sse4.1");
 }
 
-// The instructions want the eight words as (a b e f) and (c d g h), high word first, and do two rounds at a time on the
-// sum of message words and round constants. Four message words live in a register; `words` is the ring of the last 16.
-__attribute__((target("sha,sse4.1"))) void sha256_x86_compress(std::uint32_t state[8], const std::uint8_t* blocks,
-                                                               std::size_t count) {
-    const __m128i big_endian = _mm_set_epi64x(0x0c0d0e0f08090a0b, 0x0405060700010203);
-    const __m128i badc = _mm_shuffle_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(state)), 0xb1);
-    const __m128i efgh = _mm_shuffle_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(state + 4)), 0x1b);
-    __m128i abef = _mm_alignr_epi8(badc, efgh, 8);
-    __m128i cdgh = _mm_blend_epi16(efgh, badc, 0xf0);
+void sha256_x86_compress(std::uint32_t state[8], const std::uint8_t* blocks, std::size_t count) {
+    std::uint32_t* const states[] = {state};
+    const std::uint8_t* const messages[] = {blocks};
+    compress_lanes<1>(states, messages, count);
+}
 
-    for (; count > 0; --count, blocks += 64) {
-        const __m128i abef_before = abef, cdgh_before = cdgh;
-        __m128i words[4];
-#pragma GCC unroll 16
-        for (int group = 0; group < 16; ++group) {
-            __m128i& now = words[group % 4];
-            if (group < 4) {
-                const __m128i raw = _mm_loadu_si128(reinterpret_cast<const __m128i*>(blocks + 16 * group));
-                now = _mm_shuffle_epi8(raw, big_endian);
-            } else {
-                // `now` still holds the words 16 back: add sigma0 of those 15 back, those 7 back, and sigma1 of 2 back.
-                const __m128i& back12 = words[(group + 1) % 4];
-                const __m128i& back8 = words[(group + 2) % 4];
-                const __m128i& back4 = words[(group + 3) % 4];
-                const __m128i back7 = _mm_alignr_epi8(back4, back8, 4);
-                now = _mm_sha256msg2_epu32(_mm_add_epi32(_mm_sha256msg1_epu32(now, back12), back7), back4);
-            }
-            const __m128i constants = _mm_load_si128(reinterpret_cast<const __m128i*>(kRoundConstants + 4 * group));
-            const __m128i sums = _mm_add_epi32(now, constants);
-            cdgh = _mm_sha256rnds2_epu32(cdgh, abef, sums);
-            abef = _mm_sha256rnds2_epu32(abef, cdgh, _mm_shuffle_epi32(sums, 0x0e));
-        }
-        abef = _mm_add_epi32(abef, abef_before);
-        cdgh = _mm_add_epi32(cdgh, cdgh_before);
-    }
-
-    const __m128i feba = _mm_shuffle_epi32(abef, 0x1b);
-    const __m128i dchg = _mm_shuffle_epi32(cdgh, 0xb1);
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(state), _mm_blend_epi16(feba, dchg, 0xf0));
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(state + 4), _mm_alignr_epi8(dchg, feba, 8));
+void sha256_x86_compress_two(std::uint32_t* const states[2], const std::uint8_t* const blocks[2], std::size_t count) {
+    compress_lanes<2>(states, blocks, count);
 }
 
 }  // namespace rowjit
@@ -82,6 +113,10 @@ namespace rowjit {
 bool sha256_x86_available() { return false; }
 
 void sha256_x86_compress(std::uint32_t*, const std::uint8_t*, std::size_t) {
+    RJ_CHECK(false, "the x86 SHA-256 was chosen on another processor");
+}
+
+void sha256_x86_compress_two(std::uint32_t* const*, const std::uint8_t* const*, std::size_t) {
     RJ_CHECK(false, "the x86 SHA-256 was chosen on another processor");
 }
 

@@ -132,7 +132,7 @@ std::string encode_entry(const Entry& entry) {
     bytes += entry.key_text;
     bytes += metadata;
     bytes += binary;
-    bytes += text_of(sha256(bytes));
+    bytes += text_of(sha256_of_halves(bytes));
     return bytes;
 }
 
@@ -140,7 +140,7 @@ Offer<Entry> decode_entry(std::string_view bytes) {
     if (bytes.size() < kHeaderBytes + kDigestBytes)
         return Declined{fmt::format("it has {} bytes, fewer than an empty entry", bytes.size())};
     const std::string_view body = bytes.substr(0, bytes.size() - kDigestBytes);
-    if (text_of(sha256(body)) != bytes.substr(body.size())) return Declined{"its checksum does not match"};
+    if (text_of(sha256_of_halves(body)) != bytes.substr(body.size())) return Declined{"its checksum does not match"};
 
     Reader reader{body};
     if (reader.take(kMagic.size()) != kMagic) return Declined{"it is not a kernel entry"};

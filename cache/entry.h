@@ -4,7 +4,7 @@
 //     magic "rowjit-k"   schema u32   reserved u32   key digest [32]
 //     sizes of key text, metadata and binary, u64 each
 //     key text   metadata (JSON)   binary
-//     SHA-256 over everything before it [32]
+//     sha256_of_halves (base/digest.h) of everything before it [32]
 //
 // Integers are little-endian.
 #pragma once

@@ -14,7 +14,7 @@ namespace rowjit {
 
 // The layout of keys and of stored entries. Raised when either changes; entries of other versions are other keys, so
 // two versions of rowjit share a directory without meeting.
-inline constexpr std::int64_t kCacheSchema = 1;
+inline constexpr std::int64_t kCacheSchema = 2;
 
 struct KeyFields {
     Source source;                     // the emitted text and its entry points, never what a compiler made of it

@@ -49,6 +49,17 @@ TEST_CASE("hashing in pieces gives the digest of the whole") {
     }
 }
 
+TEST_CASE("the digest of halves is the digest of their digests") {
+    for (const std::size_t size : {0, 1, 63, 64, 127, 128, 129, 200, 255, 256, 16'384, 16'400}) {
+        const std::string bytes = counting_bytes(size);
+        const std::size_t half = size / 64 / 2 * 64;
+        std::string digests;
+        for (const Digest& digest : {libmd_sha256(bytes.substr(0, half)), libmd_sha256(bytes.substr(half))})
+            digests.append(reinterpret_cast<const char*>(digest.bytes.data()), digest.bytes.size());
+        CHECK(sha256_of_halves(bytes) == libmd_sha256(digests));
+    }
+}
+
 TEST_CASE("the processor's SHA instructions agree with libmd's compression function") {
     if (!sha256_x86_available()) return;
     const std::string blocks = counting_bytes(64 * 5);
