@@ -21,8 +21,11 @@ cmake --build "$scratch/consumer" >"$scratch/log" || { cat "$scratch/log"; exit 
 if command -v pkg-config >/dev/null; then
     echo "pkg-config:"
     export PKG_CONFIG_PATH=$scratch/prefix/lib/pkgconfig
-    # Unquoted on purpose: pkg-config prints a list of words.
-    "$compiler" -std=c++20 "$@" "$consumer/consumer.cpp" -o "$scratch/by_pkg_config" $(pkg-config --static --cflags --libs rowjit)
+    # Unquoted on purpose: pkg-config prints a list of words. The archive is taken whole for the reason that
+    # consumer/CMakeLists.txt gives.
+    flags=$(pkg-config --static --cflags --libs rowjit)
+    "$compiler" -std=c++20 "$@" "$consumer/consumer.cpp" -o "$scratch/by_pkg_config" \
+        ${flags/-lrowjit/-Wl,--whole-archive -lrowjit -Wl,--no-whole-archive}
     "$scratch/by_pkg_config"
 fi
 
