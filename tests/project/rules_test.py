@@ -64,7 +64,7 @@ class SourcesListed(TreeTest):
         return self.check(rules.sources_listed_once, {"base/CMakeLists.txt": build_file, "base/a.cpp": "", "base/x/b.cpp": ""})
 
     def test_each_file_listed_once_is_good(self):
-        self.assertEqual(self.listed("add(rowjit\n  a.cpp\n  ${CMAKE_SOURCE_DIR}/base/x/b.cpp)  # not c.cpp\n"), [])
+        self.assertEqual(self.listed("add(rowjit\n  ../base/a.cpp\n  ${CMAKE_SOURCE_DIR}/base/x/b.cpp)  # not c.cpp\n"), [])
 
     def test_an_unlisted_a_doubly_listed_and_an_absent_file_are_found(self):
         self.assertIn("no CMakeLists.txt", self.listed("add(a.cpp)")[0])
@@ -89,6 +89,11 @@ class Environment(TreeTest):
         self.assertIn(PLANTED_VARIABLE, self.check(rules.environment_documented, files)[0])
         files["README.md"] = f"`{PLANTED_VARIABLE}` is a variable.\n"
         self.assertEqual(self.check(rules.environment_documented, files), [])
+
+    def test_a_test_documents_what_it_reads_and_not_what_it_sets(self):
+        for call, count in [("getenv", 1), ("ScopedVariable", 0)]:
+            files = {"tests/a_test.cpp": f'{call}("{PLANTED_VARIABLE}");\n', "README.md": "nothing\n"}
+            self.assertEqual(len(self.check(rules.environment_documented, files)), count, call)
 
     def test_a_documented_variable_that_nothing_reads_is_found(self):
         files = {"docs/a.md": f"Set {PLANTED_VARIABLE}.\n", "base/a.cpp": "\n"}
