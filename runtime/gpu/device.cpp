@@ -54,7 +54,8 @@ class CurrentContext {
     bool restore_ = false;
 };
 
-// Both vendors number the errors of a stream capture alike.
+// Both vendors number these errors alike.
+constexpr DriverResult kNotFound = 500;
 bool is_capture_error(DriverResult result) { return result >= 900 && result <= 908; }
 
 [[noreturn]] void fail_capturing(const std::string& device) {
@@ -68,12 +69,7 @@ class GpuModule final : public Module {
   public:
     GpuModule(std::shared_ptr<const RetainedContext> context, const Artifact& artifact, const Target& target)
         : context_(std::move(context)) {
-        const DriverResult result = driver().load(&module_, artifact.binary.data());
-        if (is_capture_error(result)) fail_capturing(context_->description());
-        driver().require(result, ErrorCode::kEnvironment,
-                         fmt::format("{} refuses the {} that {} compiled for {}", context_->description(),
-                                     artifact.format, artifact.toolchain, artifact.target),
-                         fmt::format("compile for {}, or install a driver no older than the compiler", target.name));
+        require_image(driver().load(&module_, artifact.binary.data()), artifact, target);
         try {
             find_functions(artifact, target);
         } catch (...) {
@@ -93,12 +89,24 @@ class GpuModule final : public Module {
   private:
     const GpuDriver& driver() const { return context_->driver(); }
 
+    // The CUDA driver looks at an image only when a function is asked for, so a bad one may be found out in either
+    // step.
+    void require_image(DriverResult result, const Artifact& artifact, const Target& target) const {
+        if (is_capture_error(result)) fail_capturing(context_->description());
+        driver().require(result, ErrorCode::kEnvironment,
+                         fmt::format("{} refuses the {} that {} compiled for {}", context_->description(),
+                                     artifact.format, artifact.toolchain, artifact.target),
+                         fmt::format("compile for {}, or install a driver no older than the compiler", target.name));
+    }
+
     void find_functions(const Artifact& artifact, const Target& target) {
         functions_.reserve(artifact.functions.size());
         for (const FunctionInfo& info : artifact.functions) {
             Function& function = functions_.emplace_back();
+            const DriverResult result = driver().find_function(&function.handle, module_, info.name.c_str());
+            if (result != kNotFound) require_image(result, artifact, target);
             driver().require(
-                driver().find_function(&function.handle, module_, info.name.c_str()), ErrorCode::kEnvironment,
+                result, ErrorCode::kEnvironment,
                 fmt::format("the {} for {} has no function {}", artifact.format, artifact.target, info.name),
                 "delete the cached entry and compile it again");
             driver().require(driver().lift_limits(function.handle, target), ErrorCode::kEnvironment,

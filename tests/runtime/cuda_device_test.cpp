@@ -160,6 +160,14 @@ TEST_CASE("an image the driver refuses is an error naming the image and the devi
                          Error);
 }
 
+TEST_CASE("an image that the driver refuses only when a function is asked for is still called refused") {
+    StubCuda stub;
+    stub->results["cuLibraryGetKernel"] = 200;
+    const auto device = open_device("cuda:0");
+    CHECK_THROWS_WITH_AS(device->load(stub_artifact("sm_100a")), doctest::Contains("refuses the cubin"), Error);
+    CHECK(stub.take_calls().ends_with("cuLibraryUnload 48\n"));
+}
+
 TEST_CASE("a function that the image lacks is an error, and the image is unloaded") {
     StubCuda stub;
     stub->results["cuLibraryGetKernel"] = 500;
