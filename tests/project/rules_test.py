@@ -71,6 +71,10 @@ class SourcesListed(TreeTest):
         self.assertIn("listed 2 times", self.listed("add(a.cpp x/b.cpp)\nadd(a.cpp)")[0])
         self.assertIn("does not exist", self.listed("add(a.cpp x/b.cpp c.cpp)")[0])
 
+    def test_a_fixture_may_be_part_of_two_tests(self):
+        files = {"tests/CMakeLists.txt": "add(a.cpp)\nadd(a.cpp)\n", "tests/a.cpp": ""}
+        self.assertEqual(self.check(rules.sources_listed_once, files), [])
+
 
 class MachinePaths(TreeTest):
     def test_an_absolute_path_of_a_machine_is_found(self):
