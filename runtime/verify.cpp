@@ -12,14 +12,13 @@
 namespace rowjit {
 namespace {
 
-constexpr std::size_t kGuardBytes = 256;
 constexpr unsigned char kPoison = 0xFF;  // NaN in every float format, −1 in every integer one
 
 // Device memory with a poisoned body and guard bytes behind it.
 class GuardedBuffer {
   public:
-    GuardedBuffer(const Device& device, std::string name, std::size_t bytes)
-        : device_(device), name_(std::move(name)), bytes_(bytes), host_(bytes + kGuardBytes, kPoison) {
+    GuardedBuffer(const Device& device, std::string name, std::size_t bytes, std::size_t guard_bytes)
+        : device_(device), name_(std::move(name)), bytes_(bytes), host_(bytes + guard_bytes, kPoison) {
         data_ = device_.allocate(host_.size());
         upload();
     }
@@ -68,7 +67,7 @@ class Run {
             if (graph_.node(id).kind == NodeKind::kInput) add_input(graph_.node(id), &arguments);
         }
         for (const OutputInfo& output : graph_.outputs()) add_output(output, &arguments);
-        GuardedBuffer workspace(device_, "workspace", executable_.workspace_bytes(arguments));
+        GuardedBuffer workspace(device_, "workspace", executable_.workspace_bytes(arguments), options_.guard_bytes);
         arguments.workspace(workspace.data(), workspace.bytes());
         executable_.launch(nullptr, arguments).or_throw();
         device_.synchronize(nullptr);
@@ -109,7 +108,8 @@ class Run {
         Argument argument;
         argument.row_strides = padded_strides(node, input_layout(graph_, node.name, bindings_.rows));
         argument.layout = input_layout(graph_, node.name, bindings_.rows, argument.row_strides);
-        argument.buffer = std::make_shared<GuardedBuffer>(device_, node.name, buffer_bytes(argument.layout));
+        argument.buffer =
+            std::make_shared<GuardedBuffer>(device_, node.name, buffer_bytes(argument.layout), options_.guard_bytes);
         write_tensor(argument.layout, bindings_.tensors.at(node.name), argument.buffer->host());
         argument.buffer->upload();
         arguments->tensor(node.name, argument.buffer->data(), argument.row_strides);
@@ -126,7 +126,8 @@ class Run {
         if (shares) {
             argument.buffer = arguments_.at(output.alias).buffer;
         } else {
-            argument.buffer = std::make_shared<GuardedBuffer>(device_, output.name, buffer_bytes(argument.layout));
+            argument.buffer = std::make_shared<GuardedBuffer>(device_, output.name, buffer_bytes(argument.layout),
+                                                              options_.guard_bytes);
             const std::string& before = output.alias.empty() ? output.name : output.alias;
             if (output.accumulate) {
                 write_tensor(argument.layout, bindings_.tensors.at(before), argument.buffer->host());

@@ -2,6 +2,7 @@
 // backend's tests do with a kernel before they believe it.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -17,6 +18,8 @@ struct RunOptions {
     std::int64_t row_padding = 0;
     // In-place outputs get the address of the input they may overwrite.
     bool in_place = true;
+    // Behind every buffer. 0 where something else watches the ends, as a sanitizer does.
+    std::size_t guard_bytes = 256;
 };
 
 // The executable's outputs for these bindings. Outputs, padding and workspace are poisoned with NaN patterns before the

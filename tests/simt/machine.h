@@ -1,0 +1,39 @@
+// A block of GPU threads on the CPU: a fiber per thread, warps of 32 or 64, barriers and shuffles as meeting points,
+// and shadow memory that sees races on shared memory. Emitted kernels run on it unchanged, over
+// tests/simt/prelude_simt.h in the place of a vendor's half of the prelude.
+//
+// What a GPU leaves undefined is a fault here: a barrier or shuffle that some threads never reach, two threads that
+// touch a byte of shared memory between the same barriers when one of them writes, a shared byte read before it was
+// written, an access outside the block's shared memory, a vector access that is not aligned. Global memory is the
+// process's own, so the sanitizers watch it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+namespace rowjit::simt {
+
+struct Launch {
+    int grid = 1;
+    int block = 1;
+    int warp = 32;
+    int shared_bytes = 0;
+};
+
+// Runs `thread_body` once for every thread of every block, the threads of a block interleaved. Returns "" or the first
+// fault: what was done wrong, by which thread of which block.
+std::string run(const Launch& launch, const std::function<void()>& thread_body);
+
+}  // namespace rowjit::simt
+
+// What the prelude calls; only inside run().
+extern "C" {
+int rj_simt_thread();
+int rj_simt_block();
+int rj_simt_grid();
+void rj_simt_barrier();
+unsigned rj_simt_shuffle_xor(unsigned word, int mask);
+unsigned char* rj_simt_shared(int offset_bytes, int bytes, bool write);
+void rj_simt_fault(const char* what);
+}

@@ -1,0 +1,133 @@
+// The CPU's half of the prelude: emitted kernels as C++ on the SIMT machine (tests/simt/machine.h). RJ_WARP_SIZE is
+// defined before; with RJ_SIMT_MATH the prelude's own mathematics (prelude_math.h, as for AMD) follows, else the C
+// library's is used.
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <utility>
+
+extern "C" {
+int rj_simt_thread();
+int rj_simt_block();
+int rj_simt_grid();
+void rj_simt_barrier();
+unsigned rj_simt_shuffle_xor(unsigned word, int mask);
+unsigned char* rj_simt_shared(int offset_bytes, int bytes, bool write);
+void rj_simt_fault(const char* what);
+}
+
+#define RJ_DEVICE inline
+#define RJ_KERNEL(...) static void
+#define RJ_RESTRICT
+
+RJ_DEVICE int rj_thread() { return rj_simt_thread(); }
+RJ_DEVICE int rj_block() { return rj_simt_block(); }
+RJ_DEVICE int rj_grid(int) { return rj_simt_grid(); }
+RJ_DEVICE void rj_barrier() { rj_simt_barrier(); }
+template <int kMask>
+RJ_DEVICE unsigned rj_shuffle_xor_word(unsigned word) {
+    return rj_simt_shuffle_xor(word, kMask);
+}
+
+RJ_DEVICE unsigned rj_bits(float value) {
+    unsigned bits;
+    std::memcpy(&bits, &value, 4);
+    return bits;
+}
+RJ_DEVICE float rj_float(unsigned bits) {
+    float value;
+    std::memcpy(&value, &bits, 4);
+    return value;
+}
+
+template <class T>
+RJ_DEVICE T rj_shared_load(int offset_bytes) {
+    T value;
+    std::memcpy(&value, rj_simt_shared(offset_bytes, int(sizeof(T)), false), sizeof(T));
+    return value;
+}
+template <class T>
+RJ_DEVICE void rj_shared_store(int offset_bytes, const T& value) {
+    std::memcpy(rj_simt_shared(offset_bytes, int(sizeof(T)), true), &value, sizeof(T));
+}
+
+template <int kBytes>
+struct rj_memory {
+    static void check(const void* address) {
+        if (reinterpret_cast<std::uintptr_t>(address) % kBytes != 0)
+            rj_simt_fault("a global access is not aligned to its size");
+    }
+    static void load(const void* from, unsigned* words) {
+        check(from);
+        words[0] = 0;
+        std::memcpy(words, from, kBytes);
+    }
+    static void load_readonly(const void* from, unsigned* words) { load(from, words); }
+    static void store(void* to, const unsigned* words) {
+        check(to);
+        std::memcpy(to, words, kBytes);
+    }
+};
+
+RJ_DEVICE unsigned short rj_simt_f16(float value) {
+    const _Float16 half = static_cast<_Float16>(value);
+    unsigned short bits;
+    std::memcpy(&bits, &half, 2);
+    return bits;
+}
+RJ_DEVICE unsigned rj_pack_f16(float low, float high) {
+    return rj_simt_f16(low) | static_cast<unsigned>(rj_simt_f16(high)) << 16;
+}
+RJ_DEVICE float rj_f16_value(unsigned short bits) {
+    _Float16 half;
+    std::memcpy(&half, &bits, 2);
+    return static_cast<float>(half);
+}
+
+RJ_DEVICE int rj_to_i32(float value) {
+    if (value != value) return 0;
+    if (value >= 2147483648.0f) return 2147483647;
+    return value <= -2147483648.0f ? -2147483647 - 1 : static_cast<int>(value);
+}
+RJ_DEVICE long long rj_to_i64(float value) {
+    if (value != value) return 0;
+    if (value >= 9223372036854775808.0f) return 9223372036854775807ll;
+    return value <= -9223372036854775808.0f ? -9223372036854775807ll - 1 : static_cast<long long>(value);
+}
+
+RJ_DEVICE float rj_max(float a, float b) { return a != a || b != b ? NAN : std::fmax(a, b); }
+RJ_DEVICE float rj_min(float a, float b) { return a != a || b != b ? NAN : std::fmin(a, b); }
+RJ_DEVICE float rj_abs(float a) { return std::fabs(a); }
+RJ_DEVICE float rj_floor(float a) { return std::floor(a); }
+RJ_DEVICE float rj_fma(float a, float b, float c) { return std::fma(a, b, c); }
+RJ_DEVICE float rj_div(float a, float b) { return a / b; }
+RJ_DEVICE float rj_rsqrt(float a) { return 1.0f / std::sqrt(a); }
+RJ_DEVICE float rj_exp2_fast(float a) { return std::exp2(a); }
+
+#ifdef RJ_SIMT_MATH
+RJ_DEVICE float rj_sqrt_fast(float a) { return std::sqrt(a); }
+RJ_DEVICE float rj_log2_fast(float a) { return std::log2(a); }
+#else
+RJ_DEVICE unsigned rj_simt_bf16(float value) {
+    const unsigned bits = rj_bits(value);
+    if (value != value) return bits >> 16 | 0x40u;
+    return (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
+}
+RJ_DEVICE unsigned rj_pack_bf16(float low, float high) { return rj_simt_bf16(low) | rj_simt_bf16(high) << 16; }
+RJ_DEVICE float rj_sqrt(float a) { return std::sqrt(a); }
+RJ_DEVICE float rj_exp(float a) { return std::exp(a); }
+RJ_DEVICE float rj_log(float a) { return std::log(a); }
+RJ_DEVICE float rj_log1p(float a) { return std::log1p(a); }
+RJ_DEVICE float rj_tanh(float a) { return std::tanh(a); }
+RJ_DEVICE float rj_erf(float a) { return std::erf(a); }
+#endif
+
+// A kernel's parameters from an array of addresses, as a driver takes them.
+template <class... Parameters, std::size_t... kIndices>
+void rj_simt_call(void (*kernel)(Parameters...), void** arguments, std::index_sequence<kIndices...>) {
+    kernel(*static_cast<Parameters*>(arguments[kIndices])...);
+}
+template <class... Parameters>
+void rj_simt_call(void (*kernel)(Parameters...), void** arguments) {
+    rj_simt_call(kernel, arguments, std::index_sequence_for<Parameters...>());
+}

@@ -1,0 +1,195 @@
+// Emitted GPU source against the oracle with no GPU: every schedule of every operation, on warps of 32 and of 64.
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <random>
+#include <vector>
+
+#include "compiler/schedule/choose.h"
+#include "dsl/library/registry.h"
+#include "dsl/random_inputs.h"
+#include "runtime/verify.h"
+#include "tests/simt/simt_device.h"
+
+using namespace rowjit;
+
+namespace {
+
+// One program to run: an operation at a width, with one schedule for its row kernel.
+struct Case {
+    std::string name;
+    Graph graph;
+    Program program;
+};
+
+RowExtents all_rows(const GraphData& graph, std::int64_t extent) {
+    RowExtents rows;
+    for (const AxisInfo& axis : graph.axes()) {
+        if (axis.is_row && axis.extent == kRuntimeExtent) rows[axis.name] = extent;
+    }
+    return rows;
+}
+
+// Every legal schedule of every kernel of the graph, one program each.
+void add_cases(const std::string& name, const Graph& graph, const Target& target, std::vector<Case>* cases) {
+    const Plan plan = plan_graph(*graph.data(), target);
+    for (const Group& varied : plan.groups) {
+        for (const Schedule& schedule : legal_schedules(varied, target)) {
+            Program program = compile(*graph.data(), target, [&](const Group& group) {
+                return group.name == varied.name ? std::optional(schedule) : std::nullopt;
+            });
+            cases->push_back(
+                {fmt::format("{} on {}: {}", name, target.name, print(schedule)), graph, std::move(program)});
+        }
+    }
+}
+
+struct Request {
+    std::string_view op;
+    std::vector<std::int64_t> columns;
+};
+
+// Widths on both sides of what a vector, a sub-warp, a warp and a block hold.
+const std::vector<Request> kRequests = {
+    {"rms_norm", {1, 7, 128, 1000, 4096}},
+    {"add_rms_norm", {3, 129, 2880}},
+    {"layer_norm", {2, 100, 1024}},
+    {"softmax", {31, 127, 1500, 8192}},
+    {"log_softmax", {64, 1000}},
+    {"logsumexp", {128}},
+    {"swiglu", {7, 1000, 4096}},
+    {"geglu", {128, 31}},
+    {"rope", {64, 128}},
+    {"cross_entropy", {100, 1031, 4096}},
+};
+
+std::vector<Case> all_cases(const Target& target) {
+    std::vector<Case> cases;
+    for (const Request& request : kRequests) {
+        for (const std::int64_t columns : request.columns) {
+            for (const Dtype dtype : {bf16, f16, f32}) {
+                const Graph graph = make_graph(request.op, {columns, dtype, {}});
+                add_cases(fmt::format("{} {} {}", request.op, columns, name(dtype)), graph, target, &cases);
+            }
+        }
+    }
+    return cases;
+}
+
+// CI runs a sample with a fixed seed; ROWJIT_TESTS_ALL_SCHEDULES runs everything (./dev fuzz).
+std::vector<Case> sampled_cases(const Target& target, std::size_t count) {
+    std::vector<Case> cases = all_cases(target);
+    if (std::getenv("ROWJIT_TESTS_ALL_SCHEDULES") != nullptr) return cases;
+    std::mt19937 random(20241121);
+    std::shuffle(cases.begin(), cases.end(), random);
+    cases.erase(cases.begin() + static_cast<std::ptrdiff_t>(std::min(count, cases.size())), cases.end());
+    return cases;
+}
+
+constexpr std::size_t kKernelsAtOnce = 24;  // per run of the compiler: its start costs as much as a few kernels
+
+void check_cases(const std::vector<Case>& cases, const Target& target) {
+    const Device device = simt::device(target);
+    for (std::size_t first = 0; first < cases.size(); first += kKernelsAtOnce) {
+        const std::size_t last = std::min(first + kKernelsAtOnce, cases.size());
+        std::vector<Program> programs;
+        for (std::size_t i = first; i < last; ++i) programs.push_back(cases[i].program);
+        const std::vector<Executable> executables = simt::build(std::move(programs), target, device);
+        for (std::size_t i = first; i < last; ++i) {
+            const GraphData& graph = *cases[i].graph.data();
+            const Bindings bindings =
+                random_inputs(graph, all_rows(graph, 5), {.seed = i, .out_of_range = true, .extremes = i % 4 == 3});
+            const auto outputs = verify(device, executables[i - first], graph, bindings,
+                                        {.row_padding = i % 2 == 0 ? 0 : 16, .guard_bytes = 0});
+            CHECK_MESSAGE(within_bar(outputs), cases[i].name, "\n", describe(outputs));
+        }
+    }
+}
+
+// Runs one program whose emitted text was changed; the first fault or wrong output, or "" when nothing was noticed.
+std::string outcome_of(const Graph& graph, const Schedule& schedule, const Target& target,
+                       const simt::Sabotage& sabotage) {
+    const Device device = simt::device(target);
+    std::vector<Program> programs;
+    programs.push_back(compile(*graph.data(), target, [&](const Group&) { return std::optional(schedule); }));
+    REQUIRE(programs[0].steps[0].kernel.schedule == schedule);
+    const std::vector<Executable> executables = simt::build(std::move(programs), target, device, sabotage);
+    const Bindings bindings = random_inputs(*graph.data(), all_rows(*graph.data(), 7), {.seed = 3});
+    try {
+        const auto outputs = verify(device, executables[0], *graph.data(), bindings);
+        return within_bar(outputs) ? "" : describe(outputs);
+    } catch (const std::exception& error) {
+        return error.what();
+    }
+}
+
+// Removes the last occurrence; the test is void when there is none.
+std::string without(std::string text, std::string_view what) {
+    const std::size_t at = text.rfind(what);
+    REQUIRE(at != std::string::npos);
+    return text.erase(at, what.size());
+}
+
+Schedule block_schedule(int vector) {
+    Schedule schedule;
+    schedule.family = Family::kRowReduction;
+    schedule.residency = Residency::kRegisters;
+    schedule.threads_per_row = 256;
+    schedule.vector = vector;
+    return schedule;
+}
+
+}  // namespace
+
+TEST_CASE("emitted kernels agree with the oracle on warps of 32") {
+    const Target target = find_target("sm_90a");
+    check_cases(sampled_cases(target, 96), target);
+}
+
+TEST_CASE("emitted kernels agree with the oracle on waves of 64") {
+    const Target target = find_target("gfx942");
+    check_cases(sampled_cases(target, 72), target);
+}
+
+TEST_CASE("a kernel whose closing barrier is deleted is caught") {
+    const Graph graph = make_graph("rms_norm", {2048, f32, {}});
+    const Target target = find_target("sm_90a");
+    const Schedule schedule = block_schedule(4);
+    CHECK(outcome_of(graph, schedule, target, {}) == "");
+    const std::string outcome =
+        outcome_of(graph, schedule, target, [](std::string text) { return without(std::move(text), "rj_barrier();"); });
+    CHECK_MESSAGE(outcome.find("race") != std::string::npos, outcome);
+}
+
+TEST_CASE("a kernel whose column mask is deleted is caught") {
+    const Graph graph = make_graph("rms_norm", {1000, f32, {}});
+    const Target target = find_target("sm_90a");
+    const Schedule schedule = block_schedule(8);
+    CHECK(outcome_of(graph, schedule, target, {}) == "");
+    const std::string outcome =
+        outcome_of(graph, schedule, target, [](std::string text) { return without(std::move(text), "if (c < 1000)"); });
+    CHECK_MESSAGE(outcome != "", "the columns past the row's end went unnoticed");
+}
+
+TEST_CASE("a kernel whose row mask is deleted is caught") {
+    const Graph graph = make_graph("rms_norm", {128, f32, {}});
+    const Target target = find_target("sm_90a");
+    Schedule schedule = block_schedule(4);
+    schedule.threads_per_row = 32;
+    schedule.rows_per_block = 4;
+    CHECK(outcome_of(graph, schedule, target, {}) == "");
+    const std::string outcome = outcome_of(graph, schedule, target, [](std::string text) {
+        // Rows past the end follow the last row: without that they read and write past the tensors.
+        const std::string clamp = " ? row_block * 4 + row_in_block : rows - 1";
+        const std::size_t at = text.find("live" + clamp);
+        REQUIRE(at != std::string::npos);
+        text.replace(at, 4 + clamp.size(), "true ? row_block * 4 + row_in_block : rows - 1");
+        const std::string mask = "if (live) ";
+        for (std::size_t store = text.find(mask); store != std::string::npos; store = text.find(mask))
+            text.erase(store, mask.size());
+        return text;
+    });
+    CHECK_MESSAGE(outcome != "", "the rows past the last went unnoticed");
+}
