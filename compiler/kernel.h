@@ -123,6 +123,9 @@ struct Slot {
     std::string label = {};
 };
 
+// On the CPU the slots of a row lie on the stack, and may take this much of it together.
+inline constexpr std::int64_t kMaxCpuKeptBytes = std::int64_t{256} << 10;
+
 struct Stmt;
 using Block = std::vector<Stmt>;
 

@@ -16,7 +16,7 @@
 
 #include <memory>
 
-#include "compiler/emit/llvm_math.h"
+#include "compiler/emit/cpu_features.h"
 #include "compiler/kernel.h"
 
 namespace llvm {
@@ -26,9 +26,7 @@ class Module;
 
 namespace rowjit {
 
-// threads_per_row must be 1, vectors a power of two; kept slots of a row take at most kMaxKeptBytes of stack.
-inline constexpr std::int64_t kMaxKeptBytes = std::int64_t{256} << 10;
-
-std::unique_ptr<llvm::Module> emit_llvm(const Kernel& kernel, CpuFeatures features, llvm::LLVMContext& context);
+// threads_per_row must be 1 and vectors powers of two; kept slots lie on the stack.
+std::unique_ptr<llvm::Module> emit_llvm(const Kernel& kernel, const CpuFeatures& features, llvm::LLVMContext& context);
 
 }  // namespace rowjit

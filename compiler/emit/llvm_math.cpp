@@ -2,14 +2,16 @@
 // target fuses when it can: the polynomials keep their bound either way, and nothing else in a kernel is ever fused.
 #include "compiler/emit/llvm_math.h"
 
-#include <llvm/IR/IRBuilder.h>
 #include <llvm/IR/Intrinsics.h>
+#include <llvm/IR/IntrinsicsX86.h>
 #include <llvm/IR/Module.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <numeric>
 #include <span>
 #include <string>
 
@@ -18,7 +20,7 @@
 namespace rowjit {
 namespace {
 
-using Builder = llvm::IRBuilderBase;
+using Builder = LaneBuilder;
 using llvm::Value;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -122,7 +124,7 @@ Value* call_shared(Builder& b, const std::string& name, llvm::ArrayRef<Value*> a
                                           llvm::Function::InternalLinkage, symbol, module);
         function->addFnAttr(llvm::Attribute::AlwaysInline);
         function->addFnAttr(llvm::Attribute::NoUnwind);
-        llvm::IRBuilder<> body(llvm::BasicBlock::Create(b.getContext(), "entry", function));
+        Builder body(llvm::BasicBlock::Create(b.getContext(), "entry", function), b.cpu);
         Value* result = define(body, function);
         body.CreateRet(result);
     }
@@ -176,15 +178,47 @@ Value* exp_reduced(Builder& b, Value* r) {
     return b.CreateFAdd(multiply_add(b, b.CreateFMul(r, r), horner(b, r, kExp), r), constant(r, 1));
 }
 
+// x · 2^k by the instruction, 16, 8 or 4 lanes at a time.
+Value* scale_by_instruction(Builder& b, Value* x, Value* k) {
+    constexpr std::uint64_t kCurrentRounding = 4;
+    const unsigned lanes = width(x);
+    const unsigned part = std::min(lanes, 16U);
+    const auto call = [&](Value* a, Value* e) -> Value* {
+        const auto id = part == 16  ? llvm::Intrinsic::x86_avx512_mask_scalef_ps_512
+                        : part == 8 ? llvm::Intrinsic::x86_avx512_mask_scalef_ps_256
+                                    : llvm::Intrinsic::x86_avx512_mask_scalef_ps_128;
+        Value* all = part == 16 ? b.getInt16(0xFFFF) : static_cast<Value*>(b.getInt8(0xFF));
+        std::vector<Value*> arguments = {a, e, llvm::PoisonValue::get(a->getType()), all};
+        if (part == 16) arguments.push_back(b.getInt32(kCurrentRounding));
+        return b.CreateIntrinsic(id, {}, arguments);
+    };
+    if (part == lanes) return call(x, k);
+    // Halves, until they fit.
+    const auto half = [&](Value* v, unsigned from) {
+        std::vector<int> mask(lanes / 2);
+        std::iota(mask.begin(), mask.end(), static_cast<int>(from));
+        return b.CreateShuffleVector(v, mask);
+    };
+    std::vector<int> whole(lanes);
+    std::iota(whole.begin(), whole.end(), 0);
+    return b.CreateShuffleVector(scale_by_instruction(b, half(x, 0), half(k, 0)),
+                                 scale_by_instruction(b, half(x, lanes / 2), half(k, lanes / 2)), whole);
+}
+
+// x · 2^k, rounded once, for k of either sign up to 150.
+Value* scale(Builder& b, Value* x, const Reduced& reduced) {
+    if (b.cpu.scalef && width(x) >= 4) return scale_by_instruction(b, x, reduced.k);
+    // In two factors: each is a normal number, so only the last product rounds, into a denormal or to infinity.
+    Value* half = b.CreateAShr(reduced.k_integer, integer(reduced.k_integer, 1));
+    Value* rest = b.CreateSub(reduced.k_integer, half);
+    return b.CreateFMul(b.CreateFMul(x, power_of_two(b, half)), power_of_two(b, rest));
+}
+
 Value* exp_f32(Builder& b, Value* x) {
     // Beyond these bounds the result is 0 or infinity, and the exponent arithmetic would wrap.
     x = at_most(b, at_least(b, x, -104), 89);
     const Reduced reduced = reduce_by_ln2(b, x);
-    Value* fraction = exp_reduced(b, reduced.r);
-    // 2^k in two factors: each is a normal number, so only the last product rounds, into a denormal or to infinity.
-    Value* half = b.CreateAShr(reduced.k_integer, integer(reduced.k_integer, 1));
-    Value* rest = b.CreateSub(reduced.k_integer, half);
-    return b.CreateFMul(b.CreateFMul(fraction, power_of_two(b, half)), power_of_two(b, rest));
+    return scale(b, exp_reduced(b, reduced.r), reduced);
 }
 
 // x = 2^k (1 + f) with 1 + f in [√½, √2); x positive and normal.
@@ -366,6 +400,14 @@ Value* truncate_to_odd(Builder& b, Value* x) {
     return float_of(b, b.CreateSelect(inexact, b.CreateOr(toward_zero, integer(bits, 1)), bits));
 }
 
+// The upper 16 bits of each lane: one permutation of words, where shifting and truncating are three instructions.
+Value* upper_halves(Builder& b, Value* bits) {
+    Value* words = b.CreateBitCast(bits, llvm::FixedVectorType::get(b.getInt16Ty(), 2 * width(bits)));
+    std::vector<int> odd;
+    for (unsigned lane = 0; lane < width(bits); ++lane) odd.push_back(static_cast<int>(2 * lane + 1));
+    return b.CreateShuffleVector(words, odd);
+}
+
 }  // namespace
 
 llvm::Type* carried_type(Builder& b, Dtype dtype) {
@@ -387,7 +429,7 @@ llvm::Type* stored_type(Builder& b, Dtype dtype) {
     return carried_type(b, dtype);
 }
 
-Value* widen(Builder& b, CpuFeatures features, Dtype dtype, Value* stored) {
+Value* widen(Builder& b, Dtype dtype, Value* stored) {
     switch (dtype) {
         case Dtype::kBool: return b.CreateICmpNE(stored, integer(stored, 0));
         case Dtype::kBf16: {
@@ -395,35 +437,36 @@ Value* widen(Builder& b, CpuFeatures features, Dtype dtype, Value* stored) {
             return float_of(b, b.CreateShl(bits, integer(bits, 16)));
         }
         case Dtype::kF16:
-            if (!features.f16_conversion) return f16_value(b, stored);
+            if (!b.cpu.f16_conversion) return f16_value(b, stored);
             return b.CreateFPExt(b.CreateBitCast(stored, shaped(b.getHalfTy(), stored)),
                                  shaped(b.getFloatTy(), stored));
         default: return stored;
     }
 }
 
-Value* narrow(Builder& b, CpuFeatures features, Dtype dtype, Value* carried) {
+Value* narrow(Builder& b, Dtype dtype, Value* carried) {
     llvm::Type* stored = shaped(stored_type(b, dtype), carried);
     switch (dtype) {
         case Dtype::kBool: return b.CreateZExt(carried, stored);
         case Dtype::kBf16: {
             Value* bits = bits_of(b, carried);
+            if (b.cpu.word_permutes && width(carried) >= 16) return upper_halves(b, bits);
             return b.CreateTrunc(b.CreateLShr(bits, integer(bits, 16)), stored);
         }
         case Dtype::kF16:
-            if (!features.f16_conversion) return f16_bits(b, carried);
+            if (!b.cpu.f16_conversion) return f16_bits(b, carried);
             return b.CreateBitCast(b.CreateFPTrunc(carried, shaped(b.getHalfTy(), carried)), stored);
         default: return carried;
     }
 }
 
-Value* round_carried(Builder& b, CpuFeatures features, Dtype dtype, Value* value) {
+Value* round_carried(Builder& b, Dtype dtype, Value* value) {
     if (dtype == Dtype::kBf16) return round_bf16(b, value);
-    if (dtype == Dtype::kF16) return widen(b, features, dtype, narrow(b, features, dtype, value));
+    if (dtype == Dtype::kF16) return widen(b, dtype, narrow(b, dtype, value));
     return value;
 }
 
-Value* convert(Builder& b, CpuFeatures features, Dtype from, Dtype to, Value* value) {
+Value* convert(Builder& b, Dtype from, Dtype to, Value* value) {
     if (from == to) return value;
     llvm::Type* type = shaped(carried_type(b, to), value);
     const bool to_narrow = to == Dtype::kBf16 || to == Dtype::kF16;
@@ -444,14 +487,14 @@ Value* convert(Builder& b, CpuFeatures features, Dtype from, Dtype to, Value* va
         // Through f64, so that a narrow float is rounded once.
         if (!to_narrow) return b.CreateSIToFP(value, type);
         value = b.CreateSIToFP(value, shaped(b.getDoubleTy(), value));
-        return round_carried(b, features, to, truncate_to_odd(b, value));
+        return round_carried(b, to, truncate_to_odd(b, value));
     }
     if (from == Dtype::kF64) {
-        if (to_narrow) return round_carried(b, features, to, truncate_to_odd(b, value));
+        if (to_narrow) return round_carried(b, to, truncate_to_odd(b, value));
         return b.CreateFPTrunc(value, type);
     }
     if (to == Dtype::kF64) return b.CreateFPExt(value, type);
-    return round_carried(b, features, to, value);
+    return round_carried(b, to, value);
 }
 
 Value* apply(Builder& b, Op op, Value* x, Value* y, Value* z) {

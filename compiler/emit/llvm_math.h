@@ -7,45 +7,45 @@
 // they serve checking, not speed.
 #pragma once
 
+#include <llvm/IR/IRBuilder.h>
+
+#include "compiler/emit/cpu_features.h"
 #include "dsl/ops.h"
 #include "rowjit/dtype.h"
 
-namespace llvm {
-class IRBuilderBase;
-class Type;
-class Value;
-}  // namespace llvm
-
 namespace rowjit {
 
-// What the instruction set lacks has to be emitted as integer operations.
-struct CpuFeatures {
-    bool f16_conversion = true;  // F16C: x86-64-v3 and up
+// An IRBuilder that knows the instruction set it builds for.
+class LaneBuilder : public llvm::IRBuilder<> {
+  public:
+    LaneBuilder(llvm::LLVMContext& context, CpuFeatures cpu) : llvm::IRBuilder<>(context), cpu(cpu) {}
+    LaneBuilder(llvm::BasicBlock* end, CpuFeatures cpu) : llvm::IRBuilder<>(end), cpu(cpu) {}
+    const CpuFeatures cpu;
 };
 
 // Values of bf16 and f16 are carried as f32.
-llvm::Type* carried_type(llvm::IRBuilderBase& builder, Dtype dtype);
+llvm::Type* carried_type(LaneBuilder& builder, Dtype dtype);
 // In memory: bf16 and f16 as i16, bool as i8.
-llvm::Type* stored_type(llvm::IRBuilderBase& builder, Dtype dtype);
+llvm::Type* stored_type(LaneBuilder& builder, Dtype dtype);
 
 // A carried value of what was loaded, and back. `narrow` takes a value that is already representable.
-llvm::Value* widen(llvm::IRBuilderBase& builder, CpuFeatures features, Dtype dtype, llvm::Value* stored);
-llvm::Value* narrow(llvm::IRBuilderBase& builder, CpuFeatures features, Dtype dtype, llvm::Value* carried);
+llvm::Value* widen(LaneBuilder& builder, Dtype dtype, llvm::Value* stored);
+llvm::Value* narrow(LaneBuilder& builder, Dtype dtype, llvm::Value* carried);
 
 // An f32 value rounded to bf16 or f16, to nearest even, NaN staying NaN; other dtypes unchanged.
-llvm::Value* round_carried(llvm::IRBuilderBase& builder, CpuFeatures features, Dtype dtype, llvm::Value* value);
+llvm::Value* round_carried(LaneBuilder& builder, Dtype dtype, llvm::Value* value);
 
 // As round_to of base/dtype.h: rounds once, whatever the two dtypes; to an integer it truncates and saturates, NaN to
 // 0.
-llvm::Value* convert(llvm::IRBuilderBase& builder, CpuFeatures features, Dtype from, Dtype to, llvm::Value* value);
+llvm::Value* convert(LaneBuilder& builder, Dtype from, Dtype to, llvm::Value* value);
 
 // The operation on carried operands of one LLVM type each, unrounded: for bf16 and f16 the result is f32's.
-llvm::Value* apply(llvm::IRBuilderBase& builder, Op op, llvm::Value* a, llvm::Value* b, llvm::Value* c);
+llvm::Value* apply(LaneBuilder& builder, Op op, llvm::Value* a, llvm::Value* b, llvm::Value* c);
 
 // The functions the `cpu` column of ops.def names.
 namespace llvm_math {
 #define ROWJIT_OP(enumerator, name, arity, types, reference, gpu, cpu) \
-    llvm::Value* cpu(llvm::IRBuilderBase& builder, llvm::Value* a, llvm::Value* b, llvm::Value* c);
+    llvm::Value* cpu(LaneBuilder& builder, llvm::Value* a, llvm::Value* b, llvm::Value* c);
 #include "dsl/ops.def"
 #undef ROWJIT_OP
 }  // namespace llvm_math

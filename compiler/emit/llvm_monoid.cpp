@@ -1,15 +1,13 @@
 #include "compiler/emit/llvm_monoid.h"
 
-#include <llvm/IR/IRBuilder.h>
 #include <llvm/IR/Intrinsics.h>
 
 #include "base/check.h"
-#include "compiler/emit/llvm_math.h"
 
 namespace rowjit {
 namespace {
 
-using Builder = llvm::IRBuilderBase;
+using Builder = LaneBuilder;
 using llvm::Value;
 
 Value* zero_like(Value* v) { return llvm::Constant::getNullValue(v->getType()); }

@@ -4,13 +4,7 @@
 
 #include <vector>
 
-#include "dsl/ops.h"
-
-namespace llvm {
-class IRBuilderBase;
-class Type;
-class Value;
-}  // namespace llvm
+#include "compiler/emit/llvm_math.h"
 
 namespace rowjit {
 
@@ -20,10 +14,10 @@ using FoldState = std::vector<llvm::Value*>;
 int fold_parts(Monoid monoid);
 
 FoldState fold_identity(Monoid monoid, llvm::Type* type);
-FoldState fold_include(llvm::IRBuilderBase& builder, Monoid monoid, const FoldState& state, llvm::Value* x);
-FoldState fold_merge(llvm::IRBuilderBase& builder, Monoid monoid, const FoldState& left, const FoldState& right);
+FoldState fold_include(LaneBuilder& builder, Monoid monoid, const FoldState& state, llvm::Value* x);
+FoldState fold_merge(LaneBuilder& builder, Monoid monoid, const FoldState& left, const FoldState& right);
 
 // The components of a complete fold.
-std::vector<llvm::Value*> fold_finish(llvm::IRBuilderBase& builder, Monoid monoid, const FoldState& state);
+std::vector<llvm::Value*> fold_finish(LaneBuilder& builder, Monoid monoid, const FoldState& state);
 
 }  // namespace rowjit

@@ -290,7 +290,10 @@ class Lowering {
             if (at_hand) {
                 cut.add_edge(2 * i, 2 * i + 1,
                              kept.contains(id) ? kAlreadyKept : weight * static_cast<double>(size_bytes(node.dtype)));
-                cut.add_edge(source, 2 * i, loads ? MinCut::kInfinite : recompute_cost(node));
+                // A GPU's resident row is read once; on the CPU the second read is of the cache, as that of a kept
+                // value.
+                const double again = loads && target_.is_gpu() ? MinCut::kInfinite : recompute_cost(node);
+                cut.add_edge(source, 2 * i, again);
             } else {
                 cut.add_edge(2 * i, 2 * i + 1, MinCut::kInfinite);  // does not exist yet
             }
@@ -607,13 +610,18 @@ class Lowering {
                     elements[inst.index] = loop->iterations * schedule().threads_per_row * loop->vector;
             }
         }
+        std::int64_t kept_bytes = 0;
         for (std::size_t i = 0; i < kernel_.slots.size(); ++i) {
             Slot& slot = kernel_.slots[i];
+            kept_bytes += elements[static_cast<int>(i)] * static_cast<std::int64_t>(size_bytes(slot.dtype));
             if (slot.residency != Residency::kShared) continue;
             slot.shared_offset_bytes = kernel_.shared_bytes_per_row;
             const std::int64_t bytes =
                 elements.at(static_cast<int>(i)) * static_cast<std::int64_t>(size_bytes(slot.dtype));
             kernel_.shared_bytes_per_row += (bytes + 15) / 16 * 16;
+        }
+        if (!target_.is_gpu() && kept_bytes > kMaxCpuKeptBytes) {
+            return Declined{fmt::format("{} bytes of a row kept; the CPU keeps {}", kept_bytes, kMaxCpuKeptBytes)};
         }
         const std::int64_t bytes = kernel_.shared_bytes_per_row * schedule().rows_per_block;
         if (bytes > target_.shared_bytes_per_block && target_.is_gpu()) {

@@ -14,6 +14,7 @@ constexpr int kAccessBytes = 16;
 // Past 128 elements a thread, f32 work values and packed copies together spill.
 constexpr std::int64_t kMaxElementsPerThread = 64;
 constexpr std::int64_t kCpuCacheBytes = 512 * 1024;  // half a second-level cache of today's servers
+constexpr std::int64_t kCpuKeptColumns = 32768;      // of f32 in half a first- or a quarter of a second-level cache
 constexpr int kBlockThreads = 128;                   // when a row takes less: this many threads share a block
 
 // Threads on a row by its width in bf16 columns, measured on Hopper for norms and softmax (docs/performance.md). A
@@ -78,10 +79,17 @@ std::vector<Schedule> gpu_schedules(const GroupFacts& facts) {
     return schedules;
 }
 
-// A row that fits the core's own cache is read again rather than kept; past it, a pass saved is memory traffic saved.
+// On the CPU a kept value lies on the stack, in cache, which saves an exponential computed twice; loads are not kept. A
+// row that fits the core's own cache is read again; past it, a pass saved is memory traffic saved.
 std::vector<Schedule> cpu_schedules(const GroupFacts& facts) {
     std::vector<Schedule> schedules;
     const bool fits = facts.columns * facts.widest_bytes * std::max(1, facts.column_inputs) <= kCpuCacheBytes;
+    if (facts.columns <= kCpuKeptColumns) {
+        for (const int vector : {32, 16}) {
+            schedules.push_back(row_schedule(Residency::kRegisters, 1, vector));
+            schedules.back().rows_per_block = 1;
+        }
+    }
     for (const bool online : {!fits, fits}) {
         for (const int vector : {32, 16, 64}) {
             Schedule s = row_schedule(Residency::kReload, 1, vector);

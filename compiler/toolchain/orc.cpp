@@ -67,7 +67,11 @@ std::unique_ptr<llvm::TargetMachine> target_machine(const Processor& cpu) {
 
 CpuFeatures emitted_features(const llvm::TargetMachine& machine) {
     const llvm::MCSubtargetInfo& info = *machine.getMCSubtargetInfo();
-    return {.f16_conversion = info.checkFeatures("+f16c")};
+    CpuFeatures features;
+    features.f16_conversion = info.checkFeatures("+f16c");
+    features.scalef = info.checkFeatures("+avx512f,+avx512vl");
+    features.word_permutes = info.checkFeatures("+avx512bw");
+    return features;
 }
 
 std::unique_ptr<llvm::Module> emit(const Kernel& kernel, const llvm::TargetMachine& machine,

@@ -497,6 +497,38 @@ TEST_CASE("an output may overwrite its input in place") {
     CHECK(wrong_increments(x, y) == 0);
 }
 
+TEST_CASE("a large output passes the caches where its rows begin cache lines, and not elsewhere") {
+    constexpr std::int64_t kColumns = 1040;  // 65 lines
+    constexpr std::int64_t kRows = 8100;     // 33.7 MB
+    KernelWriter w("large", kColumns, 16);
+    const int in = w.tensor("x", Dtype::kF32, {w.columns()});
+    const int out = w.tensor("y", Dtype::kF32, {w.rows(), w.columns()}, true);
+    const ValueId row = w.cast(w.coord(w.rows(), Dtype::kI64), Dtype::kF32);
+    w.open_loop();
+    w.store(out, w.map(Op::kAdd, {w.load(in), row}));
+    w.close_loop();
+    CHECK(print_assembly(w.kernel(), find_target("x86-64-v4")).find("vmovntps") != std::string::npos);
+
+    std::vector<float> x = random_values(kColumns);
+    std::vector<float> memory(kRows * kColumns + 32);
+    auto* line = reinterpret_cast<float*>((reinterpret_cast<std::uintptr_t>(memory.data()) + 63) / 64 * 64);
+    CpuRun run(w.kernel(), find_target("native"));
+    for (float* y : {line, line + 1}) {
+        std::fill(memory.begin(), memory.end(), -1.0F);
+        run.bind_rows(kRows, kColumns);
+        run.bind("x", x.data());
+        run.bind("y", y);
+        run(0, kRows);
+        std::int64_t wrong = 0;
+        for (std::int64_t i = 0; i < kRows * kColumns; ++i) {
+            const float expected = x[static_cast<std::size_t>(i % kColumns)] + static_cast<float>(i / kColumns);
+            wrong += y[i] != expected ? 1 : 0;
+        }
+        CHECK(wrong == 0);
+        CHECK(y[kRows * kColumns] == -1);
+    }
+}
+
 TEST_CASE("a multiplication and an addition stay two roundings") {
     KernelWriter w("unfused", 16, 16);
     const int in = w.tensor("x", Dtype::kF32, {w.rows(), w.columns()});

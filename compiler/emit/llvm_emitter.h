@@ -1,0 +1,186 @@
+// KernelEmitter: one kernel on its way to an LLVM function. Private to emit/llvm*.cpp, which share it by the parts of
+// the loop IR they take; its interface is emit/llvm.h.
+#pragma once
+
+#include <llvm/IR/Module.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "compiler/emit/llvm_math.h"
+#include "compiler/emit/llvm_monoid.h"
+#include "compiler/kernel.h"
+#include "rowjit/coord.h"
+
+namespace rowjit::cpu_emit {
+
+using llvm::Value;  // not the graph's
+
+inline constexpr std::int64_t kLineBytes = 64;  // a cache line
+
+// A kernel that reduces rows takes this many of its results at a time: consecutive positions along its innermost row
+// axis, a page's worth of each reduced row. Their accumulators stay in the first-level cache.
+inline constexpr std::int64_t kResultLanes = 1024;
+// Reduced rows are folded by sixteens, sixteens of those and so on, so that a sum is about as exact as a pairwise one:
+// added row by row, the sum of 16,384 rows would be 30 units off where eager is 1.
+inline constexpr std::int64_t kReducedBlock = 16;
+inline constexpr int kReducedLevels = 4;
+
+// What the lanes of one copy of a loop body stand for.
+struct Lanes {
+    const std::vector<AxisId>* axes = nullptr;  // the columns, outermost first; or the innermost row axis; null: none
+    int vector = 1;                             // of the loop: what its accesses were classified for
+    Value* column = nullptr;                    // of lane 0 along `axes`, i64
+    Value* place = nullptr;                     // of lane 0 within kept slots or accumulators, i64
+    int width = 1;
+    int chain = 0;  // which accumulator chain this copy feeds
+};
+
+// How the lanes of an access meet memory.
+enum class Reach { kOneAddress, kVector, kEachLane };
+
+// An accumulator's state over the columns of a row: `chains` independent copies of `width` lanes, so that consecutive
+// vectors do not wait for each other. Parts are stack slots, which the optimiser turns into registers.
+struct Running {
+    int width = 1;
+    int chains = 1;
+    std::vector<std::vector<llvm::AllocaInst*>> parts;  // [chain][part]
+};
+
+// An accumulator's state over reduced rows, an array of kResultLanes for each part. Level 0 is of the current block of
+// rows, level l of the current block of 16^(l+1) rows, the last of all.
+struct RunningRows {
+    std::vector<std::vector<llvm::AllocaInst*>> levels;  // [level][part]
+    const std::vector<llvm::AllocaInst*>& total() const { return levels.back(); }
+};
+
+class KernelEmitter {
+  public:
+    KernelEmitter(const Kernel& kernel, const CpuFeatures& features, llvm::LLVMContext& context)
+        : kernel_(kernel),
+          module_(std::make_unique<llvm::Module>(kernel.name, context)),
+          b_(context, features),
+          axis_(kernel.axes.size(), nullptr),
+          extent_(kernel.axes.size(), nullptr),
+          values_(static_cast<std::size_t>(kernel.value_count), nullptr),
+          dtypes_(static_cast<std::size_t>(kernel.value_count), Dtype::kF32) {}
+
+    std::unique_ptr<llvm::Module> emit();
+
+  private:
+    // Frame.
+    void check_shape();
+    void load_arguments();
+    void make_alias_scopes();
+    void make_running();
+    void make_slots();
+    void find_streams();
+    bool streams(const Inst& inst, const ColumnLoop& loop) const;
+    void emit_blocks();
+    void emit_rows(Value* first, Value* last);
+    void emit_row(Value* row);
+    void set_mixed_radix(Value* position, const std::vector<AxisId>& axes);
+    Value* positions_of(const std::vector<AxisId>& axes);
+    void loop_while_below(Value* from, Value* to, const char* name, const std::function<Value*(Value*)>& body);
+    void count(Value* from, Value* to, Value* step, const char* name, const std::function<void(Value*)>& body);
+
+    // Statements.
+    void emit_block(const Block& block);
+    void emit_column_loop(const ColumnLoop& loop);
+    void emit_whole_columns(const ColumnLoop& loop, Value* from, Value* to, Value* first_column);
+    void emit_columns(const ColumnLoop& loop, Value* from, Value* to, Value* first_column);
+    void emit_column_tail(const ColumnLoop& loop, Value* from, Value* first_column);
+    void emit_all_reduce(const AllReduce& reduce);
+    void emit_body(const std::vector<Inst>& body, const Lanes& lanes);
+    void hoist_uniform_loads(const ColumnLoop& loop);
+
+    // Reductions over rows.
+    void emit_row_reductions(Value* first, Value* last);
+    void emit_result_chunk(Value* first, Value* lanes);
+    void emit_rows_loop(std::size_t statement, const RowsLoop& loop, Value* lanes, Value* whole);
+    void for_lanes(Value* lanes, Value* whole, const std::function<void(const Lanes&)>& body);
+    void emit_row_values(std::size_t statements, const Lanes& lanes, bool stores);
+    Value* unit_strides();
+    int result_vector() const;
+    Reach reach_of_rows(const Inst& inst);
+    FoldState read_rows(const std::vector<llvm::AllocaInst*>& arrays, const Lanes& lanes);
+    void write_rows(const std::vector<llvm::AllocaInst*>& arrays, const Lanes& lanes, const FoldState& state);
+
+    // Instructions.
+    void emit_inst(const Inst& inst, const Lanes& lanes);
+    Value* emit_map(const Inst& inst);
+    Value* emit_coord(AxisId axis, const Lanes& lanes, Dtype dtype);
+    Value* emit_load(const Inst& inst, const Lanes& lanes);
+    void emit_store(const Inst& inst, const Lanes& lanes);
+    void emit_accumulate(const Inst& inst, const Lanes& lanes);
+
+    // Coordinates and memory.
+    Value* coordinate(const Coord& coord, const Lanes& lanes, int lane);
+    Value* axis_coordinate(AxisId axis, const Lanes& lanes, int lane);
+    Value* divide_floor(Value* value, std::int64_t divisor, bool remainder, bool nonnegative);
+    Value* data_coordinate(ValueId id, int lane);
+    bool never_negative(const Coord& coord) const;
+    Value* address(const Inst& inst, const Lanes& lanes, int lane, Value* outside);
+    Value* extent(AxisId axis);
+    Value* load_memory(const Inst& inst, Value* address, int width);
+    void store_memory(const Inst& inst, Value* address, Value* carried);
+    void annotate(llvm::Instruction* access, int tensor);
+    Reach reach(const Inst& inst, const Lanes& lanes);
+    bool can_hoist(const Inst& inst) const;
+
+    FoldState read(const Running& running, int chain);
+
+    // Values.
+    llvm::Type* carried(Dtype dtype, int width) {
+        llvm::Type* type = carried_type(b_, dtype);
+        return width > 1 ? llvm::FixedVectorType::get(type, static_cast<unsigned>(width)) : type;
+    }
+    Value* i64(std::int64_t value) { return b_.getInt64(static_cast<std::uint64_t>(value)); }
+    Value* spread(Value* value, int width);
+    Value* number(Dtype dtype, double value, int width = 1);
+    Value* value(ValueId id) const;
+    Dtype dtype(ValueId id) const { return dtypes_[static_cast<std::size_t>(id)]; }
+    void define(ValueId id, Dtype dtype, Value* value, const std::string& label = {});
+    llvm::AllocaInst* stack(llvm::Type* type, const llvm::Twine& name, std::uint64_t align = 64);
+    Value* lane_of(Value* value, int lane) {
+        return value->getType()->isVectorTy() ? b_.CreateExtractElement(value, static_cast<std::uint64_t>(lane))
+                                              : value;
+    }
+
+    const Kernel& kernel_;
+    std::unique_ptr<llvm::Module> module_;
+    LaneBuilder b_;
+    llvm::Function* function_ = nullptr;
+    llvm::BasicBlock* entry_ = nullptr;
+
+    std::vector<Value*> pointers_;                      // by tensor
+    std::map<std::pair<int, AxisId>, Value*> strides_;  // by tensor and row axis, elements
+    std::vector<Value*> scalars_;                       // by scalar
+    std::vector<Value*> axis_;                          // the current row's coordinates, i64
+    std::vector<Value*> extent_;                        // of run-time axes, i64
+    std::vector<llvm::MDNode*> scopes_;                 // by tensor
+    std::vector<llvm::MDNode*> other_scopes_;           // by tensor
+    std::vector<Running> running_;                      // by accumulator
+    bool reduces_rows_ = false;
+    std::vector<RunningRows> running_rows_;       // by accumulator
+    std::vector<AxisId> result_axis_;             // the innermost row axis, when rows are reduced
+    Value* chunk_first_ = nullptr;                // of the lanes' results, i64 along result_axis_
+    std::vector<llvm::AllocaInst*> slots_;        // by slot
+    llvm::AllocaInst* outside_ = nullptr;         // what a load outside the extent reads: zeros
+    llvm::AllocaInst* discarded_ = nullptr;       // where a store outside the extent goes
+    Value* stream_ = nullptr;                     // i1: large outputs pass the caches; null when no store could
+    const ColumnLoop* streaming_loop_ = nullptr;  // the loop being emitted with streaming stores
+    Value* column_block_ = nullptr;               // i64; null when rows are whole
+    std::vector<Value*> values_;                  // by ValueId
+    std::vector<Dtype> dtypes_;                   // by ValueId
+};
+
+// Copies of a column loop's body that run side by side.
+int unroll_of(const ColumnLoop& loop);
+
+}  // namespace rowjit::cpu_emit
