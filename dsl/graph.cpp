@@ -9,6 +9,7 @@
 #include <cmath>
 
 #include "base/check.h"
+#include "base/dtype.h"
 #include "base/fail.h"
 
 namespace rowjit {
@@ -47,7 +48,7 @@ bool contains(const std::vector<AxisId>& axes, AxisId axis) {
 bool is_identifier(std::string_view text) {
     const auto word = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; };
     const auto digit = [](char c) { return c >= '0' && c <= '9'; };
-    if (text.empty() || !word(text[0])) return false;
+    if (text.empty() || !word(text[0]) || text == "inf" || text == "nan") return false;
     return std::all_of(text.begin(), text.end(), [&](char c) { return word(c) || digit(c); });
 }
 
@@ -114,10 +115,8 @@ NodeId GraphData::add_input(std::string_view name, Dtype dtype, std::vector<Axis
         }
     }
     Node node{.kind = NodeKind::kInput, .dtype = dtype, .axes = std::move(axes)};
-    if (!column_strides.empty() && column_strides.size() != column_axes(node).size()) {
-        fail(ErrorCode::kInvalidGraph, "input '{}': {} column strides for {} column axes", name, column_strides.size(),
-             column_axes(node).size());
-    }
+    require_few_columns("input", node.axes);
+    require_column_strides("input", name, column_strides, node, 0);  // 0 repeats one element along the axis
     node.name = name;
     node.label = name;
     node.column_strides = std::move(column_strides);
@@ -136,9 +135,9 @@ NodeId GraphData::add_scalar(std::string_view name, Dtype dtype, double default_
 }
 
 NodeId GraphData::add_const(Dtype dtype, double value) {
-    if (!is_float(dtype) && value != std::trunc(value)) {
-        fail(ErrorCode::kInvalidGraph, "constant {}: not a whole number, but the dtype is {}; cast the other operand",
-             value, rowjit::name(dtype));
+    if (!is_float(dtype) && value != round_to(dtype, value)) {
+        fail(ErrorCode::kInvalidGraph, "constant {}: not a value of {}; cast the other operand", value,
+             rowjit::name(dtype));
     }
     Node node{.kind = NodeKind::kConst, .dtype = dtype};
     node.value = value;
@@ -169,32 +168,58 @@ NodeId GraphData::add_extent(AxisId axis_id, Dtype dtype) {
 std::vector<AxisId> GraphData::merge_axes(std::string_view what, const std::vector<NodeId>& args) const {
     std::vector<AxisId> merged;
     for (const NodeId arg : args) {
-        // Each axis the merge lacks goes in front of the next shared one, so [tokens, d] joins [tokens, heads, d] as
-        // the latter.
-        std::size_t position = 0;
-        for (const AxisId id : node(arg).axes) {
+        const std::vector<AxisId>& axes = node(arg).axes;
+        auto last_shared = merged.begin();
+        for (const AxisId id : axes) {
             const auto found = std::find(merged.begin(), merged.end(), id);
-            if (found == merged.end()) {
-                merged.insert(merged.begin() + static_cast<std::ptrdiff_t>(position++), id);
-                continue;
-            }
-            const auto index = static_cast<std::size_t>(found - merged.begin());
-            if (index < position) {
+            if (found == merged.end()) continue;
+            if (found < last_shared) {
                 fail(ErrorCode::kInvalidGraph,
                      "{}: {} orders its axes differently from [{}]; declare them in one order", what, describe(arg),
                      describe_axes(merged));
             }
-            position = index + 1;
+            last_shared = found;
+        }
+        // Each axis the merge lacks goes in front of the next one shared, so [tokens, d] joins [tokens, heads, d] as
+        // the latter; at the end when none is.
+        AxisId next_shared = -1;
+        for (std::size_t i = axes.size(); i-- > 0;) {
+            if (!contains(merged, axes[i])) {
+                merged.insert(std::find(merged.begin(), merged.end(), next_shared), axes[i]);
+            }
+            next_shared = axes[i];
         }
     }
     std::stable_partition(merged.begin(), merged.end(), [&](AxisId id) { return axis(id).is_row; });
-    std::int64_t columns = 1;
-    for (const AxisId id : merged) columns *= axis(id).is_row ? 1 : axis(id).extent;
-    if (columns >= kMaxColumns) {
-        fail(ErrorCode::kInvalidGraph, "{}: [{}] has {} columns a row; fewer than 2^31 are supported", what,
-             describe_axes(merged), columns);
-    }
+    require_few_columns(what, merged);
     return merged;
+}
+
+void GraphData::require_few_columns(std::string_view what, const std::vector<AxisId>& axes) const {
+    std::int64_t columns = 1;
+    for (const AxisId id : axes) {
+        if (axis(id).is_row) continue;
+        // Both factors are below 2^31.
+        columns *= axis(id).extent;
+        if (columns < kMaxColumns) continue;
+        fail(ErrorCode::kInvalidGraph, "{}: [{}] has 2^31 columns a row or more; fewer are supported", what,
+             describe_axes(axes));
+    }
+}
+
+void GraphData::require_column_strides(std::string_view what, std::string_view name,
+                                       const std::vector<std::int64_t>& strides, const Node& node,
+                                       std::int64_t least) const {
+    if (strides.empty()) return;
+    const std::size_t columns = column_axes(node).size();
+    if (strides.size() != columns) {
+        fail(ErrorCode::kInvalidGraph, "{} '{}': {} column strides for {} column axes", what, name, strides.size(),
+             columns);
+    }
+    for (const std::int64_t stride : strides) {
+        if (stride >= least && stride < kMaxColumns) continue;
+        fail(ErrorCode::kInvalidGraph, "{} '{}': column stride {}; give {} … 2^31 − 1", what, name, stride, least);
+    }
 }
 
 NodeId GraphData::add_map(Op op, std::vector<NodeId> args) {
@@ -266,6 +291,7 @@ NodeId GraphData::add_index(NodeId source, std::vector<Coord> coords) {
     }
     if (identity) return source;
     std::stable_partition(mentioned.begin(), mentioned.end(), [&](AxisId id) { return axis(id).is_row; });
+    require_few_columns("index", mentioned);
     result.axes = std::move(mentioned);
     result.args = std::move(args);
     result.coords = std::move(coords);
@@ -284,9 +310,19 @@ NodeId GraphData::add_reduce(Monoid monoid, NodeId arg, std::vector<AxisId> redu
         if (!contains(from.axes, id)) {
             fail(ErrorCode::kInvalidGraph, "{}({}): it has no axis {}", what, describe(arg), axis(id).label());
         }
+        if (std::count(reduced.begin(), reduced.end(), id) > 1) {
+            fail(ErrorCode::kInvalidGraph, "{}({}): axis {} is named twice", what, describe(arg), axis(id).label());
+        }
         if (axis(id).is_row != axis(reduced[0]).is_row) {
             fail(ErrorCode::kInvalidGraph, "{}({}): reduce rows and columns in two steps", what, describe(arg));
         }
+    }
+    if (component < 0 || component >= components(monoid)) {
+        fail(ErrorCode::kInvalidGraph, "{}({}): it has no component {}, the last is {}", what, describe(arg), component,
+             components(monoid) - 1);
+    }
+    if (components(monoid) > 1 && !is_float(from.dtype)) {
+        fail(ErrorCode::kInvalidGraph, "{}({}): a float dtype is needed; cast the operand", what, describe(arg));
     }
     Node result{.kind = NodeKind::kReduce, .dtype = from.dtype, .axes = {}, .args = {arg}};
     for (const AxisId id : from.axes) {
@@ -301,25 +337,36 @@ NodeId GraphData::add_reduce(Monoid monoid, NodeId arg, std::vector<AxisId> redu
 void GraphData::add_output(OutputInfo output) {
     require_unused_name("output", output.name);
     const Node& value = node(output.node);
-    if (!output.column_strides.empty() && output.column_strides.size() != column_axes(value).size()) {
-        fail(ErrorCode::kInvalidGraph, "output '{}': {} column strides for {} column axes", output.name,
-             output.column_strides.size(), column_axes(value).size());
-    }
-    if (!output.alias.empty()) {
-        const auto input = find_input(output.alias);
-        if (!input)
-            fail(ErrorCode::kInvalidGraph, "output '{}': alias '{}' is not an input", output.name, output.alias);
-        if (node(*input).dtype != value.dtype || node(*input).axes != value.axes) {
-            fail(ErrorCode::kInvalidGraph, "output '{}': {} cannot overwrite {} in place; dtype and axes must be equal",
-                 output.name, describe(output.node), describe(*input));
-        }
-    }
+    require_column_strides("output", output.name, output.column_strides, value, 1);
+    if (!output.alias.empty()) require_alias(output);
     if (output.accumulate && !is_float(value.dtype)) {
         fail(ErrorCode::kInvalidGraph, "output '{}': only floats accumulate, not {}", output.name,
              describe(output.node));
     }
     set_label(output.node, output.name);
     outputs_.push_back(std::move(output));
+}
+
+void GraphData::require_alias(const OutputInfo& output) const {
+    const Node& value = node(output.node);
+    const auto input = find_input(output.alias);
+    if (!input || node(*input).kind != NodeKind::kInput) {
+        fail(ErrorCode::kInvalidGraph, "output '{}': alias '{}' is not an input tensor", output.name, output.alias);
+    }
+    if (node(*input).dtype != value.dtype || node(*input).axes != value.axes) {
+        fail(ErrorCode::kInvalidGraph, "output '{}': {} cannot overwrite {} in place; dtype and axes must be equal",
+             output.name, describe(output.node), describe(*input));
+    }
+    if (node(*input).column_strides != output.column_strides) {
+        fail(ErrorCode::kInvalidGraph,
+             "output '{}': it overwrites '{}' in place, so give it that input's column strides, [{}]", output.name,
+             output.alias, fmt::join(node(*input).column_strides, ", "));
+    }
+    for (const OutputInfo& other : outputs_) {
+        if (other.alias != output.alias) continue;
+        fail(ErrorCode::kInvalidGraph, "output '{}': output '{}' overwrites '{}' already", output.name, other.name,
+             output.alias);
+    }
 }
 
 NodeId GraphData::add_copy(const Node& node, const std::function<NodeId(NodeId)>& to_here) {

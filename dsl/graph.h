@@ -95,8 +95,8 @@ class GraphData {
     NodeId add_reduce(Monoid monoid, NodeId arg, std::vector<AxisId> reduced, int component = 0);
     void add_output(OutputInfo output);
 
-    // The same operation as `node` of another graph with the same axis ids, over operands mapped by `to_here`. For passes:
-    // they rebuild a graph operand by operand and change what they are about.
+    // The same operation as `node` of another graph with the same axis ids, over operands mapped by `to_here`. For
+    // passes: they rebuild a graph operand by operand and change what they are about.
     NodeId add_copy(const Node& node, const std::function<NodeId(NodeId)>& to_here);
 
     const Node& node(NodeId id) const { return nodes_[static_cast<std::size_t>(id)]; }
@@ -120,6 +120,10 @@ class GraphData {
     NodeId intern(Node node);
     std::vector<AxisId> merge_axes(std::string_view what, const std::vector<NodeId>& args) const;
     void require_unused_name(std::string_view what, std::string_view name) const;
+    void require_alias(const OutputInfo& output) const;
+    void require_few_columns(std::string_view what, const std::vector<AxisId>& axes) const;
+    void require_column_strides(std::string_view what, std::string_view name, const std::vector<std::int64_t>& strides,
+                                const Node& node, std::int64_t least) const;
 
     std::vector<AxisInfo> axes_;
     std::vector<Node> nodes_;
@@ -128,7 +132,7 @@ class GraphData {
 };
 
 // `text` as an identifier of emitted code and of the text form: letters, digits and underscores, not starting with a
-// digit.
+// digit, and neither "inf" nor "nan", which are numbers there.
 bool is_identifier(std::string_view text);
 
 }  // namespace rowjit

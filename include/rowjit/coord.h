@@ -27,7 +27,7 @@ class Coord {
     Coord(Axis axis);                                 // NOLINT(google-explicit-constructor)
     Coord(const Value& data);                         // NOLINT(google-explicit-constructor): i32 or i64
 
-    static Coord data_node(std::int32_t node);              // a node known to be an integer, by id (for passes)
+    static Coord data_node(std::int32_t node);  // a node known to be an integer, by id (for passes)
 
     friend Coord operator+(const Coord& a, const Coord& b);
     friend Coord operator-(const Coord& a, const Coord& b);
