@@ -111,7 +111,7 @@ struct Inst {
 struct Accumulator {
     Monoid monoid = Monoid::kSum;
     Dtype dtype = Dtype::kF32;  // what it folds in: f32 for narrow floats
-    std::string label = {};
+    std::string label = {};  // of one thread's part; what the all-reduce gives is called so without a trailing "_part"
 };
 
 // A value kept on chip from one column loop to a later one over the same columns. Each thread reads back only what it
