@@ -49,18 +49,19 @@ Value rms_norm_as(std::string_view op, Value x, const std::optional<Value>& weig
 
 }  // namespace
 
-Value rms_norm(Value x, std::optional<Value> weight, RmsNormOptions options) {
+Value rms_norm(Value x, const std::optional<Value>& weight, RmsNormOptions options) {
     return rms_norm_as("rms_norm", x, weight, options);
 }
 
-AddRmsNorm add_rms_norm(Value x, Value residual, std::optional<Value> weight, RmsNormOptions options) {
+AddRmsNorm add_rms_norm(Value x, Value residual, const std::optional<Value>& weight, RmsNormOptions options) {
     require_columns("add_rms_norm", x);
     require_alike("add_rms_norm", "residual", residual, x);
     const Value sum = (x + residual).named("sum");
     return {sum, rms_norm_as("add_rms_norm", sum, weight, options)};
 }
 
-Value layer_norm(Value x, std::optional<Value> weight, std::optional<Value> bias, LayerNormOptions options) {
+Value layer_norm(Value x, const std::optional<Value>& weight, const std::optional<Value>& bias,
+                 LayerNormOptions options) {
     require_columns("layer_norm", x);
     for (const auto& [role, operand] : {std::pair{"weight", weight}, std::pair{"bias", bias}}) {
         if (!operand) continue;

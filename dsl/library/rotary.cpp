@@ -42,7 +42,8 @@ Value angle(std::string_view role, const Value& table, const Value& x, Axis d, s
 
 // Whether a column is the first of its pair.
 Value is_first(const Value& column, std::int64_t width, RopePairing pairing) {
-    if (pairing == RopePairing::kHalf) return column < static_cast<double>(width / 2);
+    const std::int64_t half_width = width / 2;
+    if (pairing == RopePairing::kHalf) return column < static_cast<double>(half_width);
     const Value pair = cast(column, f32) * 0.5;  // exact: a head is far narrower than 2^24
     return floor(pair) == pair;
 }

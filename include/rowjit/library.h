@@ -35,7 +35,7 @@ struct RmsNormOptions {
 // y = x·r·(offset + w), r = rsqrt(mean x² + eps). x {rows…, columns…} of any float dtype; weight {columns…}, or none
 // for 1 (the offset is then unused). A weight of another dtype than x is widened for its product, which is rounded to
 // x's. Gives x's dtype and axes.
-Value rms_norm(Value x, std::optional<Value> weight = std::nullopt, RmsNormOptions options = {});
+Value rms_norm(Value x, const std::optional<Value>& weight = std::nullopt, RmsNormOptions options = {});
 
 struct AddRmsNorm {
     Value sum;  // round(x + residual), in x's dtype
@@ -43,7 +43,7 @@ struct AddRmsNorm {
 };
 
 // The residual stream's step: s = round(x + residual), then rms_norm(s). x and residual have equal dtype and axes.
-AddRmsNorm add_rms_norm(Value x, Value residual, std::optional<Value> weight = std::nullopt,
+AddRmsNorm add_rms_norm(Value x, Value residual, const std::optional<Value>& weight = std::nullopt,
                         RmsNormOptions options = {});
 
 struct LayerNormOptions {
@@ -52,8 +52,8 @@ struct LayerNormOptions {
 
 // y = round((x̂ − mean)·rsqrt(var + eps)·ŵ + b̂), var the biased variance: torch.nn.functional.layer_norm, which keeps
 // the statistics wide and rounds once. weight and bias {columns…}, of any float dtype, each optional.
-Value layer_norm(Value x, std::optional<Value> weight = std::nullopt, std::optional<Value> bias = std::nullopt,
-                 LayerNormOptions options = {});
+Value layer_norm(Value x, const std::optional<Value>& weight = std::nullopt,
+                 const std::optional<Value>& bias = std::nullopt, LayerNormOptions options = {});
 
 // ---- Rotary ------------------------------------------------------------------------------------------------------
 
