@@ -38,7 +38,7 @@ OptionMap parse_options(const std::vector<std::string>& words) {
 void add_model(const std::string& path, std::vector<Job>* jobs) {
     for (const SuiteEntry& entry : model_suite(read_text(path, "model configuration"), path)) {
         jobs->push_back({entry.name, entry.op, std::string(name(entry.request.dtype)),
-                         make_graph(entry.op, entry.request), entry.count_per_step});
+                         make_graph(entry.op, entry.request), entry.count_per_step, entry.rows_per_token});
     }
 }
 

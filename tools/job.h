@@ -28,7 +28,8 @@ struct Job {
     std::string op;
     std::string dtype;
     Graph graph;
-    int per_step = 1;  // launches of it in one training step's forward, for a model
+    int per_step = 1;                 // launches of it in one training step's forward, for a model
+    std::int64_t rows_per_token = 1;  // rows of a launch for each token: a norm of every head has one per head
 };
 
 // Throws Error: kParse for a file that cannot be read, kUnsupported for an architecture that is not known, and what the

@@ -120,7 +120,8 @@ int run_jobs(const CommonOptions& common, const TuneCommand* tuning) {
         Progress progress(jobs.size());
         for (const Job& job : jobs) {
             progress.start(job.name);
-            const RowExtents rows = bounded_rows(*job.graph.data(), bounds.tokens, bounds.max_bytes);
+            const RowExtents rows =
+                bounded_rows(*job.graph.data(), bounds.tokens * job.rows_per_token, bounds.max_bytes);
             try {
                 if (tuning != nullptr) {
                     const TuneOptions options{.max_candidates = tuning->max_candidates, .force = tuning->force};
