@@ -245,7 +245,7 @@ IoResult<bool> Directory::publish(const std::string& name, std::string_view byte
     if (IoStatus status = write_all(file.number(), bytes, joined(temporary.path_, written_name)); !status)
         return status.failure();
     if (attempt("sync", [&] { return ::fsync(file.number()); }) < 0) return temporary.failed("sync", written_name);
-    const IoResult<bool> first = link_into_place(written_name, temporary, name, how);
+    IoResult<bool> first = link_into_place(written_name, temporary, name, how);
     if (!first || !*first) return first;
     // Without this a crash of the machine could forget the name, though not tear the file.
     if (attempt("sync", [&] { return ::fsync(descriptor_.number()); }) < 0) return failed("sync", ".");

@@ -87,7 +87,7 @@ void log_message(LogLevel level, std::string_view message) noexcept try {
         log.sink(level, message);
     else
         log.standard_error.log(row(level).spdlog_level, message);
-} catch (...) {
+} catch (...) {  // NOLINT(bugprone-empty-catch)
     // A sink that throws, or no memory for the message: the work that logs matters more than the message.
 }
 

@@ -115,7 +115,7 @@ std::optional<Artifact> KernelStore::get(const CacheKey& key) {
     // Failing to note the use spoils the order of eviction a little, nothing else.
     if (std::abs(wall_clock_s() - contents->modified_s) > kTouchAfter_s)
         if (const IoResult<Directory> shard = directory_.open(folder)) (void)shard->touch(name);
-    return std::move(entry->artifact);
+    return std::move((*entry).artifact);
 }
 
 bool KernelStore::put(const CacheKey& key, const Artifact& artifact) {
