@@ -18,8 +18,7 @@ namespace rowjit {
 //
 // Within the bar:
 //   - max error  ≤ eager's max error + 1 unit;
-//   - mean error ≤ eager's mean error + min(1, 1/8 + 1/√n) units over n elements: an eighth, plus what chance makes of
-//     the mean of few roundings;
+//   - mean error ≤ eager's mean error + 1/2 unit: what one rounding of a row's statistic does to all of the row;
 //   - NaN exactly where eager has NaN, infinities equal to eager's, and finite where eager is finite;
 //   - integers and bools equal to eager's or to the exact value.
 // Elements that are not finite take part in no mean.

@@ -43,20 +43,35 @@ struct Fault : std::runtime_error {
     using std::runtime_error::runtime_error;
 };
 
+// Stacks are mapped once and kept: mapping a thousand for every launch costs more than running the kernels.
+class Stacks {
+  public:
+    // The i-th stack; nullptr when there is no memory for it.
+    void* at(std::size_t i) {
+        while (stacks_.size() <= i) {
+            void* stack =
+                mmap(nullptr, kStackBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+            if (stack == MAP_FAILED) return nullptr;
+            stacks_.push_back(stack);
+        }
+        return stacks_[i];
+    }
+
+  private:
+    std::vector<void*> stacks_;
+};
+
+thread_local Stacks stacks;
+
 class Machine {
   public:
     Machine(const Launch& launch, const std::function<void()>& body) : launch_(launch), body_(body) {}
 
-    ~Machine() {
-        for (Fiber& fiber : fibers_) munmap(fiber.stack, kStackBytes);
-    }
-
     std::string run() {
         fibers_.resize(static_cast<std::size_t>(launch_.block));
-        for (Fiber& fiber : fibers_) {
-            fiber.stack =
-                mmap(nullptr, kStackBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-            if (fiber.stack == MAP_FAILED) return "the machine has no memory for the threads' stacks";
+        for (std::size_t i = 0; i < fibers_.size(); ++i) {
+            fibers_[i].stack = stacks.at(i);
+            if (fibers_[i].stack == nullptr) return "the machine has no memory for the threads' stacks";
         }
         for (block_ = 0; block_ < launch_.grid; ++block_) {
             run_block();

@@ -27,7 +27,8 @@ std::string run(const Launch& launch, const std::function<void()>& thread_body);
 
 }  // namespace rowjit::simt
 
-// What the prelude calls; only inside run().
+// What the prelude calls; only inside run(). Kernels are in shared objects of their own, so these are exported.
+#pragma GCC visibility push(default)
 extern "C" {
 int rj_simt_thread();
 int rj_simt_block();
@@ -37,3 +38,4 @@ unsigned rj_simt_shuffle_xor(unsigned word, int mask);
 unsigned char* rj_simt_shared(int offset_bytes, int bytes, bool write);
 void rj_simt_fault(const char* what);
 }
+#pragma GCC visibility pop
