@@ -18,7 +18,8 @@ namespace rowjit {
 //
 // Within the bar:
 //   - max error  ≤ eager's max error + 1 unit;
-//   - mean error ≤ eager's mean error + 1/2 unit: what one rounding of a row's statistic does to all of the row;
+//   - mean error ≤ eager's mean error + 1/2 (1 + 1/√n) units over n elements: half a unit is what one rounding of a
+//     row's statistic does to all of the row, and the mean of one element is its error;
 //   - NaN exactly where eager has NaN, infinities equal to eager's, and finite where eager is finite;
 //   - integers and bools equal to eager's or to the exact value.
 // Elements that are not finite take part in no mean.
