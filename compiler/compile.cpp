@@ -84,8 +84,8 @@ std::string reasons(const Group& group, const Target& target) {
         std::string why = offer.declined;
         for (const Schedule& schedule : offer.schedules) {
             if (!why.empty()) break;
-            const auto lowered = lower(group, schedule, target);
-            why = lowered ? "" : lowered.reason();
+            const auto built = build_kernel(group, schedule, target);
+            why = built ? "" : built.reason();
         }
         text += fmt::format("\n  {}: {}", name(offer.family), why);
     }
@@ -121,7 +121,23 @@ Offer<Kernel> build_kernel(const Group& group, const Schedule& schedule, const T
         return Declined{fmt::format("{} bytes of shared memory a block; {} has {}", kernel->shared_bytes, target.name,
                                     target.shared_bytes_per_block)};
     }
+    if (target.is_gpu() && estimated_registers(*kernel) > register_limit(*kernel, target)) {
+        return Declined{fmt::format("about {} registers a thread; blocks of {} threads have {}",
+                                    estimated_registers(*kernel), kernel->block_threads(),
+                                    register_limit(*kernel, target))};
+    }
     return kernel;
+}
+
+std::vector<Schedule> legal_schedules(const Group& group, const Target& target) {
+    std::vector<Schedule> legal;
+    for (const FamilyOffer& offer : offers(group, target)) {
+        for (const Schedule& schedule : offer.schedules) {
+            const bool known = std::find(legal.begin(), legal.end(), schedule) != legal.end();
+            if (!known && build_kernel(group, schedule, target)) legal.push_back(schedule);
+        }
+    }
+    return legal;
 }
 
 Plan plan_graph(const GraphData& graph, const Target& target) {

@@ -64,6 +64,9 @@ Program compile(const GraphData& graph, const Target& target, const ScheduleChoi
 // One group with one schedule, through every pass.
 Offer<Kernel> build_kernel(const Group& group, const Schedule& schedule, const Target& target);
 
+// All schedules of all families that build, the static choice first.
+std::vector<Schedule> legal_schedules(const Group& group, const Target& target);
+
 // Canonicalised and planned, no schedules chosen: for the tuner and `explain`.
 Plan plan_graph(const GraphData& graph, const Target& target);
 

@@ -18,6 +18,13 @@ Kernel place_barriers(Kernel kernel, const Target& target);
 // Bytes of one thread's state of an accumulator when it crosses shared memory.
 int state_bytes(const Accumulator& accumulator);
 
+// Registers a thread is likely to need: what stays in registers over phases, a batch of each loop's other loads, and the
+// working set of a phase. An estimate for declining schedules that would spill; the artifact tells the truth.
+int estimated_registers(const Kernel& kernel);
+
+// Registers a thread may have on `target` in blocks of the kernel's size.
+int register_limit(const Kernel& kernel, const Target& target);
+
 // Throws InternalError where the kernel breaks the loop IR's rules (kernel.h): a value used before or outside its
 // scope, an operand count or dtype that does not fit, an index out of its table. `after` names the pass that ran.
 void verify(const Kernel& kernel, std::string_view after);

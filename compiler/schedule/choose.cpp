@@ -39,16 +39,4 @@ std::vector<FamilyOffer> offers(const Group& group, const Target& target) {
     return {offer_elementwise(facts, target), offer_row_reduction(facts, target), offer_rows_reduction(facts, target)};
 }
 
-std::vector<Schedule> legal_schedules(const Group& group, const Target& target) {
-    std::vector<Schedule> legal;
-    for (const FamilyOffer& offer : offers(group, target)) {
-        for (const Schedule& schedule : offer.schedules) {
-            if (std::find(legal.begin(), legal.end(), schedule) == legal.end() && lower(group, schedule, target)) {
-                legal.push_back(schedule);
-            }
-        }
-    }
-    return legal;
-}
-
 }  // namespace rowjit

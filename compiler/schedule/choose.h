@@ -38,7 +38,4 @@ FamilyOffer offer_rows_reduction(const GroupFacts& facts, const Target& target);
 // Every family's offer.
 std::vector<FamilyOffer> offers(const Group& group, const Target& target);
 
-// All schedules of all families that lower, the static choice first.
-std::vector<Schedule> legal_schedules(const Group& group, const Target& target);
-
 }  // namespace rowjit

@@ -23,8 +23,7 @@ struct ThreadsRow {
     std::int64_t columns;
     int threads;
 };
-constexpr std::array kThreads = {ThreadsRow{64, 8}, ThreadsRow{128, 16}, ThreadsRow{3072, 32}, ThreadsRow{6144, 64},
-                                 ThreadsRow{16384, 128}};
+constexpr std::array kThreads = {ThreadsRow{64, 8}, ThreadsRow{128, 16}, ThreadsRow{3072, 32}, ThreadsRow{16384, 128}};
 constexpr int kMostThreads = 256;
 
 int static_threads(std::int64_t columns) {
@@ -70,7 +69,7 @@ std::vector<Schedule> gpu_schedules(const GroupFacts& facts) {
     for (const int threads : {256, 512, 1024}) {
         if (elements(threads) > 8) schedules.push_back(row_schedule(Residency::kShared, threads, vector));
     }
-    for (const int threads : {1024, 512, 256}) {
+    for (const int threads : {256, 512, 1024}) {
         if (facts.columns < std::int64_t{threads} * vector) continue;
         schedules.push_back(row_schedule(Residency::kReload, threads, vector));
         schedules.back().online = true;  // each pass saved is a read of the row from memory saved

@@ -1,0 +1,50 @@
+// What a resident row costs in registers. Compared with NVRTC 13's counts for the library's operations on sm_90a: kept
+// values are counted exactly, later phases' loads (weights) are issued in batches of about kBatch registers a tensor,
+// and kWorkingSet covers addresses, accumulators and a vector's lanes. A narrow value kept one column at a time takes a
+// whole register.
+#include <algorithm>
+
+#include "compiler/passes/passes.h"
+
+namespace rowjit {
+namespace {
+
+constexpr std::int64_t kWorkingSet = 40;
+constexpr std::int64_t kBatch = 16;
+constexpr std::int64_t kMostRegisters = 255;
+constexpr std::int64_t kRegisterBytes = 4;
+
+std::int64_t registers_of(Dtype dtype, const ColumnLoop& loop) {
+    const auto bytes = static_cast<std::int64_t>(size_bytes(dtype));
+    const std::int64_t per_access = (loop.vector * bytes + kRegisterBytes - 1) / kRegisterBytes;
+    return loop.iterations * per_access;
+}
+
+}  // namespace
+
+int estimated_registers(const Kernel& kernel) {
+    std::int64_t kept = 0;
+    std::int64_t most = 0;
+    for (const Stmt& stmt : kernel.body) {
+        const auto* loop = std::get_if<ColumnLoop>(&stmt.node);
+        if (loop == nullptr || !loop->unrolled) continue;
+        std::int64_t batches = 0;
+        for (const Inst& inst : loop->body) {
+            const bool slot_in_registers =
+                inst.kind == InstKind::kKeep &&
+                kernel.slots[static_cast<std::size_t>(inst.index)].residency == Residency::kRegisters;
+            if (slot_in_registers) kept += registers_of(inst.dtype, *loop);
+            if (inst.kind == InstKind::kLoad) batches += std::min(kBatch, registers_of(inst.dtype, *loop));
+        }
+        most = std::max(most, kept + batches);
+    }
+    return static_cast<int>(most + kWorkingSet);
+}
+
+int register_limit(const Kernel& kernel, const Target& target) {
+    const std::int64_t blocks = std::max(1, kernel.schedule.min_blocks_per_sm);
+    const std::int64_t waves = (kernel.block_threads() + target.warp_size - 1) / target.warp_size;
+    return static_cast<int>(std::min(kMostRegisters, target.registers_per_sm / (waves * target.warp_size * blocks)));
+}
+
+}  // namespace rowjit
