@@ -20,7 +20,7 @@ class InternalError : public std::logic_error {
 }  // namespace rowjit
 
 // RJ_CHECK(condition, "format", values...): the detail says which pass and which node or statement.
-#define RJ_CHECK(condition, ...)                                                                            \
-    do {                                                                                                    \
-        if (!(condition)) ::rowjit::check_failed(__FILE__, __LINE__, #condition, fmt::format(__VA_ARGS__)); \
-    } while (false)
+// An expression, so that g++ sees that RJ_CHECK(false, …) does not return.
+#define RJ_CHECK(condition, ...)     \
+    static_cast<void>((condition) || \
+                      (::rowjit::check_failed(__FILE__, __LINE__, #condition, fmt::format(__VA_ARGS__)), false))

@@ -78,10 +78,10 @@ std::vector<Case> all_cases(const Target& target) {
     return cases;
 }
 
-// CI runs a sample with a fixed seed; ROWJIT_TESTS_ALL_SCHEDULES runs everything (./dev fuzz).
+// CI runs a sample with a fixed seed; ./dev fuzz, which sets ROWJIT_FUZZ_SEEDS, runs everything.
 std::vector<Case> sampled_cases(const Target& target, std::size_t count) {
     std::vector<Case> cases = all_cases(target);
-    if (std::getenv("ROWJIT_TESTS_ALL_SCHEDULES") != nullptr) return cases;
+    if (std::getenv("ROWJIT_FUZZ_SEEDS") != nullptr) return cases;
     std::mt19937 random(20241121);
     std::shuffle(cases.begin(), cases.end(), random);
     cases.erase(cases.begin() + static_cast<std::ptrdiff_t>(std::min(count, cases.size())), cases.end());
