@@ -13,12 +13,16 @@ namespace rowjit {
 namespace {
 
 constexpr unsigned char kPoison = 0xFF;  // NaN in every float format, −1 in every integer one
+// Behind the end, a number in every format: a kernel that reads NaN there would write the same NaN back and not be
+// seen.
+constexpr unsigned char kGuard = 0x5A;
 
 // Device memory with a poisoned body and guard bytes behind it.
 class GuardedBuffer {
   public:
     GuardedBuffer(const Device& device, std::string name, std::size_t bytes, std::size_t guard_bytes)
         : device_(device), name_(std::move(name)), bytes_(bytes), host_(bytes + guard_bytes, kPoison) {
+        std::fill(host_.begin() + static_cast<std::ptrdiff_t>(bytes_), host_.end(), kGuard);
         data_ = device_.allocate(host_.size());
         upload();
     }
@@ -34,7 +38,7 @@ class GuardedBuffer {
     void download() {
         device_.copy_to_host(host_.data(), data_, host_.size());
         const bool intact = std::all_of(host_.begin() + static_cast<std::ptrdiff_t>(bytes_), host_.end(),
-                                        [](unsigned char byte) { return byte == kPoison; });
+                                        [](unsigned char byte) { return byte == kGuard; });
         RJ_CHECK(intact, "'{}' was written past its end", name_);
     }
 

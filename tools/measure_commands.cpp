@@ -148,7 +148,6 @@ int run_jobs(const CommonOptions& common, const TuneCommand* tuning) {
         document["summary"] = {{"compiled", statistics.compiled},
                                {"from_cache", statistics.disk_hits + statistics.memory_hits},
                                {"failed", failed},
-                               {"compile_ms", statistics.compile_ms},
                                {"seconds", seconds}};
         fmt::print("{}\n", document.dump(2));
     } else {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "compiler/plan/online.h"
 #include "compiler/schedule/lower.h"
 
 namespace rowjit {
@@ -10,6 +11,7 @@ GroupFacts facts_of(const Group& group) {
     const GraphData& graph = *group.graph;
     GroupFacts facts;
     facts.phases = phase_count(graph);
+    facts.online_phases = phase_count(*rewrite_online(group.graph));
     facts.reduces_rows = group.reduces_rows;
     facts.scalar_rows = group.row_axes.empty();
     facts.widest_bytes = 1;
@@ -29,7 +31,10 @@ GroupFacts facts_of(const Group& group) {
         tensor(node);
         facts.column_inputs += graph.column_axes(node).empty() ? 0 : 1;
     }
-    for (const OutputInfo& output : graph.outputs()) tensor(graph.node(output.node));
+    for (const OutputInfo& output : graph.outputs()) {
+        tensor(graph.node(output.node));
+        facts.stores_columns = facts.stores_columns || !graph.column_axes(graph.node(output.node)).empty();
+    }
     if (facts.narrowest_bytes > facts.widest_bytes) facts.narrowest_bytes = facts.widest_bytes = 4;
     return facts;
 }

@@ -17,6 +17,8 @@ struct GroupFacts {
     int narrowest_bytes = 4;
     int column_inputs = 0;  // tensors with columns that are read
     int phases = 1;
+    int online_phases = 1;        // once reductions that can carry pairs do
+    bool stores_columns = false;  // some output has columns
     bool reduces_rows = false;
     bool scalar_rows = false;  // one row in all: no run-time row axis
 };

@@ -13,6 +13,7 @@ namespace {
 constexpr int kAccessBytes = 16;
 // Past 128 elements a thread, f32 work values and packed copies together spill.
 constexpr std::int64_t kMaxElementsPerThread = 64;
+constexpr std::int64_t kStreamedColumns = 8192;
 constexpr std::int64_t kCpuCacheBytes = 512 * 1024;  // half a second-level cache of today's servers
 constexpr std::int64_t kCpuKeptColumns = 32768;      // of f32 in half a first- or a quarter of a second-level cache
 constexpr int kBlockThreads = 128;                   // when a row takes less: this many threads share a block
@@ -69,11 +70,16 @@ std::vector<Schedule> gpu_schedules(const GroupFacts& facts) {
     for (const int threads : {256, 512, 1024}) {
         if (elements(threads) > 8) schedules.push_back(row_schedule(Residency::kShared, threads, vector));
     }
+    std::vector<Schedule> reloads;
     for (const int threads : {256, 512, 1024}) {
         if (facts.columns < std::int64_t{threads} * vector) continue;
-        schedules.push_back(row_schedule(Residency::kReload, threads, vector));
-        schedules.back().online = true;  // each pass saved is a read of the row from memory saved
+        reloads.push_back(row_schedule(Residency::kReload, threads, vector));
+        reloads.back().online = true;  // each pass saved is a read of the row from memory saved
     }
+    // With one pass and no columns to store nothing is read twice, so keeping the row would only cost registers:
+    // cross-entropy over 32768 classes ran at 99 % of copy this way, 56 % with the row in registers (H200).
+    const bool one_pass = !facts.stores_columns && facts.online_phases == 2 && facts.columns >= kStreamedColumns;
+    schedules.insert(one_pass ? schedules.begin() : schedules.end(), reloads.begin(), reloads.end());
     if (schedules.empty()) schedules.push_back(row_schedule(Residency::kReload, preferred, vector));
     return schedules;
 }

@@ -101,7 +101,7 @@ RJ_DEVICE float rj_abs(float a) { return std::fabs(a); }
 RJ_DEVICE float rj_floor(float a) { return std::floor(a); }
 RJ_DEVICE float rj_fma(float a, float b, float c) { return std::fma(a, b, c); }
 RJ_DEVICE float rj_div(float a, float b) { return a / b; }
-RJ_DEVICE float rj_rsqrt(float a) { return 1.0f / std::sqrt(a); }
+RJ_DEVICE float rj_rsqrt(float a) { return static_cast<float>(1.0 / std::sqrt(static_cast<double>(a))); }
 RJ_DEVICE float rj_exp2_fast(float a) { return std::exp2(a); }
 
 #ifdef RJ_SIMT_MATH
