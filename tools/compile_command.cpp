@@ -19,7 +19,7 @@ namespace rowjit {
 namespace {
 
 struct Compiled {
-    const Job* job;
+    const Job* job = nullptr;
     std::string target;
     std::string kernel;
     std::string schedule;
@@ -104,7 +104,12 @@ void compile_job(const Job& job, const Target& target, const CompileCommand& com
         }
     } catch (const Error& error) {
         if (error.code() == ErrorCode::kIo) throw;
-        results->push_back({&job, target.name, "", "", {}, 0, false, error.what(), error.code()});
+        Compiled failed;
+        failed.job = &job;
+        failed.target = target.name;
+        failed.failure = error.what();
+        failed.code = error.code();
+        results->push_back(std::move(failed));
     }
 }
 
