@@ -92,14 +92,15 @@ void compile_job(const Job& job, const Target& target, const CompileCommand& com
         const std::vector<BuiltKernel> built = build_all(kernels, target, cache);
         for (std::size_t i = 0; i < built.size(); ++i) {
             const Artifact& artifact = *built[i].artifact;
-            results->push_back({&job,
-                                target.name,
-                                kernels[i]->name,
-                                print(kernels[i]->schedule),
-                                artifact.functions.front(),
-                                artifact.compile_ms,
-                                built[i].from_cache,
-                                {}});
+            Compiled done;
+            done.job = &job;
+            done.target = target.name;
+            done.kernel = kernels[i]->name;
+            done.schedule = print(kernels[i]->schedule);
+            done.resources = artifact.functions.front();
+            done.compile_ms = artifact.compile_ms;
+            done.from_cache = built[i].from_cache;
+            results->push_back(std::move(done));
             if (!command.output.empty()) write_outputs(command, job, program.steps[i], target, program, artifact);
         }
     } catch (const Error& error) {
