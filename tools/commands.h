@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "rowjit/error.h"
 #include "tools/job.h"
 
 namespace rowjit {
@@ -22,6 +23,8 @@ enum ExitCode : int {
     kExitInternal = 70,
     kExitInterrupted = 130,
 };
+
+int exit_code(ErrorCode code);
 
 struct CommonOptions {
     bool json = false;

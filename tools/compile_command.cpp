@@ -19,7 +19,7 @@ namespace rowjit {
 namespace {
 
 struct Compiled {
-    const Job* job;
+    const Job* job = nullptr;
     std::string target;
     std::string kernel;
     std::string schedule;
@@ -27,6 +27,7 @@ struct Compiled {
     double compile_ms = 0;
     bool from_cache = false;
     std::string failure;
+    ErrorCode code = ErrorCode::kCompile;  // of the failure
 };
 
 bool wants(const CompileCommand& command, std::string_view what) {
@@ -91,13 +92,25 @@ void compile_job(const Job& job, const Target& target, const CompileCommand& com
         const std::vector<BuiltKernel> built = build_all(kernels, target, cache);
         for (std::size_t i = 0; i < built.size(); ++i) {
             const Artifact& artifact = *built[i].artifact;
-            results->push_back({&job, target.name, kernels[i]->name, print(kernels[i]->schedule),
-                                artifact.functions.front(), artifact.compile_ms, built[i].from_cache, ""});
+            Compiled done;
+            done.job = &job;
+            done.target = target.name;
+            done.kernel = kernels[i]->name;
+            done.schedule = print(kernels[i]->schedule);
+            done.resources = artifact.functions.front();
+            done.compile_ms = artifact.compile_ms;
+            done.from_cache = built[i].from_cache;
+            results->push_back(std::move(done));
             if (!command.output.empty()) write_outputs(command, job, program.steps[i], target, program, artifact);
         }
     } catch (const Error& error) {
         if (error.code() == ErrorCode::kIo) throw;
-        results->push_back({&job, target.name, "", "", {}, 0, false, error.what()});
+        Compiled failed;
+        failed.job = &job;
+        failed.target = target.name;
+        failed.failure = error.what();
+        failed.code = error.code();
+        results->push_back(std::move(failed));
     }
 }
 
@@ -122,7 +135,9 @@ int compile_command(const CommonOptions& common, const CompileCommand& command) 
     if (!command.output.empty()) {
         std::error_code error;
         std::filesystem::create_directories(command.output, error);
-        if (error) fail(ErrorCode::kIo, "--output '{}' cannot be made: {}", command.output, error.message());
+        if (error)
+            fail(ErrorCode::kIo, "--output '{}' cannot be made: {}; choose another directory", command.output,
+                 error.message());
     }
     const std::string root = cache_root(common);
     KernelCache cache(root.empty() ? nullptr : std::make_shared<KernelStore>(root));
@@ -141,14 +156,19 @@ int compile_command(const CommonOptions& common, const CompileCommand& command) 
                        std::to_string(c.resources.spill_bytes), fmt::format("{:.0f}", c.compile_ms),
                        c.from_cache ? "cache" : "compiler", c.schedule});
         } else {
-            fmt::print(stderr, "rowjit: {} for {}: {}\n", c.job->name, c.target, c.failure);
+            fmt::print(stderr, "rowjit: {} for {}: {}\n", c.job->name, c.target, one_line(c.failure));
         }
     }
     document["summary"] = {
         {"compiled", cache.statistics().compiled}, {"from_cache", cache.statistics().disk_hits}, {"failed", failed}};
-    fmt::print("{}", common.json ? document.dump(2) + "\n" : table.text());
+    const bool all_failed = failed == std::ssize(results);
+    if (common.json) {
+        fmt::print("{}\n", document.dump(2));
+    } else if (!all_failed) {
+        fmt::print("{}", table.text());
+    }
     if (failed == 0) return kExitOk;
-    return failed == std::ssize(results) ? kExitEnvironment : kExitPartial;
+    return all_failed ? exit_code(results.front().code) : kExitPartial;
 }
 
 }  // namespace rowjit

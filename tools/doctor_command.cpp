@@ -78,7 +78,8 @@ int doctor_command(const CommonOptions& common) {
     }
     Table found({"what", "", "details"});
     for (const auto& row : document["devices"]) found.add({row["device"], mark(row), row["what"]});
-    for (const auto& row : document["toolchains"]) found.add({row["target"], mark(row), row["what"]});
+    for (const auto& row : document["toolchains"])
+        found.add({row["target"], mark(row), one_line(row["what"].get<std::string>())});
     const std::string root = document["cache_directory"];
     found.add({"cache", root.empty() ? "off" : "found", root});
     fmt::print("rowjit {}\n\n{}\n", kVersion, found.text());

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 
@@ -19,7 +20,10 @@ std::string read_text(const std::string& path, std::string_view what) {
     std::ifstream file(path, std::ios::binary);
     std::ostringstream text;
     text << file.rdbuf();
-    if (!file) fail(ErrorCode::kIo, "{} '{}' cannot be read; check the path and its permissions", what, path);
+    std::error_code ignored;
+    // A directory opens, and reads as nothing.
+    if (!file || std::filesystem::is_directory(path, ignored))
+        fail(ErrorCode::kIo, "{} '{}' cannot be read; check the path and its permissions", what, path);
     return text.str();
 }
 
@@ -28,7 +32,7 @@ OptionMap parse_options(const std::vector<std::string>& words) {
     for (const std::string& word : words) {
         const std::size_t equals = word.find('=');
         if (equals == std::string::npos || equals == 0) {
-            fail(ErrorCode::kInvalidArgument, "option '{}' is not of the form name=value", word);
+            fail(ErrorCode::kInvalidArgument, "--option '{}' names no value; write it as name=value", word);
         }
         options[word.substr(0, equals)] = word.substr(equals + 1);
     }
@@ -53,10 +57,10 @@ void add_op(const JobOptions& options, std::vector<Job>* jobs) {
     }
 }
 
-std::string widest_dtype(const Graph& graph) {
+std::string first_output_dtype(const Graph& graph) {
     const GraphData& data = *graph.data();
-    for (const OutputInfo& output : data.outputs()) return std::string(name(data.node(output.node).dtype));
-    return "";
+    if (data.outputs().empty()) return "";
+    return std::string(name(data.node(data.outputs().front().node).dtype));
 }
 
 }  // namespace
@@ -66,7 +70,7 @@ std::vector<Job> make_jobs(const JobOptions& options) {
     if (!options.model.empty()) add_model(options.model, &jobs);
     if (!options.graph.empty()) {
         Graph graph = Graph::parse(read_text(options.graph, "graph"), options.graph);
-        jobs.push_back({options.graph, "graph", widest_dtype(graph), std::move(graph), 1});
+        jobs.push_back({options.graph, "graph", first_output_dtype(graph), std::move(graph), 1});
     }
     if (!options.op.empty()) add_op(options, &jobs);
     if (jobs.empty()) fail(ErrorCode::kInvalidArgument, "nothing to do: give --model, --graph or --op");

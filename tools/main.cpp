@@ -3,39 +3,46 @@
 
 #include <unistd.h>
 #include <CLI/CLI.hpp>
+#include <cerrno>
+#include <charconv>
 #include <csignal>
 #include <cstdio>
+#include <cstring>
 
 #include "base/check.h"
 #include "base/environment.h"
 #include "rowjit/error.h"
 #include "tools/commands.h"
+#include "tools/report.h"
 #include "tools/version.h"
 
 namespace rowjit {
 namespace {
-
-int exit_code(ErrorCode code) {
-    switch (code) {
-        case ErrorCode::kInvalidGraph:
-        case ErrorCode::kInvalidArgument:
-        case ErrorCode::kParse:
-        case ErrorCode::kUnsupported: return kExitUsage;
-        case ErrorCode::kMiss: return kExitMiss;
-        case ErrorCode::kEnvironment:
-        case ErrorCode::kLaunch: return kExitEnvironment;
-        case ErrorCode::kTimeout: return kExitTimeout;
-        case ErrorCode::kIo: return kExitIo;
-        case ErrorCode::kCompile: return kExitInternal;  // a toolchain refused what we emitted
-    }
-    return kExitInternal;
-}
 
 // Tuning stores each kernel's result as soon as it has it, so there is nothing to save here.
 extern "C" void on_interrupt(int /*signal*/) {
     constexpr char kMessage[] = "\nrowjit: interrupted; what was tuned and compiled is kept\n";
     [[maybe_unused]] const auto written = write(STDERR_FILENO, kMessage, sizeof kMessage - 1);
     _exit(kExitInterrupted);
+}
+
+// A count, refused in words of its own: CLI11's prints the bounds of the type.
+const CLI::Validator kPositive(
+    [](std::string& word) {
+        std::int64_t value = 0;
+        const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
+        const bool good = error == std::errc() && end == word.data() + word.size() && value > 0;
+        return good ? std::string() : fmt::format("'{}' is not a positive whole number", word);
+    },
+    "COUNT");
+
+// One line, like every other failure.
+int refuse_usage(const CLI::App& app, const CLI::ParseError& error) {
+    const std::vector<std::string> unknown = app.remaining();
+    std::string what = error.what();
+    if (!unknown.empty()) what = fmt::format("'{}' is no command or option", unknown.front());
+    fmt::print(stderr, "rowjit: {}; see `rowjit --help` and `rowjit COMMAND --help`\n", what);
+    return kExitUsage;
 }
 
 void add_job_options(CLI::App* command, CommonOptions* common) {
@@ -51,11 +58,11 @@ void add_job_options(CLI::App* command, CommonOptions* common) {
     command->add_option("--option", jobs.options, "An option of the op, as name=value; may be repeated")
         ->type_name("NAME=VALUE");
     command->add_option("--tokens", jobs.tokens, "Rows of a launch [2048 on the CPU, 16384 on a GPU]")
-        ->check(CLI::PositiveNumber);
+        ->check(kPositive);
     command
         ->add_option("--max-bytes", jobs.max_bytes,
                      "Bytes a launch may move; fewer rows are used beyond [128 MiB, 2 GiB]")
-        ->check(CLI::PositiveNumber);
+        ->check(kPositive);
 }
 
 int run(int argc, char** argv) {
@@ -83,7 +90,7 @@ int run(int argc, char** argv) {
     add_job_options(c, &common);
     c->add_flag("--force", tune.force, "Measure again what is already tuned");
     c->add_option("--max-candidates", tune.max_candidates, "Schedules to try for a kernel")
-        ->check(CLI::PositiveNumber)
+        ->check(kPositive)
         ->capture_default_str();
     c->callback([&] { result = tune_command(common, tune); });
 
@@ -129,7 +136,7 @@ int run(int argc, char** argv) {
     try {
         app.parse(argc, argv);
     } catch (const CLI::ParseError& error) {
-        return app.exit(error) == 0 ? kExitOk : kExitUsage;
+        return error.get_exit_code() == 0 ? app.exit(error) : refuse_usage(app, error);
     }
     return result;
 }
@@ -140,9 +147,13 @@ int run(int argc, char** argv) {
 int main(int argc, char** argv) {
     std::signal(SIGINT, rowjit::on_interrupt);
     try {
-        return rowjit::run(argc, argv);
+        const int result = rowjit::run(argc, argv);
+        if (std::fflush(stdout) == 0) return result;
+        fmt::print(stderr, "rowjit: standard output cannot be written: {}; free space or direct it elsewhere\n",
+                   std::strerror(errno));
+        return rowjit::kExitIo;
     } catch (const rowjit::Error& error) {
-        fmt::print(stderr, "rowjit: {}\n", error.what());
+        fmt::print(stderr, "rowjit: {}\n", rowjit::one_line(error.what()));
         return rowjit::exit_code(error.code());
     } catch (const std::exception& error) {
         fmt::print(stderr, "rowjit: {}\n", error.what());

@@ -89,7 +89,7 @@ Record measure_job(Engine& engine, const Job& job, const RowExtents& rows) {
 }
 
 std::string outcome(const Record& record) {
-    if (!record.failure.empty()) return "failed: " + record.failure;
+    if (!record.failure.empty()) return "failed: " + one_line(record.failure);
     return fmt::format("{:.4f} ms, {:.0f} % of copy", record.ms, 100 * record.share_of_copy);
 }
 
@@ -97,7 +97,7 @@ void print_table(const std::vector<Record>& records) {
     Table table({"kernel", "shape", "dtype", "ms", "% of copy", "error", "eager", "schedule"});
     for (const Record& r : records) {
         if (!r.failure.empty()) {
-            table.add({r.kernel, r.shape, r.dtype, "", "", "", "", "failed: " + r.failure});
+            table.add({r.kernel, r.shape, r.dtype, "", "", "", "", "failed: " + one_line(r.failure)});
             continue;
         }
         table.add({r.kernel, r.shape, r.dtype, fmt::format("{:.4f}", r.ms),
@@ -115,6 +115,7 @@ int run_jobs(const CommonOptions& common, const TuneCommand* tuning) {
     const std::vector<Job> jobs = make_jobs(common.jobs);
     std::vector<Record> records;
     int failed = 0;
+    int first_failure = kExitOk;
     bool findings = false;
     {
         Progress progress(jobs.size());
@@ -134,7 +135,7 @@ int run_jobs(const CommonOptions& common, const TuneCommand* tuning) {
                 Record record{job.name, job.op, shape_text(*job.graph.data(), rows), job.dtype};
                 record.failure = error.what();
                 records.push_back(std::move(record));
-                ++failed;
+                if (++failed == 1) first_failure = exit_code(error.code());
             }
             progress.finish(outcome(records.back()));
         }
@@ -155,7 +156,7 @@ int run_jobs(const CommonOptions& common, const TuneCommand* tuning) {
         fmt::print("{}: {} compiled, {} from cache, {} failed, {:.1f} s\n", engine.device().description(),
                    statistics.compiled, statistics.disk_hits, failed, seconds);
     }
-    if (failed > 0) return failed == static_cast<int>(jobs.size()) ? kExitEnvironment : kExitPartial;
+    if (failed > 0) return failed == std::ssize(jobs) ? first_failure : kExitPartial;
     return findings ? kExitFindings : kExitOk;
 }
 

@@ -84,6 +84,19 @@ void Progress::draw(double within, const std::string& detail) {
     std::fflush(stderr);
 }
 
+std::string one_line(std::string_view message) {
+    std::string line;
+    for (const char c : message) {
+        if (c == '\n') {
+            if (!line.empty() && line.back() != ':') line += ';';
+            line += ' ';
+        } else if (c != ' ' || line.empty() || line.back() != ' ') {
+            line += c;
+        }
+    }
+    return line;
+}
+
 nlohmann::json json_number(double value) {
     return std::isfinite(value) ? nlohmann::json(value) : nlohmann::json(nullptr);
 }

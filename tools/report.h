@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace rowjit {
@@ -43,6 +44,9 @@ class Progress {
     std::string job_;
     std::chrono::steady_clock::time_point started_;
 };
+
+// A message of several lines, as a toolchain's may be, on one.
+std::string one_line(std::string_view message);
 
 // Infinities and NaN, which JSON cannot hold, become null.
 nlohmann::json json_number(double value);

@@ -1,0 +1,273 @@
+#!/usr/bin/env python3
+"""The `rowjit` command as a user or a script meets it: records, files, exit codes, refusals. Needs no GPU.
+
+    cli_test.py ROWJIT SOURCE_DIRECTORY
+
+Every test has a cache directory of its own. Where a target's toolchain is absent its test is skipped and says so;
+ROWJIT_TESTS_REQUIRE_TOOLCHAINS=1 makes that a failure.
+"""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+PROGRAM = pathlib.Path(sys.argv[1]).resolve()
+SOURCE = pathlib.Path(sys.argv[2]).resolve()
+MODELS = SOURCE / "examples/models"
+GRAPH = SOURCE / "examples/graphs/softcapped_norm.rj"
+LLAMA = MODELS / "llama-3-8b.json"
+SMALL = ["--tokens", "64", "--max-bytes", "1000000"]
+OK, USAGE, MISS, ENVIRONMENT, IO = 0, 2, 3, 5, 7
+
+
+class CommandTest(unittest.TestCase):
+    def setUp(self):
+        scratch = tempfile.TemporaryDirectory()
+        self.addCleanup(scratch.cleanup)
+        self.work = pathlib.Path(scratch.name)
+        kept = {name: value for name, value in os.environ.items()
+                if name in ("ROWJIT_NVRTC", "ROWJIT_HIPRTC", "ROWJIT_CLANG", "ROWJIT_AMD_TOOLCHAIN")
+                or not name.startswith("ROWJIT_")}
+        self.environment = kept | {"ROWJIT_CACHE_DIR": str(self.work / "cache")}
+
+    def rowjit(self, *words, **environment):
+        return subprocess.run([str(PROGRAM), *map(str, words)], cwd=self.work, env=self.environment | environment,
+                              stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300, check=False)
+
+    def result(self, *words, **environment):
+        """The result of a command that must succeed."""
+        result = self.rowjit(*words, **environment)
+        self.assertEqual(result.returncode, OK, result.stderr)
+        return result
+
+    def document(self, *words):
+        """The one JSON document that a successful command prints."""
+        return json.loads(self.result(*words, "--json").stdout)
+
+    def assert_refused(self, code, words, *expected, **environment):
+        """One line on standard error, naming what `expected` says; nothing on standard output."""
+        result = self.rowjit(*words, **environment)
+        self.assertEqual(result.returncode, code, result.stderr)
+        self.assertEqual(result.stdout, "")
+        self.assertRegex(result.stderr, r"\Arowjit: [^\n]+\n\Z")
+        for text in expected:
+            self.assertIn(text, result.stderr)
+
+    def write(self, name, text):
+        path = self.work / name
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    def require_toolchains(self, *targets):
+        found = {row["target"]: row for row in self.document("doctor")["toolchains"]}
+        for target in targets:
+            if found[target]["found"]:
+                continue
+            if os.environ.get("ROWJIT_TESTS_REQUIRE_TOOLCHAINS") == "1":
+                self.fail(f"{target}: {found[target]['what']}")
+            print(f"SKIPPED {self.id()}: no toolchain for {target}", file=sys.stderr)
+            self.skipTest(f"no toolchain for {target}")
+
+
+class Tune(CommandTest):
+    def tune(self):
+        return self.rowjit("tune", "--model", LLAMA, *SMALL, "--max-candidates", "2", "--device", "cpu", "--json")
+
+    def test_a_models_records_say_what_was_measured_and_a_second_run_compiles_nothing(self):
+        first = self.tune()
+        self.assertEqual(first.returncode, OK, first.stderr)
+        document = json.loads(first.stdout)
+        records = document["records"]
+        self.assertEqual([r["kernel"] for r in records], ["norm", "residual_norm", "rope", "gated_mlp", "loss"])
+        for record in records:
+            self.assertLessEqual(
+                {"kernel", "op", "shape", "dtype", "target", "schedule", "launches", "per_step", "ms", "copy_ms",
+                 "bytes", "percent_of_copy", "error", "eager_error", "within_bar"}, record.keys())
+            self.assertEqual(record["dtype"], "bf16")
+            self.assertGreater(record["ms"], 0)
+            self.assertGreater(record["percent_of_copy"], 0)
+            self.assertLessEqual(record["bytes"], 1500000)
+            self.assertLessEqual(record["error"], record["eager_error"] + 1)
+            self.assertTrue(record["within_bar"])
+        self.assertEqual(records[0]["op"], "rms_norm")
+        self.assertRegex(records[0]["shape"], r"\A\d+x4096\Z")
+        self.assertEqual(document["summary"]["failed"], 0)
+        self.assertGreater(document["summary"]["compiled"], 0)
+        # Progress is not on standard output.
+        self.assertIn("[5/5] loss: ", first.stderr)
+
+        second = json.loads(self.tune().stdout)
+        self.assertEqual(second["summary"]["compiled"], 0)
+        self.assertGreater(second["summary"]["from_cache"], 0)
+        self.assertEqual([r["schedule"] for r in second["records"]], [r["schedule"] for r in records])
+
+    def test_a_cache_directory_that_cannot_be_written_costs_one_warning(self):
+        self.write("file", "")
+        result = self.result("tune", "--op", "silu", "--columns", "64", *SMALL, "--max-candidates", "2", "--device",
+                             "cpu", "--json", "--cache-dir", self.work / "file" / "cache")
+        self.assertEqual(json.loads(result.stdout)["summary"]["failed"], 0)
+        self.assertEqual(result.stderr.count("rowjit warning: "), 1, result.stderr)
+
+
+class Compile(CommandTest):
+    def test_every_shipped_configuration_has_a_plan_for_a_gpu_that_is_not_here(self):
+        configurations = sorted(MODELS.glob("*.json"))
+        self.assertGreater(len(configurations), 3)
+        for configuration in configurations:
+            with self.subTest(configuration.name):
+                records = self.document("explain", "--model", configuration, "--target", "sm_90a")["records"]
+                self.assertGreaterEqual(len(records), 5)
+                self.assertTrue(all(record["kernels"] for record in records))
+
+    def compile_for(self, target, extension):
+        self.require_toolchains(target)
+        output = self.work / "out"
+        document = self.document("compile", "--op", "rms_norm", "--columns", "256", "--target", target, "--output",
+                                 output, "--emit", "code-object,source,json")
+        self.assertEqual(document["summary"], {"compiled": 1, "from_cache": 0, "failed": 0})
+        source = ".cu" if extension == ".cubin" else ".hip"
+        self.assertEqual(sorted(path.suffix for path in output.iterdir()), sorted([extension, ".json", source]))
+        launch = json.loads(next(output.glob("*.json")).read_text(encoding="utf-8"))
+        self.assertEqual((launch["kernel"], launch["target"]), (document["records"][0]["kernel"], target))
+        self.assertEqual(launch["block"][1:], [1, 1])
+        self.assertEqual([a["name"] for a in launch["arguments"] if a["kind"] == "pointer"], ["x", "weight", "y"])
+        self.assertIn(launch["kernel"], next(output.glob("*" + source)).read_text(encoding="utf-8"))
+        self.assertEqual(next(output.glob("*" + extension)).read_bytes()[:4], b"\x7fELF")
+
+    def test_nvidia_files_are_written_without_a_gpu(self):
+        self.compile_for("sm_90a", ".cubin")
+
+    def test_amd_files_are_written_without_a_gpu(self):
+        self.compile_for("gfx942", ".hsaco")
+
+    def test_only_what_was_asked_for_is_written(self):
+        self.result("compile", "--op", "silu", "--columns", "64", "--target", "x86-64-v3", "--output", "out", "--emit",
+                    "json")
+        self.assertEqual([path.suffix for path in (self.work / "out").iterdir()], [".json"])
+
+    def test_an_absent_toolchain_is_refused_in_one_line(self):
+        nothing = self.write("empty", "")
+        self.assert_refused(ENVIRONMENT, ["compile", "--op", "silu", "--columns", "64", "--target", "sm_90a", "--output",
+                                          "out"], "sm_90a", "ROWJIT_NVRTC", ROWJIT_NVRTC=str(nothing))
+        self.assertEqual(list((self.work / "out").iterdir()), [])
+
+    def test_an_output_directory_that_cannot_be_made_is_refused(self):
+        self.write("file", "")
+        self.assert_refused(IO, ["compile", "--op", "silu", "--columns", "64", "--target", "x86-64-v3", "--output",
+                                 "file/out"], "file/out", "another directory")
+
+
+class GraphOfOnesOwn(CommandTest):
+    def test_it_compiles_and_verifies_on_the_cpu(self):
+        compiled = self.document("compile", "--graph", GRAPH, "--target", "native")
+        self.assertEqual(len(compiled["records"]), 1)
+        summary = self.document("verify", "--graph", GRAPH, "--device", "cpu")["summary"]
+        self.assertGreater(summary["checks"], 3)
+        self.assertEqual(summary["outside"], 0)
+
+    def test_it_is_timed_and_explained(self):
+        record = self.document("bench", "--graph", GRAPH, "--device", "cpu", *SMALL)["records"][0]
+        self.assertEqual((record["op"], record["dtype"]), ("graph", "bf16"))
+        self.assertIn("rsqrt", self.result("explain", "--graph", GRAPH, "--target", "sm_90a").stdout)
+
+
+class Refusals(CommandTest):
+    def refused_op(self, *words, expected):
+        self.assert_refused(USAGE, ["bench", "--device", "cpu", *words], *expected)
+
+    def test_unknown_names_list_the_known_ones(self):
+        self.refused_op("--op", "bogus", expected=["'bogus'", "rms_norm"])
+        self.refused_op("--op", "rms_norm", "--option", "bogus=1", expected=["'bogus'", "eps"])
+        self.refused_op("--op", "rms_norm", "--dtype", "bf17", expected=["'bf17'", "bf16"])
+        self.assert_refused(USAGE, ["compile", "--op", "silu", "--target", "sm_12"], "'sm_12'", "sm_90a")
+        self.assert_refused(USAGE, ["bench", "--op", "silu", "--device", "tpu:0"], "'tpu:0'", "cuda:N")
+
+    def test_values_that_no_op_takes(self):
+        self.refused_op("--op", "rms_norm", "--option", "eps=nan", expected=["eps", "finite"])
+        self.refused_op("--op", "rms_norm", "--option", "eps", expected=["'eps'", "name=value"])
+        self.refused_op("--op", "rms_norm", "--columns", "0", expected=["columns", "positive"])
+
+    def test_a_text_that_does_not_parse_is_refused_at_its_place(self):
+        path = self.write("bad.rj", "rows t\ninput x: bf16[t, 64]\ny = bogus(x)\noutput y\n")
+        self.assert_refused(USAGE, ["compile", "--graph", path, "--target", "native", "--output", "out"],
+                            "bad.rj:3:5: ", "bogus")
+        self.assertFalse((self.work / "out").exists())
+
+    def test_files_that_are_not_there(self):
+        self.assert_refused(IO, ["compile", "--graph", "absent.rj", "--target", "native"], "'absent.rj'")
+        self.assert_refused(IO, ["compile", "--model", "absent.json", "--target", "native"], "'absent.json'")
+        self.assert_refused(IO, ["compile", "--model", self.work, "--target", "native"], "cannot be read")
+
+    def test_configurations_that_are_wrong(self):
+        whole = json.loads(LLAMA.read_text(encoding="utf-8"))
+        cases = [({name: value for name, value in whole.items() if name != "vocab_size"}, "'vocab_size' is missing"),
+                 (whole | {"model_type": "zebra"}, "'zebra'"), (whole | {"hidden_size": "many"}, "'hidden_size'")]
+        for configuration, expected in cases:
+            path = self.write("config.json", json.dumps(configuration))
+            self.assert_refused(USAGE, ["compile", "--model", path, "--target", "native"], "config.json: ", expected)
+        self.assert_refused(USAGE, ["compile", "--model", self.write("config.json", '{"a'), "--target", "native"],
+                            "not JSON")
+
+    def test_a_device_without_its_driver(self):
+        self.assert_refused(ENVIRONMENT, ["bench", "--op", "silu", "--device", "cuda:0"], "cuda:0", "absent.so",
+                            "ROWJIT_CUDA_DRIVER", ROWJIT_CUDA_DRIVER=str(self.work / "absent.so"))
+
+    def test_usage(self):
+        for words, expected in [([], "--help"), (["frob"], "'frob'"), (["bench", "--frob"], "'--frob'"),
+                                (["bench", "--device", "cpu"], "--graph"),
+                                (["bench", "--op", "silu", "--tokens", "-3"], "'-3'"),
+                                (["bench", "--op", "silu", "--tokens", "abc"], "'abc'"),
+                                (["compile", "--op", "silu", "--emit", "bogus"], "bogus"), (["cache", "frob"], "frob")]:
+            with self.subTest(words):
+                self.assert_refused(USAGE, words, expected)
+
+    def test_an_environment_variable_that_does_not_parse(self):
+        self.assert_refused(USAGE, ["bench", "--op", "silu", "--device", "cpu"], "ROWJIT_CPU_THREADS",
+                            ROWJIT_CPU_THREADS="x")
+
+    def test_output_that_cannot_be_written(self):
+        with open("/dev/full", "w", encoding="utf-8") as full:
+            result = subprocess.run([str(PROGRAM), "ops"], env=self.environment, stdout=full, stderr=subprocess.PIPE,
+                                    text=True, check=False)
+        self.assertEqual(result.returncode, IO, result.stderr)
+        self.assertIn("standard output", result.stderr)
+
+
+class LookingAround(CommandTest):
+    def test_operations(self):
+        self.assertIn("rms_norm", [op["name"] for op in self.document("ops")])
+        self.assertIn("eps", [option["name"] for option in self.document("ops", "rms_norm")["options"]])
+        self.assertIn("rsqrt", self.result("ops", "rms_norm").stdout)
+        self.assert_refused(USAGE, ["ops", "bogus"], "'bogus'")
+
+    def test_doctor_finds_the_cpu_and_names_every_variable(self):
+        document = self.document("doctor")
+        self.assertTrue([row for row in document["devices"] if row["device"] == "cpu"][0]["found"])
+        self.assertIn("ROWJIT_CACHE_DIR", [row["name"] for row in document["environment"]])
+        self.assertIn("ROWJIT_CACHE_DIR", self.result("doctor").stdout)
+
+    def test_the_cache_is_counted_listed_shown_verified_and_cleared(self):
+        self.result("compile", "--op", "silu", "--columns", "64", "--target", "x86-64-v3")
+        self.assertEqual(self.document("cache", "stats")["kernels"], 1)
+        listed = self.document("cache", "ls")
+        self.assertEqual(len(listed), 1)
+        shown = self.document("cache", "show", listed[0]["digest"][:12])
+        self.assertEqual((shown["target"], len(shown["functions"])), ("x86-64-v3", 1))
+        self.assertEqual(self.document("cache", "verify"), {"good": 1, "bad": []})
+        self.assertEqual(self.document("cache", "gc")["kernels"], 0)
+        self.assertEqual(self.document("cache", "clear")["kernels"], 1)
+        self.assertEqual(self.document("cache", "stats")["kernels"], 0)
+        self.assert_refused(MISS, ["cache", "show", listed[0]["digest"]], "rowjit cache ls")
+
+    def test_version_and_help(self):
+        self.assertRegex(self.result("--version").stdout, r"\Arowjit \d+\.\d+\.\d+\n\Z")
+        self.assertIn("Exit codes", self.result("--help").stdout)
+        self.assertIn("--max-candidates", self.result("tune", "--help").stdout)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])
