@@ -189,10 +189,15 @@ std::vector<AxisId> GraphData::merge_axes(std::string_view what, const std::vect
             }
             next_shared = axes[i];
         }
+        order_by_space(&merged);
     }
-    std::stable_partition(merged.begin(), merged.end(), [&](AxisId id) { return axis(id).is_row; });
     require_few_columns(what, merged);
     return merged;
+}
+
+void GraphData::order_by_space(std::vector<AxisId>* axes) const {
+    const auto space = [&](AxisId id) { return axis(id).is_promoted ? 1 : axis(id).is_row ? 0 : 2; };
+    std::stable_sort(axes->begin(), axes->end(), [&](AxisId a, AxisId b) { return space(a) < space(b); });
 }
 
 void GraphData::require_few_columns(std::string_view what, const std::vector<AxisId>& axes) const {
@@ -290,7 +295,7 @@ NodeId GraphData::add_index(NodeId source, std::vector<Coord> coords) {
         }
     }
     if (identity) return source;
-    std::stable_partition(mentioned.begin(), mentioned.end(), [&](AxisId id) { return axis(id).is_row; });
+    order_by_space(&mentioned);
     require_few_columns("index", mentioned);
     result.axes = std::move(mentioned);
     result.args = std::move(args);

@@ -26,6 +26,7 @@ struct AxisInfo {
     std::string name;  // "" for the anonymous column axis of an extent
     std::int64_t extent = kRuntimeExtent;
     bool is_row = false;
+    bool is_promoted = false;  // a column axis that the planner made a row axis; it stands behind the declared ones
 
     std::string label() const { return name.empty() ? std::to_string(extent) : name; }
 };
@@ -121,6 +122,7 @@ class GraphData {
     std::vector<AxisId> merge_axes(std::string_view what, const std::vector<NodeId>& args) const;
     void require_unused_name(std::string_view what, std::string_view name) const;
     void require_alias(const OutputInfo& output) const;
+    void order_by_space(std::vector<AxisId>* axes) const;
     void require_few_columns(std::string_view what, const std::vector<AxisId>& axes) const;
     void require_column_strides(std::string_view what, std::string_view name, const std::vector<std::int64_t>& strides,
                                 const Node& node, std::int64_t least) const;

@@ -95,6 +95,13 @@ class Cutter {
         for (const NodeId id : found.nodes) {
             if (id != root && reduces_columns(graph_, graph_.node(id)) && cut_column_reduction(root, id, found)) return;
         }
+        // What the root's own reduction promotes, nothing below it may reduce.
+        for (const NodeId id : found.nodes) {
+            const Node& node = graph_.node(id);
+            const bool reduces_promoted = std::any_of(node.reduced.begin(), node.reduced.end(),
+                                                      [&](AxisId axis) { return found.promoted.contains(axis); });
+            if (id != root && reduces_columns(graph_, node) && reduces_promoted) return cut(id);
+        }
     }
 
     // A reduction over rows ends its kernel, and starts from values without reductions.
@@ -299,7 +306,10 @@ class Planner {
     // The piece as a graph of its own.
     std::shared_ptr<const GraphData> subgraph(const Piece& piece) const {
         std::vector<AxisInfo> axes = graph_->axes();
-        for (const AxisId axis : piece.promoted) axes[static_cast<std::size_t>(axis)].is_row = true;
+        for (const AxisId axis : piece.promoted) {
+            axes[static_cast<std::size_t>(axis)].is_row = true;
+            axes[static_cast<std::size_t>(axis)].is_promoted = true;
+        }
         auto result = std::make_shared<GraphData>(std::move(axes));
         std::map<NodeId, NodeId> mapped;
         for (const NodeId root : piece.roots) copy(piece, root, result.get(), &mapped);
@@ -317,6 +327,9 @@ class Planner {
             }
             for (const NodeId arg : node.args) copy(piece, arg, into, mapped);
             if (node.kind == NodeKind::kIndex) return copy_index(node, into, *mapped);
+            // Coordinates of row axes are 64-bit; a promoted axis has few enough positions for the dtype it had.
+            if (node.kind == NodeKind::kIota && into->axis(node.axis).is_row)
+                return into->add_cast(into->add_iota(node.axis, Dtype::kI64), node.dtype);
             return into->add_copy(node, [&](NodeId arg) { return mapped->at(arg); });
         };
         const NodeId result = convert();
