@@ -87,6 +87,7 @@ KernelCache::Made KernelCache::make(const CacheKey& key, const Compile& compile)
     auto artifact = std::make_shared<const Artifact>(compile());
     const std::lock_guard counting(mutex_);
     ++counts_.compiled;
+    counts_.compile_ms += artifact->compile_ms;
     return {std::move(artifact), std::move(lock), true};
 }
 

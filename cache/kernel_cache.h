@@ -19,6 +19,7 @@ struct CacheStatistics {
     std::int64_t memory_hits = 0;  // threads that waited for another's compilation included
     std::int64_t disk_hits = 0;
     std::int64_t compiled = 0;
+    double compile_ms = 0;            // summed over those
     std::int64_t quarantined = 0;     // entries set aside as damaged or refused
     std::int64_t store_failures = 0;  // times the disk could not be used
 };

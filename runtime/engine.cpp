@@ -45,29 +45,30 @@ ScheduleChoice Engine::Impl::choice() const {
     return options_.use_tuning ? tuned_choice(tuning_, target()) : ScheduleChoice();
 }
 
-Executable Engine::Impl::compile(const GraphData& graph) { return load(rowjit::compile(graph, target(), choice())); }
+Executable Engine::Impl::compile(const GraphData& graph, Stream stream) {
+    return load(rowjit::compile(graph, target(), choice()), stream);
+}
 
-Executable Engine::Impl::load(Program program) {
+Executable Engine::Impl::load(Program program, Stream stream) {
     std::vector<const Kernel*> kernels;
     for (const Step& step : program.steps) kernels.push_back(&step.kernel);
     const std::vector<BuiltKernel> built = build_all(kernels, target(), *cache_);
     std::vector<LoadedStep> loaded;
-    for (std::size_t i = 0; i < built.size(); ++i) loaded.push_back(load_step(program.steps[i], built[i]));
+    for (std::size_t i = 0; i < built.size(); ++i) loaded.push_back(load_step(program.steps[i], built[i], stream));
     return Executable(std::make_shared<LaunchPlan>(std::move(program), std::move(loaded), device_.shared()));
 }
 
-LoadedStep Engine::Impl::load_step(const Step& step, const BuiltKernel& built) {
+LoadedStep Engine::Impl::load_step(const Step& step, const BuiltKernel& built, Stream stream) {
     const std::scoped_lock lock(mutex_);
-    if (!built.from_cache) compile_ms_ += built.artifact->compile_ms;
     std::shared_ptr<Module>& module = modules_[built.key.digest()];
     if (module == nullptr) {
         try {
-            module = device_.impl().load(*built.artifact);
+            module = device_.impl().load(*built.artifact, stream);
         } catch (const Error& error) {
             if (!built.from_cache || error.code() != ErrorCode::kEnvironment) throw;
             // What was stored in good order but the driver refuses is compiled once more, for this driver.
             cache_->reject(built.key, error.what());
-            module = device_.impl().load(*build(step.kernel, target(), *cache_).artifact);
+            module = device_.impl().load(*build(step.kernel, target(), *cache_).artifact, stream);
         }
     }
     return {module, module->functions().front()};
@@ -75,8 +76,7 @@ LoadedStep Engine::Impl::load_step(const Step& step, const BuiltKernel& built) {
 
 EngineStatistics Engine::Impl::statistics() const {
     const CacheStatistics cache = cache_->statistics();
-    const std::scoped_lock lock(mutex_);
-    return {cache.compiled, cache.memory_hits, cache.disk_hits, compile_ms_};
+    return {cache.compiled, cache.memory_hits, cache.disk_hits, cache.compile_ms};
 }
 
 Engine::Engine(Device device, EngineOptions options)
@@ -84,7 +84,7 @@ Engine::Engine(Device device, EngineOptions options)
 Engine::~Engine() = default;
 Engine::Engine(Engine&&) noexcept = default;
 Engine& Engine::operator=(Engine&&) noexcept = default;
-Executable Engine::compile(const Graph& graph) { return impl_->compile(*graph.data()); }
+Executable Engine::compile(const Graph& graph, Stream stream) { return impl_->compile(*graph.data(), stream); }
 const Device& Engine::device() const { return impl_->device(); }
 EngineStatistics Engine::statistics() const { return impl_->statistics(); }
 

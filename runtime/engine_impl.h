@@ -25,23 +25,23 @@ class Engine::Impl {
     const TuningDb& tuning() const { return tuning_; }
     ScheduleChoice choice() const;
 
-    Executable compile(const GraphData& graph);
+    Executable compile(const GraphData& graph, Stream stream = nullptr);
 
-    // A program compiled elsewhere made ready to launch: built through the cache, loaded, each module once per process.
-    Executable load(Program program);
+    // A program compiled elsewhere made ready to launch: built through the cache, loaded, each module once per engine.
+    // Throws Error(kLaunch) when `stream` is being captured and a module is not loaded yet.
+    Executable load(Program program, Stream stream = nullptr);
 
     EngineStatistics statistics() const;
 
   private:
-    LoadedStep load_step(const Step& step, const BuiltKernel& built);
+    LoadedStep load_step(const Step& step, const BuiltKernel& built, Stream stream);
 
     Device device_;
     EngineOptions options_;
     std::unique_ptr<KernelCache> cache_;
     TuningDb tuning_;
-    mutable ForkMutex mutex_;  // guards what follows
+    ForkMutex mutex_;  // guards what follows
     std::unordered_map<Digest, std::shared_ptr<Module>> modules_;
-    double compile_ms_ = 0;
 };
 
 }  // namespace rowjit

@@ -100,10 +100,11 @@ Results declare_gated(Graph& graph, const OpRequest& request, const OptionValues
     return {rows_by_columns(graph, "gate", request), rows_by_columns(graph, "up", request)};
 }
 
-Value declare_heads(Graph& graph, std::string_view name, std::string_view axis, const OpRequest& request,
-                    std::int64_t heads) {
-    if (heads < 1) fail(ErrorCode::kInvalidArgument, "rope: option {} is {}; give a positive number", axis, heads);
-    return graph.input(name, request.dtype, {graph.rows("tokens"), graph.rows(axis, heads), request.columns});
+// The option of that name, a number of heads.
+std::int64_t head_count(std::string_view option, const OptionValues& options) {
+    const std::int64_t heads = options.integer(option);
+    if (heads < 1) fail(ErrorCode::kInvalidArgument, "rope: option {} is {}; give a positive number", option, heads);
+    return heads;
 }
 
 // cos and sin.
@@ -116,14 +117,19 @@ void declare_angles(Graph& graph, const OpRequest& request, const OptionValues& 
 }
 
 Results declare_rope(Graph& graph, const OpRequest& request, const OptionValues& options) {
-    Results operands = {declare_heads(graph, "x", "heads", request, options.integer("heads"))};
+    const Axis heads = graph.rows("heads", head_count("heads", options));
+    Results operands = {graph.input("x", request.dtype, {graph.rows("tokens"), heads, request.columns})};
     declare_angles(graph, request, options, operands);
     return operands;
 }
 
+// Heads are column axes here: queries and keys then have the same rows, whatever their numbers of heads, and one kernel
+// reads cos and sin once for both.
 Results declare_rope_qk(Graph& graph, const OpRequest& request, const OptionValues& options) {
-    Results operands = {declare_heads(graph, "q", "heads", request, options.integer("heads")),
-                        declare_heads(graph, "k", "kv_heads", request, options.integer("kv_heads"))};
+    const Axis heads = graph.columns("heads", head_count("heads", options));
+    const Axis kv_heads = graph.columns("kv_heads", head_count("kv_heads", options));
+    Results operands = {graph.input("q", request.dtype, {graph.rows("tokens"), heads, request.columns}),
+                        graph.input("k", request.dtype, {graph.rows("tokens"), kv_heads, request.columns})};
     declare_angles(graph, request, options, operands);
     return operands;
 }

@@ -140,7 +140,7 @@ struct EngineStatistics {
     std::int64_t compiled = 0;
     std::int64_t memory_hits = 0;
     std::int64_t disk_hits = 0;
-    double compile_ms = 0;  // summed over kernels
+    double compile_ms = 0;  // summed over the compiled; they compile in parallel, so it may exceed the time that passed
 };
 
 class Engine {
@@ -151,8 +151,10 @@ class Engine {
     Engine& operator=(Engine&&) noexcept;
 
     // Compiles and loads; kernels of one graph compile in parallel. Throws Error: kInvalidGraph, kUnsupported,
-    // kCompile, kEnvironment (no toolchain for the device), kLaunch (the calling thread's stream is being captured).
-    Executable compile(const Graph& graph);
+    // kCompile, kEnvironment (no toolchain for the device), and kLaunch when `stream`, the one that the caller is about
+    // to launch on, is being captured and a kernel is not loaded yet: loading it would break the capture. A graph that
+    // this engine has compiled before is ready, also during a capture.
+    Executable compile(const Graph& graph, Stream stream = nullptr);
 
     const Device& device() const;
     EngineStatistics statistics() const;

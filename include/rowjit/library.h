@@ -3,7 +3,7 @@
 // What holds for all of them:
 //   - x̂ below is x widened: to f32, or to f64 when x is f64. round(·) is a cast to x's dtype, and every place where a
 //     framework rounds is such a cast, so the eager reading of a graph gives the framework's bits.
-//   - "Columns" are all column axes of x; what does not lie along them (tokens, heads) are row axes.
+//   - "Columns" are all column axes of x; what does not lie along them (tokens, most often) are row axes.
 //   - eps, temperature, softcap and ignore_index become run-time scalars of the graph under those names; the option is
 //     the default of a launch. A number that no launch could use throws Error(kInvalidGraph).
 //   - Operands that do not fit throw Error(kInvalidGraph) naming the op and both operands.
@@ -72,7 +72,8 @@ struct RopeOptions {
 // negated where x is the first of it: transformers' apply_rotary_pos_emb, which computes in x's dtype. x {tokens…,
 // heads, d}, its last axis the column axis of a head; cos and sin {tokens…, R} with both halves as Hugging Face
 // builds them (interleaved: each value twice), or {tokens…, R/2} with one value per pair; x's dtype. Queries and keys
-// are two calls that share cos and sin.
+// are two calls that share cos and sin; with their heads declared as column axes they become one kernel, which reads
+// cos and sin once. As row axes, different numbers of heads are different rows and different kernels.
 Value rope(Value x, Value cos, Value sin, RopeOptions options = {});
 
 // ---- Activations -------------------------------------------------------------------------------------------------

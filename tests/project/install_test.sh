@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
 # An installed rowjit can be used: install into an empty directory, move it, and build a small project against it with
-# find_package and with pkg-config. Usage: install_test.sh BUILD_DIRECTORY CXX_COMPILER [COMPILER_FLAG…]
+# find_package and with pkg-config, and the examples as a user would who copied them.
+# Usage: install_test.sh BUILD_DIRECTORY CXX_COMPILER LLVM [COMPILER_FLAG…], LLVM being ON where the CPU backend is built
 set -euo pipefail
-build=$1 compiler=$2
-shift 2
+build=$1 compiler=$2 llvm=$3
+shift 3
+examples=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../examples" && pwd)
 consumer=$(cd "$(dirname "${BASH_SOURCE[0]}")/consumer" && pwd)
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
@@ -17,6 +19,13 @@ cmake -S "$consumer" -B "$scratch/consumer" -G Ninja -DCMAKE_CXX_COMPILER="$comp
     -DCMAKE_PREFIX_PATH="$scratch/prefix" -DCMAKE_FIND_USE_PACKAGE_REGISTRY=OFF >"$scratch/log" || { cat "$scratch/log"; exit 1; }
 cmake --build "$scratch/consumer" >"$scratch/log" || { cat "$scratch/log"; exit 1; }
 "$scratch/consumer/consumer"
+
+echo "examples:"
+cmake -S "$examples" -B "$scratch/examples" -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_COMPILER="$compiler" \
+    -DCMAKE_CXX_FLAGS="$*" -DCMAKE_PREFIX_PATH="$scratch/prefix" -DCMAKE_FIND_USE_PACKAGE_REGISTRY=OFF \
+    -DROWJIT_LLVM="$llvm" >"$scratch/log" || { cat "$scratch/log"; exit 1; }
+cmake --build "$scratch/examples" >"$scratch/log" || { cat "$scratch/log"; exit 1; }
+ctest --test-dir "$scratch/examples" >"$scratch/log" || { cat "$scratch/log"; exit 1; }
 
 if command -v pkg-config >/dev/null; then
     echo "pkg-config:"

@@ -12,6 +12,7 @@
 
 #include "dsl/library/registry.h"
 #include "dsl/random_inputs.h"
+#include "runtime/engine_impl.h"
 #include "runtime/verify.h"
 #include "tests/cache/fixture.h"
 
@@ -160,6 +161,16 @@ TEST_CASE("one executable runs every row count, none included") {
     CHECK(engine.statistics().compiled == compiled);
 }
 
+TEST_CASE("the statistics know the time of what was compiled ahead of a load") {
+    Engine engine(Device("cpu"), no_cache());
+    const Graph graph = make_graph("rms_norm", {129, bf16, {}});
+    const Program program = compile(*graph.data(), engine.impl().target());
+    build_all({&program.steps[0].kernel}, engine.impl().target(), engine.impl().cache());  // as the tuner does
+    engine.compile(graph);
+    CHECK(engine.statistics().compiled == 1);
+    CHECK(engine.statistics().compile_ms > 0);
+}
+
 TEST_CASE("a second engine on the same cache compiles nothing") {
     const TemporaryDirectory directory;
     const Graph graph = make_graph("layer_norm", {64, f32, {}});
@@ -171,6 +182,7 @@ TEST_CASE("a second engine on the same cache compiles nothing") {
     Engine second(Device("cpu"), {.cache_directory = directory.path()});
     check_within_bar(second, second.compile(graph), graph, 3);
     CHECK(second.statistics().compiled == 0);
+    CHECK(second.statistics().compile_ms == 0);
     CHECK(second.statistics().disk_hits > 0);
 }
 

@@ -123,6 +123,14 @@ class Compile(CommandTest):
                 self.assertGreaterEqual(len(records), 5)
                 self.assertTrue(all(record["kernels"] for record in records))
 
+    def test_queries_and_keys_rotate_in_one_kernel_that_reads_the_angles_once(self):
+        for options, heads in [([], 32 + 8), (["--option", "kv_heads=32"], 32 + 32)]:
+            records = self.document("explain", "--op", "rope_qk", "--columns", "128", *options, "--target",
+                                   "sm_90a,x86-64-v3")["records"]
+            for record in records:
+                self.assertEqual([kernel["bytes"] for kernel in record["kernels"]],
+                                 [2 * record["kernels"][0]["rows"] * (2 * heads * 128 + 2 * 128)])
+
     def compile_for(self, target, extension):
         self.require_toolchains(target)
         output = self.work / "out"
