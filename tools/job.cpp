@@ -46,13 +46,46 @@ void add_model(const std::string& path, std::vector<Job>* jobs) {
     }
 }
 
-void add_op(const JobOptions& options, std::vector<Job>* jobs) {
+// What models have, by what an op's columns are; the most common one first.
+struct UsualWidths {
+    std::string_view columns;  // CompositeInfo::columns
+    std::vector<std::int64_t> widths;
+};
+
+std::vector<std::int64_t> usual_widths(const CompositeInfo& op) {
+    static const std::vector<UsualWidths> kRows = {
+        {"hidden size", {4096, 1024, 8192, 16384}},
+        {"intermediate size", {14336, 4096, 28672}},
+        {"head width", {128, 64}},
+        {"classes", {4096, 128, 32768, 131072}},
+        {"vocabulary", {128256, 32000}},
+    };
+    for (const UsualWidths& row : kRows) {
+        if (row.columns == op.columns) return row.widths;
+    }
+    return {4096};
+}
+
+void add_ops(const JobOptions& options, std::vector<Job>* jobs) {
+    const bool all = options.ops == std::vector<std::string>{"all"};
+    std::vector<std::string> ops = options.ops;
+    if (all) {
+        ops.clear();
+        for (const CompositeInfo& row : composites()) ops.emplace_back(row.name);
+    }
     const OptionMap values = parse_options(options.options);
-    for (const std::int64_t columns : options.columns) {
-        for (const std::string& dtype : options.dtypes) {
-            const OpRequest request{columns, parse_dtype(dtype), values};
-            jobs->push_back({fmt::format("{} {} {}", options.op, columns, dtype), options.op, dtype,
-                             make_graph(options.op, request), 1});
+    if (!values.empty() && ops.size() > 1) {
+        fail(ErrorCode::kInvalidArgument, "--option is given for {} ops; give one --op with it", ops.size());
+    }
+    for (const std::string& op : ops) {
+        std::vector<std::int64_t> columns = options.columns;
+        if (columns.empty()) columns = usual_widths(find_composite(op));
+        if (options.columns.empty() && !all) columns.resize(1);
+        for (const std::int64_t width : columns) {
+            for (const std::string& dtype : options.dtypes) {
+                jobs->push_back({fmt::format("{} {} {}", op, width, dtype), op, dtype,
+                                 make_graph(op, {width, parse_dtype(dtype), values}), 1});
+            }
         }
     }
 }
@@ -72,7 +105,7 @@ std::vector<Job> make_jobs(const JobOptions& options) {
         Graph graph = Graph::parse(read_text(options.graph, "graph"), options.graph);
         jobs.push_back({options.graph, "graph", first_output_dtype(graph), std::move(graph), 1});
     }
-    if (!options.op.empty()) add_op(options, &jobs);
+    if (!options.ops.empty()) add_ops(options, &jobs);
     if (jobs.empty()) fail(ErrorCode::kInvalidArgument, "nothing to do: give --model, --graph or --op");
     return jobs;
 }

@@ -13,12 +13,12 @@ namespace rowjit {
 
 // Where the graphs come from and how large they may be, as the command line gives it.
 struct JobOptions {
-    std::string model;  // a Hugging Face config.json
-    std::string graph;  // a .rj file
-    std::string op;     // a name of `rowjit ops`
-    std::vector<std::int64_t> columns = {4096};
+    std::string model;                  // a Hugging Face config.json
+    std::string graph;                  // a .rj file
+    std::vector<std::string> ops;       // names of `rowjit ops`; "all" alone is every one
+    std::vector<std::int64_t> columns;  // empty: an op's usual width, and with "all" each of its usual widths
     std::vector<std::string> dtypes = {"bf16"};
-    std::vector<std::string> options;  // name=value, of the op
+    std::vector<std::string> options;  // name=value, of the one op
     std::int64_t tokens = 0;           // rows; 0: the device's default
     std::int64_t max_bytes = 0;        // moved by one launch; 0: the device's default
 };
@@ -33,7 +33,7 @@ struct Job {
 };
 
 // Throws Error: kParse for a file that cannot be read, kUnsupported for an architecture that is not known, and what the
-// registry throws for an op. At least one of model, graph and op must be given.
+// registry throws for an op. At least one of model, graph and ops must be given.
 std::vector<Job> make_jobs(const JobOptions& options);
 
 // Row extents for a launch of `graph`: every run-time row axis at `tokens`, fewer where the launch would move more than

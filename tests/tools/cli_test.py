@@ -113,6 +113,49 @@ class Tune(CommandTest):
         self.assertEqual(result.stderr.count("rowjit warning: "), 1, result.stderr)
 
 
+class Bench(CommandTest):
+    def test_every_operation_is_swept_over_columns_by_one_command(self):
+        records = self.document("bench", "--op", "all", "--columns", "32,64", "--tokens", "8", "--device",
+                                "cpu")["records"]
+        ops = [op["name"] for op in self.document("ops")]
+        self.assertEqual([r["kernel"] for r in records], [f"{op} {width} bf16" for op in ops for width in (32, 64)])
+        self.assertTrue(all(r["copy_ms"] > 0 and r["within_bar"] for r in records))
+
+    def test_an_operation_has_a_usual_width(self):
+        kernels = [r["kernel"] for r in self.document("bench", "--op", "silu,rope", "--device", "cpu", *SMALL)["records"]]
+        self.assertEqual(kernels, ["silu 14336 bf16", "rope 128 bf16"])
+
+    def keep(self, *words):
+        """What `./dev bench` runs."""
+        return subprocess.run([sys.executable, "-B", str(SOURCE / "benchmarks/keep.py"), str(PROGRAM), "results", *words],
+                              cwd=self.work, env=self.environment, stdin=subprocess.DEVNULL, capture_output=True,
+                              text=True, timeout=300, check=False)
+
+    def test_its_document_is_kept_by_day_device_and_what_was_measured(self):
+        graph = self.write("own.rj", GRAPH.read_text(encoding="utf-8"))
+        result = self.keep("--graph", str(graph), "--device", "cpu", *SMALL)
+        self.assertEqual(result.returncode, OK, result.stderr)
+        kept = list((self.work / "results").iterdir())
+        self.assertEqual(len(kept), 1)
+        self.assertRegex(kept[0].name, r"\A\d{4}-\d\d-\d\d-[a-z0-9.-]+-threads?-bench-own\.json\Z")
+        text = kept[0].read_text(encoding="utf-8")
+        self.assertNotIn(str(self.work), text)
+        self.assertEqual(json.loads(text)["records"][0]["kernel"], "own.rj")
+
+    def test_a_bench_that_is_refused_keeps_nothing(self):
+        result = self.keep("--op", "bogus", "--device", "cpu")
+        self.assertEqual(result.returncode, USAGE)
+        self.assertIn("'bogus'", result.stderr)
+        self.assertFalse((self.work / "results").exists())
+
+    def test_a_document_that_cannot_be_kept_is_an_error_with_no_half_of_it_left(self):
+        self.write("results", "")
+        result = self.keep("--op", "silu", "--device", "cpu", *SMALL)
+        self.assertEqual(result.returncode, IO, result.stderr)
+        self.assertIn("cannot be written", result.stderr)
+        self.assertEqual((self.work / "results").read_text(encoding="utf-8"), "")
+
+
 class Compile(CommandTest):
     def test_every_shipped_configuration_has_a_plan_for_a_gpu_that_is_not_here(self):
         configurations = sorted(MODELS.glob("*.json"))
@@ -198,6 +241,7 @@ class Refusals(CommandTest):
         self.refused_op("--op", "rms_norm", "--option", "eps=nan", expected=["eps", "finite"])
         self.refused_op("--op", "rms_norm", "--option", "eps", expected=["'eps'", "name=value"])
         self.refused_op("--op", "rms_norm", "--columns", "0", expected=["columns", "positive"])
+        self.refused_op("--op", "rms_norm,silu", "--option", "eps=1", expected=["--option", "one --op"])
 
     def test_a_text_that_does_not_parse_is_refused_at_its_place(self):
         path = self.write("bad.rj", "rows t\ninput x: bf16[t, 64]\ny = bogus(x)\noutput y\n")
