@@ -141,7 +141,9 @@ std::vector<Schedule> legal_schedules(const Group& group, const Target& target) 
 }
 
 Plan plan_graph(const GraphData& graph, const Target& target) {
-    if (graph.outputs().empty()) fail(ErrorCode::kInvalidGraph, "the graph has no outputs; call Graph::output");
+    if (graph.outputs().empty())
+        fail(ErrorCode::kInvalidGraph,
+             "the graph has no outputs; call Graph::output, or end the text with an 'output' line");
     return make_plan(canonicalize(graph), target);
 }
 

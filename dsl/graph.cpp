@@ -77,7 +77,8 @@ AxisId GraphData::add_column_axis(std::string_view name, std::int64_t extent) {
         fail(ErrorCode::kInvalidGraph, "column axis '{}': the name must be an identifier", name);
     }
     if (extent <= 0 || extent >= kMaxColumns) {
-        fail(ErrorCode::kInvalidGraph, "column axis '{}': the extent must be in 1 … 2^31 − 1, not {}", name, extent);
+        const std::string axis = name.empty() ? "a column axis" : fmt::format("column axis '{}'", name);
+        fail(ErrorCode::kInvalidGraph, "{}: the extent must be in 1 … 2^31 − 1, not {}", axis, extent);
     }
     for (std::size_t i = 0; i < axes_.size(); ++i) {
         if (axes_[i].name != name || (name.empty() && axes_[i].extent != extent)) continue;

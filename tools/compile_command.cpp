@@ -145,6 +145,11 @@ int compile_command(const CommonOptions& common, const CompileCommand& command) 
     for (const Target& target : targets) {
         for (const Job& job : jobs) compile_job(job, target, command, cache, &results);
     }
+    const CacheStatistics kept = cache.statistics();
+    if (command.output.empty() && kept.compiled > 0 && kept.store_failures > 0) {
+        fail(ErrorCode::kIo, "what was compiled could not be kept in '{}'; mend it, or give --cache-dir or --output",
+             root);
+    }
     int failed = 0;
     Table table({"job", "target", "kernel", "registers", "spills", "ms", "from", "schedule"});
     nlohmann::json document = {{"rowjit", kVersion}, {"records", nlohmann::json::array()}};
@@ -159,8 +164,7 @@ int compile_command(const CommonOptions& common, const CompileCommand& command) 
             fmt::print(stderr, "rowjit: {} for {}: {}\n", c.job->name, c.target, one_line(c.failure));
         }
     }
-    document["summary"] = {
-        {"compiled", cache.statistics().compiled}, {"from_cache", cache.statistics().disk_hits}, {"failed", failed}};
+    document["summary"] = {{"compiled", kept.compiled}, {"from_cache", kept.disk_hits}, {"failed", failed}};
     const bool all_failed = failed == std::ssize(results);
     if (common.json) {
         fmt::print("{}\n", document.dump(2));

@@ -8,6 +8,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstring>
+#include <new>
 
 #include "base/check.h"
 #include "base/environment.h"
@@ -146,6 +147,9 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
     std::signal(SIGINT, rowjit::on_interrupt);
+    // A limit on the size of files then fails the write like a full disk, whose file is taken away again, and does not
+    // end the process in the middle of it.
+    std::signal(SIGXFSZ, SIG_IGN);
     try {
         const int result = rowjit::run(argc, argv);
         if (std::fflush(stdout) == 0) return result;
@@ -155,6 +159,9 @@ int main(int argc, char** argv) {
     } catch (const rowjit::Error& error) {
         fmt::print(stderr, "rowjit: {}\n", rowjit::one_line(error.what()));
         return rowjit::exit_code(error.code());
+    } catch (const std::bad_alloc&) {
+        fmt::print(stderr, "rowjit: out of memory; give smaller --columns, --tokens or --max-bytes\n");
+        return rowjit::kExitEnvironment;
     } catch (const std::exception& error) {
         fmt::print(stderr, "rowjit: {}\n", error.what());
         return rowjit::kExitInternal;

@@ -10,6 +10,7 @@ ROWJIT_TESTS_REQUIRE_TOOLCHAINS=1 makes that a failure.
 import json
 import os
 import pathlib
+import resource
 import subprocess
 import sys
 import tempfile
@@ -37,6 +38,21 @@ class CommandTest(unittest.TestCase):
     def rowjit(self, *words, **environment):
         return subprocess.run([str(PROGRAM), *map(str, words)], cwd=self.work, env=self.environment | environment,
                               stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300, check=False)
+
+    def limited(self, limit, number, *words):
+        """The command under a limit of the operating system's."""
+        return subprocess.run([str(PROGRAM), *map(str, words)], cwd=self.work, env=self.environment,
+                              stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300, check=False,
+                              preexec_fn=lambda: resource.setrlimit(limit, (number, number)))
+
+    def on_a_full_disk(self, *words):
+        """The command where no file may grow past 1 KiB, which is what a quota or a full disk comes to."""
+        return self.limited(resource.RLIMIT_FSIZE, 1024, *words)
+
+    def assert_nothing_half_written(self):
+        left = [path for path in self.work.rglob("*")
+                if path.is_file() and (path.suffix in (".tmp", ".partial", ".part") or path.stat().st_size == 1024)]
+        self.assertEqual(left, [])
 
     def result(self, *words, **environment):
         """The result of a command that must succeed."""
@@ -111,6 +127,20 @@ class Tune(CommandTest):
                              "cpu", "--json", "--cache-dir", self.work / "file" / "cache")
         self.assertEqual(json.loads(result.stdout)["summary"]["failed"], 0)
         self.assertEqual(result.stderr.count("rowjit warning: "), 1, result.stderr)
+
+
+    def test_a_full_disk_costs_one_warning(self):
+        result = self.on_a_full_disk("tune", "--op", "silu", "--columns", "64", *SMALL, "--max-candidates", "2",
+                                     "--device", "cpu", "--json")
+        self.assertEqual(result.returncode, OK, result.stderr)
+        self.assertEqual(json.loads(result.stdout)["summary"]["failed"], 0)
+        self.assertEqual(result.stderr.count("rowjit warning: "), 1, result.stderr)
+        self.assert_nothing_half_written()
+
+    def test_a_second_run_says_plainly_that_it_compiled_nothing(self):
+        words = ["tune", "--op", "silu", "--columns", "64", *SMALL, "--max-candidates", "2", "--device", "cpu"]
+        self.assertRegex(self.result(*words).stdout, r": [1-9]\d* compiled, 0 from cache, 0 failed, ")
+        self.assertRegex(self.result(*words).stdout, r": 0 compiled, [1-9]\d* from cache, 0 failed, ")
 
 
 class Bench(CommandTest):
@@ -212,6 +242,26 @@ class Compile(CommandTest):
                                  "file/out"], "file/out", "another directory")
 
 
+    def test_output_on_a_full_disk_is_refused_with_no_half_of_a_file_left(self):
+        result = self.on_a_full_disk("compile", "--op", "silu", "--columns", "64", "--target", "x86-64-v3", "--output",
+                                     "out")
+        self.assertEqual(result.returncode, IO, result.stderr)
+        self.assertEqual(result.stdout, "")
+        self.assertIn("free space or choose another --output", result.stderr)
+        self.assert_nothing_half_written()
+
+    def test_kernels_that_are_kept_nowhere_are_an_error(self):
+        words = ["compile", "--op", "silu", "--columns", "64", "--target", "x86-64-v3"]
+        full = self.on_a_full_disk(*words)
+        self.write("file", "")
+        unwritable = self.rowjit(*words, "--cache-dir", self.work / "file" / "cache")
+        for result in (full, unwritable):
+            self.assertEqual(result.returncode, IO, result.stderr)
+            self.assertEqual(result.stdout, "")
+            self.assertIn("could not be kept", result.stderr)
+        self.assert_nothing_half_written()
+
+
 class GraphOfOnesOwn(CommandTest):
     def test_it_compiles_and_verifies_on_the_cpu(self):
         compiled = self.document("compile", "--graph", GRAPH, "--target", "native")
@@ -248,6 +298,28 @@ class Refusals(CommandTest):
         self.assert_refused(USAGE, ["compile", "--graph", path, "--target", "native", "--output", "out"],
                             "bad.rj:3:5: ", "bogus")
         self.assertFalse((self.work / "out").exists())
+
+    def test_operands_that_do_not_fit_are_refused_at_their_place(self):
+        cases = [("input w: bf16[65]\ny = rms_norm(x, w)", ":4:5: ", "bf16[65]"),
+                 ("input w: f32[64]\ny = x * w", ":4:7: ", "dtypes differ"),
+                 ("y = rms_norm(x, eps=nan)", ":3:5: ", "eps is nan")]
+        for lines, place, expected in cases:
+            path = self.write("bad.rj", f"rows t\ninput x: bf16[t, 64]\n{lines}\noutput y\n")
+            self.assert_refused(USAGE, ["compile", "--graph", path, "--target", "native", "--output", "out"],
+                                "bad.rj" + place, expected)
+        self.assertFalse((self.work / "out").exists())
+
+    def test_a_graph_without_an_output(self):
+        path = self.write("bad.rj", "rows t\n")
+        self.assert_refused(USAGE, ["explain", "--graph", path, "--target", "sm_90a"], "no outputs", "'output'")
+
+    def test_rows_that_memory_cannot_hold(self):
+        memory = (resource.RLIMIT_AS, 4 << 30)
+        if self.limited(*memory, "--version").returncode != OK:
+            self.skipTest("a sanitizer needs more address space than the limit leaves")
+        result = self.limited(*memory, "bench", "--op", "silu", "--columns", "2147483647", "--device", "cpu")
+        self.assertEqual(result.returncode, ENVIRONMENT, result.stderr)
+        self.assertRegex(result.stderr, r"\Arowjit: out of memory; [^\n]*--columns[^\n]*\n\Z")
 
     def test_files_that_are_not_there(self):
         self.assert_refused(IO, ["compile", "--graph", "absent.rj", "--target", "native"], "'absent.rj'")
