@@ -1,5 +1,6 @@
 #include "cache/kernel_cache.h"
 
+#include <exception>
 #include <future>
 #include <mutex>
 #include <optional>

@@ -2,6 +2,7 @@
 // reported as a record.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 

@@ -14,6 +14,7 @@
 #include <numeric>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "base/check.h"
 

@@ -5,6 +5,8 @@
 // region. With two or more all-reduces in a row of the loop, giving each its own region is enough: between two uses of
 // a region every thread passes another all-reduce's wait. With a single one, the loop over rows comes back to the same
 // region with no wait between, so a barrier closes the row.
+#include <algorithm>
+
 #include "base/check.h"
 #include "compiler/passes/passes.h"
 

@@ -1,6 +1,7 @@
 // The CPU emitter on kernels written by hand, each showing one feature of the loop IR, against plain loops.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <random>

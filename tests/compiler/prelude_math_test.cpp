@@ -2,8 +2,10 @@
 // bits: they are made of operations that IEEE 754 defines, and of nothing else.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstdio>
 #include <cstring>
 #include <limits>
 #include <string>
