@@ -151,6 +151,8 @@ Value sin(Value a) { return map(Op::kSin, {a}); }
 Value cos(Value a) { return map(Op::kCos, {a}); }
 Value floor(Value a) { return map(Op::kFloor, {a}); }
 
+Value detach(Value a) { return map(Op::kDetach, {a}); }
+
 Value select(Value condition, Value if_true, Value if_false) {
     return map(Op::kSelect, {condition, if_true, if_false});
 }

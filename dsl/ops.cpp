@@ -10,7 +10,7 @@ double nan_min(double a, double b) { return std::isnan(a) || std::isnan(b) ? std
 double nan_max(double a, double b) { return std::isnan(a) || std::isnan(b) ? std::nan("") : std::fmax(a, b); }
 
 constexpr std::array kOps = {
-#define ROWJIT_OP(enumerator, name, arity, types, reference, gpu, cpu)                                     \
+#define ROWJIT_OP(enumerator, name, arity, types, reference, gpu, cpu, ...)                                \
     OpInfo{Op::enumerator,                                                                                 \
            name,                                                                                           \
            arity,                                                                                          \

@@ -11,7 +11,7 @@
 namespace rowjit {
 
 enum class Op : std::uint8_t {
-#define ROWJIT_OP(enumerator, name, arity, types, reference, gpu, cpu) enumerator,
+#define ROWJIT_OP(enumerator, name, arity, types, reference, gpu, cpu, ...) enumerator,
 #include "dsl/ops.def"
 #undef ROWJIT_OP
 };

@@ -500,7 +500,7 @@ Value* convert(Builder& b, Dtype from, Dtype to, Value* value) {
 
 Value* apply(Builder& b, Op op, Value* x, Value* y, Value* z) {
     switch (op) {
-#define ROWJIT_OP(enumerator, name, arity, types, reference, gpu, cpu) \
+#define ROWJIT_OP(enumerator, name, arity, types, reference, gpu, cpu, ...) \
     case Op::enumerator: return llvm_math::cpu(b, x, y, z);
 #include "dsl/ops.def"
 #undef ROWJIT_OP
@@ -567,6 +567,8 @@ ROWJIT_BINARY(eq) { return is_fp(x) ? b.CreateFCmpOEQ(x, y) : b.CreateICmpEQ(x, 
 ROWJIT_BINARY(ne) { return is_fp(x) ? b.CreateFCmpUNE(x, y) : b.CreateICmpNE(x, y); }
 ROWJIT_BINARY(logical_and) { return b.CreateAnd(x, y); }
 ROWJIT_BINARY(logical_or) { return b.CreateOr(x, y); }
+// Gone before a kernel is made; the identity.
+Value* detach(Builder& /*b*/, Value* x, Value* /*y*/, Value* /*z*/) { return x; }
 ROWJIT_UNARY(logical_not) { return b.CreateNot(x); }
 ROWJIT_TERNARY(select) { return b.CreateSelect(x, y, z); }
 

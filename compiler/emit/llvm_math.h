@@ -44,7 +44,7 @@ llvm::Value* apply(LaneBuilder& builder, Op op, llvm::Value* a, llvm::Value* b, 
 
 // The functions the `cpu` column of ops.def names.
 namespace llvm_math {
-#define ROWJIT_OP(enumerator, name, arity, types, reference, gpu, cpu) \
+#define ROWJIT_OP(enumerator, name, arity, types, reference, gpu, cpu, ...) \
     llvm::Value* cpu(LaneBuilder& builder, llvm::Value* a, llvm::Value* b, llvm::Value* c);
 #include "dsl/ops.def"
 #undef ROWJIT_OP

@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "base/dtype.h"
 #include "base/fail.h"
+#include "dsl/coordinate_value.h"
 
 namespace rowjit {
 namespace {
@@ -28,6 +29,8 @@ class Canonicalizer {
   private:
     NodeId convert(const Node& node) {
         if (node.kind == NodeKind::kIndex) return convert_index(node);
+        // The derivative is taken before planning; what is left is the identity.
+        if (node.kind == NodeKind::kMap && node.op == Op::kDetach) return mapped_.at(node.args[0]);
         const NodeId copy = to_->add_copy(node, [&](NodeId id) { return mapped_.at(id); });
         return fold(copy);
     }
@@ -68,7 +71,7 @@ class Canonicalizer {
             case NodeKind::kConst:
             case NodeKind::kExtent: return source;
             case NodeKind::kInput: return to_->add_index(source, coords);
-            case NodeKind::kIota: return coordinate_value(coords[0], node.dtype);
+            case NodeKind::kIota: return add_coordinate_value(*to_, coords[0], node.dtype);
             case NodeKind::kMap:
             case NodeKind::kCast: {
                 const NodeId copy = to_->add_copy(
@@ -128,32 +131,13 @@ class Canonicalizer {
         }
     }
 
-    // A coordinate as a value, for an index of an Iota.
-    NodeId coordinate_value(const Coord& coord, Dtype dtype) {
-        switch (coord.kind()) {
-            case Coord::Kind::kConst: return to_->add_const(dtype, static_cast<double>(coord.constant()));
-            case Coord::Kind::kAxis: return to_->add_iota(coord.axis().id, dtype);
-            case Coord::Kind::kData: return to_->add_cast(coord.data(), dtype);
-            case Coord::Kind::kAdd:
-                return to_->add_map(Op::kAdd,
-                                    {coordinate_value(coord.left(), dtype), coordinate_value(coord.right(), dtype)});
-            case Coord::Kind::kMul:
-                return to_->add_map(Op::kMul, {coordinate_value(coord.left(), dtype),
-                                               to_->add_const(dtype, static_cast<double>(coord.constant()))});
-            case Coord::Kind::kDiv:
-            case Coord::Kind::kMod: break;
-        }
-        fail(ErrorCode::kUnsupported,
-             "index of an iota: a coordinate with / or % has no value form; index the tensors it selects instead");
-    }
-
     // A data coordinate outside the extent gives 0, but the pushed computation would give its value at 0.
     NodeId guard_data(NodeId pushed, NodeId source, const std::vector<Coord>& coords) {
         const Node node = to_->node(source);
         NodeId result = pushed;
         for (std::size_t i = 0; i < coords.size(); ++i) {
             if (coords[i].data_nodes().empty()) continue;
-            const NodeId at = coordinate_value(coords[i], to_->node(coords[i].data_nodes()[0]).dtype);
+            const NodeId at = add_coordinate_value(*to_, coords[i], to_->node(coords[i].data_nodes()[0]).dtype);
             const Dtype dtype = to_->node(at).dtype;
             const NodeId inside =
                 to_->add_map(Op::kAnd, {to_->add_map(Op::kGe, {at, to_->add_const(dtype, 0)}),

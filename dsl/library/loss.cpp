@@ -51,12 +51,14 @@ CrossEntropy cross_entropy(Value logits, Value target, CrossEntropyOptions optio
     const Axis vocabulary = vocabulary_of(logits, target);
     const auto vocabulary_size = static_cast<double>(logits.graph()->axis(vocabulary.id).extent);
     const LogitTransform transform("cross_entropy", logits, options.softcap, options.temperature);
-    const RowExponentials row = row_exponentials(transform(logits));
+    const Value z = transform(logits);
+    const RowExponentials row = row_exponentials(z);
     const Value log_sum = log(row.row_sum).named("log_sum");
     const Value lse = (row.row_max + log_sum).named("lse");
 
-    // The target's logit is read from the tensor and transformed again, so the row need not stay on chip for it.
-    const Value picked = transform(index(logits, vocabulary, Coord(target)).named("target_logit"));
+    // Of z, not of the logits, so that the gradients of both meet before they are rounded, as in torch. The planner reads
+    // the target's logit from the tensor and transforms it again, so the row need not stay on chip for it.
+    const Value picked = index(z, vocabulary, Coord(target)).named("target_logit");
     const Value negative_log_likelihood = log_sum - (picked - row.row_max);
 
     Graph graph(logits.graph());

@@ -69,8 +69,12 @@ Value layer_norm(Value x, const std::optional<Value>& weight, const std::optiona
         require_float("layer_norm", role, *operand);
     }
     const Value h = widen(x);
-    const Value centered = (h - mean(h).named("mean")).named("centered");
-    const Value variance = mean(centered * centered).named("variance");
+    const Value row_mean = mean(h).named("mean");
+    const Value centered = (h - row_mean).named("centered");
+    // The variance does not depend on the mean to first order: with the mean detached, the backward's two sums need no
+    // pass of their own each.
+    const Value deviation = h - detach(row_mean);
+    const Value variance = mean(deviation * deviation).named("variance");
     const Value eps = non_negative_scalar("layer_norm", x, "eps", h.dtype(), options.eps);
     Value y = centered * rsqrt(variance + eps).named("rstd");
     if (weight) y = y * cast(*weight, h.dtype());

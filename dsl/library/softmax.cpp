@@ -34,7 +34,8 @@ Value LogitTransform::operator()(const Value& x) const {
 }
 
 RowExponentials row_exponentials(const Value& z) {
-    const Value row_max = max(z).named("row_max");
+    // No result depends on the maximum but for rounding, and what would flow through it is a sum that cancels.
+    const Value row_max = detach(max(z).named("row_max"));
     const Value shifted = z - row_max;
     const Value e = exp(shifted).named("e");
     return {row_max, shifted, e, sum(e).named("row_sum")};

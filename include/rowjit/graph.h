@@ -165,6 +165,9 @@ Value cos(Value a);
 Value floor(Value a);
 Value select(Value condition, Value if_true, Value if_false);
 
+// `a`, through which no gradient flows: for what a result does not depend on, as a softmax on its maximum.
+Value detach(Value a);
+
 // A rounding point: never elided and never moved across arithmetic. Float to integer truncates and saturates.
 Value cast(Value a, Dtype dtype);
 

@@ -1,0 +1,485 @@
+#include "dsl/preimage.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <set>
+
+#include "base/check.h"
+#include "base/fail.h"
+#include "rowjit/coord.h"
+
+namespace rowjit {
+namespace {
+
+// Unknowns are axes that the graph does not have: an axis of the result, apart from the source's axis of the same id;
+// and the parts of one that its equation leaves open (d/2 = s says nothing about d%2), which a later equation may yet
+// decide. A free axis is a part that no equation decides: it is summed over.
+constexpr AxisId kUnknown = 1 << 24;
+constexpr AxisId kPart = 1 << 25;
+constexpr AxisId kFree = 1 << 26;
+
+constexpr std::int64_t kMostChecked = std::int64_t{1} << 20;  // positions at which a solution is tried
+
+struct Term {
+    Coord unit;  // no sum, product or constant
+    std::int64_t weight;
+};
+
+// A coordinate as a constant and weighted terms.
+void split(const Coord& coord, std::int64_t weight, std::vector<Term>* terms, std::int64_t* constant) {
+    switch (coord.kind()) {
+        case Coord::Kind::kConst: *constant += weight * coord.constant(); return;
+        case Coord::Kind::kAdd:
+            split(coord.left(), weight, terms, constant);
+            split(coord.right(), weight, terms, constant);
+            return;
+        case Coord::Kind::kMul: split(coord.left(), weight * coord.constant(), terms, constant); return;
+        default: terms->push_back({coord, weight});
+    }
+}
+
+bool has_data(const Coord& coord) { return !coord.data_nodes().empty(); }
+
+// Walks the positions of a box; false once it is through.
+class Box {
+  public:
+    Box(std::vector<Axis> axes, std::vector<std::int64_t> extents)
+        : axes_(std::move(axes)), extents_(std::move(extents)), at_(axes_.size(), 0) {}
+
+    std::int64_t operator()(Axis axis) const {
+        for (std::size_t i = 0; i < axes_.size(); ++i) {
+            if (axes_[i].id == axis.id) return at_[i];
+        }
+        RJ_CHECK(false, "axis {} is not in the box", axis.id);
+    }
+
+    bool varies(const Coord& coord) const {
+        const std::vector<Axis> axes = coord.axes();
+        return std::any_of(axes.begin(), axes.end(), [&](Axis axis) {
+            return std::any_of(axes_.begin(), axes_.end(), [&](Axis a) { return a.id == axis.id; });
+        });
+    }
+
+    bool next() {
+        for (std::size_t i = at_.size(); i-- > 0;) {
+            if (++at_[i] < extents_[i]) return true;
+            at_[i] = 0;
+        }
+        return false;
+    }
+
+  private:
+    std::vector<Axis> axes_;
+    std::vector<std::int64_t> extents_;
+    std::vector<std::int64_t> at_;
+};
+
+class Solver {
+  public:
+    Solver(GraphData& graph, const Node& index)
+        : graph_(graph), index_(index), source_axes_(graph.node(index.args[0]).axes) {}
+
+    Preimage run() {
+        refuse_rows_at_data();
+        const std::vector<AxisId>& source = source_axes_;
+        const auto as_unknown = [](Axis axis) { return Coord(Axis{kUnknown + axis.id}); };
+        // Axes that stand for themselves first: most do, and data lies along them.
+        for (const bool identities : {true, false}) {
+            for (std::size_t i = 0; i < source.size(); ++i) {
+                const Coord& coord = index_.coords[i];
+                const bool identity = coord.is_axis(Axis{source[i]});
+                if (identity != identities) continue;
+                if (!identity && !has_data(coord) && is_involution(coord, source[i])) {
+                    assign(kUnknown + source[i], coord);
+                } else {
+                    solve(coord.substitute(as_unknown, [](NodeId id) { return Coord::data_node(id); }),
+                          Coord(Axis{source[i]}));
+                }
+            }
+        }
+        Preimage result = finished();
+        check(result);
+        return result;
+    }
+
+  private:
+    void refuse_rows_at_data() const {
+        const std::vector<AxisId>& source = source_axes_;
+        for (std::size_t i = 0; i < source.size(); ++i) {
+            if (!graph_.axis(source[i]).is_row || !has_data(index_.coords[i])) continue;
+            fail(ErrorCode::kUnsupported,
+                 "gradient of index({}): rows of {} are read at a data coordinate; rows that are read more than once "
+                 "need a sum over row segments, so give the gathered rows as an input",
+                 graph_.describe(index_.args[0]), graph_.axis(source[i]).label());
+        }
+    }
+
+    std::int64_t extent(Axis axis) const {
+        if (axis.id >= kPart) return parts_.at(axis.id);
+        return graph_.axis(axis.id >= kUnknown ? axis.id - kUnknown : axis.id).extent;
+    }
+
+    bool bounds(const Coord& coord, std::int64_t* low, std::int64_t* high) const {
+        return coord.bounds([&](Axis axis) { return extent(axis); }, low, high);
+    }
+
+    bool within(const Coord& coord, std::int64_t least, std::int64_t most) const {
+        std::int64_t low = 0;
+        std::int64_t high = 0;
+        return bounds(coord, &low, &high) && low >= least && high <= most;
+    }
+
+    Coord quotient(const Coord& coord, std::int64_t divisor) const {
+        return within(coord, 0, divisor - 1) ? Coord(0) : coord / divisor;
+    }
+    Coord remainder(const Coord& coord, std::int64_t divisor) const {
+        return within(coord, 0, divisor - 1) ? coord : coord % divisor;
+    }
+
+    bool is_open(Axis axis) const { return axis.id >= kUnknown && axis.id < kFree && !solved_.contains(axis.id); }
+
+    bool is_open(const Coord& coord) const {
+        const std::vector<Axis> axes = coord.axes();
+        return std::any_of(axes.begin(), axes.end(), [&](Axis axis) { return is_open(axis); });
+    }
+
+    Coord new_part(std::int64_t extent, AxisId first) {
+        const auto id = static_cast<AxisId>(first + static_cast<AxisId>(parts_.size()));
+        parts_[id] = extent;
+        return {Axis{id}};
+    }
+
+    void assign(AxisId unknown, const Coord& value) { solved_.emplace(unknown, value); }
+
+    // With everything replaced that is solved by now.
+    Coord known(const Coord& coord) const {
+        return coord.substitute(
+            [&](Axis axis) {
+                const auto found = solved_.find(axis.id);
+                return found == solved_.end() ? Coord(axis) : known(found->second);
+            },
+            [](NodeId id) { return Coord::data_node(id); });
+    }
+
+    // Rotations by half, reversals and exchanges of neighbours: their own inverse, and simplest left as they are.
+    bool is_involution(const Coord& coord, AxisId axis) const {
+        const std::vector<Axis> axes = coord.axes();
+        const std::int64_t extent = graph_.axis(axis).extent;
+        if (axes.size() != 1 || axes[0].id != axis || extent > kMostChecked) return false;
+        const auto no_data = [](NodeId) { return std::int64_t{0}; };
+        for (std::int64_t i = 0; i < extent; ++i) {
+            const std::int64_t there = coord.evaluate([&](Axis) { return i; }, no_data);
+            if (coord.evaluate([&](Axis) { return there; }, no_data) != i) return false;
+        }
+        return true;
+    }
+
+    void require(const Coord& value, const Coord& low, const Coord& high) { conditions_.push_back({value, low, high}); }
+
+    // expression = target, in which the target holds no open unknown of the expression.
+    void solve(const Coord& expression, const Coord& target) {
+        const Coord rest = known(expression);
+        for (const NodeId data : rest.data_nodes()) decide_nothing_of(graph_.node(data).axes);
+        std::vector<Term> terms;
+        std::int64_t constant = 0;
+        split(known(rest), 1, &terms, &constant);
+        Coord settled(constant);
+        std::vector<Term> open;
+        for (const Term& term : terms) {
+            if (is_open(term.unit)) {
+                open.push_back(term);
+            } else {
+                settled = settled + term.unit * term.weight;
+            }
+        }
+        if (open.empty()) return require(target, settled, settled);
+        if (open.size() == 1) return solve_term(open[0], target - settled);
+        solve_terms(std::move(open), target - settled);
+    }
+
+    // What data depends on is not decided by an equation with that data: it is summed over.
+    void decide_nothing_of(const std::vector<AxisId>& axes) {
+        for (const AxisId axis : axes) set_free(Axis{kUnknown + axis});
+    }
+
+    void set_free(Axis axis) {
+        if (!is_open(axis)) return;
+        const Coord part = new_part(extent(axis), kFree);
+        if (axis.id < kPart) free_axis_of_[part.axis().id] = axis.id - kUnknown;
+        assign(axis.id, part);
+    }
+
+    void solve_term(const Term& term, Coord target) {
+        const std::int64_t weight = std::abs(term.weight);
+        if (term.weight < 0) target = target * -1;
+        if (weight != 1) require(remainder(target, weight), 0, 0);
+        target = quotient(target, weight);
+        const Coord& unit = term.unit;
+        switch (unit.kind()) {
+            case Coord::Kind::kAxis: return solve_axis(unit.axis(), target);
+            case Coord::Kind::kDiv:
+                return solve(unit.left(), target * unit.constant() + new_part(unit.constant(), kPart));
+            case Coord::Kind::kMod: return solve_remainder(unit, target);
+            default: RJ_CHECK(false, "gradient: a term of kind {}", static_cast<int>(unit.kind()));
+        }
+    }
+
+    void solve_axis(Axis axis, const Coord& target) {
+        // A data coordinate outside an axis of the result reads nothing, so it needs no condition; a part is no axis.
+        const bool itself = axis.id < kPart && target.is_axis(Axis{axis.id - kUnknown});
+        if (!itself && (axis.id >= kPart || !has_data(target))) require(target, 0, extent(axis) - 1);
+        assign(axis.id, target);
+    }
+
+    // unit.left() % m = target: the open part of the left side is known up to multiples of m, and is bounded.
+    void solve_remainder(const Coord& unit, const Coord& target) {
+        const std::int64_t m = unit.constant();
+        require(target, 0, m - 1);
+        std::vector<Term> terms;
+        std::int64_t constant = 0;
+        split(unit.left(), 1, &terms, &constant);
+        Coord settled(constant);
+        Coord open(0);
+        for (const Term& term : terms) {
+            Coord& part = is_open(term.unit) ? open : settled;
+            part = part + term.unit * term.weight;
+        }
+        std::int64_t low = 0;
+        std::int64_t high = 0;
+        if (!bounds(open, &low, &high)) refuse();
+        Coord value = remainder(target - settled - Coord(low), m) + low;
+        if (const std::int64_t periods = (high - low) / m + 1; periods > 1)
+            value = value + new_part(periods, kPart) * m;
+        solve(open, value);
+    }
+
+    // Several open terms: the digits of a mixed radix, where each term counts what the smaller ones cannot reach; else
+    // all but the longest are summed over.
+    void solve_terms(std::vector<Term> terms, const Coord& target) {
+        struct Digit {
+            Coord unit;
+            std::int64_t weight;
+            std::int64_t low;
+            std::int64_t count;
+        };
+        std::vector<Digit> digits;
+        for (const Term& term : terms) {
+            Digit digit{term.unit * (term.weight < 0 ? -1 : 1), std::abs(term.weight), 0, 0};
+            std::int64_t high = 0;
+            if (!bounds(digit.unit, &digit.low, &high)) refuse();
+            digit.count = high - digit.low + 1;
+            digits.push_back(std::move(digit));
+        }
+        std::stable_sort(digits.begin(), digits.end(),
+                         [](const Digit& a, const Digit& b) { return a.weight > b.weight; });
+        bool radix = true;
+        Coord base = target;
+        for (std::size_t i = 0; i < digits.size(); ++i) {
+            base = base - Coord(digits[i].low * digits[i].weight);
+            if (i == 0) continue;
+            radix = radix && digits[i - 1].weight % digits[i].weight == 0 &&
+                    digits[i].count <= digits[i - 1].weight / digits[i].weight;
+        }
+        if (!radix) {
+            const auto longest = std::max_element(digits.begin(), digits.end(),
+                                                  [](const Digit& a, const Digit& b) { return a.count < b.count; });
+            for (const Digit& digit : digits) {
+                if (&digit == &*longest) continue;
+                for (const Axis axis : digit.unit.axes()) set_free(axis);
+            }
+            Coord all(0);
+            for (const Term& term : terms) all = all + term.unit * term.weight;
+            return solve(all, target);
+        }
+        if (digits.back().weight != 1) require(remainder(base, digits.back().weight), 0, 0);
+        for (std::size_t i = 0; i < digits.size(); ++i) {
+            Coord value = quotient(base, digits[i].weight);
+            if (i > 0) value = remainder(value, digits[i - 1].weight / digits[i].weight);
+            solve(digits[i].unit, value + digits[i].low);
+        }
+    }
+
+    [[noreturn]] void refuse() const {
+        std::vector<std::string> coords;
+        for (const Coord& coord : index_.coords) {
+            coords.push_back(coord.print([&](Axis axis) { return graph_.axis(axis.id).label(); },
+                                         [&](NodeId id) { return graph_.describe(id); }));
+        }
+        fail(ErrorCode::kUnsupported,
+             "gradient of index({}) at [{}]: the coordinates cannot be solved for the result's axes",
+             graph_.describe(index_.args[0]), fmt::join(coords, ", "));
+    }
+
+    // The solution in the graph's axes.
+    Preimage finished() {
+        for (const AxisId axis : index_.axes) set_free(Axis{kUnknown + axis});
+        for (const auto& [part, size] : std::map<AxisId, std::int64_t>(parts_)) {
+            if (part < kFree) set_free(Axis{part});
+        }
+        Preimage result;
+        std::map<AxisId, Coord> real;
+        std::set<AxisId> used;
+        for (const AxisId axis : index_.axes) {
+            for (const Axis a : known(Coord(Axis{kUnknown + axis})).axes()) used.insert(a.id);
+        }
+        for (const auto& [part, size] : parts_) {
+            if (part >= kFree && used.contains(part)) real.emplace(part, real_axis(part, size, &result));
+        }
+        const auto final_form = [&](const Coord& coord) { return in_the_graph(coord, real); };
+        for (const AxisId axis : index_.axes) {
+            result.coords.push_back(inside(final_form(Coord(Axis{kUnknown + axis})), graph_.axis(axis).extent));
+        }
+        for (const Bounded& condition : conditions_) {
+            const Bounded final{final_form(condition.value), final_form(condition.low), final_form(condition.high)};
+            const std::optional<bool> decided = decide(final);
+            if (!decided) result.conditions.push_back(final);
+            if (decided && !*decided) result.empty = true;
+        }
+        return result;
+    }
+
+    Coord real_axis(AxisId part, std::int64_t size, Preimage* result) {
+        const std::vector<AxisId>& source = source_axes_;
+        const auto own = free_axis_of_.find(part);
+        AxisId axis = own == free_axis_of_.end() ? -1 : own->second;
+        if (axis >= 0 && std::find(source.begin(), source.end(), axis) != source.end()) {
+            if (graph_.axis(axis).is_row) refuse();
+            axis = -1;
+        }
+        if (axis < 0) axis = new_column_axis(size);
+        result->summed.push_back(axis);
+        return {Axis{axis}};
+    }
+
+    AxisId new_column_axis(std::int64_t size) {
+        for (int number = 1;; ++number) {
+            const std::string name = fmt::format("part_{}", number);
+            const auto& axes = graph_.axes();
+            if (std::none_of(axes.begin(), axes.end(), [&](const AxisInfo& axis) { return axis.name == name; }))
+                return graph_.add_column_axis(name, size);
+        }
+    }
+
+    // Every unknown replaced; data along an axis of the result is read where that axis is.
+    Coord in_the_graph(const Coord& coord, const std::map<AxisId, Coord>& real) {
+        return known(coord).substitute([&](Axis axis) { return axis.id >= kFree ? real.at(axis.id) : Coord(axis); },
+                                       [&](NodeId id) {
+                                           std::vector<Coord> at;
+                                           for (const AxisId axis : graph_.node(id).axes)
+                                               at.push_back(in_the_graph(Coord(Axis{kUnknown + axis}), real));
+                                           return Coord::data_node(graph_.add_index(id, std::move(at)));
+                                       });
+    }
+
+    Coord inside(const Coord& coord, std::int64_t extent) const {
+        if (has_data(coord) || extent == kRuntimeExtent || within(coord, 0, extent - 1)) return coord;
+        return coord % extent;
+    }
+
+    // Whether the condition holds everywhere or nowhere, where that can be told.
+    std::optional<bool> decide(const Bounded& condition) const {
+        const Coord gap_below = condition.value - condition.low;
+        const Coord gap_above = condition.high - condition.value;
+        if (has_data(gap_below)) return std::nullopt;
+        if (condition.value == condition.low && condition.value == condition.high) return true;
+        if (constants_bound(condition)) return true;
+        std::optional<Box> box = box_of({gap_below, gap_above});
+        if (!box) return std::nullopt;
+        bool always = true;
+        bool never = true;
+        do {
+            const bool holds = holds_at(condition, *box);
+            always = always && holds;
+            never = never && !holds;
+        } while (box->next() && (always || never));
+        if (always) return true;
+        if (never) return false;
+        return std::nullopt;
+    }
+
+    bool constants_bound(const Bounded& condition) const {
+        return condition.low.kind() == Coord::Kind::kConst && condition.high.kind() == Coord::Kind::kConst &&
+               within(condition.value, condition.low.constant(), condition.high.constant());
+    }
+
+    static bool holds_at(const Bounded& condition, const Box& box) {
+        const auto no_data = [](NodeId) -> std::int64_t { RJ_CHECK(false, "a condition on data"); };
+        const std::int64_t value = condition.value.evaluate(box, no_data);
+        return condition.low.evaluate(box, no_data) <= value && value <= condition.high.evaluate(box, no_data);
+    }
+
+    // The positions of every axis that the coordinates mention; nothing where there are too many to try.
+    std::optional<Box> box_of(const std::vector<Coord>& coords) const {
+        std::vector<Axis> axes;
+        std::vector<std::int64_t> extents;
+        std::int64_t count = 1;
+        for (const Coord& coord : coords) {
+            for (const Axis axis : coord.axes()) {
+                if (std::any_of(axes.begin(), axes.end(), [&](Axis a) { return a.id == axis.id; })) continue;
+                axes.push_back(axis);
+                extents.push_back(extent(axis));
+                if (extents.back() == kRuntimeExtent || extents.back() > kMostChecked / count) return std::nullopt;
+                count *= extents.back();
+            }
+        }
+        return Box(std::move(axes), std::move(extents));
+    }
+
+    // Tries the solution: every element of the result is found from the source element that it reads, and from no
+    // other.
+    void check(const Preimage& preimage) const {
+        if (preimage.empty) return;
+        const std::vector<AxisId>& source = source_axes_;
+        std::vector<Coord> varied;
+        for (std::size_t i = 0; i < source.size(); ++i) {
+            if (has_data(index_.coords[i])) return;
+            if (!index_.coords[i].is_axis(Axis{source[i]})) varied.emplace_back(Axis{source[i]});
+        }
+        for (const AxisId axis : preimage.summed) varied.emplace_back(Axis{axis});
+        for (const Bounded& condition : preimage.conditions) {
+            varied.insert(varied.end(), {condition.value, condition.low, condition.high});
+        }
+        std::optional<Box> box = box_of(varied);
+        if (!box) return;
+        std::int64_t expected = 1;
+        for (std::size_t i = 0; i < index_.axes.size(); ++i) {
+            if (box->varies(preimage.coords[i])) expected *= graph_.axis(index_.axes[i]).extent;
+        }
+        const auto no_data = [](NodeId) -> std::int64_t { RJ_CHECK(false, "a condition on data"); };
+        std::int64_t found = 0;
+        do {
+            const bool holds = std::all_of(preimage.conditions.begin(), preimage.conditions.end(),
+                                           [&](const Bounded& condition) { return holds_at(condition, *box); });
+            if (!holds) continue;
+            ++found;
+            const auto result_at = [&](Axis axis) {
+                const auto at = std::find(index_.axes.begin(), index_.axes.end(), axis.id) - index_.axes.begin();
+                return preimage.coords[static_cast<std::size_t>(at)].evaluate(*box, no_data);
+            };
+            for (std::size_t i = 0; i < source.size(); ++i) {
+                if (index_.coords[i].is_axis(Axis{source[i]})) continue;
+                RJ_CHECK(index_.coords[i].evaluate(result_at, no_data) == (*box)(Axis{source[i]}),
+                         "gradient of index({}): the inverse does not invert", graph_.describe(index_.args[0]));
+            }
+        } while (box->next());
+        RJ_CHECK(found == expected, "gradient of index({}): {} of {} elements found", graph_.describe(index_.args[0]),
+                 found, expected);
+    }
+
+    GraphData& graph_;
+    const Node index_;  // a copy: adding nodes moves the original
+    const std::vector<AxisId> source_axes_;
+    std::map<AxisId, Coord> solved_;         // unknowns and parts
+    std::map<AxisId, std::int64_t> parts_;   // extents of parts and free axes
+    std::map<AxisId, AxisId> free_axis_of_;  // the axis of the result that a free axis is
+    std::vector<Bounded> conditions_;
+};
+
+}  // namespace
+
+Preimage preimage_of(GraphData& graph, const Node& index) { return Solver(graph, index).run(); }
+
+}  // namespace rowjit

@@ -1,0 +1,386 @@
+#include "dsl/reverse.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numbers>
+#include <optional>
+#include <utility>
+
+#include "base/check.h"
+#include "base/fail.h"
+#include "dsl/coordinate_value.h"
+#include "dsl/library/operands.h"
+#include "dsl/preimage.h"
+#include "rowjit/coord.h"
+
+namespace rowjit {
+namespace {
+
+// Where one source element was read up to this many times, the reads are added one by one: cheaper than a reduction.
+constexpr std::int64_t kMostUnrolled = 8;
+
+bool contains(const std::vector<AxisId>& axes, AxisId axis) {
+    return std::find(axes.begin(), axes.end(), axis) != axes.end();
+}
+
+// What flows back to the operands of an op: the derivative column of ops.def. An empty Value is none.
+std::vector<Value> derivatives(Op op, [[maybe_unused]] const Value& a, [[maybe_unused]] const Value& b,
+                               [[maybe_unused]] const Value& c, [[maybe_unused]] const Value& y, const Value& g) {
+    const Value zero = Graph(g.graph()).constant(g.dtype(), 0.0);
+    const Value none;
+    switch (op) {
+#define ROWJIT_OP(enumerator, name, arity, types, reference, gpu, cpu, ...) \
+    case Op::enumerator: return {__VA_ARGS__};
+#include "dsl/ops.def"
+#undef ROWJIT_OP
+    }
+    RJ_CHECK(false, "op {}", static_cast<int>(op));
+}
+
+class Reverse {
+  public:
+    Reverse(const GraphData& forward, const std::vector<std::string>& inputs, const std::vector<std::string>& of,
+            bool unit_cotangent)
+        : graph_(std::make_shared<GraphData>(forward.axes())) {
+        std::vector<NodeId> mapped(static_cast<std::size_t>(forward.size()), -1);
+        // Inputs that no output needs have a gradient too: zero.
+        std::vector<NodeId> nodes = forward.live_nodes();
+        for (const std::string& input : inputs) nodes.push_back(*forward.find_input(input));
+        std::sort(nodes.begin(), nodes.end());
+        for (const NodeId id : nodes) {
+            NodeId& copy = mapped[static_cast<std::size_t>(id)];
+            if (copy < 0)
+                copy = graph_->add_copy(forward.node(id),
+                                        [&](NodeId arg) { return mapped[static_cast<std::size_t>(arg)]; });
+        }
+        joint_.graph = graph_;
+        joint_.forward_size = graph_->size();
+        for (OutputInfo output : forward.outputs()) {
+            output.node = mapped[static_cast<std::size_t>(output.node)];
+            joint_.forward.push_back(std::move(output));
+        }
+        cotangents_.resize(static_cast<std::size_t>(joint_.forward_size));
+        find_active(inputs);
+        seed(of, unit_cotangent);
+    }
+
+    Joint run(const std::vector<std::string>& inputs) {
+        for (NodeId id = joint_.forward_size - 1; id >= 0; --id) {
+            const std::optional<Value>& g = cotangents_[static_cast<std::size_t>(id)];
+            if (!g) continue;
+            const std::string label = node(id).label;
+            if (!label.empty()) g->named("d_" + label);
+            propagate(id, *g);
+        }
+        for (const std::string& input : inputs) {
+            const NodeId id = *graph_->find_input(input);
+            const std::optional<Value>& g = cotangents_[static_cast<std::size_t>(id)];
+            const Value result = g ? *g : constant(node(id).dtype, 0.0);
+            joint_.gradients.push_back(
+                {"d_" + input, spread(result, axes(id)).id(), "", false, node(id).column_strides});
+        }
+        return std::move(joint_);
+    }
+
+  private:
+    // Good until a node is added: what outlives that is copied, as axes are.
+    const Node& node(NodeId id) const { return graph_->node(id); }
+    std::vector<AxisId> axes(NodeId id) const { return node(id).axes; }
+    std::vector<AxisId> axes(const Value& v) const { return axes(v.id()); }
+    Value value(NodeId id) const { return {graph_, id}; }
+    Value constant(Dtype dtype, double number) const { return {graph_, graph_->add_const(dtype, number)}; }
+    bool is_active(NodeId id) const { return active_[static_cast<std::size_t>(id)]; }
+
+    // Values through which one of the inputs reaches an output.
+    void find_active(const std::vector<std::string>& inputs) {
+        active_.assign(static_cast<std::size_t>(joint_.forward_size), false);
+        for (const std::string& input : inputs) active_[static_cast<std::size_t>(*graph_->find_input(input))] = true;
+        for (NodeId id = 0; id < joint_.forward_size; ++id) {
+            if (!is_float(node(id).dtype)) continue;
+            for (const NodeId arg : node(id).args) {
+                if (is_active(arg)) active_[static_cast<std::size_t>(id)] = true;
+            }
+        }
+    }
+
+    void seed(const std::vector<std::string>& of, bool unit_cotangent) {
+        for (const OutputInfo& output : joint_.forward) {
+            if (std::find(of.begin(), of.end(), output.name) == of.end()) continue;
+            const Node from = node(output.node);
+            const Value g = unit_cotangent
+                                ? constant(from.dtype, 1.0)
+                                : Value(graph_, graph_->add_input("d_" + output.name, from.dtype, from.axes, {}));
+            add(output.node, g);
+        }
+    }
+
+    // ---- Cotangents ----------------------------------------------------------------------------------------------
+
+    void add(NodeId to, const Value& contribution) {
+        if (!is_active(to)) return;
+        std::optional<Value>& sum = cotangents_[static_cast<std::size_t>(to)];
+        if (!sum) {
+            sum = contribution;
+            return;
+        }
+        // Two that lack different axes of one space would meet in an order of their own.
+        const std::vector<AxisId> all = axes(to);
+        const bool ordered = axes(*sum) == all || axes(contribution) == all || one_axis_a_space(all);
+        sum = ordered ? *sum + contribution : spread(*sum, all) + contribution;
+    }
+
+    bool one_axis_a_space(const std::vector<AxisId>& all) const {
+        const auto rows = std::count_if(all.begin(), all.end(), [&](AxisId id) { return graph_->axis(id).is_row; });
+        return rows <= 1 && std::ssize(all) - rows <= 1;
+    }
+
+    // `v` along all of `all`, in that order. There is no node for it: a mask that is always true has the axes.
+    Value spread(const Value& v, const std::vector<AxisId>& all) const {
+        if (axes(v) == all) return v;
+        std::optional<Value> everywhere;
+        for (const AxisId axis : all) {
+            const Dtype dtype = graph_->axis(axis).is_row ? i64 : i32;
+            const Value here = Value(graph_, graph_->add_iota(axis, dtype)) >= 0.0;
+            everywhere = everywhere ? *everywhere && here : here;
+        }
+        return select(*everywhere, v, constant(v.dtype(), 0.0));
+    }
+
+    // Σ over `reduced`, with what does not vary along it taken out of the sum: a row's divisor divides once.
+    Value reduced_sum(const Value& v, const std::vector<AxisId>& reduced) const {
+        const Node n = node(v.id());
+        const auto varies = [&](NodeId id) {
+            return std::any_of(reduced.begin(), reduced.end(),
+                               [&](AxisId axis) { return contains(node(id).axes, axis); });
+        };
+        if (n.kind == NodeKind::kMap && wide(n.dtype) == n.dtype) {
+            if (n.op == Op::kNeg) return -reduced_sum(value(n.args[0]), reduced);
+            if (n.op == Op::kDiv && !varies(n.args[1]))
+                return reduced_sum(value(n.args[0]), reduced) / value(n.args[1]);
+            for (const std::size_t factor : {0, 1}) {
+                if (n.op != Op::kMul || varies(n.args[factor])) continue;
+                return reduced_sum(value(n.args[1 - factor]), reduced) * value(n.args[factor]);
+            }
+        }
+        return {graph_, graph_->add_reduce(Monoid::kSum, v.id(), reduced)};
+    }
+
+    // Σ of `v`, a function of the axes `over`, along those that `kept` lacks: accumulated wide and rounded once.
+    Value sum_to(Value v, const std::vector<AxisId>& over, const std::vector<AxisId>& kept) const {
+        std::vector<AxisId> rows;
+        std::vector<AxisId> columns;
+        std::vector<AxisId> constant_along;
+        for (const AxisId axis : over) {
+            if (contains(kept, axis)) continue;
+            (!contains(axes(v), axis) ? constant_along : graph_->axis(axis).is_row ? rows : columns).push_back(axis);
+        }
+        const Dtype dtype = v.dtype();
+        const int steps = int{!rows.empty()} + int{!columns.empty()} + int{!constant_along.empty()};
+        if (steps > 1 || !constant_along.empty()) v = widen(v);
+        for (const AxisId axis : constant_along) v = v * Value(graph_, graph_->add_extent(axis, v.dtype()));
+        for (const auto& reduced : {columns, rows}) {
+            if (!reduced.empty()) v = reduced_sum(v, reduced);
+        }
+        return cast(v, dtype);
+    }
+
+    // ---- Each kind of node ---------------------------------------------------------------------------------------
+
+    void propagate(NodeId id, const Value& g) {
+        switch (node(id).kind) {
+            case NodeKind::kMap: return map(id, g);
+            case NodeKind::kCast: return add(node(id).args[0], cast(g, node(node(id).args[0]).dtype));
+            case NodeKind::kIndex: return index(id, g);
+            case NodeKind::kReduce: return reduce(id, g);
+            default: return;
+        }
+    }
+
+    void map(NodeId id, const Value& g) {
+        const Node y = node(id);  // a copy: adding nodes moves the original
+        // An operand given twice gets one contribution: x·x gives 2·g·x at once, as a power's derivative does.
+        for (std::size_t i = 0; i < y.args.size(); ++i) {
+            const NodeId arg = y.args[i];
+            if (!is_active(arg) || std::find(y.args.begin(), y.args.begin() + static_cast<std::ptrdiff_t>(i), arg) !=
+                                       y.args.begin() + static_cast<std::ptrdiff_t>(i))
+                continue;
+            std::optional<Value> total;
+            for (std::size_t j = i; j < y.args.size(); ++j) {
+                if (y.args[j] != arg) continue;
+                const Value part = derivative(y, id, j, g);
+                if (part.graph()) total = total ? *total + part : part;
+            }
+            if (total) add(arg, sum_to(*total, y.axes, axes(arg)));
+        }
+    }
+
+    // What flows back to operand `which`. Narrow floats: a formula of several roundings is computed wide and rounded
+    // once, as the frameworks' kernels for derivatives do.
+    Value derivative(const Node& y, NodeId id, std::size_t which, const Value& g) const {
+        const auto at = [&](bool wide) {
+            std::vector<Value> operands(3);
+            for (std::size_t i = 0; i < y.args.size(); ++i) {
+                const Value operand = value(y.args[i]);
+                operands[i] = wide && is_float(operand.dtype()) ? widen(operand) : operand;
+            }
+            const Value result = wide ? widen(value(id)) : value(id);
+            return derivatives(y.op, operands[0], operands[1], operands[2], result, wide ? widen(g) : g)[which];
+        };
+        const Value narrow = at(false);
+        if (!narrow.graph() || wide(y.dtype) == y.dtype || roundings(narrow.id(), y, id, g.id()) <= 1) return narrow;
+        return cast(at(true), y.dtype);
+    }
+
+    // The most roundings on a way from the operands of a derivative to it.
+    int roundings(NodeId from, const Node& y, NodeId result, NodeId g) const {
+        const Node& n = node(from);
+        if (from == result || from == g || contains(y.args, from) || n.kind != NodeKind::kMap) return 0;
+        int most = 0;
+        for (const NodeId arg : n.args) most = std::max(most, roundings(arg, y, result, g));
+        return most + (n.op == Op::kNeg || n.op == Op::kSelect || !is_float(n.dtype) ? 0 : 1);
+    }
+
+    void reduce(NodeId id, const Value& g) {
+        const Node y = node(id);
+        const NodeId arg = y.args[0];
+        if (y.monoid == Monoid::kSum) {
+            // Constant along what was summed.
+            const bool ordered = one_axis_a_space(axes(arg));
+            return add(arg, ordered ? g : spread(g, axes(arg)));
+        }
+        if (y.monoid != Monoid::kMax && y.monoid != Monoid::kMin) {
+            fail(ErrorCode::kUnsupported, "gradient of {}({}): write it with max, exp and sum, or with mean",
+                 name(y.monoid), graph_->describe(arg));
+        }
+        // Divided evenly among equal extrema, as torch.amax does.
+        const Value is_extremum = (value(arg) == value(id));
+        const Value one = constant(wide(y.dtype), 1.0);
+        const Value count = sum_to(select(is_extremum, one, one * 0.0), axes(arg), y.axes);
+        const Value share = cast(widen(g) / count, y.dtype);
+        // NaN, not 0, where the row has a NaN and so no extremum: the share is then infinite.
+        add(arg, select(is_extremum, share, share * 0.0));
+    }
+
+    // ---- Index ---------------------------------------------------------------------------------------------------
+
+    void index(NodeId id, const Value& g) {
+        const NodeId source = node(id).args[0];
+        if (!is_active(source)) return;
+        const Preimage preimage = preimage_of(*graph_, node(id));
+        if (preimage.empty) return;
+        const Node y = node(id);
+        std::int64_t reads = 1;  // of one source element; 0 is many
+        for (const AxisId axis : preimage.summed) {
+            const std::int64_t extent = graph_->axis(axis).extent;
+            const bool few = extent > 0 && reads > 0 && reads * extent <= kMostUnrolled && !contains(y.axes, axis);
+            reads = few ? reads * extent : 0;
+        }
+        std::vector<AxisId> over = axes(source);
+        if (reads == 0) over.insert(over.end(), preimage.summed.begin(), preimage.summed.end());
+        if (reads > 0) return add(source, unrolled_reads(preimage, y, g, over, reads));
+        add(source, sum_to(read(preimage, y, g, over, {}), over, axes(source)));
+    }
+
+    using Assignment = std::vector<std::pair<AxisId, std::int64_t>>;
+
+    // The cotangent of the element that read, 0 where none did.
+    Value read(const Preimage& preimage, const Node& y, const Value& g, const std::vector<AxisId>& over,
+               const Assignment& given) const {
+        const auto at = [&](const Coord& coord) {
+            return coord.substitute(
+                [&](Axis axis) {
+                    for (const auto& [id, position] : given) {
+                        if (id == axis.id) return Coord(position);
+                    }
+                    return Coord(axis);
+                },
+                [](NodeId data) { return Coord::data_node(data); });
+        };
+        std::vector<Coord> coords;
+        for (const AxisId axis : axes(g)) {
+            const auto position = std::find(y.axes.begin(), y.axes.end(), axis) - y.axes.begin();
+            coords.push_back(at(preimage.coords[static_cast<std::size_t>(position)]));
+        }
+        Value there = rowjit::index(g, std::move(coords));
+        if (!preimage.conditions.empty() && !one_axis_a_space(over)) there = spread(there, over);
+        std::optional<Value> holds;
+        const auto also = [&](const Value& condition) { holds = holds ? *holds && condition : condition; };
+        for (const Bounded& condition : preimage.conditions) {
+            const Bounded here{at(condition.value), at(condition.low), at(condition.high)};
+            const Dtype dtype = coordinate_dtype(here);
+            const auto number = [&](const Coord& coord) {
+                return Value(graph_, add_coordinate_value(*graph_, coord, dtype));
+            };
+            if (here.low == here.high) {
+                also(number(here.value) == number(here.low));
+                continue;
+            }
+            if (!surely(here.value - here.low)) also(number(here.value) >= number(here.low));
+            if (!surely(here.high - here.value)) also(number(here.value) <= number(here.high));
+        }
+        if (!holds) return there;
+        require_one_order(y, axes(*holds), axes(there));
+        return select(*holds, there, constant(g.dtype(), 0.0));
+    }
+
+    void require_one_order(const Node& y, const std::vector<AxisId>& a, const std::vector<AxisId>& b) const {
+        const auto shared = [](const std::vector<AxisId>& of, const std::vector<AxisId>& with) {
+            std::vector<AxisId> found;
+            std::copy_if(of.begin(), of.end(), std::back_inserter(found),
+                         [&](AxisId id) { return contains(with, id); });
+            return found;
+        };
+        if (shared(a, b) == shared(b, a)) return;
+        fail(ErrorCode::kUnsupported,
+             "gradient of index({}): the data coordinate has axes [{}] and the result [{}]; declare them in one order",
+             graph_->describe(y.args[0]), graph_->describe_axes(a), graph_->describe_axes(b));
+    }
+
+    // Whether the coordinate is nowhere negative.
+    bool surely(const Coord& gap) const {
+        std::int64_t low = 0;
+        std::int64_t high = 0;
+        return gap.bounds([&](Axis axis) { return graph_->axis(axis.id).extent; }, &low, &high) && low >= 0;
+    }
+
+    Dtype coordinate_dtype(const Bounded& condition) const {
+        Dtype dtype = i32;
+        for (const Coord& coord : {condition.value, condition.low, condition.high}) {
+            for (const NodeId data : coord.data_nodes()) dtype = node(data).dtype == i64 ? i64 : dtype;
+            for (const Axis axis : coord.axes()) dtype = graph_->axis(axis.id).is_row ? i64 : dtype;
+        }
+        return dtype;
+    }
+
+    Value unrolled_reads(const Preimage& preimage, const Node& y, const Value& g, const std::vector<AxisId>& over,
+                         std::int64_t reads) const {
+        std::optional<Value> total;
+        for (std::int64_t i = 0; i < reads; ++i) {
+            Assignment given;
+            std::int64_t rest = i;
+            for (const AxisId axis : preimage.summed) {
+                given.emplace_back(axis, rest % graph_->axis(axis).extent);
+                rest /= graph_->axis(axis).extent;
+            }
+            const Value one = read(preimage, y, g, over, given);
+            const Value term = reads == 1 ? one : widen(one);
+            total = total ? *total + term : term;
+        }
+        return cast(*total, g.dtype());
+    }
+
+    std::shared_ptr<GraphData> graph_;
+    Joint joint_;
+    std::vector<bool> active_;                      // by forward node
+    std::vector<std::optional<Value>> cotangents_;  // by forward node
+};
+
+}  // namespace
+
+Joint reverse_mode(const GraphData& graph, const std::vector<std::string>& inputs, const std::vector<std::string>& of,
+                   bool unit_cotangent) {
+    return Reverse(graph, inputs, of, unit_cotangent).run(inputs);
+}
+
+}  // namespace rowjit

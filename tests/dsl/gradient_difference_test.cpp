@@ -1,0 +1,208 @@
+// Derivatives against finite differences, in double with roundings off: every primitive, every composite and random
+// graphs.
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <limits>
+#include <string>
+
+#include "dsl/interpret.h"
+#include "dsl/library/registry.h"
+#include "dsl/random_inputs.h"
+#include "rowjit/coord.h"
+#include "rowjit/gradient.h"
+#include "tests/support/random_graph.h"
+
+using namespace rowjit;
+
+namespace {
+
+RowExtents all_rows(const GraphData& graph, std::int64_t extent) {
+    RowExtents rows;
+    for (const AxisInfo& axis : graph.axes()) {
+        if (axis.is_row && axis.extent == kRuntimeExtent) rows[axis.name] = extent;
+    }
+    return rows;
+}
+
+// Σ over the float outputs of output · cotangent: what the backward differentiates.
+double objective(const GraphData& graph, const Bindings& bindings, const Tensors& cotangents) {
+    double total = 0;
+    for (const auto& [name, tensor] : interpret(graph, bindings, Rounding::kExact)) {
+        const auto weight = cotangents.find("d_" + name);
+        if (weight == cotangents.end()) continue;
+        for (std::size_t i = 0; i < tensor.values.size(); ++i) total += tensor.values[i] * weight->second.values[i];
+    }
+    return total;
+}
+
+// What the backward of `graph` gives, in `rounding`.
+Tensors backward_of(const Graph& graph, const Bindings& bindings, Tensors* cotangents) {
+    const Graph backward = gradient(graph);
+    Bindings given = random_inputs(*backward.data(), bindings.rows, {.seed = 17});
+    for (auto& [name, tensor] : given.tensors) {
+        if (const auto found = bindings.tensors.find(name); found != bindings.tensors.end()) {
+            tensor = found->second;
+        } else {
+            (*cotangents)[name] = tensor;
+        }
+    }
+    given.scalars = bindings.scalars;
+    return interpret(*backward.data(), given, Rounding::kExact);
+}
+
+// The largest disagreement of the backward with central differences in random directions, relative to the size of what
+// is compared; an element of every input at a time would take as many forwards as there are elements.
+double disagreement(const Graph& graph, std::int64_t rows, std::uint64_t seed, int directions = 4) {
+    const GraphData& data = *graph.data();
+    Bindings bindings = random_inputs(data, all_rows(data, rows), {.seed = seed});
+    // Off the grid of the narrow dtypes, where comparisons and extrema meet equal values.
+    for (const auto& [name, noise] : random_inputs(data, bindings.rows, {.seed = seed + 50}).tensors) {
+        Tensor& tensor = bindings.tensors.at(name);
+        for (std::size_t i = 0; is_float(tensor.dtype) && i < tensor.values.size(); ++i)
+            tensor.values[i] += 0.001 * noise.values[i];
+    }
+    Tensors cotangents;
+    const Tensors gradients = backward_of(graph, bindings, &cotangents);
+    double worst = 0;
+    for (const auto& [name, gradient] : gradients) {
+        const std::string input = name.substr(2);
+        for (int direction = 0; direction < directions; ++direction) {
+            Bindings along =
+                random_inputs(data, bindings.rows, {.seed = seed + 100 + static_cast<std::uint64_t>(direction)});
+            const std::vector<double>& step = along.tensors.at(input).values;
+            // Steps small enough that few kinks are crossed; in double the difference keeps half its digits.
+            constexpr double kStep = 1e-7;
+            const auto at = [&](double length) {
+                Bindings moved = bindings;
+                std::vector<double>& values = moved.tensors.at(input).values;
+                for (std::size_t i = 0; i < values.size(); ++i) values[i] += length * step[i];
+                return objective(data, moved, cotangents);
+            };
+            const double numeric = (at(kStep) - at(-kStep)) / (2 * kStep);
+            double analytic = 0;
+            double size = 1;
+            for (std::size_t i = 0; i < step.size(); ++i) {
+                analytic += gradient.values[i] * step[i];
+                size += std::abs(gradient.values[i] * step[i]);
+            }
+            const double error = std::abs(numeric - analytic) / size;
+            worst = std::isnan(error) ? std::numeric_limits<double>::infinity() : std::max(worst, error);
+        }
+    }
+    return worst;
+}
+
+constexpr double kTolerance = 1e-6;
+
+// The derivatives of one op at (a, b, c) for the cotangent 1, and its value.
+struct AtPoint {
+    double value;
+    std::vector<double> derivatives;
+};
+
+AtPoint at_point(Op op, const std::vector<double>& point) {
+    Graph g;
+    const OpInfo& row = info(op);
+    std::vector<NodeId> args;
+    Bindings bindings;
+    for (int i = 0; i < row.arity; ++i) {
+        const std::string name(1, static_cast<char>('a' + i));
+        const bool condition = row.types == OpTypes::kSelect && i == 0;
+        args.push_back(g.input(name, condition ? boolean : f64, {1}).id());
+        bindings.tensors[name] = {condition ? boolean : f64, {1}, {point[static_cast<std::size_t>(i)]}};
+    }
+    const NodeId y = g.data()->add_map(op, args);
+    g.output("y", Value(g.data(), y));
+    AtPoint result;
+    result.value = interpret(*g.data(), bindings, Rounding::kExact).at("y").values[0];
+    Bindings given = bindings;
+    given.tensors["d_y"] = {f64, {1}, {1}};
+    const Tensors gradients = interpret(*gradient(g).data(), given, Rounding::kExact);
+    for (int i = 0; i < row.arity; ++i) {
+        const auto found = gradients.find("d_" + std::string(1, static_cast<char>('a' + i)));
+        result.derivatives.push_back(found == gradients.end() ? 0 : found->second.values[0]);
+    }
+    return result;
+}
+
+}  // namespace
+
+TEST_CASE("the derivative of every primitive is its finite difference") {
+    const std::vector<std::vector<double>> points = {
+        {0.7, 1.3, -0.4}, {1.9, 0.6, 2.2}, {1.05, 0.31, 0.77}, {0.2, 2.5, 1.1}};
+    for (const OpInfo& row : all_ops()) {
+        if (row.types == OpTypes::kCompare || row.types == OpTypes::kLogic || row.op == Op::kDetach) continue;
+        CAPTURE(row.name);
+        for (const std::vector<double>& point : points) {
+            const AtPoint here = at_point(row.op, point);
+            for (int i = row.types == OpTypes::kSelect ? 1 : 0; i < row.arity; ++i) {
+                constexpr double kStep = 1e-6;
+                std::vector<double> above = point;
+                std::vector<double> below = point;
+                above[static_cast<std::size_t>(i)] += kStep;
+                below[static_cast<std::size_t>(i)] -= kStep;
+                const double numeric =
+                    (row.reference(above[0], above[1], above[2]) - row.reference(below[0], below[1], below[2])) /
+                    (2 * kStep);
+                CHECK(here.derivatives[static_cast<std::size_t>(i)] == doctest::Approx(numeric).epsilon(1e-6));
+            }
+        }
+    }
+}
+
+TEST_CASE("the gradient of every composite is its finite difference at several widths") {
+    for (const CompositeInfo& row : composites()) {
+        for (const std::int64_t columns : {2, 6, 32, 64}) {
+            CAPTURE(row.name);
+            CAPTURE(columns);
+            CHECK(disagreement(make_graph(row.name, {.columns = columns, .dtype = f32, .options = {}}), 3, 1) <
+                  kTolerance);
+        }
+    }
+}
+
+TEST_CASE("the gradient of every option of every composite is its finite difference") {
+    for (const CompositeInfo& row : composites()) {
+        for (const OptionInfo& option : row.options) {
+            std::string word;
+            for (const char c :
+                 std::string(option.choices) + (option.type == OptionType::kFlag ? "true false " : " ")) {
+                if (c != ' ') {
+                    word += c;
+                    continue;
+                }
+                if (word.empty()) continue;
+                CAPTURE(row.name);
+                CAPTURE(option.name);
+                CAPTURE(word);
+                OptionMap options = {{std::string(option.name), word}};
+                if (row.name == "layer_norm" && word == "none") options["bias"] = "false";
+                CHECK(disagreement(make_graph(row.name, {12, f32, options}), 3, 2) < kTolerance);
+                word.clear();
+            }
+        }
+    }
+}
+
+TEST_CASE("the gradient of a random graph is its finite difference") {
+    const char* first = std::getenv("ROWJIT_FUZZ_FIRST");
+    const char* count = std::getenv("ROWJIT_FUZZ_SEEDS");
+    const std::uint64_t start = first == nullptr ? 1 : std::strtoull(first, nullptr, 10);
+    const std::uint64_t seeds = count == nullptr ? 150 : std::strtoull(count, nullptr, 10);
+    std::uint64_t unsupported = 0;
+    for (std::uint64_t seed = start; seed < start + seeds; ++seed) {
+        const Graph graph = random_graph(seed);
+        try {
+            const double error = disagreement(graph, 3, seed, 1);
+            CHECK_MESSAGE(error < 1e-5, "seed ", seed, ": ", error, "\n", graph.print());
+        } catch (const Error& error) {
+            if (error.code() != ErrorCode::kUnsupported)
+                FAIL_CHECK("seed " << seed << ": " << std::string(error.what()) << "\n" << graph.print());
+            ++unsupported;
+        }
+    }
+    CHECK(unsupported * 20 <= seeds);
+}
