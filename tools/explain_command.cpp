@@ -76,6 +76,30 @@ void print_text(const GroupReport& report, const Step& step, const Target& targe
     fmt::print("\n{}\n{}\n", print(step.kernel), readable_source(step.kernel, target));
 }
 
+// What the forward keeps for its backward, and what the backward makes again.
+void add_saving(const Differentiated& differentiated, nlohmann::json* record) {
+    (*record)["saved"] = nlohmann::json::array();
+    for (const SavedValue& saved : differentiated.saved) {
+        (*record)["saved"].push_back({{"name", saved.name},
+                                      {"value", saved.description},
+                                      {"bytes_per_row", saved.bytes_per_row},
+                                      {"is_output", saved.is_output},
+                                      {"why", saved.why}});
+    }
+    (*record)["recomputed"] = nlohmann::json::array();
+    for (const RecomputedValue& value : differentiated.recomputed)
+        (*record)["recomputed"].push_back({{"label", value.label}, {"why", value.why}});
+}
+
+void print_saving(const Differentiated& differentiated) {
+    for (const SavedValue& saved : differentiated.saved) {
+        fmt::print("  saved: {}: {}, {} bytes a row; {}\n", saved.name, saved.description, saved.bytes_per_row,
+                   saved.why);
+    }
+    for (const RecomputedValue& value : differentiated.recomputed)
+        fmt::print("  computed again: {}, {}\n", value.label, value.why);
+}
+
 }  // namespace
 
 int explain_command(const CommonOptions& common) {
@@ -91,9 +115,11 @@ int explain_command(const CommonOptions& common) {
                                      {"target", target.name},
                                      {"notes", program.notes},
                                      {"kernels", nlohmann::json::array()}};
+            if (job.differentiated) add_saving(*job.differentiated, &record);
             if (!common.json) {
                 fmt::print("{} for {}: {} kernel{}\n", job.name, target.name, program.steps.size(),
                            program.steps.size() == 1 ? "" : "s");
+                if (job.differentiated) print_saving(*job.differentiated);
                 for (const std::string& note : program.notes) fmt::print("  {}\n", note);
                 fmt::print("\n");
             }

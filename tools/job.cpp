@@ -96,6 +96,13 @@ std::string first_output_dtype(const Graph& graph) {
     return std::string(name(data.node(data.outputs().front().node).dtype));
 }
 
+void make_backward(Job* job) {
+    job->differentiated = differentiate(job->graph);
+    job->graph = job->differentiated->backward;
+    job->name += " backward";
+    job->op += " backward";
+}
+
 }  // namespace
 
 std::vector<Job> make_jobs(const JobOptions& options) {
@@ -107,6 +114,9 @@ std::vector<Job> make_jobs(const JobOptions& options) {
     }
     if (!options.ops.empty()) add_ops(options, &jobs);
     if (jobs.empty()) fail(ErrorCode::kInvalidArgument, "nothing to do: give --model, --graph or --op");
+    if (options.backward) {
+        for (Job& job : jobs) make_backward(&job);
+    }
     return jobs;
 }
 

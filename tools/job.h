@@ -3,10 +3,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "dsl/tensor.h"
+#include "rowjit/gradient.h"
 #include "rowjit/graph.h"
 
 namespace rowjit {
@@ -19,6 +21,7 @@ struct JobOptions {
     std::vector<std::int64_t> columns;  // empty: an op's usual width, and with "all" each of its usual widths
     std::vector<std::string> dtypes = {"bf16"};
     std::vector<std::string> options;  // name=value, of the one op
+    bool backward = false;             // of each graph its backward, with everything its forward saves given
     std::int64_t tokens = 0;           // rows; 0: the device's default
     std::int64_t max_bytes = 0;        // moved by one launch; 0: the device's default
 };
@@ -30,6 +33,7 @@ struct Job {
     Graph graph;
     int per_step = 1;                 // launches of it in one training step's forward, for a model
     std::int64_t rows_per_token = 1;  // rows of a launch for each token: a norm of every head has one per head
+    std::optional<Differentiated> differentiated = std::nullopt;  // where `graph` is the backward of it
 };
 
 // Throws Error: kParse for a file that cannot be read, kUnsupported for an architecture that is not known, and what the
