@@ -135,8 +135,16 @@ class Solver {
     Coord quotient(const Coord& coord, std::int64_t divisor) const {
         return within(coord, 0, divisor - 1) ? Coord(0) : coord / divisor;
     }
+    // Terms that are multiples of the divisor vanish.
     Coord remainder(const Coord& coord, std::int64_t divisor) const {
-        return within(coord, 0, divisor - 1) ? coord : coord % divisor;
+        std::vector<Term> terms;
+        std::int64_t constant = 0;
+        split(coord, 1, &terms, &constant);
+        Coord rest(constant);
+        for (const Term& term : terms) {
+            if (term.weight % divisor != 0) rest = rest + term.unit * term.weight;
+        }
+        return within(rest, 0, divisor - 1) ? rest : rest % divisor;
     }
 
     bool is_open(Axis axis) const { return axis.id >= kUnknown && axis.id < kFree && !solved_.contains(axis.id); }

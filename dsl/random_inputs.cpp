@@ -205,4 +205,19 @@ Bindings random_inputs(const GraphData& graph, const RowExtents& rows, const Ran
     return bindings;
 }
 
+Bindings random_inputs(const Differentiated& differentiated, const RowExtents& rows, const RandomOptions& options) {
+    Bindings backward = random_inputs(*differentiated.backward.data(), rows, options);
+    const Bindings forward = random_inputs(*differentiated.forward.data(), rows, options);
+    for (auto& [name, tensor] : backward.tensors) {
+        if (const auto input = forward.tensors.find(name); input != forward.tensors.end()) tensor = input->second;
+    }
+    const Tensors results = interpret(*differentiated.forward.data(), forward, Rounding::kEager);
+    for (const SavedValue& saved : differentiated.saved) {
+        if (const auto bound = backward.tensors.find(saved.name); bound != backward.tensors.end()) {
+            bound->second = results.at(saved.name);
+        }
+    }
+    return backward;
+}
+
 }  // namespace rowjit

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "dsl/interpret.h"
+#include "rowjit/gradient.h"
 
 namespace rowjit {
 
@@ -23,5 +24,9 @@ struct RandomOptions {
 // Index, or is compared with an Iota, is uniform over the values that stay inside; other integers are uniform over
 // 0 … 99. Each element depends on the seed, the input's name and its position alone.
 Bindings random_inputs(const GraphData& graph, const RowExtents& rows, const RandomOptions& options = {});
+
+// Bindings of the backward as a training step gives them: what is saved is what the forward, run in eager rounding on
+// such inputs, saves.
+Bindings random_inputs(const Differentiated& differentiated, const RowExtents& rows, const RandomOptions& options = {});
 
 }  // namespace rowjit

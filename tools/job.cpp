@@ -96,6 +96,14 @@ std::string first_output_dtype(const Graph& graph) {
     return std::string(name(data.node(data.outputs().front().node).dtype));
 }
 
+RowExtents all_rows(const GraphData& graph, std::int64_t extent) {
+    RowExtents rows;
+    for (const AxisInfo& axis : graph.axes()) {
+        if (axis.is_row && axis.extent == kRuntimeExtent) rows[axis.name] = extent;
+    }
+    return rows;
+}
+
 void make_backward(Job* job) {
     job->differentiated = differentiate(job->graph);
     job->graph = job->differentiated->backward;
@@ -121,16 +129,16 @@ std::vector<Job> make_jobs(const JobOptions& options) {
 }
 
 RowExtents bounded_rows(const GraphData& graph, std::int64_t tokens, std::int64_t max_bytes) {
-    const auto all = [&](std::int64_t extent) {
-        RowExtents rows;
-        for (const AxisInfo& axis : graph.axes()) {
-            if (axis.is_row && axis.extent == kRuntimeExtent) rows[axis.name] = extent;
-        }
-        return rows;
-    };
     std::int64_t extent = tokens;
-    while (extent > 1 && least_bytes(graph, all(extent)) > max_bytes) extent = (extent + 1) / 2;
-    return all(extent);
+    while (extent > 1 && least_bytes(graph, all_rows(graph, extent)) > max_bytes) extent = (extent + 1) / 2;
+    return all_rows(graph, extent);
+}
+
+Bindings job_inputs(const Job& job, std::int64_t extent, const RandomOptions& options) {
+    if (!job.differentiated) return random_inputs(*job.graph.data(), all_rows(*job.graph.data(), extent), options);
+    RowExtents rows = all_rows(*job.differentiated->forward.data(), extent);
+    rows.merge(all_rows(*job.graph.data(), extent));
+    return random_inputs(*job.differentiated, rows, options);
 }
 
 std::string shape_text(const GraphData& graph, const RowExtents& rows) {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "dsl/random_inputs.h"
 #include "dsl/tensor.h"
 #include "rowjit/gradient.h"
 #include "rowjit/graph.h"
@@ -43,6 +44,10 @@ std::vector<Job> make_jobs(const JobOptions& options);
 // Row extents for a launch of `graph`: every run-time row axis at `tokens`, fewer where the launch would move more than
 // `max_bytes`.
 RowExtents bounded_rows(const GraphData& graph, std::int64_t tokens, std::int64_t max_bytes);
+
+// Inputs for a launch of the job's graph with every run-time row axis at `extent`; those of a backward are what a
+// training step's are.
+Bindings job_inputs(const Job& job, std::int64_t extent, const RandomOptions& options);
 
 // "8192x4096": the extents of the widest input or output.
 std::string shape_text(const GraphData& graph, const RowExtents& rows);

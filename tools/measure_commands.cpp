@@ -6,7 +6,6 @@
 #include <chrono>
 #include <cstdio>
 
-#include "dsl/random_inputs.h"
 #include "runtime/device.h"
 #include "runtime/tuner.h"
 #include "tools/commands.h"
@@ -58,13 +57,9 @@ nlohmann::json to_json(const Record& record, const std::string& target) {
 }
 
 // The worst output of the executable on a few rows.
-void check(Engine& engine, const Executable& executable, const GraphData& graph, Record* record) {
-    RowExtents rows;
-    for (const AxisInfo& axis : graph.axes()) {
-        if (axis.is_row && axis.extent == kRuntimeExtent) rows[axis.name] = kCheckedRows;
-    }
-    const Bindings bindings = random_inputs(graph, rows, {.seed = 1});
-    for (const Verification& output : verify(engine.device(), executable, graph, bindings)) {
+void check(Engine& engine, const Executable& executable, const Job& job, Record* record) {
+    const Bindings bindings = job_inputs(job, kCheckedRows, {.seed = 1});
+    for (const Verification& output : verify(engine.device(), executable, *job.graph.data(), bindings)) {
         record->within_bar = record->within_bar && output.report.within_bar;
         record->error = std::max(record->error, output.report.max_error);
         record->eager_error = std::max(record->eager_error, output.report.eager_max_error);
@@ -80,7 +75,7 @@ Record measure_job(Engine& engine, const Job& job, const RowExtents& rows) {
         record.schedule += (record.schedule.empty() ? "" : "; ") + print(step.kernel.schedule);
     record.kernels = static_cast<int>(program.steps.size());
     const Executable executable = engine.compile(job.graph);
-    check(engine, executable, graph, &record);
+    check(engine, executable, job, &record);
     const Measurement measured = measure(engine.device(), {executable}, graph, rows);
     record.ms = measured.candidates[0].median_ms;
     record.copy_ms = measured.copy.median_ms;

@@ -1,7 +1,6 @@
 // `rowjit verify`: kernels against the oracle, over row counts, padded rows and extreme values.
 #include <fmt/format.h>
 
-#include "dsl/random_inputs.h"
 #include "runtime/device.h"
 #include "runtime/verify.h"
 #include "tools/commands.h"
@@ -65,11 +64,7 @@ class Verifier {
     void check(const Job& job, const std::string& schedule, const Executable& executable) {
         const GraphData& graph = *job.graph.data();
         for (const Case& c : kCases) {
-            RowExtents rows;
-            for (const AxisInfo& axis : graph.axes()) {
-                if (axis.is_row && axis.extent == kRuntimeExtent) rows[axis.name] = c.rows;
-            }
-            const Bindings bindings = random_inputs(graph, rows, {.seed = command_.seed, .extremes = c.extremes});
+            const Bindings bindings = job_inputs(job, c.rows, {.seed = command_.seed, .extremes = c.extremes});
             for (const Verification& output :
                  verify(engine_.device(), executable, graph, bindings, {.row_padding = c.row_padding})) {
                 const ErrorReport& report = output.report;

@@ -7,6 +7,8 @@
 
 #include "base/check.h"
 #include "base/fail.h"
+#include "dsl/graph.h"
+#include "rowjit/gradient.h"
 #include "rowjit/library.h"
 
 namespace rowjit {
@@ -422,6 +424,24 @@ std::vector<Value> call_composite(std::string_view op, std::span<const Value> op
     return row.apply(operands, OptionValues(op, options_of_a_call(row), options));
 }
 
+namespace {
+
+// What the backward of an op's canonical graph is given.
+std::string backward_markdown(const CompositeInfo& row) {
+    const Differentiated both = differentiate(make_graph(row.name, {}));
+    std::vector<std::string> saved;
+    for (const SavedValue& value : both.saved) saved.push_back(fmt::format("{} ({})", value.name, value.description));
+    std::vector<std::string> read;
+    const GraphData& backward = *both.backward.data();
+    for (const OperandInfo& operand : row.operands) {
+        if (backward.find_input(operand.name)) read.emplace_back(operand.name);
+    }
+    return fmt::format("For the backward: {} saved, {} read again.",
+                       saved.empty() ? "nothing" : fmt::format("{}", fmt::join(saved, ", ")), fmt::join(read, ", "));
+}
+
+}  // namespace
+
 std::string ops_markdown() {
     constexpr std::string_view kTypes[] = {"true, false", "integer", "number"};
     std::string text =
@@ -440,7 +460,7 @@ std::string ops_markdown() {
             text += fmt::format("| {}{} | {} | {} |\n", info.name, info.required ? "" : " (optional)", info.shape,
                                 info.dtype);
         }
-        text += fmt::format("\nResults: {}.\n", fmt::join(row.results, ", "));
+        text += fmt::format("\nResults: {}. {}\n", fmt::join(row.results, ", "), backward_markdown(row));
         if (row.options.empty()) continue;
         text += "\n| option | values | default | meaning |\n|---|---|---|---|\n";
         for (const OptionInfo& option : row.options) {

@@ -1,0 +1,248 @@
+// The two graphs of a derivative: names, what is saved, what is refused, and the derivatives where a function has none.
+#include "rowjit/gradient.h"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <string>
+
+#include "dsl/interpret.h"
+#include "dsl/library/registry.h"
+#include "dsl/random_inputs.h"
+#include "rowjit/coord.h"
+#include "rowjit/library.h"
+#include "tests/support/random_graph.h"
+
+using namespace rowjit;
+
+namespace {
+
+using Doubles = std::vector<double>;
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+const double kNan = std::nan("");
+
+Graph op_graph(std::string_view op, const OptionMap& options = {}) {
+    return make_graph(op, {.columns = 8, .dtype = bf16, .options = options});
+}
+
+std::vector<std::string> input_names(const Graph& graph) {
+    std::vector<std::string> names;
+    const GraphData& data = *graph.data();
+    for (const NodeId id : data.live_nodes()) {
+        if (data.node(id).kind == NodeKind::kInput) names.push_back(data.node(id).name);
+    }
+    return names;
+}
+
+std::vector<std::string> output_names(const Graph& graph) {
+    std::vector<std::string> names;
+    for (const OutputInfo& output : graph.data()->outputs()) names.push_back(output.name);
+    return names;
+}
+
+std::vector<std::string> saved_names(const Differentiated& both) {
+    std::vector<std::string> names;
+    for (const SavedValue& saved : both.saved) names.push_back(saved.name);
+    return names;
+}
+
+std::string refusal(ErrorCode code, const std::function<void()>& make) {
+    try {
+        make();
+    } catch (const Error& error) {
+        CHECK(error.code() == code);
+        return error.what();
+    }
+    return "no error";
+}
+
+bool mentions(const std::string& message, const std::string& part) { return message.find(part) != std::string::npos; }
+
+// d_x of y = f(x) for one row of f32, in eager rounding, the cotangent all 1.
+Doubles d_x(const Doubles& x, const std::function<Value(Value)>& f) {
+    Graph g;
+    const auto columns = static_cast<std::int64_t>(x.size());
+    g.output("y", f(g.input("x", f32, {columns})));
+    const Graph backward = gradient(g, {"x"}, {.unit_cotangent = true});
+    return interpret(*backward.data(), {{{"x", {f32, {columns}, x}}}, {}, {}}, Rounding::kEager).at("d_x").values;
+}
+
+// d_logits of the summed cross-entropy of {rows, 4} logits.
+Doubles d_logits(const Doubles& logits, const Doubles& target) {
+    Graph g;
+    const Axis tokens = g.rows("tokens");
+    const Value x = g.input("logits", f32, {tokens, 4});
+    g.output("loss", cross_entropy(x, g.input("target", i64, {tokens}), {.reduction = Reduction::kSum}).loss);
+    const auto rows = static_cast<std::int64_t>(target.size());
+    const Bindings bindings = {
+        {{"logits", {f32, {rows, 4}, logits}}, {"target", {i64, {rows}, target}}}, {}, {{"tokens", rows}}};
+    const Graph backward = gradient(g, {}, {.unit_cotangent = true});
+    return interpret(*backward.data(), bindings, Rounding::kEager).at("d_logits").values;
+}
+
+bool same(const Doubles& a, const Doubles& b) {
+    if (a.size() != b.size()) return false;
+    for (std::size_t i = 0; i < a.size(); ++i) {
+        if (!(a[i] == b[i] || (std::isnan(a[i]) && std::isnan(b[i])))) return false;
+    }
+    return true;
+}
+
+}  // namespace
+
+TEST_CASE("a backward takes d_<output> and gives d_<input>, in the dtype and axes of each") {
+    const Graph backward = gradient(op_graph("add_rms_norm"), {"x", "weight"});
+    CHECK(output_names(backward) == std::vector<std::string>{"d_x", "d_weight"});
+    const GraphData& data = *backward.data();
+    CHECK(Value(backward.data(), *data.find_input("d_sum")).description() == "bf16[tokens, 8]");
+    CHECK(Value(backward.data(), data.outputs()[1].node).description() == "bf16[8]");
+}
+
+TEST_CASE("an RMS norm saves its reciprocal root and reads its input again") {
+    const Differentiated both = differentiate(op_graph("rms_norm"));
+    CHECK(saved_names(both) == std::vector<std::string>{"saved_r"});
+    CHECK(both.saved[0].bytes_per_row == 4);
+    CHECK(output_names(both.forward) == std::vector<std::string>{"y", "saved_r"});
+    CHECK(input_names(both.backward) == std::vector<std::string>{"x", "weight", "saved_r", "d_y"});
+}
+
+TEST_CASE("layer norm saves mean and rstd, softmax and cross-entropy the maximum and the sum") {
+    CHECK(saved_names(differentiate(op_graph("layer_norm"))) == std::vector<std::string>{"saved_mean", "saved_rstd"});
+    CHECK(saved_names(differentiate(op_graph("softmax"))) ==
+          std::vector<std::string>{"saved_row_max", "saved_row_sum"});
+    CHECK(saved_names(differentiate(op_graph("cross_entropy", {{"reduction", "sum"}}))) ==
+          std::vector<std::string>{"saved_row_max", "saved_row_sum"});
+}
+
+TEST_CASE("a value that is an output already is not stored twice") {
+    const Differentiated both = differentiate(op_graph("add_rms_norm"));
+    CHECK(saved_names(both) == std::vector<std::string>{"sum", "saved_r"});
+    CHECK(both.saved[0].is_output);
+    CHECK(output_names(both.forward) == std::vector<std::string>{"sum", "y", "saved_r"});
+}
+
+TEST_CASE("gated activations and rotary embeddings save nothing") {
+    for (const char* op : {"silu", "gelu", "relu2", "swiglu", "geglu", "rope", "rope_qk"}) {
+        CAPTURE(op);
+        CHECK(differentiate(op_graph(op)).saved.empty());
+    }
+    CHECK(input_names(differentiate(op_graph("rope"), {"x"}).backward) ==
+          std::vector<std::string>{"cos", "sin", "d_y"});
+}
+
+TEST_CASE("what is saved and what is computed again can be forced by label") {
+    CHECK(saved_names(differentiate(op_graph("swiglu"), {}, {.save = {"activated"}})) ==
+          std::vector<std::string>{"saved_activated"});
+    const Differentiated again = differentiate(op_graph("rms_norm"), {}, {.recompute = {"r", "mean_square"}});
+    CHECK(again.saved.size() == 1);  // the sum of squares, which has no label
+    CHECK(again.saved[0].name == "saved");
+}
+
+TEST_CASE("an unknown label, input or output is refused and those that are there are named") {
+    const Graph g = op_graph("rms_norm");
+    const auto code = ErrorCode::kInvalidArgument;
+    CHECK(mentions(refusal(code, [&] { differentiate(g, {}, {.save = {"rstd"}}); }), "mean_square, normed, r"));
+    CHECK(mentions(refusal(code, [&] { gradient(g, {"w"}); }), "x, weight"));
+    CHECK(mentions(refusal(code, [&] { gradient(g, {}, {.of = {"z"}}); }), "those are y"));
+    CHECK(mentions(refusal(code, [&] { gradient(op_graph("cross_entropy"), {"target"}); }), "only floats have"));
+    CHECK(mentions(refusal(code, [&] { differentiate(g, {}, {.save = {"r"}, .recompute = {"r"}}); }), "both"));
+}
+
+TEST_CASE("an input that the forward overwrites cannot be read by the backward") {
+    Graph g;
+    const Value x = g.input("x", f32, {4});
+    g.output("y", exp(x) * x, {.alias = "x"});
+    CHECK(mentions(refusal(ErrorCode::kUnsupported, [&] { differentiate(g); }), "overwrites input 'x'"));
+}
+
+TEST_CASE("rows gathered by data have no gradient yet, and say so") {
+    Graph g;
+    const Axis vocabulary = g.rows("vocabulary");
+    const Value table = g.input("table", f32, {vocabulary, 8});
+    g.output("y", index(table, vocabulary, Coord(g.input("id", i64, {g.rows("tokens")}))));
+    CHECK(mentions(refusal(ErrorCode::kUnsupported, [&] { gradient(g); }), "row segments"));
+}
+
+TEST_CASE("a backward with saved values has the bits of the one that computes everything again") {
+    for (const CompositeInfo& row : composites()) {
+        CAPTURE(row.name);
+        const Graph g = make_graph(row.name, {.columns = 32, .dtype = bf16, .options = {}});
+        const Differentiated both = differentiate(g);
+        const Bindings with_saved = random_inputs(both, {{"tokens", 3}});
+        const Graph whole = gradient(g);
+        Bindings bindings = random_inputs(*whole.data(), {{"tokens", 3}});
+        const Tensors expected = interpret(*whole.data(), bindings, Rounding::kEager);
+        for (const auto& [name, tensor] : interpret(*both.backward.data(), with_saved, Rounding::kEager)) {
+            CHECK(same(tensor.values, expected.at(name).values));
+        }
+    }
+}
+
+TEST_CASE("backwards are printed and parsed as they are") {
+    for (const CompositeInfo& row : composites()) {
+        const std::string text = gradient(make_graph(row.name, {.columns = 32, .dtype = bf16, .options = {}})).print();
+        CHECK(Graph::parse(text).print() == text);
+    }
+    for (std::uint64_t seed = 1; seed < 100; ++seed) {
+        CAPTURE(seed);
+        try {
+            const std::string text = gradient(random_graph(seed)).print();
+            CHECK(Graph::parse(text).print() == text);
+        } catch (const Error& error) {
+            CHECK_MESSAGE(error.code() == ErrorCode::kUnsupported, std::string(error.what()));
+        }
+    }
+}
+
+TEST_CASE("a joint graph gives the loss and its gradient, with the cotangent given or 1") {
+    const Graph loss = op_graph("cross_entropy");
+    const Graph given = gradient(loss, {"logits"}, {.joint = true});
+    CHECK(output_names(given) == std::vector<std::string>{"loss", "d_logits"});
+    CHECK(given.data()->find_input("d_loss").has_value());
+    const Graph unit = gradient(loss, {"logits"}, {.joint = true, .unit_cotangent = true});
+    CHECK_FALSE(unit.data()->find_input("d_loss").has_value());
+}
+
+TEST_CASE("the gradient of a gradient is the second derivative") {
+    Graph g;
+    g.output("y", exp(g.input("x", f64, {1}) * 2.0));
+    const Graph second = gradient(gradient(g, {}, {.unit_cotangent = true}), {}, {.unit_cotangent = true});
+    const Tensors result = interpret(*second.data(), {{{"x", {f64, {1}, {0.5}}}}, {}, {}}, Rounding::kExact);
+    CHECK(result.at("d_x").values[0] == doctest::Approx(4 * std::exp(1.0)));
+}
+
+TEST_CASE("where a function has no derivative, PyTorch's is taken") {
+    CHECK(d_x({-2, 0, 3}, [](const Value& x) { return abs(x); }) == Doubles{-1, 0, 1});
+    CHECK(d_x({-1, 0, 1}, [](const Value& x) { return maximum(x, 0.0); }) == Doubles{0, 0.5, 1});
+    CHECK(d_x({0, 4}, [](const Value& x) { return sqrt(x); }) == Doubles{kInfinity, 0.25});
+    CHECK(d_x({0, 2}, [](const Value& x) { return log(x); }) == Doubles{kInfinity, 0.5});
+    CHECK(d_x({0, 4}, [](const Value& x) { return rsqrt(x); }) == Doubles{-kInfinity, -0.0625});
+    CHECK(d_x({1.5, 2}, [](const Value& x) { return floor(x); }) == Doubles{0, 0});
+    CHECK(d_x({3, 5, 5, 1}, [](const Value& x) { return max(x); }) == Doubles{0, 0.5, 0.5, 0});
+    CHECK(same(d_x({3, kNan}, [](const Value& x) { return max(x); }), {kNan, kNan}));
+}
+
+TEST_CASE("nothing flows through detach") {
+    CHECK(d_x({2, 3}, [](const Value& x) { return x * detach(x); }) == Doubles{2, 3});
+}
+
+TEST_CASE("a masked value gets exactly 0, whatever it is") {
+    const auto masked = [](const Value& x) {
+        const Value keep = x < 100.0;
+        return log(select(keep, x, Graph(x.graph()).constant(f32, 1.0)));
+    };
+    CHECK(d_x({2, kInfinity, kNan}, masked) == Doubles{0.5, 0, 0});
+}
+
+TEST_CASE("cross-entropy's gradient is softmax less the target, 0 for ignored rows and masked logits") {
+    const Doubles d = d_logits({0, 0, -kInfinity, -kInfinity, 1, 2, 3, 4}, {1, -100});
+    CHECK(d == Doubles{0.5, -0.5, 0, 0, 0, 0, 0, 0});
+}
+
+TEST_CASE("a row of -inf has a NaN gradient, as in PyTorch") {
+    const Doubles d = d_logits({-kInfinity, -kInfinity, -kInfinity, -kInfinity}, {1});
+    CHECK(same(d, {kNan, kNan, kNan, kNan}));
+}

@@ -1,0 +1,113 @@
+// Coordinates read backwards. The solver tries each of its solutions over all columns, so that these cases are about
+// the form it finds.
+#include "dsl/preimage.h"
+
+#include <doctest/doctest.h>
+
+#include <string>
+
+#include "rowjit/coord.h"
+
+using namespace rowjit;
+
+namespace {
+
+struct Solved {
+    std::vector<std::string> coords;
+    std::size_t conditions;
+    std::size_t summed;
+};
+
+Solved solved(const Graph& g, const Value& read) {
+    GraphData& data = *g.data();
+    const Preimage preimage = preimage_of(data, Node(data.node(read.id())));
+    Solved result{{}, preimage.conditions.size(), preimage.summed.size()};
+    for (const Coord& coord : preimage.coords) {
+        result.coords.push_back(coord.print([&](Axis axis) { return data.axis(axis.id).label(); },
+                                            [&](NodeId id) { return data.describe(id); }));
+    }
+    return result;
+}
+
+}  // namespace
+
+TEST_CASE("the rotary partners, half-split and interleaved, are their own inverse") {
+    Graph g;
+    const Axis d = g.columns("d", 128);
+    const Value x = g.input("x", f32, {g.rows("t"), d});
+    const Solved half = solved(g, index(x, d, (Coord(d) + 64) % 128));
+    CHECK(half.coords == std::vector<std::string>{"t", "((d + 64) % 128)"});
+    CHECK(half.conditions == 0);
+    const Solved neighbour = solved(g, index(x, d, (Coord(d) / 2) * 2 + (Coord(d) + Coord(1)) % 2));
+    CHECK(neighbour.conditions == 0);
+    CHECK(neighbour.summed == 0);
+}
+
+TEST_CASE("a rotation by less than half turns back") {
+    Graph g;
+    const Axis d = g.columns("d", 128);
+    const Value x = g.input("x", f32, {d});
+    const Solved turned = solved(g, index(x, d, (Coord(d) + 5) % 128));
+    CHECK(turned.coords == std::vector<std::string>{"((d - 5) % 128)"});
+    CHECK(turned.conditions == 0);
+}
+
+TEST_CASE("a packed half is read where it lies") {
+    Graph g;
+    const Axis half = g.columns("half", 64);
+    const Axis both = g.columns("both", 128);
+    const Value x = g.input("x", f32, {both});
+    const Solved second = solved(g, index(x, both, Coord(half) + 64));
+    CHECK(second.coords == std::vector<std::string>{"((both - 64) % 64)"});
+    CHECK(second.conditions == 1);
+}
+
+TEST_CASE("columns that share a value are summed, and those of a stride are told from the others") {
+    Graph g;
+    const Axis d = g.columns("d", 128);
+    const Axis half = g.columns("half", 64);
+    const Solved shared = solved(g, index(g.input("x", f32, {half}), half, Coord(d) / 2));
+    CHECK(shared.coords == std::vector<std::string>{"half * 2 + part_1"});
+    CHECK(shared.summed == 1);
+    const Solved strided = solved(g, index(g.input("y", f32, {d}), d, Coord(half) * 2));
+    CHECK(strided.coords == std::vector<std::string>{"(d / 2)"});
+    CHECK(strided.conditions == 1);
+}
+
+TEST_CASE("a column split into groups is put together, and groups laid flat are taken apart") {
+    Graph g;
+    const Axis c = g.columns("c", 128);
+    const Axis group = g.columns("group", 4);
+    const Axis d = g.columns("d", 32);
+    const Solved split = solved(g, index(g.input("x", f32, {group, d}), {Coord(c) / 32, Coord(c) % 32}));
+    CHECK(split.coords == std::vector<std::string>{"group * 32 + d"});
+    CHECK(split.conditions == 0);
+    CHECK(split.summed == 0);
+    const Solved flat = solved(g, index(g.input("y", f32, {c}), c, Coord(group) * 32 + Coord(d)));
+    CHECK(flat.coords == std::vector<std::string>{"(c / 32)", "(c % 32)"});
+    CHECK(flat.conditions == 0);
+}
+
+TEST_CASE("a window is summed over the positions that read it") {
+    Graph g;
+    const Axis wide = g.columns("wide", 12);
+    const Axis i = g.columns("i", 10);
+    const Axis j = g.columns("j", 3);
+    const Solved window = solved(g, index(g.input("x", f32, {wide}), wide, Coord(i) + Coord(j)));
+    CHECK(window.summed == 1);
+    CHECK(window.conditions == 1);
+}
+
+TEST_CASE("a column at a data coordinate is told by comparison, and rows at one are refused") {
+    Graph g;
+    const Axis t = g.rows("t");
+    const Axis c = g.columns("c", 128);
+    const Value target = g.input("target", i64, {t});
+    const Solved picked = solved(g, index(g.input("x", f32, {t, c}), c, Coord(target)));
+    CHECK(picked.coords == std::vector<std::string>{"t"});
+    CHECK(picked.conditions == 1);
+    CHECK(picked.summed == 0);
+    const Axis v = g.rows("v");
+    const Value gathered = index(g.input("table", f32, {v, c}), v, Coord(target));
+    CHECK_THROWS_AS(solved(g, gathered), Error);
+}

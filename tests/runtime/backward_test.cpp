@@ -1,0 +1,63 @@
+// Backwards on the CPU: compiled like any other graph, and held against the oracle on what a training step gives them.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+
+#include "dsl/library/registry.h"
+#include "dsl/random_inputs.h"
+#include "rowjit/engine.h"
+#include "rowjit/gradient.h"
+#include "runtime/device.h"
+#include "runtime/verify.h"
+
+using namespace rowjit;
+
+namespace {
+
+const EngineOptions kOptions = {.cache_directory = "off", .use_tuning = false};
+
+Graph op_graph(const CompositeInfo& row, Dtype dtype) {
+    return make_graph(row.name, {.columns = 64, .dtype = dtype, .options = {}});
+}
+
+// Rows have one statistic each, and five of them are measured by eager's luck: whether its roundings happened to cancel
+// there. A few units are another order of summation; a mistake is thousands.
+bool close(const std::vector<Verification>& outputs) {
+    return std::all_of(outputs.begin(), outputs.end(), [](const Verification& output) {
+        return output.report.within_bar || output.report.max_error < 8;
+    });
+}
+
+}  // namespace
+
+TEST_CASE("the forward that saves and its backward are the oracle's, for every composite") {
+    Engine engine(Device("cpu"), kOptions);
+    for (const CompositeInfo& row : composites()) {
+        for (const Dtype dtype : {bf16, f32}) {
+            CAPTURE(row.name);
+            CAPTURE(std::string(name(dtype)));
+            const Differentiated both = differentiate(op_graph(row, dtype));
+            for (const std::int64_t rows : {0, 1, 5}) {
+                const RowExtents extents = {{"tokens", rows}};
+                const GraphData& forward = *both.forward.data();
+                const std::vector<Verification> saved =
+                    verify(engine.device(), engine.compile(both.forward), forward, random_inputs(forward, extents));
+                CHECK_MESSAGE(close(saved), describe(saved));
+                const std::vector<Verification> gradients =
+                    verify(engine.device(), engine.compile(both.backward), *both.backward.data(),
+                           random_inputs(both, extents), {.row_padding = rows == 5 ? 16 : 0});
+                CHECK_MESSAGE(within_bar(gradients), describe(gradients));
+            }
+        }
+    }
+}
+
+TEST_CASE("a loss and its gradient in one graph are the oracle's") {
+    Engine engine(Device("cpu"), kOptions);
+    const Graph loss = make_graph("cross_entropy", {.columns = 1000, .dtype = bf16, .options = {{"reduction", "sum"}}});
+    const Graph joint = gradient(loss, {"logits"}, {.joint = true, .unit_cotangent = true});
+    const Bindings bindings = random_inputs(*joint.data(), {{"tokens", 5}}, {.seed = 3, .out_of_range = true});
+    const std::vector<Verification> outputs = verify(engine.device(), engine.compile(joint), *joint.data(), bindings);
+    CHECK(outputs.size() == 2);
+    CHECK_MESSAGE(within_bar(outputs), describe(outputs));
+}
