@@ -31,12 +31,19 @@ class Printer {
         }
         for (const KernelScalar& scalar : kernel_.scalars)
             line(1, fmt::format("scalar {}: {}", scalar.name, name(scalar.dtype)));
-        line(1, fmt::format("for each row [{}]", axes(kernel_.row_axes)));
-        for (const Stmt& stmt : kernel_.body) statement(stmt);
+        block("before the rows", kernel_.before);
+        block(fmt::format("for each row [{}]", axes(kernel_.row_axes)), kernel_.body);
+        block("after the rows", kernel_.after);
         return std::move(text_);
     }
 
   private:
+    void block(const std::string& title, const Block& block) {
+        if (block.empty()) return;
+        line(1, title);
+        for (const Stmt& stmt : block) statement(stmt);
+    }
+
     void statement(const Stmt& stmt) {
         std::visit(Overloaded{
                        [&](const Inst& inst) { line(2, instruction(inst)); },
@@ -52,9 +59,16 @@ class Printer {
                            for (const Inst& inst : loop.body) line(3, instruction(inst));
                        },
                        [&](const AllReduce& reduce) { line(2, all_reduce(reduce)); },
+                       [&](const JoinRows& join) { line(2, fmt::format("join rows of {}", labels(join.carried))); },
                        [&](const Barrier&) { line(2, "barrier"); },
                    },
                    stmt.node);
+    }
+
+    std::string labels(const std::vector<int>& carried) const {
+        std::vector<std::string> names;
+        for (const int index : carried) names.push_back(kernel_.carried[static_cast<std::size_t>(index)].label);
+        return fmt::format("{}", fmt::join(names, ", "));
     }
 
     std::string all_reduce(const AllReduce& reduce) const {
@@ -92,6 +106,8 @@ class Printer {
                                        joined);
                 case InstKind::kKept:
                     return fmt::format("kept {}", kernel_.slots[static_cast<std::size_t>(inst.index)].label);
+                case InstKind::kCarry: return fmt::format("carry {} += {}", labels({inst.index}), joined);
+                case InstKind::kCarried: return fmt::format("carried {}", labels({inst.index}));
             }
             RJ_CHECK(false, "instruction kind {}", static_cast<int>(inst.kind));
         }();

@@ -13,6 +13,9 @@
 //       map …                                         per-row scalars
 //       column loop: …                                reads kept values or loads again
 //
+// A kernel that sums over its rows has two more blocks, run once by every block of the grid: `before`, which makes its
+// parts of the sums zero where they lie in memory, and `after`, which stores them where they lie in registers.
+//
 // Values are SSA: an instruction's id is its value, defined once, used in its own loop or, when defined outside any
 // loop, anywhere after it. bf16 and f16 values are carried as f32 holding a representable number, so a Map of such a
 // dtype and a Cast to it round and everything else is exact.
@@ -90,6 +93,8 @@ enum class InstKind : std::uint8_t {
     kAccumulate,  // operands[0] into accumulators[index]
     kKeep,        // operands[0] into slots[index] at this lane's place
     kKept,        // slots[index] at this lane's place
+    kCarry,       // operands[0] added to carried[index] at this lane's place, or to the row's own outside loops
+    kCarried,     // carried[index] at this lane's place, of all the block's rows; only in Kernel::after
 };
 
 struct Inst {
@@ -121,6 +126,15 @@ struct Slot {
     Residency residency = Residency::kRegisters;
     std::int64_t shared_offset_bytes = 0;  // within the row's part of dynamic shared memory
     std::string label = {};
+};
+
+// A sum over the rows that a block takes, in registers from its first row to its last: a value for each lane of the
+// column loops that add to it, or one for the row. GPU only; on the CPU, and where registers do not suffice, rows are
+// added up in the tensor itself.
+struct Carried {
+    Dtype dtype = Dtype::kF32;
+    std::string label = {};
+    std::vector<AxisId> axes = {};  // of the column loops; empty for a value of the row
 };
 
 // On the CPU the slots of a row lie on the stack, and may take this much of it together.
@@ -160,11 +174,16 @@ struct AllReduce {
     int scratch = 0;  // which region of shared scratch, when more than a warp takes part (passes/barriers)
 };
 
+// Adds the rows of a block together, in order, for each of `carried`: the first row's threads then hold the sums.
+struct JoinRows {
+    std::vector<int> carried = {};
+};
+
 // All threads of the block have finished reading shared scratch before anyone writes it again (passes/barriers).
 struct Barrier {};
 
 struct Stmt {
-    std::variant<Inst, ColumnLoop, RowsLoop, AllReduce, Barrier> node;
+    std::variant<Inst, ColumnLoop, RowsLoop, AllReduce, JoinRows, Barrier> node;
 };
 
 struct Kernel {
@@ -177,10 +196,16 @@ struct Kernel {
     std::vector<KernelArgument> arguments;
     std::vector<Accumulator> accumulators;
     std::vector<Slot> slots;
+    std::vector<Carried> carried;
+    AxisId slots_axis = -1;  // ≥ 0: the block's own coordinate along this axis; it stores parts of sums over rows
+    Block before;            // once a block, before its rows; only where there is a slots axis
     Block body;
+    Block after;  // likewise, after them
     int value_count = 0;
+    std::int64_t most_row_blocks = 0;  // blocks along the rows; 0 for as many as there are
 
     int scratch_regions = 0;                // passes/barriers
+    std::int64_t scratch_region_bytes = 0;  // likewise, of all the block's rows
     std::int64_t shared_bytes_per_row = 0;  // slots
     std::int64_t shared_bytes = 0;          // dynamic shared memory of a block, scratch included
 

@@ -53,9 +53,15 @@ bool is_identifier(std::string_view text) {
 }
 
 std::string_view name(NodeKind kind) {
-    static constexpr std::array<std::string_view, 9> kNames = {"input", "scalar", "const", "iota",  "extent",
-                                                               "map",   "cast",   "index", "reduce"};
+    static constexpr std::array<std::string_view, 10> kNames = {"input", "scalar", "const", "iota",   "extent",
+                                                                "map",   "cast",   "index", "reduce", "partial_sum"};
     return kNames[static_cast<std::size_t>(kind)];
+}
+
+AxisId GraphData::add_slots_axis(std::string_view name) {
+    const AxisId id = add_row_axis(name, kRuntimeExtent);
+    axes_[static_cast<std::size_t>(id)].is_slots = true;
+    return id;
 }
 
 AxisId GraphData::add_row_axis(std::string_view name, std::int64_t extent) {
@@ -340,6 +346,16 @@ NodeId GraphData::add_reduce(Monoid monoid, NodeId arg, std::vector<AxisId> redu
     return intern(std::move(result));
 }
 
+NodeId GraphData::add_partial_sum(NodeId arg, AxisId slots, Dtype dtype) {
+    const Node& from = node(arg);
+    RJ_CHECK(is_float(from.dtype) && axis(slots).is_slots, "partial sums of {} by {}", describe(arg),
+             axis(slots).label());
+    Node result{.kind = NodeKind::kPartialSum, .dtype = dtype, .axes = {slots}, .args = {arg}};
+    for (const AxisId id : from.axes) (axis(id).is_row ? result.reduced : result.axes).push_back(id);
+    result.axis = slots;
+    return intern(std::move(result));
+}
+
 void GraphData::add_output(OutputInfo output) {
     require_unused_name("output", output.name);
     const Node& value = node(output.node);
@@ -388,6 +404,7 @@ NodeId GraphData::add_copy(const Node& node, const std::function<NodeId(NodeId)>
             case NodeKind::kMap: return add_map(node.op, std::move(args));
             case NodeKind::kCast: return add_cast(args[0], node.dtype);
             case NodeKind::kReduce: return add_reduce(node.monoid, args[0], node.reduced, node.component);
+            case NodeKind::kPartialSum: return add_partial_sum(args[0], node.axis, node.dtype);
             case NodeKind::kIndex: break;
         }
         std::vector<Coord> coords;

@@ -27,6 +27,7 @@ struct AxisInfo {
     std::int64_t extent = kRuntimeExtent;
     bool is_row = false;
     bool is_promoted = false;  // a column axis that the planner made a row axis; it stands behind the declared ones
+    bool is_slots = false;     // the planner's: a position for each block of a kernel that sums over its rows
 
     std::string label() const { return name.empty() ? std::to_string(extent) : name; }
 };
@@ -41,6 +42,9 @@ enum class NodeKind : std::uint8_t {
     kCast,    // args[0] rounded to dtype
     kIndex,   // args[0] read at `coords`; further args are the data nodes the coordinates mention
     kReduce,  // `monoid` over `reduced` axes of args[0]
+    // args[0] summed over its row axes, `reduced`, in parts: one for each position of `axis`. Only the planner makes it
+    // (compiler/plan/partial_sums.h).
+    kPartialSum,
 };
 
 std::string_view name(NodeKind kind);
@@ -54,9 +58,9 @@ struct Node {
     Op op = Op::kAdd;                               // kMap
     Monoid monoid = Monoid::kSum;                   // kReduce
     int component = 0;                              // kReduce: which of the monoid's values
-    std::vector<AxisId> reduced = {};               // kReduce
+    std::vector<AxisId> reduced = {};               // kReduce, kPartialSum
     double value = 0;                               // kConst, kScalar
-    AxisId axis = -1;                               // kIota, kExtent
+    AxisId axis = -1;                               // kIota, kExtent, kPartialSum
     std::vector<Coord> coords = {};                 // kIndex: one per axis of args[0]
     std::string name = {};                          // kInput, kScalar
     std::vector<std::int64_t> column_strides = {};  // kInput: one per column axis; empty is contiguous
@@ -70,6 +74,10 @@ struct OutputInfo {
     std::string alias = {};
     bool accumulate = false;
     std::vector<std::int64_t> column_strides = {};
+    // ≥ 0 in the planner's groups: what is stored is the sum of `node` over all its row axes, in parts: one for each
+    // position of this axis, of dtype parts_dtype.
+    AxisId slots = -1;
+    Dtype parts_dtype = Dtype::kF32;
 };
 
 class GraphData {
@@ -80,6 +88,7 @@ class GraphData {
     // Axes. A name names one axis; declaring it again with the same extent gives the same axis.
     AxisId add_row_axis(std::string_view name, std::int64_t extent);
     AxisId add_column_axis(std::string_view name, std::int64_t extent);  // name "" is the anonymous axis of that extent
+    AxisId add_slots_axis(std::string_view name);
     const AxisInfo& axis(AxisId id) const { return axes_[static_cast<std::size_t>(id)]; }
     const std::vector<AxisInfo>& axes() const { return axes_; }
 
@@ -94,6 +103,7 @@ class GraphData {
     NodeId add_cast(NodeId arg, Dtype dtype);
     NodeId add_index(NodeId source, std::vector<Coord> coords);
     NodeId add_reduce(Monoid monoid, NodeId arg, std::vector<AxisId> reduced, int component = 0);
+    NodeId add_partial_sum(NodeId arg, AxisId slots, Dtype dtype);
     void add_output(OutputInfo output);
 
     // The same operation as `node` of another graph with the same axis ids, over operands mapped by `to_here`. For

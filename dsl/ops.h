@@ -45,4 +45,9 @@ std::string_view name(Monoid monoid);
 std::optional<Monoid> find_monoid(std::string_view name);
 int components(Monoid monoid);  // values a reduction yields: 1, or 2 for the pairs
 
+// What a sum of such values is carried in: f32 for the narrow floats, whose total is rounded once.
+constexpr Dtype accumulator_dtype(Dtype dtype) {
+    return dtype == Dtype::kBf16 || dtype == Dtype::kF16 ? Dtype::kF32 : dtype;
+}
+
 }  // namespace rowjit

@@ -100,6 +100,7 @@ class Printer {
         if (name(output.node) != output.name) text += " = " + operand(output.node);
         if (!output.alias.empty()) text += fmt::format(" alias({})", output.alias);
         if (output.accumulate) text += " accumulate";
+        if (output.slots >= 0) text += fmt::format(" partial({}, {})", graph_.axis(output.slots).label(), rowjit::name(output.parts_dtype));
         return text + strides(output.column_strides);
     }
 
@@ -116,6 +117,8 @@ class Printer {
             case NodeKind::kCast: return fmt::format("cast({}, {})", operand(node.args[0]), dtype);
             case NodeKind::kIndex: return index(node);
             case NodeKind::kReduce: return reduce(node);
+            case NodeKind::kPartialSum:
+                return fmt::format("partial_sum({}, {})", operand(node.args[0]), graph_.axis(node.axis).label());
             case NodeKind::kInput:
             case NodeKind::kScalar: break;
         }

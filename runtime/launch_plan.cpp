@@ -58,7 +58,15 @@ LaunchPlan::LaunchPlan(Program program, std::vector<LoadedStep> loaded, std::sha
     : program_(std::move(program)), loaded_(std::move(loaded)), device_(std::move(device)) {
     RJ_CHECK(loaded_.size() == program_.steps.size(), "{} steps, {} loaded", program_.steps.size(), loaded_.size());
     for (std::size_t i = 0; i < program_.axes.size(); ++i) {
-        if (program_.axes[i].extent == kRuntimeExtent) extent_axes_.push_back(static_cast<AxisId>(i));
+        if (program_.axes[i].extent != kRuntimeExtent) continue;
+        RJ_CHECK(program_.axes[i].is_slots || argument_extents_ == extent_axes_.size(), "slots before declared axes");
+        extent_axes_.push_back(static_cast<AxisId>(i));
+        argument_extents_ += program_.axes[i].is_slots ? 0 : 1;
+    }
+    if (extent_axes_.size() > kMaxExtents) {
+        fail(ErrorCode::kUnsupported,
+             "the graph has {} row axes of run-time extent and sums over rows; a launch carries {}; split the graph",
+             extent_axes_.size(), kMaxExtents);
     }
     find_tensor_facts();
     for (std::size_t i = 0; i < loaded_.size(); ++i) launches_.push_back(make_launch(program_.steps[i], loaded_[i]));
@@ -127,6 +135,10 @@ LaunchPlan::Launch LaunchPlan::make_launch(const Step& step, const LoadedStep& l
         const auto place = std::find(extent_axes_.begin(), extent_axes_.end(), axis);
         launch.row_extent_places.push_back(static_cast<int>(place - extent_axes_.begin()));
     }
+    if (step.kernel.slots_axis >= 0) {
+        const auto place = std::find(extent_axes_.begin(), extent_axes_.end(), step.kernel.slots_axis);
+        launch.slots_place = static_cast<int>(place - extent_axes_.begin());
+    }
     if (step.kernel.arguments.size() > kMaxParameters) {
         fail(ErrorCode::kUnsupported, "kernel {} has {} parameters; at most {} are supported; split the graph",
              step.kernel.name, step.kernel.arguments.size(), kMaxParameters);
@@ -179,7 +191,7 @@ int LaunchPlan::tensor_place(std::string_view name) const {
 
 int LaunchPlan::extent_place(std::string_view axis) const {
     std::vector<std::string_view> known;
-    for (std::size_t i = 0; i < extent_axes_.size(); ++i) {
+    for (std::size_t i = 0; i < argument_extents_; ++i) {
         known.push_back(program_.axes[static_cast<std::size_t>(extent_axes_[i])].name);
         if (known.back() == axis) return static_cast<int>(i);
     }
@@ -202,14 +214,31 @@ std::vector<double> LaunchPlan::default_scalars() const {
     return values;
 }
 
-std::int64_t LaunchPlan::row_extent(const TensorFacts& tensor, std::size_t axis,
-                                    const Arguments& arguments) const noexcept {
+std::int64_t LaunchPlan::row_extent(const TensorFacts& tensor, std::size_t axis, const Resolved& resolved) noexcept {
     const int place = tensor.extent_places[axis];
-    return place < 0 ? tensor.extents[axis] : arguments.extents_[static_cast<std::size_t>(place)];
+    return place < 0 ? tensor.extents[axis] : resolved.extents[place];
+}
+
+std::int64_t LaunchPlan::rows_of(const Launch& launch, const Resolved& resolved) const noexcept {
+    std::int64_t rows = launch.static_rows;
+    for (const int place : launch.row_extent_places) rows *= resolved.extents[place];
+    return rows;
+}
+
+// What the caller set, then the slots of kernels that sum over their rows: as many as they have blocks along the rows.
+void LaunchPlan::resolve_extents(const Arguments& arguments, Resolved* resolved) const noexcept {
+    for (std::size_t i = 0; i < argument_extents_; ++i) resolved->extents[i] = arguments.extents_[i];
+    for (const Launch& launch : launches_) {
+        if (launch.slots_place < 0) continue;
+        const Kernel& kernel = *launch.kernel;
+        resolved->extents[launch.slots_place] =
+            grid_blocks(kernel, rows_of(launch, *resolved)) / kernel.schedule.column_blocks;
+    }
 }
 
 // Addresses and strides of every tensor; returns the workspace bytes the temporaries take.
 std::size_t LaunchPlan::resolve(const Arguments& arguments, Resolved* resolved) const noexcept {
+    resolve_extents(arguments, resolved);
     std::size_t workspace = 0;
     for (std::size_t i = 0; i < tensors_.size(); ++i) {
         const TensorFacts& facts = tensors_[i];
@@ -219,7 +248,7 @@ std::size_t LaunchPlan::resolve(const Arguments& arguments, Resolved* resolved) 
         for (std::size_t axis = facts.row_axes.size(); axis-- > 0;) {
             const std::int64_t stride = strided ? arguments.tensors_[i].row_strides[axis] : inside;
             resolved->row_strides[i][axis] = stride;
-            inside = std::max(inside, inside + (row_extent(facts, axis, arguments) - 1) * stride);
+            inside = std::max(inside, inside + (row_extent(facts, axis, *resolved) - 1) * stride);
         }
         if (!temporary) {
             resolved->data[i] = arguments.tensors_[i].data;
@@ -233,7 +262,7 @@ std::size_t LaunchPlan::resolve(const Arguments& arguments, Resolved* resolved) 
 
 std::size_t LaunchPlan::workspace_bytes(const Arguments& arguments) const {
     if (tensors_.size() == argument_tensors_) return 0;
-    for (std::size_t i = 0; i < extent_axes_.size(); ++i) {
+    for (std::size_t i = 0; i < argument_extents_; ++i) {
         if (arguments.extents_[i] >= 0) continue;
         fail(ErrorCode::kInvalidArgument, "workspace: the extent of row axis '{}' is not set; call rows() first",
              program_.axes[static_cast<std::size_t>(extent_axes_[i])].name);
@@ -255,7 +284,7 @@ Status LaunchPlan::check_tensor(std::size_t index, const Arguments& arguments,
     const TensorFacts& facts = tensors_[index];
     const std::string& name = program_.tensors[index].name;
     std::int64_t rows = 1;
-    for (std::size_t axis = 0; axis < facts.row_axes.size(); ++axis) rows *= row_extent(facts, axis, arguments);
+    for (std::size_t axis = 0; axis < facts.row_axes.size(); ++axis) rows *= row_extent(facts, axis, resolved);
     if (rows == 0) return {};
     if (resolved.data[index] == nullptr) {
         return refuse(ErrorCode::kInvalidArgument, "tensor '{}' is {}; set it with Arguments::tensor", name,
@@ -268,7 +297,7 @@ Status LaunchPlan::check_tensor(std::size_t index, const Arguments& arguments,
     }
     for (std::size_t axis = 0; axis < facts.row_axes.size(); ++axis) {
         const std::int64_t bytes = resolved.row_strides[index][axis] * static_cast<std::int64_t>(facts.element_bytes);
-        if (bytes % facts.alignment_bytes == 0 || row_extent(facts, axis, arguments) <= 1) continue;
+        if (bytes % facts.alignment_bytes == 0 || row_extent(facts, axis, resolved) <= 1) continue;
         return refuse(
             ErrorCode::kInvalidArgument,
             "tensor '{}': row stride {} elements is not a multiple of {} bytes; pad the rows, or copy the tensor", name,
@@ -287,7 +316,7 @@ Status LaunchPlan::check_tensor(std::size_t index, const Arguments& arguments,
 }
 
 Status LaunchPlan::launch(StreamHandle stream, const Arguments& arguments) const noexcept {
-    for (std::size_t i = 0; i < extent_axes_.size(); ++i) {
+    for (std::size_t i = 0; i < argument_extents_; ++i) {
         if (arguments.extents_[i] >= 0) continue;
         return refuse(ErrorCode::kInvalidArgument, "the extent of row axis '{}' is not set; call Arguments::rows",
                       program_.axes[static_cast<std::size_t>(extent_axes_[i])].name);
@@ -302,8 +331,7 @@ Status LaunchPlan::launch(StreamHandle stream, const Arguments& arguments) const
     Status status = check(arguments, resolved);
     if (!status.ok()) return status;
     for (const Launch& launch : launches_) {
-        std::int64_t rows = launch.static_rows;
-        for (const int place : launch.row_extent_places) rows *= arguments.extents_[static_cast<std::size_t>(place)];
+        const std::int64_t rows = rows_of(launch, resolved);
         if (rows == 0) continue;
         std::array<ParameterValue, kMaxParameters> values;
         std::array<void*, kMaxParameters> pointers;
@@ -316,7 +344,7 @@ Status LaunchPlan::launch(StreamHandle stream, const Arguments& arguments) const
                     values[i].i64 = resolved.row_strides[index][static_cast<std::size_t>(parameter.axis)];
                     break;
                 case Parameter::From::kColumnStride: values[i].i64 = parameter.value; break;
-                case Parameter::From::kExtent: values[i].i64 = arguments.extents_[index]; break;
+                case Parameter::From::kExtent: values[i].i64 = resolved.extents[index]; break;
                 case Parameter::From::kScalar:
                     values[i] = scalar_value(parameter.dtype, arguments.scalars_[index]);
                     break;

@@ -31,7 +31,7 @@ class LaunchPlan {
     int scalar_place(std::string_view name) const;
     std::size_t row_axis_count(int tensor) const { return tensors_[static_cast<std::size_t>(tensor)].row_axes.size(); }
     std::size_t argument_tensors() const { return argument_tensors_; }
-    std::size_t run_time_axes() const { return extent_axes_.size(); }
+    std::size_t run_time_axes() const { return argument_extents_; }
     std::vector<double> default_scalars() const;
 
     std::size_t workspace_bytes(
@@ -41,6 +41,7 @@ class LaunchPlan {
   private:
     static constexpr std::size_t kMaxParameters = 256;
     static constexpr std::size_t kMaxTensors = 64;
+    static constexpr std::size_t kMaxExtents = 64;
 
     // A tensor's layout, as far as it is known before the row extents are.
     struct TensorFacts {
@@ -71,10 +72,12 @@ class LaunchPlan {
         std::vector<Parameter> parameters;
         std::vector<int> row_extent_places;  // run-time axes of the kernel's row space
         std::int64_t static_rows = 1;        // product of the static ones
+        int slots_place = -1;                // the run-time axis whose extent is this kernel's number of row blocks
     };
 
-    // Row strides and address of every tensor for one launch.
+    // Extents of the run-time axes, and row strides and address of every tensor, for one launch.
     struct Resolved {
+        std::int64_t extents[kMaxExtents];
         void* data[kMaxTensors];
         std::int64_t row_strides[kMaxTensors][Arguments::kMaxRowAxes];
     };
@@ -85,12 +88,15 @@ class LaunchPlan {
     std::size_t resolve(const Arguments& arguments, Resolved* resolved) const noexcept;
     Status check(const Arguments& arguments, const Resolved& resolved) const noexcept;
     Status check_tensor(std::size_t index, const Arguments& arguments, const Resolved& resolved) const noexcept;
-    std::int64_t row_extent(const TensorFacts& tensor, std::size_t axis, const Arguments& arguments) const noexcept;
+    void resolve_extents(const Arguments& arguments, Resolved* resolved) const noexcept;
+    std::int64_t rows_of(const Launch& launch, const Resolved& resolved) const noexcept;
+    static std::int64_t row_extent(const TensorFacts& tensor, std::size_t axis, const Resolved& resolved) noexcept;
 
     Program program_;
     std::vector<LoadedStep> loaded_;
     std::shared_ptr<DeviceImpl> device_;
-    std::vector<AxisId> extent_axes_;  // run-time row axes, in declaration order
+    std::vector<AxisId> extent_axes_;    // run-time row axes: those of the arguments, in declaration order, then slots
+    std::size_t argument_extents_ = 0;
     std::vector<TensorFacts> tensors_;
     std::size_t argument_tensors_ = 0;  // inputs and outputs; temporaries follow
     std::vector<Launch> launches_;

@@ -482,3 +482,23 @@ RJ_DEVICE void rj_all_reduce(int thread, int offset_bytes, States&... states) {
         ((states = rj_gather_warps<kWarps, States>(at), at += kWarps * int(sizeof(States))), ...);
     }
 }
+
+// ---- sums over the rows of a block
+
+// Adds the sums that the rows of a block carry, in the rows' order; row 0 then holds them. Uses shared memory from its
+// start, so it stands after the last row, where nothing else does.
+template <int kRows, int kThreads, class T, int kCount>
+RJ_DEVICE void rj_join_rows(int row, int thread, T (&sums)[kCount]) {
+    for (int from = 1; from < kRows; ++from) {
+        rj_barrier();
+        if (row == from) {
+#pragma unroll
+            for (int k = 0; k < kCount; ++k) rj_shared_store((k * kThreads + thread) * int(sizeof(T)), sums[k]);
+        }
+        rj_barrier();
+        if (row == 0) {
+#pragma unroll
+            for (int k = 0; k < kCount; ++k) sums[k] += rj_shared_load<T>((k * kThreads + thread) * int(sizeof(T)));
+        }
+    }
+}

@@ -45,11 +45,18 @@ class KernelEmitter {
                  kernel_.name, scope_.threads());
         signature();
         geometry();
+        scope_.declare_carried();
+        if (scope_.rows() > 1) scope_.set_live("row_in_block == 0");
+        for (const Stmt& stmt : kernel_.before) statement(stmt);
+        const GpuScope::RowNames outside = scope_.row_names();
         open_row_loop();
         scope_.declare_coordinates("row", kernel_.row_axes);
         scope_.declare_states();
         for (const Stmt& stmt : kernel_.body) statement(stmt);
         out_.close();
+        scope_.set_row_names(outside);
+        if (scope_.rows() > 1) scope_.set_live("row_in_block == 0");
+        for (const Stmt& stmt : kernel_.after) statement(stmt);
         out_.close();
         return out_.take();
     }
@@ -80,17 +87,24 @@ class KernelEmitter {
         }
         if (kernel_.schedule.column_blocks > 1)
             out_.line(fmt::format("const int column_block = rj_block() % {};", kernel_.schedule.column_blocks));
+        if (kernel_.slots_axis >= 0) {
+            const std::string first = first_row_block();
+            out_.line(fmt::format("const long long slot = {};", first), "this block's place among the parts of sums");
+            scope_.bind_axis(kernel_.slots_axis, "slot");
+        }
         out_.line(fmt::format("const long long rows = {};", scope_.positions(kernel_.row_axes)));
+    }
+
+    std::string first_row_block() const {
+        if (kernel_.schedule.column_blocks == 1) return "rj_block()";
+        return fmt::format("rj_block() / {}", kernel_.schedule.column_blocks);
     }
 
     // All threads of a block run the same iterations, since they meet at barriers and in shuffles.
     void open_row_loop() {
-        std::string first = "rj_block()";
+        const std::string first = first_row_block();
         std::string step = fmt::format("rj_grid({})", kernel_.block_threads());
-        if (kernel_.schedule.column_blocks > 1) {
-            first += fmt::format(" / {}", kernel_.schedule.column_blocks);
-            step += fmt::format(" / {}", kernel_.schedule.column_blocks);
-        }
+        if (kernel_.schedule.column_blocks > 1) step += fmt::format(" / {}", kernel_.schedule.column_blocks);
         const int rows = scope_.rows();
         if (rows == 1) {
             out_.open(fmt::format("for (long long row = {}; row < rows; row += {})", first, step));
@@ -101,6 +115,7 @@ class KernelEmitter {
         out_.line("// The last block may have fewer rows; its other threads follow the last one and store nothing.");
         out_.line(fmt::format("const bool live = row_block * {} + row_in_block < rows;", rows));
         out_.line(fmt::format("const long long row = live ? row_block * {} + row_in_block : rows - 1;", rows));
+        scope_.set_live("live");
     }
 
     void statement(const Stmt& stmt) {
@@ -108,14 +123,22 @@ class KernelEmitter {
         if (const auto* loop = std::get_if<ColumnLoop>(&stmt.node)) return emit_column_loop(*loop, scope_, kept_);
         if (const auto* rows = std::get_if<RowsLoop>(&stmt.node)) return rows_loop(*rows);
         if (const auto* reduce = std::get_if<AllReduce>(&stmt.node)) return all_reduce(*reduce);
+        if (const auto* join = std::get_if<JoinRows>(&stmt.node)) return join_rows(*join);
         out_.line("rj_barrier();");
+    }
+
+    void join_rows(const JoinRows& join) {
+        for (const int index : join.carried) {
+            out_.line(fmt::format("rj_join_rows<{}, {}>(row_in_block, {}, {});", scope_.rows(), scope_.threads(),
+                                  scope_.threads() > 1 ? "t" : "0", scope_.carried(index)));
+        }
     }
 
     // Every thread of the row has the value; one stores it.
     void row_inst(const Inst& inst) {
         std::vector<std::string> one;
         if (scope_.threads() > 1) one.emplace_back("t == 0");
-        if (scope_.rows() > 1) one.emplace_back("live");
+        if (!scope_.live().empty()) one.push_back(scope_.live());
         if (kernel_.schedule.column_blocks > 1) one.emplace_back("column_block == 0");
         scalar_inst(inst, {}, one);
     }
@@ -131,6 +154,8 @@ class KernelEmitter {
                 out_.line(fmt::format("{}.add_one({});", scope_.state(inst.index), scope_.value(inst.operands[0])),
                           inst.comment);
                 return;
+            case InstKind::kCarry: return scope_.carry(inst, "0");
+            case InstKind::kCarried: return scope_.define(inst, scope_.carried(inst.index) + "[0]");
             default: return scope_.define(inst, scope_.computed(inst));
         }
     }
@@ -146,7 +171,7 @@ class KernelEmitter {
         scope_.declare_coordinates("p", loop.axes);
         GpuLoop inside{.axes = {loop.axes.begin(), loop.axes.end()}};
         std::vector<std::string> live;
-        if (scope_.rows() > 1) live.emplace_back("live");
+        if (!scope_.live().empty()) live.push_back(scope_.live());
         for (const Inst& inst : loop.body) {
             if (inst.id >= 0) inside.values.insert(inst.id);
             scalar_inst(inst, inside, live);
@@ -184,7 +209,7 @@ class KernelEmitter {
         const std::int64_t slots = kernel_.shared_bytes_per_row * rows;
         RJ_CHECK(kernel_.scratch_regions > reduce.scratch, "emit gpu: {}: scratch region {} of {}", kernel_.name,
                  reduce.scratch, kernel_.scratch_regions);
-        const std::int64_t region = (kernel_.shared_bytes - slots) / kernel_.scratch_regions;
+        const std::int64_t region = kernel_.scratch_region_bytes;
         const std::int64_t offset = slots + region * reduce.scratch;
         if (rows == 1) return std::to_string(offset);
         const std::string row = fmt::format("row_in_block * {}", region / rows);

@@ -331,10 +331,21 @@ class ColumnEmitter {
             case InstKind::kStore:
             case InstKind::kKeep:
             case InstKind::kAccumulate: return lane_out(inst);
+            case InstKind::kCarry: return scope_.carry(inst, carried_place(inst));
+            case InstKind::kCarried:
+                return scope_.define(inst, fmt::format("{}[{}]", scope_.carried(inst.index), carried_place(inst)));
             default: break;
         }
         const auto divisor = divisors_.find(&inst);
         scope_.define(inst, scope_.computed(inst, divisor == divisors_.end() ? "" : divisor->second));
+    }
+
+    // Which of a thread's registers holds this lane's sum.
+    std::string carried_place(const Inst& inst) const {
+        RJ_CHECK(resident_, "emit gpu: {}: {} is carried over a serial loop", scope_.kernel().name,
+                 scope_.carried(inst.index));
+        if (group_ == 1) return lane();
+        return loop_.vector == 1 ? "i" : fmt::format("i * {} + l", loop_.vector);
     }
 
     void lane_load(const Inst& inst) {
@@ -358,7 +369,7 @@ class ColumnEmitter {
     }
 
     std::vector<std::string> live() const {
-        return scope_.rows() > 1 ? std::vector<std::string>{"live"} : std::vector<std::string>{};
+        return scope_.live().empty() ? std::vector<std::string>{} : std::vector<std::string>{scope_.live()};
     }
 
     // After the lanes: what leaves as a vector.

@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "base/fail.h"
+#include "compiler/passes/passes.h"
 
 namespace rowjit {
 namespace {
@@ -48,13 +49,15 @@ std::string converted(Dtype dtype, const std::string& text) {
 
 template <class Visit>
 void each_inst(const Kernel& kernel, const Visit& visit) {
-    for (const Stmt& stmt : kernel.body) {
-        if (const auto* inst = std::get_if<Inst>(&stmt.node)) visit(*inst);
-        if (const auto* loop = std::get_if<ColumnLoop>(&stmt.node)) {
-            for (const Inst& inst : loop->body) visit(inst);
-        }
-        if (const auto* rows = std::get_if<RowsLoop>(&stmt.node)) {
-            for (const Inst& inst : rows->body) visit(inst);
+    for (const Block* block : {&kernel.before, &kernel.body, &kernel.after}) {
+        for (const Stmt& stmt : *block) {
+            if (const auto* inst = std::get_if<Inst>(&stmt.node)) visit(*inst);
+            if (const auto* loop = std::get_if<ColumnLoop>(&stmt.node)) {
+                for (const Inst& inst : loop->body) visit(inst);
+            }
+            if (const auto* rows = std::get_if<RowsLoop>(&stmt.node)) {
+                for (const Inst& inst : rows->body) visit(inst);
+            }
         }
     }
 }
@@ -187,6 +190,23 @@ void GpuScope::declare_states() {
         out_.line(fmt::format("{}<{}> {};", state_type(accumulator.monoid), gpu_value_type(accumulator.dtype),
                               states_.back()));
     }
+}
+
+void GpuScope::declare_carried() {
+    for (std::size_t i = 0; i < kernel_.carried.size(); ++i) {
+        const Carried& carried = kernel_.carried[i];
+        carried_.push_back(names_.fresh(carried.label));
+        out_.line(fmt::format("{} {}[{}] = {{}};", gpu_value_type(carried.dtype), carried_.back(),
+                              carried_lanes(kernel_, static_cast<int>(i))),
+                  "of all rows of the block");
+    }
+}
+
+void GpuScope::carry(const Inst& inst, const std::string& place) {
+    const std::string& summand = value(inst.operands[0]);
+    out_.line(fmt::format("{}[{}] += {};", carried(inst.index), place,
+                          live_.empty() ? summand : fmt::format("{} ? {} : 0", live_, summand)),
+              inst.comment);
 }
 
 void GpuScope::declare_coordinates(const std::string& position, const std::vector<AxisId>& axes) {

@@ -55,17 +55,30 @@ class GpuScope {
     std::vector<std::string> declare_parameters();
     // Declares the state of every accumulator, at its identity.
     void declare_states();
+    // Declares the sums that the block carries over its rows, at zero.
+    void declare_carried();
     // Declares the coordinates along `axes` of a 64-bit position, innermost fastest, until forget_axes.
     void declare_coordinates(const std::string& position, const std::vector<AxisId>& axes);
     void forget_axes(const std::vector<AxisId>& axes);
+    void bind_axis(AxisId axis, std::string text) { axis_text_[axis] = std::move(text); }
 
     std::string extent(AxisId axis) const;
     std::string positions(const std::vector<AxisId>& axes) const;  // the product of their extents
     std::string axis_list(const std::vector<AxisId>& axes) const;  // for comments
     const std::string& state(int accumulator) const { return states_[static_cast<std::size_t>(accumulator)]; }
+    const std::string& carried(int index) const { return carried_[static_cast<std::size_t>(index)]; }
+    // Adds the instruction's operand to the sum that register `place` carries, unless the row is not live.
+    void carry(const Inst& inst, const std::string& place);
     const std::string& value(ValueId id) const { return text_[static_cast<std::size_t>(id)]; }
     // A name that stands for `expression` in the rest of the row, declared here when the row has none yet.
     std::string row_name(std::string_view wanted, const std::string& type, const std::string& expression);
+    // The names that row_name gave out, to go back to when the braces they were declared in close.
+    using RowNames = std::map<std::string, std::string>;
+    const RowNames& row_names() const { return row_names_; }
+    void set_row_names(RowNames names) { row_names_ = std::move(names); }
+    // The condition under which the threads of a row store: "" where they always do.
+    const std::string& live() const { return live_; }
+    void set_live(std::string condition) { live_ = std::move(condition); }
 
     // Gives an instruction's value a name, and a line that computes it.
     void define(const Inst& inst, const std::string& expression);
@@ -107,7 +120,9 @@ class GpuScope {
     std::vector<std::string> parameters_;  // by argument
     std::vector<std::string> states_;      // by accumulator
     std::map<AxisId, std::string> axis_text_;
-    std::map<std::string, std::string> row_names_;  // by expression
+    std::vector<std::string> carried_;     // by carried sum
+    RowNames row_names_;                   // by expression
+    std::string live_;
 };
 
 }  // namespace rowjit

@@ -166,7 +166,7 @@ void KernelEmitter::make_slots() {
     // Slots hold one column block of the longest loop that keeps into them.
     std::int64_t places = 0;
     int widest = 1;
-    for (const Stmt& stmt : kernel_.body) {
+    for (const Stmt& stmt : kernel_.body) {  // a loop before the rows is no wider than the one that adds to its places
         const auto* loop = std::get_if<ColumnLoop>(&stmt.node);
         if (loop == nullptr) continue;
         widest = std::max(widest, loop->vector);
@@ -197,11 +197,27 @@ void KernelEmitter::emit_blocks() {
     };
     Value* begin = function_->getArg(1);
     Value* end = function_->getArg(2);
+    if (kernel_.slots_axis >= 0) return emit_summing_blocks(rows, begin, end);
     if (kernel_.schedule.column_blocks == 1) return rows_of(begin, end);
     count(begin, end, i64(1), "block", [&](Value* block) {
         Value* row_block = b_.CreateUDiv(block, i64(kernel_.schedule.column_blocks), "row_block");
         column_block_ = b_.CreateURem(block, i64(kernel_.schedule.column_blocks), "column_block");
         rows_of(row_block, b_.CreateAdd(row_block, i64(1)));
+    });
+}
+
+// A kernel that sums over its rows divides them evenly among its blocks, which are few.
+void KernelEmitter::emit_summing_blocks(Value* rows, Value* begin, Value* end) {
+    RJ_CHECK(kernel_.schedule.column_blocks == 1 && kernel_.schedule.rows_per_block == 1,
+             "emit/llvm: kernel {} sums rows of divided rows", kernel_.name);
+    Value* blocks = extent(kernel_.slots_axis);
+    count(begin, end, i64(1), "block", [&](Value* block) {
+        axis_[static_cast<std::size_t>(kernel_.slots_axis)] = block;
+        emit_block(kernel_.before);
+        Value* first = b_.CreateUDiv(b_.CreateMul(rows, block), blocks, "row_begin");
+        Value* next = b_.CreateAdd(block, i64(1));
+        emit_rows(first, b_.CreateUDiv(b_.CreateMul(rows, next), blocks, "row_end"));
+        emit_block(kernel_.after);
     });
 }
 
@@ -310,7 +326,10 @@ void KernelEmitter::emit_inst(const Inst& inst, const Lanes& lanes) {
             Value* stored = b_.CreateAlignedLoad(type, place, llvm::Align(size_bytes(slot.dtype)));
             return define(inst.id, inst.dtype, widen(b_, slot.dtype, stored), inst.label);
         }
+        case InstKind::kCarry:
+        case InstKind::kCarried: break;
     }
+    RJ_CHECK(false, "emit/llvm: kernel {} carries sums in registers", kernel_.name);
 }
 
 // Operations whose result is one of their operands, up to sign: nothing to round.

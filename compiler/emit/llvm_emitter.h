@@ -82,6 +82,7 @@ class KernelEmitter {
     void find_streams();
     bool streams(const Inst& inst, const ColumnLoop& loop) const;
     void emit_blocks();
+    void emit_summing_blocks(Value* rows, Value* begin, Value* end);
     void emit_rows(Value* first, Value* last);
     void emit_row(Value* row);
     void set_mixed_radix(Value* position, const std::vector<AxisId>& axes);

@@ -24,23 +24,58 @@ int state_bytes(const Accumulator& accumulator) {
     RJ_CHECK(false, "monoid {}", static_cast<int>(accumulator.monoid));
 }
 
-Kernel place_barriers(Kernel kernel, const Target& target) {
-    kernel.shared_bytes = kernel.shared_bytes_per_row * kernel.schedule.rows_per_block;
-    if (!target.is_gpu() || kernel.schedule.threads_per_row <= target.warp_size) return kernel;
-    std::int64_t region_bytes = 0;
-    for (Stmt& stmt : kernel.body) {
+namespace {
+
+// Rows join one carried sum after the other in the same place, after the last row: a register of each thread of a row.
+std::int64_t join_bytes(const Kernel& kernel) {
+    std::int64_t most = 0;
+    for (const Stmt& stmt : kernel.after) {
+        const auto* join = std::get_if<JoinRows>(&stmt.node);
+        if (join == nullptr) continue;
+        for (const int index : join->carried) {
+            const Carried& carried = kernel.carried[static_cast<std::size_t>(index)];
+            const auto bytes = static_cast<std::int64_t>(size_bytes(carried.dtype));
+            most = std::max(most, carried_lanes(kernel, index) * kernel.schedule.threads_per_row * bytes);
+        }
+    }
+    return most;
+}
+
+void add_scratch(Kernel* kernel, const Target& target) {
+    for (Stmt& stmt : kernel->body) {
         auto* reduce = std::get_if<AllReduce>(&stmt.node);
         if (reduce == nullptr) continue;
-        reduce->scratch = kernel.scratch_regions++;
+        reduce->scratch = kernel->scratch_regions++;
         std::int64_t state = 0;
         for (const int index : reduce->accumulators) {
-            const int bytes = state_bytes(kernel.accumulators[static_cast<std::size_t>(index)]);
+            const int bytes = state_bytes(kernel->accumulators[static_cast<std::size_t>(index)]);
             state += (bytes + 15) / 16 * 16;  // each state starts aligned, whatever the mix of dtypes
         }
-        region_bytes = std::max(region_bytes, state * (kernel.block_threads() / target.warp_size));
+        const std::int64_t region = state * (kernel->block_threads() / target.warp_size);
+        kernel->scratch_region_bytes = std::max(kernel->scratch_region_bytes, region);
     }
-    if (kernel.scratch_regions == 1) kernel.body.push_back({Barrier{}});
-    kernel.shared_bytes += kernel.scratch_regions * region_bytes;
+    if (kernel->scratch_regions == 1) kernel->body.push_back({Barrier{}});
+    kernel->shared_bytes += kernel->scratch_regions * kernel->scratch_region_bytes;
+}
+
+}  // namespace
+
+std::int64_t carried_lanes(const Kernel& kernel, int carried) {
+    for (const Stmt& stmt : kernel.after) {
+        const auto* loop = std::get_if<ColumnLoop>(&stmt.node);
+        if (loop == nullptr) continue;
+        for (const Inst& inst : loop->body) {
+            if (inst.kind == InstKind::kCarried && inst.index == carried) return loop->iterations * loop->vector;
+        }
+    }
+    return 1;
+}
+
+Kernel place_barriers(Kernel kernel, const Target& target) {
+    kernel.shared_bytes = kernel.shared_bytes_per_row * kernel.schedule.rows_per_block;
+    if (!target.is_gpu()) return kernel;
+    if (kernel.schedule.threads_per_row > target.warp_size) add_scratch(&kernel, target);
+    kernel.shared_bytes = std::max(kernel.shared_bytes, join_bytes(kernel));
     return kernel;
 }
 

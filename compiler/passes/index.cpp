@@ -16,7 +16,12 @@ class Indexer {
     Indexer(Kernel* kernel, bool aligned) : kernel_(*kernel), aligned_(aligned) {}
 
     void run() {
-        for (Stmt& stmt : kernel_.body) {
+        for (Block* block : {&kernel_.before, &kernel_.body, &kernel_.after}) index_block(block);
+    }
+
+  private:
+    void index_block(Block* block) {
+        for (Stmt& stmt : *block) {
             if (auto* inst = std::get_if<Inst>(&stmt.node)) {
                 if (touches_memory(*inst)) inst->access.kind = Access::Kind::kUniform;
             } else if (auto* loop = std::get_if<ColumnLoop>(&stmt.node)) {
@@ -29,7 +34,6 @@ class Indexer {
         }
     }
 
-  private:
     static bool touches_memory(const Inst& inst) {
         return inst.kind == InstKind::kLoad || inst.kind == InstKind::kStore;
     }

@@ -18,6 +18,9 @@ Kernel place_barriers(Kernel kernel, const Target& target);
 // Bytes of one thread's state of an accumulator when it crosses shared memory.
 int state_bytes(const Accumulator& accumulator);
 
+// Registers of one thread that hold a carried sum.
+std::int64_t carried_lanes(const Kernel& kernel, int carried);
+
 // Registers a thread is likely to need: what stays in registers over phases, a batch of each loop's other loads, and
 // the working set of a phase. An estimate for declining schedules that would spill; the artifact tells the truth.
 int estimated_registers(const Kernel& kernel);

@@ -24,7 +24,8 @@ std::int64_t registers_of(Dtype dtype, const ColumnLoop& loop) {
 
 int estimated_registers(const Kernel& kernel) {
     std::int64_t kept = 0;
-    std::int64_t most = 0;
+    for (std::size_t i = 0; i < kernel.carried.size(); ++i) kept += carried_lanes(kernel, static_cast<int>(i));
+    std::int64_t most = kept;
     for (const Stmt& stmt : kernel.body) {
         const auto* loop = std::get_if<ColumnLoop>(&stmt.node);
         if (loop == nullptr || !loop->unrolled) continue;

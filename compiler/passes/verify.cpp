@@ -12,15 +12,28 @@ class Verifier {
     Verifier(const Kernel& kernel, std::string_view after) : kernel_(kernel), after_(after) {}
 
     void run() {
-        for (const Stmt& stmt : kernel_.body) {
+        for (const Block* block : {&kernel_.before, &kernel_.body, &kernel_.after}) check(*block);
+    }
+
+  private:
+    void check(const Block& block) {
+        RJ_CHECK(&block == &kernel_.body || block.empty() || kernel_.slots_axis >= 0,
+                 "{}: {}: statements outside the rows and no slots axis", after_, kernel_.name);
+        for (const Stmt& stmt : block) {
             if (const auto* inst = std::get_if<Inst>(&stmt.node)) instruction(*inst, false);
             if (const auto* loop = std::get_if<ColumnLoop>(&stmt.node)) column_loop(*loop);
             if (const auto* rows = std::get_if<RowsLoop>(&stmt.node)) body(rows->body);
             if (const auto* reduce = std::get_if<AllReduce>(&stmt.node)) all_reduce(*reduce);
+            if (const auto* join = std::get_if<JoinRows>(&stmt.node)) {
+                for (const int index : join->carried) carried(index);
+            }
         }
     }
 
-  private:
+    void carried(int index) const {
+        RJ_CHECK(in_table(index, kernel_.carried.size()), "{}: {}: carried {}", after_, kernel_.name, index);
+    }
+
     void column_loop(const ColumnLoop& loop) {
         std::int64_t columns = 1;
         for (const AxisId axis : loop.axes) columns *= kernel_.axis(axis).extent;
@@ -70,6 +83,7 @@ class Verifier {
             RJ_CHECK(written_slots_.contains(inst.index), "{}: {}: slot {} is read before it is written", after_,
                      kernel_.name, inst.index);
         }
+        if (inst.kind == InstKind::kCarry || inst.kind == InstKind::kCarried) carried(inst.index);
         if (inst.id >= 0) define(inst.id);
     }
 

@@ -89,6 +89,7 @@ class Canonicalizer {
                 return push(node.args[0], composed);
             }
             case NodeKind::kReduce: return push_reduce(node, coords);
+            case NodeKind::kPartialSum: break;  // the planner's
         }
         RJ_CHECK(false, "canonicalize: {}", to_->describe(source));
     }

@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "base/fail.h"
+#include "compiler/plan/partial_sums.h"
 
 namespace rowjit {
 namespace {
@@ -17,6 +18,7 @@ constexpr double kPlanningRows =
     8192;                          // plans do not depend on the row count of a launch; a training step's is typical
 constexpr double kLaunchUs = 2.5;  // H200, kernel to kernel on one stream
 constexpr double kCpuLaunchUs = 5;
+constexpr double kPlanningParts = 256;  // of a sum over rows: about a block or two on each multiprocessor
 constexpr std::size_t kMaxNameLength = 60;
 
 bool contains(const std::vector<AxisId>& axes, AxisId axis) {
@@ -31,6 +33,12 @@ bool reduces_columns(const GraphData& graph, const Node& node) {
     return node.kind == NodeKind::kReduce && !graph.axis(node.reduced[0]).is_row;
 }
 
+// The node whose elements a root's kernel computes: of a partial sum, what it sums.
+const Node& computed(const GraphData& graph, NodeId root) {
+    const Node& node = graph.node(root);
+    return node.kind == NodeKind::kPartialSum ? graph.node(node.args[0]) : node;
+}
+
 // What one root's kernel would contain: found by walking from the root to inputs and to values cut before.
 struct Reach {
     std::set<NodeId> nodes;
@@ -43,6 +51,9 @@ class Cutter {
   public:
     explicit Cutter(const GraphData& graph) : graph_(graph) {
         for (const OutputInfo& output : graph.outputs()) roots_.insert(output.node);
+        for (const NodeId id : graph.live_nodes()) {
+            if (graph.node(id).kind == NodeKind::kPartialSum) cut(id);
+        }
     }
 
     // The values to compute in kernels of their own: outputs and cuts.
@@ -102,6 +113,11 @@ class Cutter {
                                                       [&](AxisId axis) { return found.promoted.contains(axis); });
             if (id != root && reduces_columns(graph_, node) && reduces_promoted) return cut(id);
         }
+        // A block's part of a sum over rows has one place a column: no column may become a row.
+        for (const NodeId id : found.nodes) {
+            const bool promotes = reduces_columns(graph_, graph_.node(id)) && is_partial(graph_.node(id));
+            if (graph_.node(root).kind == NodeKind::kPartialSum && promotes) return cut(id);
+        }
     }
 
     // A reduction over rows ends its kernel, and starts from values without reductions.
@@ -109,7 +125,7 @@ class Cutter {
         const Node& node = graph_.node(id);
         if (!rowjit::reduces_rows(graph_, node)) return false;
         // Its consumers may stay only where they have its own row space: elsewhere it is broadcast back over rows.
-        const bool same_rows = graph_.row_axes(node) == graph_.row_axes(graph_.node(root));
+        const bool same_rows = graph_.row_axes(node) == graph_.row_axes(computed(graph_, root));
         if (id != root && (!same_rows || under_reduction(root, id))) {
             cut(id);
             return true;
@@ -122,13 +138,17 @@ class Cutter {
         return true;
     }
 
+    // Whether a column reduction leaves some columns of its operand.
+    bool is_partial(const Node& reduce) const {
+        return reduce.reduced.size() != graph_.column_axes(graph_.node(reduce.args[0])).size();
+    }
+
     bool cut_column_reduction(NodeId root, NodeId id, const Reach& found) {
-        const Node& node = graph_.node(id);
-        const bool partial = node.reduced.size() != graph_.column_axes(graph_.node(node.args[0])).size();
+        const bool partial = is_partial(graph_.node(id));
         // A promoted axis is part of the row space, so the root must have it and nothing may reduce over it.
         const auto promoted = [&](AxisId axis) { return found.promoted.contains(axis); };
         const bool root_lacks = std::any_of(found.promoted.begin(), found.promoted.end(),
-                                            [&](AxisId axis) { return !contains(graph_.node(root).axes, axis); });
+                                            [&](AxisId axis) { return !contains(computed(graph_, root).axes, axis); });
         const bool reduced_again = std::any_of(found.nodes.begin(), found.nodes.end(), [&](NodeId other) {
             const Node& user = graph_.node(other);
             return reduces_columns(graph_, user) && std::any_of(user.reduced.begin(), user.reduced.end(), promoted);
@@ -192,7 +212,8 @@ class Planner {
         Plan plan;
         plan.graph = graph_;
         for (const NodeId id : cutter_.cuts_) {
-            plan.temporaries.push_back({temporary_name(id), graph_->node(id).dtype, graph_->node(id).axes});
+            const Node& node = with_shared_slots(id);
+            plan.temporaries.push_back({temporary_name(id), node.dtype, node.axes});
         }
         for (const Piece& piece : pieces_) plan.groups.push_back(group(piece));
         plan.notes = notes_;
@@ -208,7 +229,7 @@ class Planner {
             result.reduces_rows = result.reduces_rows || reach.reduces_rows;
             result.promoted.insert(reach.promoted.begin(), reach.promoted.end());
         }
-        for (const AxisId axis : graph_->node(result.roots[0]).axes) {
+        for (const AxisId axis : computed(*graph_, result.roots[0]).axes) {
             if (graph_->axis(axis).is_row || result.promoted.contains(axis)) result.row_axes.push_back(axis);
         }
         return result;
@@ -312,14 +333,37 @@ class Planner {
         }
         auto result = std::make_shared<GraphData>(std::move(axes));
         std::map<NodeId, NodeId> mapped;
-        for (const NodeId root : piece.roots) copy(piece, root, result.get(), &mapped);
-        for (const NodeId root : piece.roots) add_outputs(root, mapped.at(root), result.get());
+        for (const NodeId root : piece.roots) {
+            const Node& node = graph_->node(root);
+            copy(piece, node.kind == NodeKind::kPartialSum ? node.args[0] : root, result.get(), &mapped);
+        }
+        for (const NodeId root : piece.roots) add_outputs(root, mapped, result.get());
         return result;
+    }
+
+    // Partial sums of one kernel have its blocks as their slots: they share the axis of the first of them.
+    AxisId shared_slots(NodeId partial) const {
+        for (const Piece& piece : pieces_) {
+            if (!is_root(piece, partial)) continue;
+            for (const NodeId root : piece.roots) {
+                if (graph_->node(root).kind == NodeKind::kPartialSum) return graph_->node(root).axis;
+            }
+        }
+        return graph_->node(partial).axis;
+    }
+
+    Node with_shared_slots(NodeId id) const {
+        Node node = graph_->node(id);
+        if (node.kind == NodeKind::kPartialSum) node.axes[0] = node.axis = shared_slots(id);
+        const bool adds_parts =
+            node.kind == NodeKind::kReduce && graph_->node(node.args[0]).kind == NodeKind::kPartialSum;
+        if (adds_parts) node.reduced = {shared_slots(node.args[0])};
+        return node;
     }
 
     NodeId copy(const Piece& piece, NodeId id, GraphData* into, std::map<NodeId, NodeId>* mapped) const {
         if (const auto found = mapped->find(id); found != mapped->end()) return found->second;
-        const Node& node = graph_->node(id);
+        const Node node = with_shared_slots(id);
         const auto convert = [&]() -> NodeId {
             if (node.kind == NodeKind::kInput) return add_input(node, node.name, into);
             if (!is_root(piece, id) && cutter_.cuts_.contains(id)) {
@@ -365,7 +409,14 @@ class Planner {
                            const GraphData& graph, std::vector<AxisId>* axes,
                            std::vector<std::int64_t>* column_strides);
 
-    void add_outputs(NodeId root, NodeId copy, GraphData* into) const {
+    void add_outputs(NodeId root, const std::map<NodeId, NodeId>& mapped, GraphData* into) const {
+        const Node& node = graph_->node(root);
+        if (node.kind == NodeKind::kPartialSum) {
+            into->add_output(
+                {temporary_name(root), mapped.at(node.args[0]), "", false, {}, shared_slots(root), node.dtype});
+            return;
+        }
+        const NodeId copy = mapped.at(root);
         if (cutter_.cuts_.contains(root)) into->add_output({temporary_name(root), copy, "", false, {}});
         for (const OutputInfo& output : graph_->outputs()) {
             if (output.node != root) continue;
@@ -441,7 +492,7 @@ void Planner::order_axes(const std::vector<AxisId>& declared, const std::vector<
 }  // namespace
 
 Plan make_plan(std::shared_ptr<const GraphData> graph, const Target& target) {
-    return Planner(std::move(graph), target).run();
+    return Planner(split_row_sums(graph, target), target).run();
 }
 
 namespace {
@@ -452,8 +503,13 @@ double elements(const GraphData& graph, const Node& node, double rows) {
     bool runtime = false;
     for (const AxisId id : node.axes) {
         const std::int64_t extent = graph.axis(id).extent;
-        if (extent == kRuntimeExtent) runtime = true;
-        if (extent != kRuntimeExtent) count *= static_cast<double>(extent);
+        if (graph.axis(id).is_slots) {
+            count *= kPlanningParts;
+        } else if (extent == kRuntimeExtent) {
+            runtime = true;
+        } else {
+            count *= static_cast<double>(extent);
+        }
     }
     return count * (runtime ? rows : 1);
 }
@@ -481,6 +537,11 @@ double group_bytes(const GraphData& group, double rows) {
     }
     for (const OutputInfo& output : group.outputs()) {
         const Node& node = group.node(output.node);
+        if (output.slots >= 0) {
+            bytes += static_cast<double>(group.column_count(node)) * kPlanningParts *
+                     static_cast<double>(size_bytes(output.parts_dtype));
+            continue;
+        }
         const double size = elements(group, node, rows) * static_cast<double>(size_bytes(node.dtype));
         bytes += output.accumulate ? 2 * size : size;
         if (node.kind == NodeKind::kInput) read[node.name] = size;

@@ -32,7 +32,8 @@ GroupFacts facts_of(const Group& group) {
         facts.column_inputs += graph.column_axes(node).empty() ? 0 : 1;
     }
     for (const OutputInfo& output : graph.outputs()) {
-        tensor(graph.node(output.node));
+        if (output.slots < 0) tensor(graph.node(output.node));
+        facts.row_sums += output.slots >= 0 ? 1 : 0;
         facts.stores_columns = facts.stores_columns || !graph.column_axes(graph.node(output.node)).empty();
     }
     if (facts.narrowest_bytes > facts.widest_bytes) facts.narrowest_bytes = facts.widest_bytes = 4;

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 
 #include "compiler/schedule/choose.h"
 
@@ -28,6 +29,9 @@ int vector_dividing(std::int64_t columns, int limit) {
     return vector;
 }
 
+// Blocks on a multiprocessor where each has a part of a sum over rows: full occupancy, or half of it, for fewer parts.
+constexpr std::array kSummingBlocksPerSm = {8, 4};
+
 void add_gpu(const GroupFacts& facts, int vector, std::int64_t per_thread, std::vector<Schedule>* schedules) {
     const std::int64_t vectors = (facts.columns + vector - 1) / vector;
     Schedule s;
@@ -37,7 +41,11 @@ void add_gpu(const GroupFacts& facts, int vector, std::int64_t per_thread, std::
     s.threads_per_row = power_of_two_at_least((vectors + per_thread - 1) / per_thread, kBlockThreads);
     s.rows_per_block = kBlockThreads / s.threads_per_row;
     s.column_blocks = (vectors + s.threads_per_row * per_thread - 1) / (s.threads_per_row * per_thread);
-    schedules->push_back(s);
+    if (facts.row_sums == 0) return schedules->push_back(s);
+    for (const int blocks : kSummingBlocksPerSm) {
+        s.blocks_per_sm = static_cast<int>(std::max<std::int64_t>(1, blocks / s.column_blocks));
+        schedules->push_back(s);
+    }
 }
 
 }  // namespace

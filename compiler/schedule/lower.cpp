@@ -24,6 +24,10 @@ constexpr double kRoundCost = 0.5;  // a map or cast that rounds to bf16 or f16
 constexpr double kPlainCost = 0.3;
 constexpr double kAlreadyKept = 0.01;
 
+// On the CPU a sum over rows is taken in this many parts whatever the number of threads, so that threads do not change
+// its bits; enough for the threads of a large server.
+constexpr std::int64_t kCpuParts = 64;
+
 double recompute_cost(const Node& node) {
     if (node.kind == NodeKind::kMap) {
         const bool special = (node.op >= Op::kSqrt && node.op <= Op::kCos) || node.op == Op::kDiv;
@@ -32,8 +36,6 @@ double recompute_cost(const Node& node) {
     const bool narrow = node.dtype == Dtype::kBf16 || node.dtype == Dtype::kF16;
     return narrow ? kRoundCost : kPlainCost;
 }
-
-Dtype accumulator_dtype(Dtype dtype) { return size_bytes(dtype) == 2 ? Dtype::kF32 : dtype; }
 
 int largest_power_of_two_dividing(std::int64_t n, int limit) {
     int power = 1;
@@ -70,6 +72,7 @@ class Lowering {
 
     Offer<Kernel> run() {
         if (auto declined = alias_conflict()) return *declined;
+        if (auto declined = bound_grid()) return *declined;
         declare_tensors();
         find_phases();
         if (group_.reduces_rows) {
@@ -77,7 +80,9 @@ class Lowering {
         } else {
             plan_loops();
             plan_keeps();
+            open_sums();
             lower_phases();
+            close_sums();
         }
         if (auto declined = lay_out_shared()) return *declined;
         return std::move(kernel_);
@@ -107,6 +112,25 @@ class Lowering {
         return std::nullopt;
     }
 
+    // How many blocks there may be. One that sums over rows has a part of the sum for each, so there must be few.
+    std::optional<Declined> bound_grid() {
+        for (const OutputInfo& output : graph_.outputs()) {
+            if (output.slots >= 0) kernel_.slots_axis = output.slots;
+        }
+        const bool sums = kernel_.slots_axis >= 0;
+        kernel_.most_row_blocks = std::int64_t{schedule().blocks_per_sm} * target_.sm_count;
+        if (!target_.is_gpu()) kernel_.most_row_blocks = sums ? kCpuParts : 0;
+        if (sums && kernel_.most_row_blocks == 0) {
+            return Declined{"a sum over rows needs a bounded number of blocks"};
+        }
+        if (sums && target_.is_gpu() && schedule().rows_per_block > 1 && !sums_in_registers()) {
+            return Declined{fmt::format("{} rows of a block would add to one place in memory", schedule().rows_per_block)};
+        }
+        return std::nullopt;
+    }
+
+    bool sums_in_registers() const { return target_.is_gpu() && schedule().residency == Residency::kRegisters; }
+
     // ---- tensors, scalars, arguments -------------------------------------------------------------------------------
 
     void declare_tensors() {
@@ -128,6 +152,12 @@ class Lowering {
             const Node& node = graph_.node(output.node);
             KernelTensor tensor{output.name,       node.dtype, node.axes, output.column_strides,
                                 output.accumulate, true,       false};
+            if (output.slots >= 0) {
+                tensor.dtype = output.parts_dtype;
+                tensor.axes = parts_axes(output);
+                tensor.read = !sums_in_registers();
+                runtime_axes.insert(output.slots);
+            }
             if (tensor.column_strides.empty()) tensor.column_strides = contiguous_strides(node);
             if (!output.alias.empty()) {
                 tensor.aliased = true;
@@ -155,6 +185,12 @@ class Lowering {
             kernel_.arguments.push_back({Kind::kScalar, static_cast<int>(i), -1, kernel_.scalars[i].name});
         }
         for (const KernelArgument& argument : kernel_.arguments) taken_labels_.insert(argument.name);
+    }
+
+    std::vector<AxisId> parts_axes(const OutputInfo& output) const {
+        std::vector<AxisId> axes = graph_.column_axes(graph_.node(output.node));
+        axes.insert(axes.begin(), output.slots);
+        return axes;
     }
 
     std::string axis_name(AxisId axis) const {
@@ -331,11 +367,94 @@ class Lowering {
         }
     }
 
-    void lower_loop(const LoopPlan& plan, std::vector<int>* accumulated) {
+    // ---- sums over the kernel's rows -------------------------------------------------------------------------------
+
+    // In memory a block's part begins at zero; in registers it needs no statement to.
+    void open_sums() {
+        for (std::size_t i = 0; i < graph_.outputs().size(); ++i) {
+            if (graph_.outputs()[i].slots < 0) continue;
+            carried_of_output_[i] = static_cast<int>(kernel_.carried.size());
+            if (sums_in_registers()) {
+                const OutputInfo& output = graph_.outputs()[i];
+                kernel_.carried.push_back({output.parts_dtype, unique_label(output.name + "_part"),
+                                           graph_.column_axes(graph_.node(output.node))});
+                continue;
+            }
+            each_place_of_part(i, &kernel_.before, [&] {
+                Inst zero{.kind = InstKind::kConst, .dtype = graph_.outputs()[i].parts_dtype};
+                store_part(i, emit(std::move(zero), Node{}), false);
+            });
+        }
+    }
+
+    void close_sums() {
+        if (kernel_.carried.empty()) return;
+        if (schedule().rows_per_block > 1) {
+            JoinRows join;
+            for (std::size_t i = 0; i < kernel_.carried.size(); ++i) join.carried.push_back(static_cast<int>(i));
+            kernel_.after.push_back({std::move(join)});
+        }
+        for (const auto& [output, carried] : carried_of_output_) {
+            each_place_of_part(output, &kernel_.after, [&, output = output, carried = carried] {
+                Inst part{.kind = InstKind::kCarried, .dtype = kernel_.carried[static_cast<std::size_t>(carried)].dtype};
+                part.index = carried;
+                store_part(output, emit(std::move(part), Node{}), false);
+            });
+        }
+    }
+
+    // In a column loop over the part's columns in `block`, or straight in it when the part is one number.
+    template <class Body>
+    void each_place_of_part(std::size_t output, Block* block, const Body& body) {
+        block_ = block;
+        const std::vector<AxisId> axes = graph_.column_axes(graph_.node(graph_.outputs()[output].node));
+        if (axes.empty()) {
+            body();
+        } else {
+            ColumnLoop loop = column_loop(axes);
+            loop_body_ = &loop.body;
+            body();
+            loop_body_ = nullptr;
+            block->push_back({std::move(loop)});
+        }
+        block_ = &kernel_.body;
+    }
+
+    void store_part(std::size_t output, ValueId part, bool accumulate) {
+        const OutputInfo& info = graph_.outputs()[output];
+        Inst inst{.kind = InstKind::kStore, .dtype = info.parts_dtype, .operands = {part}};
+        inst.index = output_tensors_[output];
+        inst.coords = own_coords(parts_axes(info));
+        inst.accumulate = accumulate;
+        inst.comment = fmt::format("part of {}", info.name);
+        current().push_back(std::move(inst));
+    }
+
+    // This row's summand into the block's part.
+    void add_to_part(std::size_t output, ValueId summand) {
+        const OutputInfo& info = graph_.outputs()[output];
+        const Node& node = graph_.node(info.node);
+        if (node.dtype != info.parts_dtype) {
+            Inst widened{.kind = InstKind::kCast, .dtype = info.parts_dtype, .operands = {summand}};
+            summand = emit(std::move(widened), node);
+        }
+        if (!sums_in_registers()) return store_part(output, summand, true);
+        Inst inst{.kind = InstKind::kCarry, .dtype = info.parts_dtype, .operands = {summand}};
+        inst.index = carried_of_output_.at(output);
+        inst.comment = fmt::format("part of {}", info.name);
+        current().push_back(std::move(inst));
+    }
+
+    ColumnLoop column_loop(const std::vector<AxisId>& axes) const {
         ColumnLoop loop;
-        loop.axes = plan.axes;
-        for (const AxisId axis : plan.axes) loop.columns *= graph_.axis(axis).extent;
+        loop.axes = axes;
+        for (const AxisId axis : axes) loop.columns *= graph_.axis(axis).extent;
         shape(&loop);
+        return loop;
+    }
+
+    void lower_loop(const LoopPlan& plan, std::vector<int>* accumulated) {
+        ColumnLoop loop = column_loop(plan.axes);
         loop_axes_ = plan.axes;
         lane_values_.clear();
         loop_body_ = &loop.body;
@@ -501,7 +620,8 @@ class Lowering {
                 inst.op = node.op;
                 for (const NodeId arg : node.args) inst.operands.push_back(value(arg));
                 return emit(std::move(inst), node, expression(node));
-            case NodeKind::kReduce: break;
+            case NodeKind::kReduce:
+            case NodeKind::kPartialSum: break;
         }
         RJ_CHECK(false, "lower: {} is used before the phase that computes it", graph_.describe(id));
     }
@@ -524,6 +644,7 @@ class Lowering {
 
     void store(std::size_t output, ValueId operand) {
         const OutputInfo& info = graph_.outputs()[output];
+        if (info.slots >= 0) return add_to_part(output, operand);
         Inst inst{.kind = InstKind::kStore, .dtype = graph_.node(info.node).dtype, .operands = {operand}};
         inst.index = output_tensors_[output];
         inst.coords = own_coords(graph_.node(info.node).axes);
@@ -568,7 +689,7 @@ class Lowering {
         std::vector<Inst>* loop_;
         Block* body_;
     };
-    Sink current() { return {loop_body_, &kernel_.body}; }
+    Sink current() { return {loop_body_, block_}; }
 
     // ---- names -----------------------------------------------------------------------------------------------------
 
@@ -648,6 +769,8 @@ class Lowering {
     std::map<NodeId, ValueId> lane_values_;  // of the open loop
     std::map<ValueId, std::string> value_labels_;
     std::vector<Inst>* loop_body_ = nullptr;
+    Block* block_ = &kernel_.body;                // where statements go that are in no loop
+    std::map<std::size_t, int> carried_of_output_;  // of outputs that are sums over the rows
     std::set<std::string> taken_labels_;
 };
 

@@ -32,7 +32,7 @@ struct Schedule {
     int vector = 1;                  // columns per thread and access
     std::int64_t column_blocks = 1;  // blocks side by side on one row
     bool online = false;             // reductions that would read the row twice carry a pair instead (plan/online)
-    bool persistent = false;         // as many blocks as fit on the device, each looping over rows
+    int blocks_per_sm = 0;           // > 0: no more blocks than so many on each multiprocessor, looping over rows
     int min_blocks_per_sm = 0;       // register cap through launch bounds; 0 leaves it to the compiler
 
     bool operator==(const Schedule&) const = default;

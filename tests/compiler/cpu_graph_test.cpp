@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <cstring>
+#include <map>
 
 #include "base/dtype.h"
 #include "compiler/compile.h"
@@ -41,6 +42,9 @@ class ProgramRun {
   public:
     ProgramRun(const GraphData& graph, const Program& program, const Bindings& bindings)
         : graph_(graph), program_(program), bindings_(bindings) {
+        for (const Step& step : program.steps) {
+            if (step.kernel.slots_axis >= 0) slots_[step.kernel.slots_axis] = blocks(step.kernel);
+        }
         for (const ProgramTensor& tensor : program.tensors) make(tensor);
         for (const Step& step : program.steps) run(step);
     }
@@ -59,7 +63,7 @@ class ProgramRun {
 
     void make(const ProgramTensor& tensor) {
         Layout layout{tensor.dtype, {}, {}};
-        for (const AxisId axis : tensor.axes) layout.extents.push_back(extent_of(graph_, axis, bindings_.rows));
+        for (const AxisId axis : tensor.axes) layout.extents.push_back(extent(axis));
         layout.strides = contiguous_strides(layout.extents);
         if (tensor.place == Place::kInput) layout = input_layout(graph_, tensor.name, bindings_.rows);
         if (tensor.place == Place::kOutput) layout = output_layout(graph_, tensor.name, bindings_.rows);
@@ -79,6 +83,17 @@ class ProgramRun {
             if (tensor.axes[i] == axis) return layout.strides[i];
         }
         return 0;
+    }
+
+    std::int64_t extent(AxisId axis) const {
+        const auto slots = slots_.find(axis);
+        return slots == slots_.end() ? extent_of(graph_, axis, bindings_.rows) : slots->second;
+    }
+
+    std::int64_t blocks(const Kernel& kernel) const {
+        std::int64_t rows = 1;
+        for (const AxisId axis : kernel.row_axes) rows *= extent(axis);
+        return grid_blocks(kernel, rows);
     }
 
     double scalar(const ProgramScalar& info) const {
@@ -103,7 +118,7 @@ class ProgramRun {
                     break;
                 }
                 case KernelArgument::Kind::kExtent:
-                    run.bind(argument.name, extent_of(graph_, argument.axis, bindings_.rows));
+                    run.bind(argument.name, extent(argument.axis));
                     break;
                 case KernelArgument::Kind::kScalar: {
                     const ProgramScalar& info = program_.scalars[static_cast<std::size_t>(step.scalars[index])];
@@ -119,14 +134,13 @@ class ProgramRun {
                 }
             }
         }
-        std::int64_t rows = 1;
-        for (const AxisId axis : kernel.row_axes) rows *= extent_of(graph_, axis, bindings_.rows);
-        const std::int64_t blocks = grid_blocks(kernel, rows);
-        run(0, blocks / 3);
-        run(blocks / 3, blocks / 2);
-        run(blocks / 2, blocks);
+        const std::int64_t end = blocks(kernel);
+        run(0, end / 3);
+        run(end / 3, end / 2);
+        run(end / 2, end);
     }
 
+    std::map<AxisId, std::int64_t> slots_;  // extents of the axes of parts of sums over rows
     const GraphData& graph_;
     const Program& program_;
     const Bindings& bindings_;

@@ -317,9 +317,9 @@ TEST_CASE("what was once wrong on the CPU is right") {
 }
 
 TEST_CASE("a random graph's emitted source on warps of 32 is the oracle's") {
-    check_on_simt(find_target("sm_90a"), seeds(12));
+    check_on_simt(simt::target("sm_90a"), seeds(12));
 }
 
 TEST_CASE("a random graph's emitted source on waves of 64 is the oracle's") {
-    check_on_simt(find_target("gfx942"), seeds(12));
+    check_on_simt(simt::target("gfx942"), seeds(12));
 }

@@ -34,6 +34,7 @@ constexpr std::int64_t kRowBlocksAtOnce = 2;  // fewer blocks than rows need, so
 struct Entry {
     void (*call)(void** arguments) = nullptr;
     std::int64_t column_blocks = 1;
+    bool whole_grid = false;  // every block has a part of a sum over rows to store
 };
 
 // A loaded shared object and its kernels.
@@ -47,6 +48,7 @@ class Library : public Module {
             entries_[i].call =
                 reinterpret_cast<void (*)(void**)>(dlsym(handle_, fmt::format("rj_simt_entry_{}", i).c_str()));
             entries_[i].column_blocks = kernels[i]->schedule.column_blocks;
+            entries_[i].whole_grid = kernels[i]->slots_axis >= 0;
             functions_.push_back({&entries_[i]});
         }
     }
@@ -90,7 +92,8 @@ class SimtDevice : public DeviceImpl {
                        void** arguments) noexcept override {
         const Entry& entry = *static_cast<Entry*>(function.handle);
         Launch launch;
-        launch.grid = static_cast<int>(std::min<std::int64_t>(geometry.grid, kRowBlocksAtOnce * entry.column_blocks));
+        const std::int64_t most = entry.whole_grid ? geometry.grid : kRowBlocksAtOnce * entry.column_blocks;
+        launch.grid = static_cast<int>(std::min<std::int64_t>(geometry.grid, most));
         launch.block = static_cast<int>(geometry.block);
         launch.warp = target_.warp_size;
         launch.shared_bytes = static_cast<int>(geometry.shared_bytes);
@@ -159,6 +162,12 @@ std::shared_ptr<Library> compile(const std::vector<const Kernel*>& kernels, cons
 }
 
 }  // namespace
+
+Target target(std::string_view name) {
+    Target target = find_target(name);
+    target.sm_count = 1;
+    return target;
+}
 
 Device device(const Target& target) { return Device(std::make_shared<SimtDevice>(target)); }
 

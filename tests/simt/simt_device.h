@@ -15,6 +15,9 @@ namespace rowjit::simt {
 // Changes the emitted text of a kernel before it is compiled: how tests break kernels on purpose.
 using Sabotage = std::function<std::string(std::string text)>;
 
+// The architecture of that name with one multiprocessor, so that kernels whose grid is bounded loop over a few rows.
+Target target(std::string_view name);
+
 Device device(const Target& target);
 
 // Compiles the kernels of all programs together, since the compiler's start and the prelude cost most. Throws

@@ -158,18 +158,18 @@ Schedule block_schedule(int vector) {
 }  // namespace
 
 TEST_CASE("emitted kernels agree with the oracle on warps of 32") {
-    const Target target = find_target("sm_90a");
+    const Target target = simt::target("sm_90a");
     check_cases(sampled_cases(target, 96), target);
 }
 
 TEST_CASE("emitted kernels agree with the oracle on waves of 64") {
-    const Target target = find_target("gfx942");
+    const Target target = simt::target("gfx942");
     check_cases(sampled_cases(target, 72), target);
 }
 
 TEST_CASE("a kernel whose closing barrier is deleted is caught") {
     const Graph graph = make_graph("rms_norm", {2048, f32, {}});
-    const Target target = find_target("sm_90a");
+    const Target target = simt::target("sm_90a");
     const Schedule schedule = block_schedule(4);
     CHECK(outcome_of(graph, schedule, target, {}) == "");
     const std::string outcome =
@@ -179,7 +179,7 @@ TEST_CASE("a kernel whose closing barrier is deleted is caught") {
 
 TEST_CASE("a kernel whose column mask is deleted is caught") {
     const Graph graph = make_graph("rms_norm", {1000, f32, {}});
-    const Target target = find_target("sm_90a");
+    const Target target = simt::target("sm_90a");
     const Schedule schedule = block_schedule(8);
     CHECK(outcome_of(graph, schedule, target, {}) == "");
     const std::string outcome =
@@ -189,7 +189,7 @@ TEST_CASE("a kernel whose column mask is deleted is caught") {
 
 TEST_CASE("a kernel whose row mask is deleted is caught") {
     const Graph graph = make_graph("rms_norm", {128, f32, {}});
-    const Target target = find_target("sm_90a");
+    const Target target = simt::target("sm_90a");
     Schedule schedule = block_schedule(4);
     schedule.threads_per_row = 32;
     schedule.rows_per_block = 4;

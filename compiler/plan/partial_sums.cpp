@@ -1,0 +1,61 @@
+#include "compiler/plan/partial_sums.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <vector>
+
+namespace rowjit {
+namespace {
+
+// A part takes this many f32 columns at most. Some hundred blocks then fill an H200's second-level cache, in which the
+// parts are written and read; a wider sum has enough columns to divide among the blocks instead.
+constexpr std::int64_t kMostColumns = 65536;
+
+bool splits(const GraphData& graph, const Node& node) {
+    if (node.kind != NodeKind::kReduce || node.monoid != Monoid::kSum || !is_float(node.dtype)) return false;
+    const Node& operand = graph.node(node.args[0]);
+    const auto is_row = [&](AxisId axis) { return graph.axis(axis).is_row; };
+    const auto at_run_time = [&](AxisId axis) { return graph.axis(axis).extent == kRuntimeExtent; };
+    return is_row(node.reduced[0]) && node.reduced.size() == graph.row_axes(operand).size() &&
+           std::any_of(node.reduced.begin(), node.reduced.end(), at_run_time) &&
+           graph.column_count(operand) <= kMostColumns;
+}
+
+// A block adds its rows one after the other, which over some hundred rows costs f32 a few units. Where the sum is seen
+// in f32 the CPU, whose parts lie in its cache, takes f64.
+Dtype parts_dtype(Dtype dtype, const Target& target) {
+    return dtype == Dtype::kF32 && !target.is_gpu() ? Dtype::kF64 : accumulator_dtype(dtype);
+}
+
+}  // namespace
+
+std::shared_ptr<const GraphData> split_row_sums(const std::shared_ptr<const GraphData>& graph, const Target& target) {
+    std::vector<AxisInfo> axes = graph->axes();
+    auto result = std::make_shared<GraphData>(std::move(axes));
+    std::vector<NodeId> mapped(static_cast<std::size_t>(graph->size()), -1);
+    const auto to_result = [&](NodeId id) { return mapped[static_cast<std::size_t>(id)]; };
+    int sums = 0;
+    for (const NodeId id : graph->live_nodes()) {
+        const Node& node = graph->node(id);
+        NodeId& copy = mapped[static_cast<std::size_t>(id)];
+        if (!splits(*graph, node)) {
+            copy = result->add_copy(node, to_result);
+            continue;
+        }
+        const AxisId slots = result->add_slots_axis(fmt::format("rj_slots_{}", ++sums));
+        const NodeId parts = result->add_partial_sum(to_result(node.args[0]), slots, parts_dtype(node.dtype, target));
+        result->set_label(parts, node.label.empty() ? "parts" : node.label + "_parts");
+        copy = result->add_reduce(Monoid::kSum, parts, {slots});
+        result->set_label(copy, node.label);
+        copy = result->add_cast(copy, node.dtype);
+    }
+    if (sums == 0) return graph;
+    for (OutputInfo output : graph->outputs()) {
+        output.node = to_result(output.node);
+        result->add_output(std::move(output));
+    }
+    return result;
+}
+
+}  // namespace rowjit
