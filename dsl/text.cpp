@@ -100,7 +100,9 @@ class Printer {
         if (name(output.node) != output.name) text += " = " + operand(output.node);
         if (!output.alias.empty()) text += fmt::format(" alias({})", output.alias);
         if (output.accumulate) text += " accumulate";
-        if (output.slots >= 0) text += fmt::format(" partial({}, {})", graph_.axis(output.slots).label(), rowjit::name(output.parts_dtype));
+        if (output.slots >= 0)
+            text +=
+                fmt::format(" partial({}, {})", graph_.axis(output.slots).label(), rowjit::name(output.parts_dtype));
         return text + strides(output.column_strides);
     }
 

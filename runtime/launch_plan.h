@@ -95,7 +95,7 @@ class LaunchPlan {
     Program program_;
     std::vector<LoadedStep> loaded_;
     std::shared_ptr<DeviceImpl> device_;
-    std::vector<AxisId> extent_axes_;    // run-time row axes: those of the arguments, in declaration order, then slots
+    std::vector<AxisId> extent_axes_;  // run-time row axes: those of the arguments, in declaration order, then slots
     std::size_t argument_extents_ = 0;
     std::vector<TensorFacts> tensors_;
     std::size_t argument_tensors_ = 0;  // inputs and outputs; temporaries follow

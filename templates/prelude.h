@@ -483,6 +483,28 @@ RJ_DEVICE void rj_all_reduce(int thread, int offset_bytes, States&... states) {
     }
 }
 
+template <int kThreads, int kRows, class State>
+RJ_DEVICE State rj_gather_across(int offset_bytes) {
+    State state = rj_shared_load<State>(offset_bytes);
+    for (int thread = 1; thread < kThreads; ++thread)
+        state.combine(rj_shared_load<State>(offset_bytes + thread * kRows * int(sizeof(State))));
+    return state;
+}
+
+// Likewise for threads that lie across rows: kRows neighbours are at kRows rows, and a row's threads kRows apart.
+template <int kThreads, int kRows, class... States>
+RJ_DEVICE void rj_all_reduce_across(int thread, int row, int offset_bytes, States&... states) {
+    int at = offset_bytes;
+    ((rj_shared_store(at + (thread * kRows + row) * int(sizeof(States)), states),
+      at += kThreads * kRows * int(sizeof(States))),
+     ...);
+    rj_barrier();
+    at = offset_bytes;
+    ((states = rj_gather_across<kThreads, kRows, States>(at + row * int(sizeof(States))),
+      at += kThreads * kRows * int(sizeof(States))),
+     ...);
+}
+
 // ---- sums over the rows of a block
 
 // Adds the sums that the rows of a block carry, in the rows' order; row 0 then holds them. Uses shared memory from its

@@ -77,10 +77,15 @@ class KernelEmitter {
         const int threads = scope_.threads();
         const int rows = scope_.rows();
         if (threads > 1) {
-            out_.line(rows > 1 ? fmt::format("const int t = rj_thread() % {};", threads) : "const int t = rj_thread();",
+            const char op = kernel_.schedule.across ? '/' : '%';
+            out_.line(rows > 1 ? fmt::format("const int t = rj_thread() {} {};", op, op == '/' ? rows : threads)
+                               : "const int t = rj_thread();",
                       "thread of the row");
         }
-        if (rows > 1) out_.line(fmt::format("const int row_in_block = rj_thread() / {};", threads));
+        if (rows > 1) {
+            out_.line(kernel_.schedule.across ? fmt::format("const int row_in_block = rj_thread() % {};", rows)
+                                              : fmt::format("const int row_in_block = rj_thread() / {};", threads));
+        }
         if (rows > 1 && kernel_.shared_bytes_per_row > 0) {
             out_.line(fmt::format("const int row_shared = row_in_block * {};", kernel_.shared_bytes_per_row),
                       "byte offset of the row's shared memory");
@@ -185,8 +190,13 @@ class KernelEmitter {
         if (scope_.threads() > 1) {
             std::vector<std::string> states;
             for (const int index : reduce.accumulators) states.push_back(scope_.state(index));
-            out_.line(fmt::format("rj_all_reduce<{}>(t, {}, {});", scope_.threads(), scratch_offset(reduce),
-                                  fmt::join(states, ", ")));
+            if (kernel_.schedule.across) {
+                out_.line(fmt::format("rj_all_reduce_across<{}, {}>(t, row_in_block, {}, {});", scope_.threads(),
+                                      scope_.rows(), scratch_begin(reduce), fmt::join(states, ", ")));
+            } else {
+                out_.line(fmt::format("rj_all_reduce<{}>(t, {}, {});", scope_.threads(), scratch_offset(reduce),
+                                      fmt::join(states, ", ")));
+            }
         }
         std::size_t result = 0;
         for (const int index : reduce.accumulators) {
@@ -202,17 +212,19 @@ class KernelEmitter {
         }
     }
 
+    std::int64_t scratch_begin(const AllReduce& reduce) const {
+        RJ_CHECK(kernel_.scratch_regions > reduce.scratch, "emit gpu: {}: scratch region {} of {}", kernel_.name,
+                 reduce.scratch, kernel_.scratch_regions);
+        return kernel_.shared_bytes_per_row * scope_.rows() + kernel_.scratch_region_bytes * reduce.scratch;
+    }
+
     // passes/barriers gives every region the same size and every row the same part of it.
     std::string scratch_offset(const AllReduce& reduce) const {
         if (scope_.threads() <= scope_.target().warp_size) return "0";
         const int rows = scope_.rows();
-        const std::int64_t slots = kernel_.shared_bytes_per_row * rows;
-        RJ_CHECK(kernel_.scratch_regions > reduce.scratch, "emit gpu: {}: scratch region {} of {}", kernel_.name,
-                 reduce.scratch, kernel_.scratch_regions);
-        const std::int64_t region = kernel_.scratch_region_bytes;
-        const std::int64_t offset = slots + region * reduce.scratch;
+        const std::int64_t offset = scratch_begin(reduce);
         if (rows == 1) return std::to_string(offset);
-        const std::string row = fmt::format("row_in_block * {}", region / rows);
+        const std::string row = fmt::format("row_in_block * {}", kernel_.scratch_region_bytes / rows);
         return offset == 0 ? row : fmt::format("{} + {}", offset, row);
     }
 

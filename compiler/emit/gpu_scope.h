@@ -120,8 +120,8 @@ class GpuScope {
     std::vector<std::string> parameters_;  // by argument
     std::vector<std::string> states_;      // by accumulator
     std::map<AxisId, std::string> axis_text_;
-    std::vector<std::string> carried_;     // by carried sum
-    RowNames row_names_;                   // by expression
+    std::vector<std::string> carried_;  // by carried sum
+    RowNames row_names_;                // by expression
     std::string live_;
 };
 

@@ -51,7 +51,10 @@ void add_scratch(Kernel* kernel, const Target& target) {
             const int bytes = state_bytes(kernel->accumulators[static_cast<std::size_t>(index)]);
             state += (bytes + 15) / 16 * 16;  // each state starts aligned, whatever the mix of dtypes
         }
-        const std::int64_t region = state * (kernel->block_threads() / target.warp_size);
+        // Threads that lie across rows meet in shared memory alone; those of a row first meet within their warps.
+        const std::int64_t states =
+            kernel->schedule.across ? kernel->block_threads() : kernel->block_threads() / target.warp_size;
+        const std::int64_t region = state * states;
         kernel->scratch_region_bytes = std::max(kernel->scratch_region_bytes, region);
     }
     if (kernel->scratch_regions == 1) kernel->body.push_back({Barrier{}});
@@ -74,7 +77,8 @@ std::int64_t carried_lanes(const Kernel& kernel, int carried) {
 Kernel place_barriers(Kernel kernel, const Target& target) {
     kernel.shared_bytes = kernel.shared_bytes_per_row * kernel.schedule.rows_per_block;
     if (!target.is_gpu()) return kernel;
-    if (kernel.schedule.threads_per_row > target.warp_size) add_scratch(&kernel, target);
+    const int alone = kernel.schedule.across ? 1 : target.warp_size;  // threads that need no shared memory to meet
+    if (kernel.schedule.threads_per_row > alone) add_scratch(&kernel, target);
     kernel.shared_bytes = std::max(kernel.shared_bytes, join_bytes(kernel));
     return kernel;
 }

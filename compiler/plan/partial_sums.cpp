@@ -58,4 +58,38 @@ std::shared_ptr<const GraphData> split_row_sums(const std::shared_ptr<const Grap
     return result;
 }
 
+bool makes_parts(const GraphData& group) {
+    return std::any_of(group.outputs().begin(), group.outputs().end(),
+                       [](const OutputInfo& output) { return output.slots >= 0; });
+}
+
+bool adds_parts(const GraphData& group) {
+    const std::vector<NodeId> live = group.live_nodes();
+    return std::any_of(live.begin(), live.end(), [&](NodeId id) {
+        const Node& node = group.node(id);
+        return node.kind == NodeKind::kReduce && group.axis(node.reduced[0]).is_slots;
+    });
+}
+
+std::shared_ptr<const GraphData> with_whole_sums(const GraphData& group) {
+    std::vector<AxisInfo> axes = group.axes();
+    while (!axes.empty() && axes.back().is_slots) axes.pop_back();
+    auto result = std::make_shared<GraphData>(std::move(axes));
+    std::vector<NodeId> mapped(static_cast<std::size_t>(group.size()), -1);
+    const auto to_result = [&](NodeId id) { return mapped[static_cast<std::size_t>(id)]; };
+    for (const NodeId id : group.live_nodes()) {
+        mapped[static_cast<std::size_t>(id)] = result->add_copy(group.node(id), to_result);
+    }
+    for (OutputInfo output : group.outputs()) {
+        output.node = to_result(output.node);
+        if (output.slots >= 0) {
+            const NodeId summand = output.node;
+            output.node = result->add_reduce(Monoid::kSum, summand, result->row_axes(result->node(summand)));
+            output.slots = -1;
+        }
+        result->add_output(std::move(output));
+    }
+    return result;
+}
+
 }  // namespace rowjit

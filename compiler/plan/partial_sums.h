@@ -1,6 +1,6 @@
-// Sums over all rows, in two steps: every block of a kernel sums the rows it takes, and a second kernel adds the blocks'
-// parts in their order. The first step then shares a kernel with whatever else runs over those rows (a weight's gradient
-// with its activation's), and the result depends on the number of blocks alone, never on when they ran.
+// Sums over all rows, in two steps: every block of a kernel sums the rows it takes, and a second kernel adds the
+// blocks' parts in their order. The first step then shares a kernel with whatever else runs over those rows (a weight's
+// gradient with its activation's), and the result depends on the number of blocks alone, never on when they ran.
 #pragma once
 
 #include <memory>
@@ -13,5 +13,13 @@ namespace rowjit {
 // Every sum of floats over all row axes of its operand becomes a sum over the slots axis of a PartialSum, each with a
 // slots axis of its own. What has too many columns for a part in each block stays. The same graph when there is none.
 std::shared_ptr<const GraphData> split_row_sums(const std::shared_ptr<const GraphData>& graph, const Target& target);
+
+// Whether a group stores parts of sums over its rows, or adds up such parts.
+bool makes_parts(const GraphData& group);
+bool adds_parts(const GraphData& group);
+
+// A group as a graph that stands alone: what it stores in parts is the sum itself. Planned again, it gives the group
+// and the kernel that adds its parts.
+std::shared_ptr<const GraphData> with_whole_sums(const GraphData& group);
 
 }  // namespace rowjit

@@ -124,7 +124,8 @@ class Lowering {
             return Declined{"a sum over rows needs a bounded number of blocks"};
         }
         if (sums && target_.is_gpu() && schedule().rows_per_block > 1 && !sums_in_registers()) {
-            return Declined{fmt::format("{} rows of a block would add to one place in memory", schedule().rows_per_block)};
+            return Declined{
+                fmt::format("{} rows of a block would add to one place in memory", schedule().rows_per_block)};
         }
         return std::nullopt;
     }
@@ -396,7 +397,8 @@ class Lowering {
         }
         for (const auto& [output, carried] : carried_of_output_) {
             each_place_of_part(output, &kernel_.after, [&, output = output, carried = carried] {
-                Inst part{.kind = InstKind::kCarried, .dtype = kernel_.carried[static_cast<std::size_t>(carried)].dtype};
+                Inst part{.kind = InstKind::kCarried,
+                          .dtype = kernel_.carried[static_cast<std::size_t>(carried)].dtype};
                 part.index = carried;
                 store_part(output, emit(std::move(part), Node{}), false);
             });
@@ -769,7 +771,7 @@ class Lowering {
     std::map<NodeId, ValueId> lane_values_;  // of the open loop
     std::map<ValueId, std::string> value_labels_;
     std::vector<Inst>* loop_body_ = nullptr;
-    Block* block_ = &kernel_.body;                // where statements go that are in no loop
+    Block* block_ = &kernel_.body;                  // where statements go that are in no loop
     std::map<std::size_t, int> carried_of_output_;  // of outputs that are sums over the rows
     std::set<std::string> taken_labels_;
 };
@@ -781,6 +783,8 @@ Offer<Kernel> lower(const Group& group, const Schedule& schedule, const Target& 
         return Declined{fmt::format("{}: the group {} over rows", name(schedule.family),
                                     group.reduces_rows ? "reduces" : "does not reduce")};
     }
+    if (schedule.across && !group.reduces_rows)
+        return Declined{"threads lie across rows only in a reduction over rows"};
     if (schedule.column_blocks > 1 && phase_count(*group.graph) > 1) {
         return Declined{"a row divided over blocks cannot be reduced over its columns"};
     }

@@ -3,6 +3,11 @@
 #include "compiler/schedule/choose.h"
 
 namespace rowjit {
+namespace {
+
+constexpr int kRun = 32;  // results that neighbouring threads take: a 128-byte line of f32
+
+}  // namespace
 
 FamilyOffer offer_rows_reduction(const GroupFacts& facts, const Target& target) {
     FamilyOffer offer{Family::kRowsReduction, {}, ""};
@@ -22,7 +27,17 @@ FamilyOffer offer_rows_reduction(const GroupFacts& facts, const Target& target) 
         }
         return offer;
     }
-    // A single result has the whole block at its rows; many results keep a warp on each.
+    // Results lie side by side in memory, and so do what they are made of: a warp reads a run of them.
+    if (!facts.scalar_rows) {
+        s.across = true;
+        s.rows_per_block = kRun;
+        for (const int threads : {32, 8}) {
+            s.threads_per_row = threads;
+            offer.schedules.push_back(s);
+        }
+        s.across = false;
+    }
+    // A single result has the whole block at its rows; few results keep a warp on each.
     const std::vector<int> widths = facts.scalar_rows ? std::vector<int>{1024, 256} : std::vector<int>{32, 128};
     for (const int threads : widths) {
         s.threads_per_row = threads;

@@ -8,6 +8,7 @@
 
 #include "base/dtype.h"
 #include "compiler/compile.h"
+#include "compiler/plan/partial_sums.h"
 #include "dsl/accuracy.h"
 #include "dsl/library/registry.h"
 #include "dsl/random_inputs.h"
@@ -117,9 +118,7 @@ class ProgramRun {
                     run.bind(argument.name, stride(tensor, argument.axis));
                     break;
                 }
-                case KernelArgument::Kind::kExtent:
-                    run.bind(argument.name, extent(argument.axis));
-                    break;
+                case KernelArgument::Kind::kExtent: run.bind(argument.name, extent(argument.axis)); break;
                 case KernelArgument::Kind::kScalar: {
                     const ProgramScalar& info = program_.scalars[static_cast<std::size_t>(step.scalars[index])];
                     std::int64_t bits = 0;
@@ -225,6 +224,25 @@ TEST_CASE("a weight gradient sums over rows, column by column") {
         g.output("dw", cast(sum(dy * x * r, tokens), bf16));
         g.output("db", sum(dy, tokens));
         check(fmt::format("weight gradient {}", columns), *g.data(), {{"tokens", 301}});
+    }
+}
+
+TEST_CASE("the gradients of a norm's input and of its weight come from one kernel, and a second adds its parts") {
+    Graph g;
+    const Axis tokens = g.rows("tokens");
+    const Value x = cast(g.input("x", bf16, {tokens, 100}), f32);
+    const Value dy = cast(g.input("dy", bf16, {tokens, 100}), f32);
+    const Value weight = cast(g.input("weight", bf16, {100}), f32);
+    const Value r = rsqrt(mean(x * x) + 1e-6);
+    const Value d_normed = dy * weight;
+    g.output("d_x", cast(r * (d_normed - x * r * mean(d_normed * x * r)), bf16));
+    g.output("d_weight", cast(sum(dy * x * r, tokens), bf16));
+    const Plan plan = plan_graph(*g.data(), host());
+    REQUIRE(plan.groups.size() == 2);
+    CHECK(makes_parts(*plan.groups[0].graph));
+    CHECK(adds_parts(*plan.groups[1].graph));
+    for (const std::int64_t rows : {0, 1, 63, 64, 301}) {
+        check(fmt::format("{} rows", rows), *g.data(), {{"tokens", rows}});
     }
 }
 

@@ -2,11 +2,12 @@
 
 #include <fmt/format.h>
 #include <sys/mman.h>
-#include <ucontext.h>
 
 #include <algorithm>
 #include <stdexcept>
 #include <vector>
+
+#include "tests/simt/context.h"
 
 #ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/common_interface_defs.h>
@@ -21,7 +22,7 @@ constexpr std::size_t kStackBytes = std::size_t{512} << 10;
 enum class State { kReady, kAtBarrier, kAtShuffle, kDone };
 
 struct Fiber {
-    ucontext_t context{};
+    Context context;
     void* stack = nullptr;
     State state = State::kReady;
     int epoch = 0;  // barriers passed
@@ -122,7 +123,8 @@ class Machine {
         }
         fiber().state = State::kDone;
         start_switch(nullptr, scheduler_stack_, scheduler_stack_bytes_);
-        setcontext(&scheduler_);
+        switch_context(fiber().context, scheduler_);
+        __builtin_unreachable();
     }
 
   private:
@@ -161,7 +163,7 @@ class Machine {
         for (current_ = 0; current_ < launch_.block && fault_.empty(); ++current_) {
             if (fiber().state != State::kReady) continue;
             start_switch(&scheduler_fake_stack_, fiber().stack, kStackBytes);
-            swapcontext(&scheduler_, &fiber().context);
+            switch_context(scheduler_, fiber().context);
             finish_switch(scheduler_fake_stack_);
         }
     }
@@ -208,7 +210,7 @@ class Machine {
     void yield() {
         void* fake_stack = nullptr;
         start_switch(&fake_stack, scheduler_stack_, scheduler_stack_bytes_);
-        swapcontext(&fiber().context, &scheduler_);
+        switch_context(fiber().context, scheduler_);
         finish_switch(fake_stack);
     }
 
@@ -236,7 +238,7 @@ class Machine {
     std::vector<Fiber> fibers_;
     std::vector<unsigned char> shared_;
     std::vector<Shadow> shadow_;
-    ucontext_t scheduler_{};
+    Context scheduler_;
     void* scheduler_fake_stack_ = nullptr;
     const void* scheduler_stack_ = nullptr;
     std::size_t scheduler_stack_bytes_ = 0;
@@ -253,13 +255,9 @@ void Machine::run_block() {
     shared_.assign(static_cast<std::size_t>(launch_.shared_bytes), 0xCD);
     shadow_.assign(shared_.size(), Shadow{});
     for (Fiber& fiber : fibers_) {
-        getcontext(&fiber.context);
-        fiber.context.uc_stack.ss_sp = fiber.stack;
-        fiber.context.uc_stack.ss_size = kStackBytes;
-        fiber.context.uc_link = nullptr;
+        fiber.context = make_context(fiber.stack, kStackBytes, enter_machine);
         fiber.state = State::kReady;
         fiber.epoch = 0;
-        makecontext(&fiber.context, enter_machine, 0);
     }
     while (fault_.empty() && !all_done()) {
         run_ready();

@@ -32,6 +32,23 @@ RowExtents all_rows(const GraphData& graph, std::int64_t extent) {
     return rows;
 }
 
+// An RMS norm's backward from its saved statistic, rounded as eager rounds, with the gradients of its weight and bias.
+Graph norm_backward(std::int64_t columns, Dtype dtype) {
+    Graph g;
+    const Axis tokens = g.rows("tokens");
+    const Value x = cast(g.input("x", dtype, {tokens, columns}), f32);
+    const Value dy = g.input("dy", dtype, {tokens, columns});
+    const Value weight = g.input("weight", dtype, {columns});
+    const Value r = g.input("r", f32, {tokens});
+    const Value normed = x * r;
+    const Value d_normed = cast(dy * weight, f32);
+    g.output("d_x", cast(r * (d_normed - normed * mean(d_normed * normed)), dtype));
+    g.output("d_weight", sum(dy * cast(normed, dtype), tokens));
+    g.output("d_bias", sum(dy, tokens));
+    g.output("dot", sum(sum(d_normed), tokens));
+    return g;
+}
+
 // Every legal schedule of every kernel of the graph, one program each.
 void add_cases(const std::string& name, const Graph& graph, const Target& target, std::vector<Case>* cases) {
     const Plan plan = plan_graph(*graph.data(), target);
@@ -102,7 +119,9 @@ bool acceptable(const std::vector<Verification>& outputs, const GraphData& graph
     });
 }
 
-void check_cases(const std::vector<Case>& cases, const Target& target) {
+// `extremes`: huge values, infinities and NaN in every fourth case. A sum over rows of both signs overflows, or not, by
+// the order it is taken in.
+void check_cases(const std::vector<Case>& cases, const Target& target, std::int64_t rows = 5, bool extremes = true) {
     const Device device = simt::device(target);
     for (std::size_t first = 0; first < cases.size(); first += kKernelsAtOnce) {
         const std::size_t last = std::min(first + kKernelsAtOnce, cases.size());
@@ -111,8 +130,8 @@ void check_cases(const std::vector<Case>& cases, const Target& target) {
         const std::vector<Executable> executables = simt::build(std::move(programs), target, device);
         for (std::size_t i = first; i < last; ++i) {
             const GraphData& graph = *cases[i].graph.data();
-            const Bindings bindings =
-                random_inputs(graph, all_rows(graph, 5), {.seed = i, .out_of_range = true, .extremes = i % 4 == 3});
+            const Bindings bindings = random_inputs(
+                graph, all_rows(graph, rows), {.seed = i, .out_of_range = true, .extremes = extremes && i % 4 == 3});
             const auto outputs = verify(device, executables[i - first], graph, bindings,
                                         {.row_padding = i % 2 == 0 ? 0 : 16, .guard_bytes = 0});
             CHECK_MESSAGE(acceptable(outputs, graph), cases[i].name, "\n", describe(outputs));
@@ -165,6 +184,18 @@ TEST_CASE("emitted kernels agree with the oracle on warps of 32") {
 TEST_CASE("emitted kernels agree with the oracle on waves of 64") {
     const Target target = simt::target("gfx942");
     check_cases(sampled_cases(target, 72), target);
+}
+
+TEST_CASE("sums over rows beside a row reduction agree with the oracle under every schedule") {
+    for (const std::string_view name : {"sm_90a", "gfx942"}) {
+        const Target target = simt::target(name);
+        std::vector<Case> cases;
+        for (const std::int64_t columns : {7, 96, 1000}) {
+            add_cases(fmt::format("norm_backward {}", columns), norm_backward(columns, bf16), target, &cases);
+        }
+        add_cases("norm_backward 256 f16", norm_backward(256, f16), target, &cases);
+        check_cases(cases, target, 19, false);
+    }
 }
 
 TEST_CASE("a kernel whose closing barrier is deleted is caught") {
