@@ -316,7 +316,17 @@ class Planner {
         pieces_ = std::move(ordered);
     }
 
-    std::string temporary_name(NodeId id) const { return fmt::format("tmp_{}", id); }
+    // A group that is planned again has the temporaries of its first plan as inputs and outputs.
+    std::string temporary_name(NodeId id) const {
+        std::string name = fmt::format("tmp_{}", id);
+        const auto taken = [&] {
+            return graph_->find_input(name).has_value() ||
+                   std::any_of(graph_->outputs().begin(), graph_->outputs().end(),
+                               [&](const OutputInfo& output) { return output.name == name; });
+        };
+        while (taken()) name += "_";
+        return name;
+    }
 
     std::string describe(const Piece& piece) const {
         std::string text = "{";

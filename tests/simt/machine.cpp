@@ -10,6 +10,7 @@
 #include "tests/simt/context.h"
 
 #ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #endif
 
@@ -76,7 +77,9 @@ class Machine {
         }
         for (block_ = 0; block_ < launch_.grid; ++block_) {
             run_block();
-            if (!fault_.empty()) return fault_;
+            if (fault_.empty()) continue;
+            for (const Fiber& fiber : fibers_) forget_frames(fiber.stack);
+            return fault_;
         }
         return "";
     }
@@ -216,6 +219,8 @@ class Machine {
 
     // AddressSanitizer must know which stack is in use.
 #ifdef __SANITIZE_ADDRESS__
+    // Threads that a fault stops in their tracks leave their frames' marks on stacks that are used again.
+    static void forget_frames(void* stack) { __asan_unpoison_memory_region(stack, kStackBytes); }
     static void start_switch(void** save, const void* stack, std::size_t bytes) {
         __sanitizer_start_switch_fiber(save, stack, bytes);
     }
@@ -229,6 +234,7 @@ class Machine {
         }
     }
 #else
+    static void forget_frames(void* /*stack*/) {}
     static void start_switch(void** /*save*/, const void* /*stack*/, std::size_t /*bytes*/) {}
     void finish_switch(void* /*saved*/) {}
 #endif
