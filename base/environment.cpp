@@ -41,11 +41,17 @@ bool is_thread_count(std::string_view text) {
     return count && *count >= 1 && *count <= 4096;
 }
 
+bool is_seconds(std::string_view text) {
+    const std::optional<int> seconds = integer_from(text);
+    return seconds && *seconds >= 1 && *seconds <= 86400;
+}
+
 constexpr ValueKind kPathOrOff{"an absolute path, or off", is_path_or_off};
 constexpr ValueKind kFile{"a file name or path", is_anything};
 constexpr ValueKind kFlag{"0 or 1", is_flag};
 constexpr ValueKind kLevel{"off, error, warning, info or debug", is_level};
 constexpr ValueKind kAmdToolchain{"hiprtc or clang", is_amd_toolchain};
+constexpr ValueKind kSeconds{"a number of seconds from 1 to 86400", is_seconds};
 constexpr ValueKind kThreads{"a number from 1 to 4096", is_thread_count};
 
 struct Row {
@@ -61,6 +67,7 @@ constexpr std::array kTable = {
     Row{"ROWJIT_CACHE_DIR", kPathOrOff, "$XDG_CACHE_HOME/rowjit, else ~/.cache/rowjit",
         "where compiled kernels and tuning results are kept"},
     Row{"ROWJIT_CLANG", kFile, "clang on PATH", "the clang that compiles for AMD"},
+    Row{"ROWJIT_CLANG_TIMEOUT", kSeconds, "120", "seconds after which a clang that has not ended is stopped"},
     Row{"ROWJIT_CPU_THREADS", kThreads, "every processor", "threads that run a CPU kernel"},
     Row{"ROWJIT_CUDA_DRIVER", kFile, "libcuda.so.1", "the NVIDIA driver library that runs kernels"},
     Row{"ROWJIT_HIP_DRIVER", kFile, "the system's libamdhip64", "the HIP runtime that runs kernels on AMD"},

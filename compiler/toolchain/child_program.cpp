@@ -12,8 +12,10 @@
 #include <cstring>
 #include <fstream>
 #include <iterator>
+#include <optional>
 #include <string_view>
 #include <system_error>
+#include <thread>
 
 #include "base/fail.h"
 #include "compiler/toolchain/library_search.h"
@@ -58,6 +60,28 @@ std::vector<std::string> environment_with(const fs::path& temporary) {
     return environment;
 }
 
+// The child's wait status, or nothing with errno ECHILD where nobody learns it any more. Sets `stopped` when it had to
+// be killed.
+//
+// Asking again and again is what works everywhere: a descriptor of a process (pidfd) is too young for the kernels of
+// many clusters, and the signal of a child's end belongs to the embedding program. A compile takes some 200 ms.
+std::optional<int> wait_for(pid_t child, std::chrono::seconds limit, bool* stopped) {
+    constexpr std::chrono::milliseconds pause{2};
+    const auto end = std::chrono::steady_clock::now() + limit;
+    int status = 0;
+    while (true) {
+        const pid_t waited = waitpid(child, &status, *stopped ? 0 : WNOHANG);
+        if (waited == child) return status;
+        if (waited < 0 && errno != EINTR) return std::nullopt;
+        if (waited == 0 && std::chrono::steady_clock::now() >= end) {
+            kill(-child, SIGKILL);
+            *stopped = true;
+        } else if (waited == 0) {
+            std::this_thread::sleep_for(pause);
+        }
+    }
+}
+
 bool is_program(const fs::path& path) {
     std::error_code error;
     return fs::is_regular_file(path, error) && access(path.c_str(), X_OK) == 0;
@@ -81,7 +105,8 @@ PrivateFolder::~PrivateFolder() {
     fs::remove_all(path_, ignored);
 }
 
-ProgramResult run_program(const std::vector<std::string>& arguments, const PrivateFolder& folder) {
+ProgramResult run_program(const std::vector<std::string>& arguments, const PrivateFolder& folder,
+                          std::chrono::seconds limit) {
     const fs::path output = folder.path() / "output";
     SpawnSettings settings;
     constexpr int kWrite = O_WRONLY | O_CREAT | O_TRUNC | O_APPEND;
@@ -92,7 +117,8 @@ ProgramResult run_program(const std::vector<std::string>& arguments, const Priva
     sigset_t none;
     sigemptyset(&none);
     posix_spawnattr_setsigmask(&settings.attributes, &none);
-    posix_spawnattr_setflags(&settings.attributes, POSIX_SPAWN_SETSIGMASK);
+    posix_spawnattr_setpgroup(&settings.attributes, 0);
+    posix_spawnattr_setflags(&settings.attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETPGROUP);
 
     std::vector<std::string> words = arguments;
     std::vector<std::string> environment = environment_with(folder.path());
@@ -104,20 +130,18 @@ ProgramResult run_program(const std::vector<std::string>& arguments, const Priva
         result.how = fmt::format("could not be started: {}", std::strerror(error));
         return result;
     }
-    int status = 0;
-    pid_t waited = 0;
-    do {
-        waited = waitpid(child, &status, 0);
-    } while (waited < 0 && errno == EINTR);
-    if (waited < 0) {
+    const std::optional<int> status = wait_for(child, limit, &result.stopped);
+    if (result.stopped) {
+        result.how = fmt::format("it had not ended after {} s and was stopped", limit.count());
+    } else if (!status) {
         // The embedding program ignores SIGCHLD or waits for every child itself; then nobody else learns the status.
         result.how = fmt::format("its exit status was taken by another part of this process: {}", std::strerror(errno));
-    } else if (WIFEXITED(status)) {
+    } else if (WIFEXITED(*status)) {
         result.exited = true;
-        result.succeeded = WEXITSTATUS(status) == 0;
-        result.how = fmt::format("exit status {}", WEXITSTATUS(status));
+        result.succeeded = WEXITSTATUS(*status) == 0;
+        result.how = fmt::format("exit status {}", WEXITSTATUS(*status));
     } else {
-        result.how = fmt::format("signal {} ({})", WTERMSIG(status), strsignal(WTERMSIG(status)));
+        result.how = fmt::format("signal {} ({})", WTERMSIG(*status), strsignal(WTERMSIG(*status)));
     }
     result.output = read_whole_file(output);
     return result;

@@ -1,6 +1,7 @@
-// Runs another program to its end, without a shell: arguments are passed as they are.
+// Runs another program to its end or for a limited time, without a shell: arguments are passed as they are.
 #pragma once
 
+#include <chrono>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -10,6 +11,7 @@ namespace rowjit {
 struct ProgramResult {
     bool succeeded = false;  // it exited with 0
     bool exited = false;     // by itself, with any status; else it never ran or died by a signal
+    bool stopped = false;    // it was still running at the end of its time
     std::string how;         // "exit status 1", "signal 9 (Killed)", "could not be started: ..."
     std::string output;      // stdout and stderr, as they came
 };
@@ -30,8 +32,9 @@ class PrivateFolder {
 };
 
 // `arguments[0]` is the program's path. The child's own temporary files go to `folder`, as does its output while it
-// runs.
-ProgramResult run_program(const std::vector<std::string>& arguments, const PrivateFolder& folder);
+// runs. It and what it starts are one process group, which is killed when the program has not ended after `limit`.
+ProgramResult run_program(const std::vector<std::string>& arguments, const PrivateFolder& folder,
+                          std::chrono::seconds limit);
 
 // The executable called `name` on PATH; `name` itself when it is a path to one. "" when there is none.
 std::string find_program(const std::string& name);

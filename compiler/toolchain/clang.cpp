@@ -30,6 +30,13 @@ struct Clang {
     std::string version;
 };
 
+// For a compile, which takes 0.2 to 0.4 s, on a machine where a thousand others compile as well.
+constexpr int kLimitSeconds = 120;
+
+std::chrono::seconds limit() {
+    return std::chrono::seconds(environment_integer("ROWJIT_CLANG_TIMEOUT").value_or(kLimitSeconds));
+}
+
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
 // "Debian clang version 19.1.7 (3~deb12u1)" gives "19.1.7"; "" for a program that is no clang.
@@ -45,11 +52,11 @@ Offer<Clang> open_clang_program(const std::string& name) {
     const std::string program = find_program(name);
     if (program.empty()) return Declined{name + ": no such program"};
     const PrivateFolder folder;
-    const ProgramResult banner = run_program({program, "--version"}, folder);
+    const ProgramResult banner = run_program({program, "--version"}, folder, limit());
     const std::string version = version_in(banner.output);
     if (!banner.succeeded || version.empty()) return Declined{fmt::format("{} is no clang ({})", program, banner.how)};
     // clang prints a bare name when it has no such program.
-    const ProgramResult linker = run_program({program, "-print-prog-name=lld"}, folder);
+    const ProgramResult linker = run_program({program, "-print-prog-name=lld"}, folder, limit());
     if (!linker.succeeded || !linker.output.starts_with('/'))
         return Declined{fmt::format("{} finds no lld, which links AMD code objects", program)};
     return Clang{program, version};
@@ -80,7 +87,7 @@ Offer<Toolchain> ask_for_target(const Clang& clang, const Target& target) {
     std::vector<std::string> words = command(clang, clang_options(toolchain, target));
     words.insert(words.end(), {"-###", "/dev/null"});
     const PrivateFolder folder;
-    const ProgramResult result = run_program(words, folder);
+    const ProgramResult result = run_program(words, folder, limit());
     if (result.succeeded) return toolchain;
     std::string reason = result.exited ? result.output : result.how;
     if (const std::size_t error = reason.find("error: "); error != std::string::npos) reason = reason.substr(error);
@@ -140,7 +147,11 @@ std::string compile_with_clang(const Source& source, const Target& target, const
 
     std::vector<std::string> words = command(*clang, options);
     words.insert(words.end(), {"-o", output.string(), input.string()});
-    const ProgramResult result = run_program(words, folder);
+    const ProgramResult result = run_program(words, folder, limit());
+    if (result.stopped)
+        fail(ErrorCode::kCompile,
+             "clang {} for {}: {}; is the machine overloaded? ROWJIT_CLANG_TIMEOUT sets another limit\n{}",
+             clang->version, target.name, result.how, result.output);
     if (!result.succeeded)
         fail(result.exited ? ErrorCode::kCompile : ErrorCode::kEnvironment, "clang {} for {}: {}\n{}", clang->version,
              target.name, result.how, describe_compile_failure(source.text, kFileName, result.output));

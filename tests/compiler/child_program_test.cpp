@@ -6,37 +6,56 @@
 #include <fstream>
 
 namespace rowjit {
+namespace {
+
+constexpr std::chrono::seconds kLimit{60};
+
+}  // namespace
 
 TEST_CASE("a program's output, both streams, and success come back") {
     const PrivateFolder folder;
-    const ProgramResult result = run_program({"/bin/sh", "-c", "echo one; echo two >&2"}, folder);
+    const ProgramResult result = run_program({"/bin/sh", "-c", "echo one; echo two >&2"}, folder, kLimit);
     CHECK(result.succeeded);
     CHECK(result.output == "one\ntwo\n");
 }
 
 TEST_CASE("arguments reach the program as they are, with no shell between") {
     const PrivateFolder folder;
-    CHECK(run_program({"/bin/echo", "a b; $HOME `id`"}, folder).output == "a b; $HOME `id`\n");
+    CHECK(run_program({"/bin/echo", "a b; $HOME `id`"}, folder, kLimit).output == "a b; $HOME `id`\n");
 }
 
 TEST_CASE("a failing, a dying and an absent program are told apart") {
     const PrivateFolder folder;
-    const ProgramResult failing = run_program({"/bin/sh", "-c", "exit 3"}, folder);
+    const ProgramResult failing = run_program({"/bin/sh", "-c", "exit 3"}, folder, kLimit);
     CHECK_FALSE(failing.succeeded);
     CHECK(failing.exited);
     CHECK(failing.how == "exit status 3");
-    const ProgramResult dying = run_program({"/bin/sh", "-c", "kill -9 $$"}, folder);
+    const ProgramResult dying = run_program({"/bin/sh", "-c", "kill -9 $$"}, folder, kLimit);
     CHECK_FALSE(dying.exited);
     CHECK(dying.how.starts_with("signal 9"));
-    const ProgramResult absent = run_program({"/absent/program"}, folder);
+    const ProgramResult absent = run_program({"/absent/program"}, folder, kLimit);
     CHECK_FALSE(absent.exited);
     CHECK(absent.how.starts_with("could not be started"));
+}
+
+TEST_CASE("a program that does not end is stopped with what it started, and what it had said comes back") {
+    const PrivateFolder folder;
+    // The grandchild holds the lock for as long as it lives.
+    const std::string lock = (folder.path() / "lock").string();
+    const std::string script = "echo begun; flock -x '" + lock + "' sleep 600";
+    const ProgramResult result = run_program({"/bin/sh", "-c", script}, folder, std::chrono::seconds(1));
+    CHECK(result.stopped);
+    CHECK_FALSE(result.succeeded);
+    CHECK_FALSE(result.exited);
+    CHECK(result.how == "it had not ended after 1 s and was stopped");
+    CHECK(result.output == "begun\n");
+    CHECK(run_program({"/bin/sh", "-c", "flock -w 10 '" + lock + "' true"}, folder, kLimit).succeeded);
 }
 
 TEST_CASE("a process that ignores its children's ends is told why the status is unknown") {
     const PrivateFolder folder;
     const auto before = std::signal(SIGCHLD, SIG_IGN);
-    const ProgramResult result = run_program({"/bin/true"}, folder);
+    const ProgramResult result = run_program({"/bin/true"}, folder, kLimit);
     std::signal(SIGCHLD, before);
     CHECK_FALSE(result.succeeded);
     CHECK(result.how.starts_with("its exit status was taken"));
@@ -49,7 +68,7 @@ TEST_CASE("the program's temporary files go to the private folder, which is remo
         path = folder.path();
         CHECK((std::filesystem::status(path).permissions() & std::filesystem::perms::mask) ==
               std::filesystem::perms::owner_all);
-        CHECK(run_program({"/bin/sh", "-c", "echo x >\"$TMPDIR/left\""}, folder).succeeded);
+        CHECK(run_program({"/bin/sh", "-c", "echo x >\"$TMPDIR/left\""}, folder, kLimit).succeeded);
         CHECK(std::filesystem::exists(path / "left"));
     }
     CHECK_FALSE(std::filesystem::exists(path));

@@ -130,13 +130,24 @@ class Setting {
     std::optional<std::string> before_;
 };
 
-// What a new process with the present environment says to find_toolchain: each library is looked for once per process.
-std::string answer_of_new_process(const char* target) {
-    const Setting probe("TOOLCHAIN_TEST_TARGET", target);
+// What one of the probes below says in a new process with the present environment: each library is looked for once per
+// process.
+std::string output_of_new_process(const char* target, const std::string& probe) {
+    const Setting setting("TOOLCHAIN_TEST_TARGET", target);
     const PrivateFolder folder;
-    const ProgramResult result = run_program({"/proc/self/exe", "--no-skip", "--test-case=probe"}, folder);
+    const ProgramResult result =
+        run_program({"/proc/self/exe", "--no-skip", "--test-case=" + probe}, folder, std::chrono::seconds(60));
     REQUIRE(result.succeeded);
     return result.output;
+}
+
+std::string answer_of_new_process(const char* target) { return output_of_new_process(target, "probe"); }
+
+Target probed_target() {
+    Target target = find_target("native");
+    target.name = system_variable("TOOLCHAIN_TEST_TARGET");
+    target.backend = target.name.starts_with("sm_") ? Backend::kCuda : Backend::kHip;
+    return target;
 }
 
 Target with_name(Target target, std::string name) {
@@ -412,11 +423,35 @@ TEST_CASE("ROWJIT_NVRTC replaces the search, by file or by folder") {
 
 TEST_CASE("probe" * doctest::skip()) {
     // Run by answer_of_new_process only.
-    Target target = find_target("native");
-    target.name = system_variable("TOOLCHAIN_TEST_TARGET");
-    target.backend = target.name.starts_with("sm_") ? Backend::kCuda : Backend::kHip;
-    const Offer<Toolchain> toolchain = find_toolchain(target);
+    const Offer<Toolchain> toolchain = find_toolchain(probed_target());
     MESSAGE((toolchain ? "found " + toolchain->name : toolchain.reason()));
+}
+
+TEST_CASE("probe that compiles" * doctest::skip()) {
+    // Run by output_of_new_process only.
+    const Error error = compile_error(hip_source(), probed_target());
+    MESSAGE(std::string(name(error.code())), " error: ", std::string(error.what()));
+}
+
+TEST_CASE("a clang that does not end is stopped, and that is a compile error") {
+    const PrivateFolder folder;
+    const std::string program = (folder.path() / "clang++").string();
+    std::ofstream(program) << R"(#!/bin/sh
+case "$*" in
+    *--version) echo 'clang version 19.1.7' ;;
+    *-print-prog-name=lld) echo /bin/true ;;
+    *-###*) ;;
+    *) echo 'at work' && sleep 600 ;;
+esac
+)";
+    std::filesystem::permissions(program, std::filesystem::perms::owner_all);
+    const Setting toolchain("ROWJIT_AMD_TOOLCHAIN", "clang");
+    const Setting clang("ROWJIT_CLANG", program);
+    const Setting limit("ROWJIT_CLANG_TIMEOUT", "1");
+    const std::string output = output_of_new_process("gfx942", "probe that compiles");
+    CHECK_MESSAGE(contains(output, "compile error: clang 19.1.7 for gfx942: it had not ended after 1 s"), output);
+    CHECK(contains(output, "ROWJIT_CLANG_TIMEOUT"));
+    CHECK(contains(output, "at work"));
 }
 
 TEST_CASE("an absent toolchain is declined with what was tried and what to install") {
