@@ -41,6 +41,9 @@ bool is_thread_count(std::string_view text) {
     return count && *count >= 1 && *count <= 4096;
 }
 
+bool is_count(std::string_view text) {
+    return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos;
+}
 bool is_seconds(std::string_view text) {
     const std::optional<int> seconds = integer_from(text);
     return seconds && *seconds >= 1 && *seconds <= 86400;
@@ -51,6 +54,7 @@ constexpr ValueKind kFile{"a file name or path", is_anything};
 constexpr ValueKind kFlag{"0 or 1", is_flag};
 constexpr ValueKind kLevel{"off, error, warning, info or debug", is_level};
 constexpr ValueKind kAmdToolchain{"hiprtc or clang", is_amd_toolchain};
+constexpr ValueKind kCount{"a number", is_count};
 constexpr ValueKind kSeconds{"a number of seconds from 1 to 86400", is_seconds};
 constexpr ValueKind kThreads{"a number from 1 to 4096", is_thread_count};
 
@@ -70,6 +74,8 @@ constexpr std::array kTable = {
     Row{"ROWJIT_CLANG_TIMEOUT", kSeconds, "120", "seconds after which a clang that has not ended is stopped"},
     Row{"ROWJIT_CPU_THREADS", kThreads, "every processor", "threads that run a CPU kernel"},
     Row{"ROWJIT_CUDA_DRIVER", kFile, "libcuda.so.1", "the NVIDIA driver library that runs kernels"},
+    Row{"ROWJIT_FUZZ_FIRST", kCount, "1", "the first seed of the randomised tests, to repeat a failure"},
+    Row{"ROWJIT_FUZZ_SEEDS", kCount, "a fixed few", "how many seeds each randomised test runs; samples become all"},
     Row{"ROWJIT_HIP_DRIVER", kFile, "the system's libamdhip64", "the HIP runtime that runs kernels on AMD"},
     Row{kLogVariable, kLevel, "warning", "what is logged to standard error"},
     Row{"ROWJIT_HIPRTC", kFile, "the system's libhiprtc or libamdhip64", "the hipRTC library, or its folder"},

@@ -1,0 +1,170 @@
+// Every schedule that is offered for an operation of the registry, compiled for every GPU target by that target's
+// toolchain, spills nothing: the schedules the tuner may time, and any that the static rule may fall back to. No GPU
+// takes part. A kernel that spills is refused here by its binary's own metadata, and mended where it was offered: in
+// the family's limits or the register estimate (compiler/passes).
+//
+// CI compiles a sample, the same each time; ./dev fuzz, which sets ROWJIT_FUZZ_SEEDS, compiles everything.
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <random>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/environment.h"
+#include "compiler/compile.h"
+#include "compiler/emit/gpu.h"
+#include "compiler/passes/passes.h"
+#include "compiler/toolchain/toolchain.h"
+#include "dsl/library/registry.h"
+#include "rowjit/error.h"
+
+using namespace rowjit;
+
+namespace {
+
+// One kernel of one target; the source without its prelude, which all kernels of the target share.
+struct Case {
+    std::string name;
+    std::string function;
+    std::string body;
+    int estimated_registers = 0;
+};
+
+// Odd, less than a warp's vectors in the last round, powers of two with a row in a warp, a block and no block at all,
+// and the widest vocabulary in use. A head is no wider than 256.
+std::vector<std::int64_t> widths(const CompositeInfo& op) {
+    if (op.columns == "head width") return {64, 100, 128, 256};
+    return {100, 1000, 4096, 32768, 128256};
+}
+
+// The graphs of an op: its defaults at every width in both dtypes, and at one width each other word of each choice,
+// each flag turned, and each number that is absent by default given.
+std::vector<OpRequest> requests(const CompositeInfo& op) {
+    std::vector<OpRequest> found;
+    for (const std::int64_t columns : widths(op)) {
+        for (const Dtype dtype : {bf16, f32}) found.push_back({columns, dtype, {}});
+    }
+    const auto vary = [&](std::string_view option, std::string_view value) {
+        found.push_back({widths(op)[2], bf16, {{std::string(option), std::string(value)}}});
+    };
+    for (const OptionInfo& option : op.options) {
+        if (option.type == OptionType::kFlag) vary(option.name, option.default_value == "true" ? "false" : "true");
+        if (option.type == OptionType::kNumber && option.default_value.empty()) vary(option.name, "0.7");
+        if (option.type != OptionType::kChoice) continue;
+        std::string_view words = option.choices;
+        while (!words.empty()) {
+            const std::string_view word = words.substr(0, words.find(' '));
+            words.remove_prefix(std::min(words.size(), word.size() + 1));
+            // GPUs compute no f64.
+            if (word != option.default_value && word != "f64") vary(option.name, word);
+        }
+    }
+    return found;
+}
+
+// A word that asks for another: a norm has no bias without a weight.
+bool refused(const CompositeInfo& op, const OpRequest& request) {
+    return op.name == "layer_norm" && request.options.contains("weight") && request.options.at("weight") == "none";
+}
+
+std::string options_text(const OptionMap& options) {
+    std::string text;
+    for (const auto& [name, value] : options) text += fmt::format(" {}={}", name, value);
+    return text;
+}
+
+// Every kernel once. Equal bodies are one: ops share kernels, and schedules that differ in nothing the kernel shows.
+std::vector<Case> all_cases(const Target& target) {
+    std::vector<Case> cases;
+    std::set<std::string> seen;
+    for (const CompositeInfo& op : composites()) {
+        for (const OpRequest& request : requests(op)) {
+            if (refused(op, request)) continue;
+            const Graph graph = make_graph(op.name, request);
+            for (const Group& group : plan_graph(*graph.data(), target).groups) {
+                for (const Schedule& schedule : legal_schedules(group, target)) {
+                    const Offer<Kernel> kernel = build_kernel(group, schedule, target);
+                    std::string body = emit_gpu_body(*kernel, target);
+                    if (!seen.insert(body).second) continue;
+                    cases.push_back({fmt::format("{} {} {}{}: {}", op.name, request.columns, name(request.dtype),
+                                                 options_text(request.options), print(schedule)),
+                                     kernel->name, std::move(body), estimated_registers(*kernel)});
+                }
+            }
+        }
+    }
+    return cases;
+}
+
+// A sample in which every family and residency has its share: the cases ordered by their schedules, and every n-th of
+// them taken from a place that the seed chooses.
+std::vector<Case> sample(std::vector<Case> cases, std::size_t count) {
+    if (std::getenv("ROWJIT_FUZZ_SEEDS") != nullptr || cases.size() <= count) return cases;
+    const auto schedule = [](const Case& one) { return one.name.substr(one.name.rfind(": ")); };
+    std::mt19937 random(20261122);
+    std::shuffle(cases.begin(), cases.end(), random);
+    std::stable_sort(cases.begin(), cases.end(),
+                     [&](const Case& a, const Case& b) { return schedule(a) < schedule(b); });
+    std::vector<Case> chosen;
+    const std::size_t first = random() % (cases.size() / count);
+    for (std::size_t i = 0; i < count; ++i) chosen.push_back(std::move(cases[first + i * cases.size() / count]));
+    return chosen;
+}
+
+// What is wrong with a compiled case, "" for nothing.
+std::string fault(const Case& one, const Target& target, const std::string& prelude) {
+    try {
+        const Artifact artifact = compile_source({prelude + one.body, {one.function}}, target);
+        const FunctionInfo& info = artifact.functions.at(0);
+        if (info.spill_bytes == 0) return "";
+        return fmt::format("{} bytes of local memory a thread, {} registers, about {} expected", info.spill_bytes,
+                           info.registers, one.estimated_registers);
+    } catch (const std::exception& error) {
+        return error.what();
+    }
+}
+
+void check_everything(const std::vector<const char*>& targets, std::size_t sampled) {
+    for (const char* target_name : targets) {
+        const Target target = find_target(target_name);
+        if (const Offer<Toolchain> toolchain = find_toolchain(target); !toolchain) {
+            const bool required = environment_flag("ROWJIT_TESTS_REQUIRE_TOOLCHAINS");
+            CHECK_MESSAGE(!required, target.name, ": a toolchain is required here: ", toolchain.reason());
+            MESSAGE("SKIPPED for ", target.name, ": ", toolchain.reason());
+            continue;
+        }
+        const std::vector<Case> cases = sample(all_cases(target), sampled);
+        REQUIRE(!cases.empty());
+        const std::string prelude = gpu_prelude(target);
+        std::vector<std::string> faults(cases.size());
+        std::atomic<std::size_t> next{0};
+        const auto work = [&] {
+            for (std::size_t i = next++; i < cases.size(); i = next++) faults[i] = fault(cases[i], target, prelude);
+        };
+        std::vector<std::thread> threads;
+        for (unsigned i = 1; i < std::max(1U, std::thread::hardware_concurrency()); ++i) threads.emplace_back(work);
+        work();
+        for (std::thread& thread : threads) thread.join();
+        for (std::size_t i = 0; i < cases.size(); ++i)
+            CHECK_MESSAGE(faults[i].empty(), target.name, ": ", cases[i].name, ": ", faults[i]);
+        MESSAGE(target.name, ": ", cases.size(), " kernels compiled");
+    }
+}
+
+}  // namespace
+
+TEST_CASE("every schedule compiles for NVIDIA and spills nothing") {
+    check_everything({"sm_80", "sm_90a", "sm_100a"}, 60);
+}
+
+TEST_CASE("every schedule compiles for AMD by hipRTC and spills nothing") { check_everything({"gfx90a"}, 24); }
+
+TEST_CASE("every schedule compiles for AMD by clang and spills nothing") {
+    check_everything({"gfx942", "gfx1100", "gfx1201"}, 24);
+}
