@@ -86,7 +86,7 @@ class Printer {
         std::vector<std::string> operands;
         for (const ValueId operand : inst.operands) operands.push_back(fmt::format("%{}", operand));
         const std::string joined = fmt::format("{}", fmt::join(operands, ", "));
-        const std::string what = [&]() -> std::string {
+        std::string what = [&]() -> std::string {
             switch (inst.kind) {
                 case InstKind::kConst: return fmt::format("{}", inst.value);
                 case InstKind::kScalar:

@@ -5,6 +5,7 @@
 // vendor's half (prelude_cuda.h, prelude_hip.h, or the tests' SIMT shim) supplies
 //
 //   RJ_DEVICE, RJ_KERNEL(threads[, blocks_per_sm]), RJ_RESTRICT
+//   RJ_ROLLED                                     before a loop that must not be unrolled whole
 //   rj_thread, rj_block, rj_grid(block_threads)   indices along x, and the number of blocks
 //   rj_barrier                                    of the block, ordering shared memory
 //   rj_shuffle_xor_word<mask>(word)               lane's word from lane ^ mask; every lane of the warp takes part

@@ -5,6 +5,7 @@
 #define RJ_DEVICE __device__ __forceinline__
 #define RJ_KERNEL(...) extern "C" __global__ void __launch_bounds__(__VA_ARGS__)
 #define RJ_RESTRICT __restrict__
+#define RJ_ROLLED  // NVRTC unrolls a loop over groups a few times at most, and within the registers there are
 
 // ---- threads and blocks -------------------------------------------------------------------------------------------
 

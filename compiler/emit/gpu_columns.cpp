@@ -42,8 +42,10 @@ class ColumnEmitter {
         declare_divisors();
         declare_kept();
         name_vectors();
-        if (!resident_)
+        if (!resident_) {
+            out_.line("RJ_ROLLED");
             out_.open(fmt::format("for (int first = 0; first < {}; first += {})", loop_.iterations, group_));
+        }
         if (group_ == 1) {
             single();
         } else {

@@ -406,7 +406,7 @@ GpuAddress GpuScope::address(const Inst& inst, const GpuLoop& loop, const std::s
 std::string GpuScope::load(const Inst& inst, const GpuAddress& at, int lanes) const {
     const KernelTensor& t = tensor(inst);
     const std::string_view suffix = t.written || t.aliased ? "" : "_readonly";
-    const std::string load = fmt::format("rj_load{}<{}>({})", suffix, lanes, at.text());
+    std::string load = fmt::format("rj_load{}<{}>({})", suffix, lanes, at.text());
     if (at.inside.empty()) return load;
     return fmt::format("{} ? {} : rj_zeros<{}, {}>()", at.inside, load, gpu_storage_type(t.dtype), lanes);
 }

@@ -34,7 +34,7 @@ const TypeRow& row_of(Dtype dtype) {
     RJ_CHECK(false, "emit gpu: {} has no spelling", name(dtype));
 }
 
-std::string parenthesised_if(bool condition, std::string text) { return condition ? "(" + text + ")" : text; }
+std::string parenthesised_if(bool condition, const std::string& text) { return condition ? "(" + text + ")" : text; }
 
 std::string float_literal(float value) {
     if (std::isnan(value)) return "rj_float(0x7fc00000u)";

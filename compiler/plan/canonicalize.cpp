@@ -113,7 +113,7 @@ class Canonicalizer {
             }
             const AxisId kept = clashes ? fresh_axis(axis) : axis;
             reduced.push_back(kept);
-            inner.push_back(Coord(Axis{kept}));
+            inner.emplace_back(Axis{kept});
         }
         const NodeId moved = push(node.args[0], inner);
         const NodeId result = to_->add_reduce(node.monoid, moved, reduced, node.component);

@@ -176,7 +176,7 @@ std::vector<std::string> nvrtc_options(const Toolchain& toolchain, const Target&
     // Leaves out the built-in headers; the prelude needs none. Older releases do not know the option.
     int major = 0;
     std::from_chars(toolchain.version.data(), toolchain.version.data() + toolchain.version.size(), major);
-    if (major >= 13) options.push_back("--minimal");
+    if (major >= 13) options.emplace_back("--minimal");
     return options;
 }
 

@@ -19,6 +19,7 @@ void rj_simt_fault(const char* what);
 #define RJ_DEVICE inline
 #define RJ_KERNEL(...) static void
 #define RJ_RESTRICT
+#define RJ_ROLLED
 
 RJ_DEVICE int rj_thread() { return rj_simt_thread(); }
 RJ_DEVICE int rj_block() { return rj_simt_block(); }
