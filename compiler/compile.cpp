@@ -121,9 +121,9 @@ Offer<Kernel> build_kernel(const Group& group, const Schedule& schedule, const T
         return Declined{fmt::format("{} bytes of shared memory a block; {} has {}", kernel->shared_bytes, target.name,
                                     target.shared_bytes_per_block)};
     }
-    if (target.is_gpu() && estimated_registers(*kernel) > register_limit(*kernel, target)) {
+    if (target.is_gpu() && estimated_registers(*kernel, target) > register_limit(*kernel, target)) {
         return Declined{fmt::format("about {} registers a thread; blocks of {} threads have {}",
-                                    estimated_registers(*kernel), kernel->block_threads(),
+                                    estimated_registers(*kernel, target), kernel->block_threads(),
                                     register_limit(*kernel, target))};
     }
     return kernel;

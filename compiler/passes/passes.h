@@ -23,7 +23,7 @@ std::int64_t carried_lanes(const Kernel& kernel, int carried);
 
 // Registers a thread is likely to need: what stays in registers over phases, a batch of each loop's other loads, and
 // the working set of a phase. An estimate for declining schedules that would spill; the artifact tells the truth.
-int estimated_registers(const Kernel& kernel);
+int estimated_registers(const Kernel& kernel, const Target& target);
 
 // Registers a thread may have on `target` in blocks of the kernel's size.
 int register_limit(const Kernel& kernel, const Target& target);

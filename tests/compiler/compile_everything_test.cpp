@@ -94,7 +94,7 @@ std::vector<Case> all_cases(const Target& target) {
                     if (!seen.insert(body).second) continue;
                     cases.push_back({fmt::format("{} {} {}{}: {}", op.name, request.columns, name(request.dtype),
                                                  options_text(request.options), print(schedule)),
-                                     kernel->name, std::move(body), estimated_registers(*kernel)});
+                                     kernel->name, std::move(body), estimated_registers(*kernel, target)});
                 }
             }
         }
