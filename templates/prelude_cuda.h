@@ -3,9 +3,19 @@
 // which follows it and prelude_trig.h in the emitted source; RJ_WARP_SIZE is defined before.
 
 #define RJ_DEVICE __device__ __forceinline__
-#define RJ_KERNEL(...) extern "C" __global__ void __launch_bounds__(__VA_ARGS__)
 #define RJ_RESTRICT __restrict__
-#define RJ_ROLLED  // NVRTC unrolls a loop over groups a few times at most, and within the registers there are
+
+// NVRTC unrolls a loop over groups of loads a few times, which keeps more in flight, and its assembler spills a value or
+// two of a row where that fits one more block on a multiprocessor. A kernel that spills is compiled again with
+// RJ_AVOID_SPILLS (compiler/toolchain/nvrtc.cpp): its loops stay rolled and one block is enough.
+#ifdef RJ_AVOID_SPILLS
+#define RJ_ROLLED _Pragma("unroll 1")
+#define RJ_BOUNDS(threads, blocks, ...) __launch_bounds__(threads, blocks)
+#define RJ_KERNEL(...) extern "C" __global__ void RJ_BOUNDS(__VA_ARGS__, 1)
+#else
+#define RJ_ROLLED
+#define RJ_KERNEL(...) extern "C" __global__ void __launch_bounds__(__VA_ARGS__)
+#endif
 
 // ---- threads and blocks -------------------------------------------------------------------------------------------
 

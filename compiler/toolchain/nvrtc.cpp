@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "base/dynamic_library.h"
+#include "compiler/toolchain/cubin_info.h"
 #include "compiler/toolchain/library_search.h"
 #include "compiler/toolchain/runtime_compiler.h"
 
@@ -130,6 +131,15 @@ std::vector<fs::path> toolkit_folders() {
     return folders;
 }
 
+// Of all the functions of a cubin.
+int spill_bytes(std::string_view cubin) {
+    int bytes = 0;
+    if (const Offer<std::vector<FunctionInfo>> functions = cubin_info(cubin)) {
+        for (const FunctionInfo& function : *functions) bytes += function.spill_bytes;
+    }
+    return bytes;
+}
+
 }  // namespace
 
 std::vector<std::string> nvrtc_candidates() {
@@ -180,10 +190,18 @@ std::vector<std::string> nvrtc_options(const Toolchain& toolchain, const Target&
     return options;
 }
 
+// One in a hundred of the library's kernels spills though it has registers left, which the prelude can prevent at some
+// cost (templates/prelude_cuda.h). A kernel that spills also then had too few registers from the start.
 std::string compile_with_nvrtc(const Source& source, const Target& target, const std::vector<std::string>& options) {
     const Offer<Nvrtc>& offer = shared_nvrtc();
     RJ_CHECK(static_cast<bool>(offer), "compile_with_nvrtc for {} without find_nvrtc", target.name);
-    return run_compiler(offer->compiler, source, target, options);
+    std::string cubin = run_compiler(offer->compiler, source, target, options);
+    const int spilled = spill_bytes(cubin);
+    if (spilled == 0) return cubin;
+    std::vector<std::string> sparing = options;
+    sparing.emplace_back("--define-macro=RJ_AVOID_SPILLS");
+    std::string spared = run_compiler(offer->compiler, source, target, sparing);
+    return spill_bytes(spared) < spilled ? spared : cubin;
 }
 
 }  // namespace rowjit

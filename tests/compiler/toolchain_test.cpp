@@ -214,6 +214,14 @@ TEST_CASE("an architecture NVRTC does not know is declined with those it knows")
     }
 }
 
+TEST_CASE("a kernel that NVRTC spills is compiled again without") {
+    const Target target = find_target("sm_90a");
+    if (!available(target)) return;
+    const std::string spare = R"(extern "C" __global__ void spill(const float* a, float* b) { *b = *a; })";
+    const std::string text = "#ifdef RJ_AVOID_SPILLS\n" + spare + "\n#else" + kCudaSpillText + "#endif\n";
+    CHECK(compile_source({text, {"spill"}}, target).functions.at(0).spill_bytes == 0);
+}
+
 TEST_CASE("source that NVRTC refuses is a compile error showing the numbered line") {
     const Target target = find_target("sm_90a");
     if (!available(target)) return;
