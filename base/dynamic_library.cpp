@@ -18,7 +18,8 @@ Offer<DynamicLibrary> DynamicLibrary::open(const std::string& path) {
         return Declined{message != nullptr ? message : path + ": the loader gives no reason"};
     }
     link_map* map = nullptr;
-    const bool named = dlinfo(library.handle_, RTLD_DI_LINKMAP, static_cast<void*>(&map)) == 0 && map->l_name[0] != '\0';
+    const bool named =
+        dlinfo(library.handle_, RTLD_DI_LINKMAP, static_cast<void*>(&map)) == 0 && map->l_name[0] != '\0';
     library.path_ = named ? map->l_name : path;
     return library;
 }
