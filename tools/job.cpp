@@ -104,8 +104,13 @@ RowExtents all_rows(const GraphData& graph, std::int64_t extent) {
     return rows;
 }
 
+bool has_backward(const Job& job) { return job.op == "graph" || !trained_inputs(job.op, job.graph).empty(); }
+
+// Of an op what training differentiates; of a graph of one's own every float input.
 void make_backward(Job* job) {
-    job->differentiated = differentiate(job->graph);
+    const bool named = job->op != "graph";
+    const std::vector<std::string> inputs = named ? trained_inputs(job->op, job->graph) : std::vector<std::string>{};
+    job->differentiated = differentiate(job->graph, inputs);
     job->graph = job->differentiated->backward;
     job->name += " backward";
     job->op += " backward";
@@ -123,6 +128,8 @@ std::vector<Job> make_jobs(const JobOptions& options) {
     if (!options.ops.empty()) add_ops(options, &jobs);
     if (jobs.empty()) fail(ErrorCode::kInvalidArgument, "nothing to do: give --model, --graph or --op");
     if (options.backward) {
+        std::erase_if(jobs, [](const Job& job) { return !has_backward(job); });
+        if (jobs.empty()) fail(ErrorCode::kInvalidArgument, "--backward: none of the operations has a backward");
         for (Job& job : jobs) make_backward(&job);
     }
     return jobs;

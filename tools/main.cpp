@@ -58,7 +58,8 @@ void add_job_options(CLI::App* command, CommonOptions* common) {
         ->capture_default_str();
     command->add_option("--option", jobs.options, "An option of the one op, as name=value; may be repeated")
         ->type_name("NAME=VALUE");
-    command->add_flag("--backward", jobs.backward, "Of each graph its backward, for the gradients of all float inputs");
+    command->add_flag("--backward", jobs.backward,
+                      "Of each graph its backward, for the gradients of what training differentiates");
     command->add_option("--tokens", jobs.tokens, "Rows of a launch [2048 on the CPU, 16384 on a GPU]")
         ->check(kPositive);
     command

@@ -63,6 +63,8 @@ void require_alike(std::string_view op, std::string_view role, const Value& oper
     }
 }
 
+Value sigmoid(const Value& x) { return 1.0 / (exp(-x) + 1.0); }
+
 Dtype wide(Dtype dtype) { return dtype == Dtype::kF64 ? Dtype::kF64 : Dtype::kF32; }
 Value widen(const Value& x) { return cast(x, wide(x.dtype())); }
 

@@ -21,6 +21,9 @@ void require_within(std::string_view op, std::string_view role, const Value& ope
 // Equal dtypes and axes.
 void require_alike(std::string_view op, std::string_view role, const Value& operand, const Value& x);
 
+// The sigmoid 1 / (1 + exp(−x)) in x's dtype.
+Value sigmoid(const Value& x);
+
 // f64 for f64, else f32: where statistics and transcendental functions are computed.
 Dtype wide(Dtype dtype);
 Value widen(const Value& x);

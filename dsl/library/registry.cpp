@@ -8,30 +8,14 @@
 #include "base/check.h"
 #include "base/fail.h"
 #include "dsl/graph.h"
+#include "dsl/library/rows.h"
 #include "rowjit/gradient.h"
 #include "rowjit/library.h"
 
 namespace rowjit {
 namespace {
 
-using Operands = std::span<const Value>;
-using Results = std::vector<Value>;
-
 // ---- Words to options --------------------------------------------------------------------------------------------
-
-std::optional<Value> operand(Operands operands, std::size_t position) {
-    if (position < operands.size()) return operands[position];
-    return std::nullopt;
-}
-
-RmsNormOptions rms_norm_options(const OptionValues& options) {
-    const std::string_view casting = options.choice("casting");
-    return {.eps = options.number("eps"),
-            .offset = options.number("offset"),
-            .casting = casting == "gemma"  ? Casting::kGemma
-                       : casting == "none" ? Casting::kNone
-                                           : Casting::kLlama};
-}
 
 SoftmaxOptions softmax_options(const OptionValues& options) {
     return {.temperature = options.optional_number("temperature"),
@@ -49,92 +33,7 @@ CrossEntropyOptions cross_entropy_options(const OptionValues& options) {
             .softcap = options.optional_number("softcap")};
 }
 
-RopeOptions rope_options(const OptionValues& options) {
-    return {.pairing = options.choice("pairing") == "interleaved" ? RopePairing::kInterleaved : RopePairing::kHalf,
-            .rotary = options.integer("rotary")};
-}
-
-Gelu gelu_form(const OptionValues& options) { return options.choice("form") == "tanh" ? Gelu::kTanh : Gelu::kErf; }
-
 // ---- Canonical operands ------------------------------------------------------------------------------------------
-
-Value rows_by_columns(Graph& graph, std::string_view name, const OpRequest& request) {
-    return graph.input(name, request.dtype, {graph.rows("tokens"), request.columns});
-}
-
-void declare_weight(Graph& graph, const OpRequest& request, const OptionValues& options, Results& operands) {
-    const std::string_view weight = options.choice("weight");
-    if (weight == "none") return;
-    operands.push_back(graph.input("weight", weight == "f32" ? f32 : request.dtype, {request.columns}));
-}
-
-Results declare_x(Graph& graph, const OpRequest& request, const OptionValues&) {
-    return {rows_by_columns(graph, "x", request)};
-}
-
-Results declare_rms_norm(Graph& graph, const OpRequest& request, const OptionValues& options) {
-    Results operands = {rows_by_columns(graph, "x", request)};
-    declare_weight(graph, request, options, operands);
-    return operands;
-}
-
-Results declare_add_rms_norm(Graph& graph, const OpRequest& request, const OptionValues& options) {
-    Results operands = {rows_by_columns(graph, "x", request), rows_by_columns(graph, "residual", request)};
-    declare_weight(graph, request, options, operands);
-    return operands;
-}
-
-Results declare_layer_norm(Graph& graph, const OpRequest& request, const OptionValues& options) {
-    Results operands = {rows_by_columns(graph, "x", request)};
-    declare_weight(graph, request, options, operands);
-    if (!options.flag("bias")) return operands;
-    if (operands.size() == 1) {
-        fail(ErrorCode::kInvalidArgument, "layer_norm: bias=true with weight=none; give bias=false as well");
-    }
-    operands.push_back(graph.input("bias", operands[1].dtype(), {request.columns}));
-    return operands;
-}
-
-Results declare_gated(Graph& graph, const OpRequest& request, const OptionValues& options) {
-    if (options.flag("packed")) {
-        return {graph.input("gate_up", request.dtype, {graph.rows("tokens"), 2 * request.columns})};
-    }
-    return {rows_by_columns(graph, "gate", request), rows_by_columns(graph, "up", request)};
-}
-
-// The option of that name, a number of heads.
-std::int64_t head_count(std::string_view option, const OptionValues& options) {
-    const std::int64_t heads = options.integer(option);
-    if (heads < 1) fail(ErrorCode::kInvalidArgument, "rope: option {} is {}; give a positive number", option, heads);
-    return heads;
-}
-
-// cos and sin.
-void declare_angles(Graph& graph, const OpRequest& request, const OptionValues& options, Results& operands) {
-    const std::int64_t rotary = options.integer("rotary") == 0 ? request.columns : options.integer("rotary");
-    const std::int64_t width = options.choice("table") == "half" ? rotary / 2 : rotary;
-    for (const std::string_view name : {"cos", "sin"}) {
-        operands.push_back(graph.input(name, request.dtype, {graph.rows("tokens"), width}));
-    }
-}
-
-Results declare_rope(Graph& graph, const OpRequest& request, const OptionValues& options) {
-    const Axis heads = graph.rows("heads", head_count("heads", options));
-    Results operands = {graph.input("x", request.dtype, {graph.rows("tokens"), heads, request.columns})};
-    declare_angles(graph, request, options, operands);
-    return operands;
-}
-
-// Heads are column axes here: queries and keys then have the same rows, whatever their numbers of heads, and one kernel
-// reads cos and sin once for both.
-Results declare_rope_qk(Graph& graph, const OpRequest& request, const OptionValues& options) {
-    const Axis heads = graph.columns("heads", head_count("heads", options));
-    const Axis kv_heads = graph.columns("kv_heads", head_count("kv_heads", options));
-    Results operands = {graph.input("q", request.dtype, {graph.rows("tokens"), heads, request.columns}),
-                        graph.input("k", request.dtype, {graph.rows("tokens"), kv_heads, request.columns})};
-    declare_angles(graph, request, options, operands);
-    return operands;
-}
 
 Results declare_cross_entropy(Graph& graph, const OpRequest& request, const OptionValues& options) {
     return {rows_by_columns(graph, "logits", request),
@@ -142,19 +41,6 @@ Results declare_cross_entropy(Graph& graph, const OpRequest& request, const Opti
 }
 
 // ---- Calls -------------------------------------------------------------------------------------------------------
-
-Results apply_rms_norm(Operands in, const OptionValues& options) {
-    return {rms_norm(in[0], operand(in, 1), rms_norm_options(options))};
-}
-
-Results apply_add_rms_norm(Operands in, const OptionValues& options) {
-    const AddRmsNorm result = add_rms_norm(in[0], in[1], operand(in, 2), rms_norm_options(options));
-    return {result.sum, result.y};
-}
-
-Results apply_layer_norm(Operands in, const OptionValues& options) {
-    return {layer_norm(in[0], operand(in, 1), operand(in, 2), {.eps = options.number("eps")})};
-}
 
 Results apply_softmax(Operands in, const OptionValues& options) { return {softmax(in[0], softmax_options(options))}; }
 
@@ -166,33 +52,6 @@ Results apply_logsumexp(Operands in, const OptionValues& options) {
     return {logsumexp(in[0], softmax_options(options))};
 }
 
-std::pair<Value, Value> gate_and_up(Operands in) {
-    return in.size() == 1 ? packed_halves(in[0]) : std::pair{in[0], in[1]};
-}
-
-Results apply_swiglu(Operands in, const OptionValues&) {
-    const auto [gate, up] = gate_and_up(in);
-    return {swiglu(gate, up)};
-}
-
-Results apply_geglu(Operands in, const OptionValues& options) {
-    const auto [gate, up] = gate_and_up(in);
-    return {geglu(gate, up, gelu_form(options))};
-}
-
-Results apply_silu(Operands in, const OptionValues&) { return {silu(in[0])}; }
-Results apply_gelu(Operands in, const OptionValues& options) { return {gelu(in[0], gelu_form(options))}; }
-Results apply_relu2(Operands in, const OptionValues&) { return {relu2(in[0])}; }
-
-Results apply_rope(Operands in, const OptionValues& options) {
-    return {rope(in[0], in[1], in[2], rope_options(options))};
-}
-
-Results apply_rope_qk(Operands in, const OptionValues& options) {
-    const RopeOptions rotation = rope_options(options);
-    return {rope(in[0], in[2], in[3], rotation), rope(in[1], in[2], in[3], rotation)};
-}
-
 Results apply_cross_entropy(Operands in, const OptionValues& options) {
     const CrossEntropy result = cross_entropy(in[0], in[1], cross_entropy_options(options));
     if (options.flag("lse")) return {result.loss, result.lse};
@@ -201,72 +60,15 @@ Results apply_cross_entropy(Operands in, const OptionValues& options) {
 
 // ---- The rows ----------------------------------------------------------------------------------------------------
 
-constexpr std::string_view kRow = "{tokens, columns}";
-constexpr OperandInfo kX = {"x", kRow, "dtype", true};
-constexpr OperandInfo kWeight = {"weight", "{columns}", "dtype or f32", false};
-constexpr OperandInfo kGate = {"gate", kRow, "dtype", true};
-constexpr OperandInfo kUp = {"up", kRow, "dtype", false};
-
-constexpr OptionInfo kEps6 = {"eps", OptionType::kNumber, "1e-6", "", false, "added to the mean square"};
-constexpr OptionInfo kEps5 = {"eps", OptionType::kNumber, "1e-5", "", false, "added to the variance"};
-constexpr OptionInfo kOffset = {"offset", OptionType::kNumber, "0", "", false, "added to the weight"};
-constexpr OptionInfo kCasting = {
-    "casting", OptionType::kChoice,
-    "llama",   "llama gemma none",
-    false,     "where it rounds: the normed row before the weight, once at the end, or every step in dtype"};
-constexpr OptionInfo kWeightInput = {
-    "weight", OptionType::kChoice, "same", "same f32 none", true, "the weight's dtype, or no weight"};
 constexpr OptionInfo kTemperature = {"temperature", OptionType::kNumber, "", "", false, "divides the logits"};
 constexpr OptionInfo kSoftcap = {
     "softcap", OptionType::kNumber, "", "", false, "c: the logits become c·tanh(x/c), before the temperature"};
 constexpr OptionInfo kResult = {
     "result", OptionType::kChoice, "", "bf16 f16 f32 f64", false, "the result's dtype instead of x's"};
-constexpr OptionInfo kPacked = {
-    "packed", OptionType::kFlag, "false", "", true, "one input gate_up {tokens, 2·columns}, the gate first"};
-constexpr OptionInfo kPairing = {"pairing", OptionType::kChoice,
-                                 "half",    "half interleaved",
-                                 false,     "which elements turn together: d and d + R/2, or 2i and 2i + 1"};
-constexpr OptionInfo kRotary = {
-    "rotary", OptionType::kInteger, "0", "", false, "R: the first R elements of a head turn; 0 for all"};
-constexpr OptionInfo kTable = {
-    "table", OptionType::kChoice, "full", "full half", true, "cos and sin of extent R, or R/2 with one value per pair"};
-constexpr OptionInfo kHeads = {"heads", OptionType::kInteger, "32", "", true, "query heads"};
-constexpr OptionInfo kKvHeads = {"kv_heads", OptionType::kInteger, "8", "", true, "key heads"};
 
-OptionInfo form(std::string_view default_form) {
-    return {"form", OptionType::kChoice, default_form, "tanh erf", false, "the tanh approximation or the exact form"};
-}
-
-std::vector<CompositeInfo> make_rows() {
+std::vector<CompositeInfo> softmax_and_loss_rows() {
     const std::vector<OptionInfo> softmax_row = {kTemperature, kSoftcap, kResult};
     return {
-        {"rms_norm",
-         "RMS norm with the frameworks' rounding points",
-         "y = x·rsqrt(mean(x²) + eps)·(offset + weight)",
-         "hidden size",
-         {kX, kWeight},
-         {"y"},
-         {kEps6, kOffset, kCasting, kWeightInput},
-         declare_rms_norm,
-         apply_rms_norm},
-        {"add_rms_norm",
-         "residual add and RMS norm of the rounded sum",
-         "sum = x + residual; y = rms_norm(sum)",
-         "hidden size",
-         {kX, {"residual", kRow, "dtype", true}, kWeight},
-         {"sum", "y"},
-         {kEps6, kOffset, kCasting, kWeightInput},
-         declare_add_rms_norm,
-         apply_add_rms_norm},
-        {"layer_norm",
-         "layer norm with f32 statistics, rounded once",
-         "y = (x − mean(x))·rsqrt(var(x) + eps)·weight + bias",
-         "hidden size",
-         {kX, kWeight, {"bias", "{columns}", "dtype or f32", false}},
-         {"y"},
-         {kEps5, kWeightInput, {"bias", OptionType::kFlag, "true", "", true, "whether there is a bias"}},
-         declare_layer_norm,
-         apply_layer_norm},
         {"softmax",
          "softmax of a row",
          "y = exp(x − max x) / Σ exp(x − max x)",
@@ -294,66 +96,6 @@ std::vector<CompositeInfo> make_rows() {
          softmax_row,
          declare_x,
          apply_logsumexp},
-        {"silu",
-         "sigmoid-weighted linear unit",
-         "y = x / (1 + exp(−x))",
-         "intermediate size",
-         {kX},
-         {"y"},
-         {},
-         declare_x,
-         apply_silu},
-        {"gelu",
-         "Gaussian error linear unit",
-         "y = x/2·(1 + erf(x/√2)), or its tanh approximation",
-         "intermediate size",
-         {kX},
-         {"y"},
-         {form("erf")},
-         declare_x,
-         apply_gelu},
-        {"relu2", "squared ReLU", "y = max(x, 0)²", "intermediate size", {kX}, {"y"}, {}, declare_x, apply_relu2},
-        {"swiglu",
-         "SiLU of the gate times up, the SiLU rounded first",
-         "y = silu(gate)·up",
-         "intermediate size",
-         {kGate, kUp},
-         {"y"},
-         {kPacked},
-         declare_gated,
-         apply_swiglu},
-        {"geglu",
-         "GELU of the gate times up, the GELU rounded first",
-         "y = gelu(gate)·up",
-         "intermediate size",
-         {kGate, kUp},
-         {"y"},
-         {form("tanh"), kPacked},
-         declare_gated,
-         apply_geglu},
-        {"rope",
-         "rotary position embedding of one tensor",
-         "y = x·cos + partner(x)·sin",
-         "head width",
-         {{"x", "{tokens, heads, columns}", "dtype", true},
-          {"cos", "{tokens, R or R/2}", "dtype", true},
-          {"sin", "{tokens, R or R/2}", "dtype", true}},
-         {"y"},
-         {kPairing, kRotary, kTable, kHeads},
-         declare_rope,
-         apply_rope},
-        {"rope_qk",
-         "rotary position embedding of queries and keys",
-         "q_out = q·cos + partner(q)·sin; k_out = k·cos + partner(k)·sin",
-         "head width",
-         {{"q", "{tokens, heads, columns}", "dtype", true},
-          {"k", "{tokens, kv_heads, columns}", "dtype", true},
-          {"cos", "{tokens, R or R/2}", "dtype", true},
-          {"sin", "{tokens, R or R/2}", "dtype", true}},
-         {"q_out", "k_out"},
-         {kPairing, kRotary, kTable, kHeads, kKvHeads},
-         declare_rope_qk,
-         apply_rope_qk},
         {"cross_entropy",
          "cross-entropy of logits and target classes",
          "loss = log Σ exp(x) − x[target]",
@@ -371,6 +113,14 @@ std::vector<CompositeInfo> make_rows() {
     };
 }
 
+std::vector<CompositeInfo> all_rows() {
+    std::vector<CompositeInfo> all;
+    for (const auto& family : {norm_rows, activation_rows, rotary_rows, softmax_and_loss_rows}) {
+        for (CompositeInfo& row : family()) all.push_back(std::move(row));
+    }
+    return all;
+}
+
 std::vector<OptionInfo> options_of_a_call(const CompositeInfo& row) {
     std::vector<OptionInfo> found;
     std::copy_if(row.options.begin(), row.options.end(), std::back_inserter(found),
@@ -381,7 +131,7 @@ std::vector<OptionInfo> options_of_a_call(const CompositeInfo& row) {
 }  // namespace
 
 std::span<const CompositeInfo> composites() {
-    static const std::vector<CompositeInfo> rows = make_rows();
+    static const std::vector<CompositeInfo> rows = all_rows();
     return rows;
 }
 
@@ -411,6 +161,21 @@ Graph make_graph(std::string_view op, const OpRequest& request) {
     return graph;
 }
 
+std::vector<std::string> trained_inputs(std::string_view op, const Graph& graph) {
+    const CompositeInfo& row = find_composite(op);
+    const GraphData& data = *graph.data();
+    std::vector<std::string> names;
+    for (NodeId id = 0; id < data.size(); ++id) {
+        const Node& node = data.node(id);
+        if (node.kind != NodeKind::kInput || !is_float(node.dtype)) continue;
+        const bool constant = std::any_of(row.operands.begin(), row.operands.end(), [&](const OperandInfo& operand) {
+            return operand.constant && operand.name == node.name;
+        });
+        if (!constant) names.push_back(node.name);
+    }
+    return names;
+}
+
 std::vector<Value> call_composite(std::string_view op, std::span<const Value> operands, const OptionMap& options) {
     const CompositeInfo& row = find_composite(op);
     const auto required = static_cast<std::size_t>(
@@ -428,7 +193,10 @@ namespace {
 
 // What the backward of an op's canonical graph is given.
 std::string backward_markdown(const CompositeInfo& row) {
-    const Differentiated both = differentiate(make_graph(row.name, {}));
+    const Graph graph = make_graph(row.name, {});
+    const std::vector<std::string> trained = trained_inputs(row.name, graph);
+    if (trained.empty()) return "It has no backward.";
+    const Differentiated both = differentiate(graph, trained);
     std::vector<std::string> saved;
     for (const SavedValue& value : both.saved) saved.push_back(fmt::format("{} ({})", value.name, value.description));
     std::vector<std::string> read;
@@ -437,7 +205,8 @@ std::string backward_markdown(const CompositeInfo& row) {
         if (backward.find_input(operand.name)) read.emplace_back(operand.name);
     }
     return fmt::format("For the backward: {} saved, {} read again.",
-                       saved.empty() ? "nothing" : fmt::format("{}", fmt::join(saved, ", ")), fmt::join(read, ", "));
+                       saved.empty() ? "nothing" : fmt::format("{}", fmt::join(saved, ", ")),
+                       read.empty() ? "nothing" : fmt::format("{}", fmt::join(read, ", ")));
 }
 
 }  // namespace

@@ -26,6 +26,7 @@ struct OperandInfo {
     std::string_view shape;  // "{tokens, columns}"
     std::string_view dtype;  // "dtype" for the request's
     bool required;
+    bool constant = false;  // training has no gradient for it: cosines, masks, targets, an optimizer's state
 };
 
 struct CompositeInfo {
@@ -50,6 +51,10 @@ const CompositeInfo& find_composite(std::string_view name);
 
 // The canonical graph of an op: operands and results under the names of its row, one run-time row axis "tokens".
 Graph make_graph(std::string_view op, const OpRequest& request);
+
+// The inputs of the op's canonical graph that training wants gradients of: the float ones that are no constants. None
+// when the op has no backward.
+std::vector<std::string> trained_inputs(std::string_view op, const Graph& graph);
 
 // The operation on values of a graph, as a .rj file calls it. Throws Error(kInvalidArgument) for an unknown op or
 // option and Error(kInvalidGraph) for a wrong number of operands or operands that do not fit.

@@ -55,6 +55,71 @@ struct LayerNormOptions {
 Value layer_norm(Value x, const std::optional<Value>& weight = std::nullopt,
                  const std::optional<Value>& bias = std::nullopt, LayerNormOptions options = {});
 
+struct AddLayerNorm {
+    Value sum;  // round(x + residual), in x's dtype
+    Value y;    // layer_norm(sum)
+};
+
+// s = round(x + residual), then layer_norm(s): a GPT or BERT block. x and residual have equal dtype and axes. Saved for
+// the backward: s, mean and rstd.
+AddLayerNorm add_layer_norm(Value x, Value residual, const std::optional<Value>& weight = std::nullopt,
+                            const std::optional<Value>& bias = std::nullopt, LayerNormOptions options = {});
+
+// torch.nn.functional.group_norm: layer_norm of each group of channels over its channels and all of space. x {batch…,
+// groups, channels, spatial…}: groups a row axis of static extent, channels those of one group and column axes like
+// space; on contiguous memory that is {batch, groups·channels, spatial…}. weight and bias {groups, channels}. Saved:
+// mean and rstd of each group.
+Value group_norm(Value x, const std::optional<Value>& weight = std::nullopt,
+                 const std::optional<Value>& bias = std::nullopt, LayerNormOptions options = {});
+
+// norm(x)·(1 + scale) + shift, each step in x's dtype, the norm without a weight: the adaptive norms of diffusion
+// transformers (DiT's modulate, diffusers' AdaLayerNorm and SD35AdaLayerNormZeroX). scale and shift have x's dtype and
+// any of its axes: {columns}, {batch, columns} or {rows…, columns}. Saved: the statistics.
+Value modulated_rms_norm(Value x, Value scale, Value shift, RmsNormOptions options = {});
+Value modulated_layer_norm(Value x, Value scale, Value shift, LayerNormOptions options = {.eps = 1e-6});
+
+enum class GateOrder : std::uint8_t {
+    kNormFirst,  // round(ŵ·round(x̂·r) · silu(ĝ)): transformers' Qwen3NextRMSNormGated
+    kGateFirst,  // rms_norm(x̂·silu(ĝ)): transformers' MambaRMSNormGated, Zamba2RMSNormGated
+};
+
+struct GatedRmsNormOptions {
+    double eps = 1e-6;  // ≥ 0
+    GateOrder order = GateOrder::kNormFirst;
+};
+
+// rms_norm(x)·silu(gate), of linear-attention models. gate has x's dtype and axes, weight {columns}. The SiLU is
+// computed wide and not rounded; the normed row is rounded to x's dtype before the weight. Saved: r.
+Value gated_rms_norm(Value x, Value gate, const std::optional<Value>& weight = std::nullopt,
+                     GatedRmsNormOptions options = {});
+
+enum class L2Form : std::uint8_t {
+    kClamp,  // x / max(‖x‖, eps): torch.nn.functional.normalize
+    kRsqrt,  // x·rsqrt(Σ x² + eps): the l2norm of flash-linear-attention, transformers' Qwen3Next
+};
+
+struct L2NormOptions {
+    double eps = 1e-6;  // ≥ 0
+    L2Form form = L2Form::kRsqrt;
+};
+
+// Each row divided by its Euclidean norm over the columns, computed wide and rounded once. A row of zeros gives zeros
+// for eps > 0. Saved: the reciprocal norm, or the sum of squares.
+Value l2_norm(Value x, L2NormOptions options = {});
+
+struct PolyNormOptions {
+    double eps = 1e-6;  // ≥ 0
+};
+
+// y = w₀·n(x³) + w₁·n(x²) + w₂·n(x) + b, n(u) = u·rsqrt(mean u² + eps) over the columns, computed wide and rounded
+// once: PolyCom (Zhuo et al. 2024) in the order of its reference code. weight {3}, bias {} a tensor of one element.
+// Saved: the three reciprocal roots.
+Value poly_norm(Value x, Value weight, Value bias, PolyNormOptions options = {});
+
+// y = tanh(α·x)·weight + bias, computed wide and rounded once: DyT (Zhu et al. 2025, Transformers without
+// Normalization), whose α is a tensor {} of one element. weight and bias {columns}. Saved: nothing.
+Value dynamic_tanh(Value x, Value alpha, Value weight, Value bias);
+
 // ---- Rotary ------------------------------------------------------------------------------------------------------
 
 // Which two elements of a head form the plane that is rotated; R is the rotary width.
@@ -76,6 +141,17 @@ struct RopeOptions {
 // cos and sin once. As row axes, different numbers of heads are different rows and different kernels.
 Value rope(Value x, Value cos, Value sin, RopeOptions options = {});
 
+struct QueriesAndKeys {
+    Value q;
+    Value k;
+};
+
+// The attention prologue of Qwen3, OLMo 2 and Gemma 3: rms_norm of each head's last axis, then rope. q and k {tokens…,
+// heads, d} with their own numbers of heads and a shared d; weights {d}. Heads declared as column axes make one kernel.
+// Saved: r of every head.
+QueriesAndKeys qk_norm_rope(Value q, Value k, Value q_weight, Value k_weight, Value cos, Value sin,
+                            RmsNormOptions norm = {}, RopeOptions rotation = {});
+
 // ---- Activations -------------------------------------------------------------------------------------------------
 
 enum class Gelu : std::uint8_t {
@@ -86,16 +162,33 @@ enum class Gelu : std::uint8_t {
 // Each computes wide and rounds once, as torch's elementwise kernels do.
 Value silu(Value x);  // round(x̂ / (1 + exp(−x̂)))
 Value gelu(Value x, Gelu form = Gelu::kErf);
-Value relu2(Value x);  // relu(x)² in x's dtype: transformers' ReLUSquaredActivation. NaN stays NaN
+Value relu(Value x);        // NaN stays NaN; the gradient at 0 is 0, as in torch
+Value quick_gelu(Value x);  // x·σ(1.702·x), every step rounded: transformers' QuickGELUActivation
+Value relu2(Value x);       // relu(x)² in x's dtype: transformers' ReLUSquaredActivation. NaN stays NaN
 
 // act(gate)·up, the activation rounded to its dtype before the product: transformers' LlamaMLP and GemmaMLP. gate and
 // up have equal dtype and axes.
 Value swiglu(Value gate, Value up);
 Value geglu(Value gate, Value up, Gelu form = Gelu::kTanh);
 
+Value reglu(Value gate, Value up);   // relu(gate)·up
+Value glu(Value value, Value gate);  // round(v̂·σ(ĝ)): torch.nn.functional.glu, whose first half is the value
+
+struct ClippedSwigluOptions {
+    double alpha = 1.702;  // ≥ 0
+    double limit = 7;      // > 0
+};
+
+// (u + 1)·g·σ(α·g), g = min(gate, limit), u = clamp(up, ±limit), every step rounded: transformers' GptOssExperts. gate
+// and up have equal dtype and axes. A gradient passes where the clamp passes its operand, as in torch. Saved: nothing.
+Value clipped_swiglu(Value gate, Value up, ClippedSwigluOptions options = {});
+
 // The two halves of a packed tensor's last column axis, {…, 2n} to twice {…, n}: for Phi3MLP's gate_up_proj, whose gate
 // comes first.
 std::pair<Value, Value> packed_halves(Value packed);
+
+// Its even and its odd columns, as GptOssExperts packs gate and up.
+std::pair<Value, Value> packed_pairs(Value packed);
 
 // ---- Softmax -----------------------------------------------------------------------------------------------------
 

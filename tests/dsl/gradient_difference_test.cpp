@@ -158,8 +158,8 @@ TEST_CASE("the gradient of every composite is its finite difference at several w
         for (const std::int64_t columns : {2, 6, 32, 64}) {
             CAPTURE(row.name);
             CAPTURE(columns);
-            CHECK(disagreement(make_graph(row.name, {.columns = columns, .dtype = f32, .options = {}}), 3, 1) <
-                  kTolerance);
+            const Graph graph = make_graph(row.name, {.columns = columns, .dtype = f32, .options = {}});
+            if (!trained_inputs(row.name, graph).empty()) CHECK(disagreement(graph, 3, 1) < kTolerance);
         }
     }
 }
@@ -179,8 +179,9 @@ TEST_CASE("the gradient of every option of every composite is its finite differe
                 CAPTURE(option.name);
                 CAPTURE(word);
                 OptionMap options = {{std::string(option.name), word}};
-                if (row.name == "layer_norm" && word == "none") options["bias"] = "false";
-                CHECK(disagreement(make_graph(row.name, {12, f32, options}), 3, 2) < kTolerance);
+                if (row.name.ends_with("layer_norm") && word == "none") options["bias"] = "false";
+                const Graph graph = make_graph(row.name, {12, f32, options});
+                if (!trained_inputs(row.name, graph).empty()) CHECK(disagreement(graph, 3, 2) < kTolerance);
                 word.clear();
             }
         }

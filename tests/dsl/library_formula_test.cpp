@@ -1,0 +1,218 @@
+// Each composite against its published formula, computed here row by row in plain double loops that share nothing with
+// the expressions.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "dsl/interpret.h"
+#include "dsl/library/registry.h"
+#include "dsl/random_inputs.h"
+
+using namespace rowjit;
+
+namespace {
+
+using Doubles = std::vector<double>;
+
+constexpr std::int64_t kRows = 3;
+constexpr std::size_t kColumns = 8;
+
+// The canonical f32 graph of an op on random inputs, without roundings.
+struct Run {
+    Tensors in;
+    Tensors out;
+
+    const Doubles& operator[](const std::string& name) const {
+        const auto found = out.find(name);
+        return found == out.end() ? in.at(name).values : found->second.values;
+    }
+    // Row `row` of a tensor of rows.
+    Doubles row(const std::string& name, std::size_t row, std::size_t width = kColumns) const {
+        const auto first = (*this)[name].begin() + static_cast<std::ptrdiff_t>(row * width);
+        return {first, first + static_cast<std::ptrdiff_t>(width)};
+    }
+};
+
+Run run(std::string_view op, const OptionMap& options = {}, std::int64_t columns = kColumns) {
+    const Graph g = make_graph(op, {.columns = columns, .dtype = f32, .options = options});
+    const Bindings bindings = random_inputs(*g.data(), {{"tokens", kRows}}, {.seed = 11});
+    return {bindings.tensors, interpret(*g.data(), bindings, Rounding::kExact)};
+}
+
+double mean_square(const Doubles& row) {
+    double total = 0;
+    for (const double v : row) total += v * v;
+    return total / static_cast<double>(row.size());
+}
+
+Doubles normalized(const Doubles& row, double eps) {
+    double mean = 0;
+    for (const double v : row) mean += v / static_cast<double>(row.size());
+    double variance = 0;
+    for (const double v : row) variance += (v - mean) * (v - mean) / static_cast<double>(row.size());
+    Doubles y;
+    for (const double v : row) y.push_back((v - mean) / std::sqrt(variance + eps));
+    return y;
+}
+
+double sigmoid(double v) { return 1 / (1 + std::exp(-v)); }
+double silu(double v) { return v * sigmoid(v); }
+
+// Every element of y is `formula` of its row and column.
+void check(const Run& run, const std::function<double(std::size_t row, std::size_t column)>& formula) {
+    const Doubles& y = run["y"];
+    REQUIRE(y.size() == kRows * kColumns);
+    for (std::size_t i = 0; i < y.size(); ++i) {
+        CAPTURE(i);
+        CHECK(y[i] == doctest::Approx(formula(i / kColumns, i % kColumns)).epsilon(1e-6));
+    }
+}
+
+}  // namespace
+
+TEST_CASE("add_layer_norm is the layer norm of the sum") {
+    const Run r = run("add_layer_norm");
+    for (std::size_t i = 0; i < r["sum"].size(); ++i) CHECK(r["sum"][i] == r["x"][i] + r["residual"][i]);
+    check(r, [&](std::size_t row, std::size_t c) {
+        return normalized(r.row("sum", row), 1e-5)[c] * r["weight"][c] + r["bias"][c];
+    });
+}
+
+TEST_CASE("group_norm takes the statistics of a group over its channels and space") {
+    constexpr std::size_t kGroups = 4;
+    constexpr std::size_t kChannels = 2;
+    const Run r = run("group_norm", {{"groups", "4"}, {"channels", "2"}});
+    constexpr std::size_t kWidth = kChannels * kColumns;
+    for (std::size_t i = 0; i < r["y"].size(); ++i) {
+        const std::size_t channel = i / kColumns % (kGroups * kChannels);
+        const double normed = normalized(r.row("x", i / kWidth, kWidth), 1e-5)[i % kWidth];
+        CHECK(r["y"][i] == doctest::Approx(normed * r["weight"][channel] + r["bias"][channel]).epsilon(1e-6));
+    }
+}
+
+TEST_CASE("modulated norms scale by one more than the scale, of a row, of a batch and of all") {
+    for (const std::string modulation : {"row", "column"}) {
+        const Run r = run("modulated_layer_norm", {{"modulation", modulation}});
+        check(r, [&](std::size_t row, std::size_t c) {
+            const std::size_t at = modulation == "row" ? row * kColumns + c : c;
+            return normalized(r.row("x", row), 1e-6)[c] * (1 + r["scale"][at]) + r["shift"][at];
+        });
+    }
+    const Run r = run("modulated_rms_norm", {{"modulation", "batch"}});
+    for (std::size_t i = 0; i < r["y"].size(); ++i) {
+        const Doubles row = r.row("x", i / kColumns);
+        const std::size_t at = i / (kRows * kColumns) * kColumns + i % kColumns;
+        const double normed = row[i % kColumns] / std::sqrt(mean_square(row) + 1e-6);
+        CHECK(r["y"][i] == doctest::Approx(normed * (1 + r["scale"][at]) + r["shift"][at]).epsilon(1e-6));
+    }
+}
+
+TEST_CASE("gated_rms_norm gates after the norm, or before it") {
+    const Run after = run("gated_rms_norm");
+    check(after, [&](std::size_t row, std::size_t c) {
+        const Doubles x = after.row("x", row);
+        return x[c] / std::sqrt(mean_square(x) + 1e-6) * after["weight"][c] * silu(after.row("gate", row)[c]);
+    });
+    const Run before = run("gated_rms_norm", {{"order", "gate"}});
+    check(before, [&](std::size_t row, std::size_t c) {
+        Doubles x = before.row("x", row);
+        for (std::size_t i = 0; i < kColumns; ++i) x[i] *= silu(before.row("gate", row)[i]);
+        return x[c] / std::sqrt(mean_square(x) + 1e-6) * before["weight"][c];
+    });
+}
+
+TEST_CASE("l2_norm divides by the length, guarded inside the root or by a least length") {
+    const auto length2 = [](const Doubles& row) { return mean_square(row) * static_cast<double>(row.size()); };
+    const Run inside = run("l2_norm", {{"eps", "0.5"}});
+    check(inside, [&](std::size_t row, std::size_t c) {
+        return inside.row("x", row)[c] / std::sqrt(length2(inside.row("x", row)) + 0.5);
+    });
+    for (const std::string eps : {"0.5", "100"}) {
+        const Run clamped = run("l2_norm", {{"form", "clamp"}, {"eps", eps}});
+        check(clamped, [&](std::size_t row, std::size_t c) {
+            const Doubles x = clamped.row("x", row);
+            return x[c] / std::max(std::sqrt(length2(x)), std::stod(eps));
+        });
+    }
+}
+
+TEST_CASE("poly_norm weighs the normed cube, square and value in that order") {
+    const Run r = run("poly_norm");
+    check(r, [&](std::size_t row, std::size_t c) {
+        double y = r["bias"][0];
+        for (int power = 3; power >= 1; --power) {
+            Doubles u;
+            for (const double v : r.row("x", row)) u.push_back(std::pow(v, power));
+            y += r["weight"][static_cast<std::size_t>(3 - power)] * u[c] / std::sqrt(mean_square(u) + 1e-6);
+        }
+        return y;
+    });
+}
+
+TEST_CASE("dynamic_tanh bends by one alpha, then scales and shifts by column") {
+    const Run r = run("dynamic_tanh");
+    check(r, [&](std::size_t row, std::size_t c) {
+        return std::tanh(r["alpha"][0] * r.row("x", row)[c]) * r["weight"][c] + r["bias"][c];
+    });
+}
+
+TEST_CASE("qk_norm_rope norms every head by itself and rotates the result") {
+    const Run r = run("qk_norm_rope", {{"heads", "2"}, {"kv_heads", "1"}});
+    for (const auto& [in, weight, out, heads] :
+         {std::tuple{"q", "q_weight", "q_out", 2U}, std::tuple{"k", "k_weight", "k_out", 1U}}) {
+        for (std::size_t head = 0; head < kRows * heads; ++head) {
+            Doubles x = r.row(in, head);
+            const double root = std::sqrt(mean_square(x) + 1e-6);
+            for (std::size_t c = 0; c < kColumns; ++c) x[c] *= r[weight][c] / root;
+            for (std::size_t c = 0; c < kColumns; ++c) {
+                constexpr std::size_t kHalf = kColumns / 2;
+                const double partner = c < kHalf ? -x[c + kHalf] : x[c - kHalf];
+                const double y = x[c] * r.row("cos", head / heads)[c] + partner * r.row("sin", head / heads)[c];
+                CHECK(r.row(out, head)[c] == doctest::Approx(y).epsilon(1e-6));
+            }
+        }
+    }
+}
+
+TEST_CASE("activations are their formulas") {
+    const std::vector<std::pair<std::string, double (*)(double)>> plain = {
+        {"silu", silu},
+        {"relu", [](double v) { return std::max(v, 0.0); }},
+        {"relu2", [](double v) { return v > 0 ? v * v : 0; }},
+        {"quick_gelu", [](double v) { return v * sigmoid(1.702 * v); }},
+        {"gelu", [](double v) { return v * 0.5 * std::erfc(-v / std::sqrt(2.0)); }}};
+    for (const auto& [op, formula] : plain) {
+        CAPTURE(op);
+        const Run alone = run(op);
+        check(alone, [&, f = formula](std::size_t row, std::size_t c) { return f(alone.row("x", row)[c]); });
+        const Run biased = run(op, {{"bias", "true"}});
+        check(biased, [&, f = formula](std::size_t row, std::size_t c) {
+            return f(biased.row("x", row)[c] + biased["bias"][c]);
+        });
+    }
+}
+
+TEST_CASE("reglu and glu gate by a rectifier and by a sigmoid") {
+    const Run reglu = run("reglu");
+    check(reglu, [&](std::size_t row, std::size_t c) {
+        return std::max(reglu.row("gate", row)[c], 0.0) * reglu.row("up", row)[c];
+    });
+    const Run glu = run("glu", {{"packed", "true"}});  // the value first
+    check(glu, [&](std::size_t row, std::size_t c) {
+        const Doubles both = glu.row("gate_up", row, 2 * kColumns);
+        return both[c] * sigmoid(both[c + kColumns]);
+    });
+}
+
+TEST_CASE("clipped_swiglu clips the gate from above, up from both sides, and unpacks alternating columns") {
+    const Run r = run("clipped_swiglu", {{"packed", "true"}, {"limit", "0.75"}, {"alpha", "1.5"}});
+    check(r, [&](std::size_t row, std::size_t c) {
+        const Doubles both = r.row("gate_up", row, 2 * kColumns);
+        const double gate = std::min(both[2 * c], 0.75);
+        return (std::clamp(both[2 * c + 1], -0.75, 0.75) + 1) * gate * sigmoid(1.5 * gate);
+    });
+}
