@@ -115,7 +115,8 @@ std::vector<CompositeInfo> softmax_and_loss_rows() {
 
 std::vector<CompositeInfo> all_rows() {
     std::vector<CompositeInfo> all;
-    for (const auto& family : {norm_rows, activation_rows, rotary_rows, softmax_and_loss_rows}) {
+    for (const auto& family :
+         {norm_rows, activation_rows, rotary_rows, residual_rows, optimizer_rows, softmax_and_loss_rows}) {
         for (CompositeInfo& row : family()) all.push_back(std::move(row));
     }
     return all;
@@ -157,7 +158,11 @@ Graph make_graph(std::string_view op, const OpRequest& request) {
     const Results results = row.apply(row.declare(graph, request, options), options);
     RJ_CHECK(results.size() <= row.results.size(), "{} gave {} results for {} names", op, results.size(),
              row.results.size());
-    for (std::size_t i = 0; i < results.size(); ++i) graph.output(row.results[i], results[i]);
+    for (std::size_t i = 0; i < results.size(); ++i) {
+        const std::string_view over = i < row.in_place.size() ? row.in_place[i] : "";
+        graph.output(row.results[i], results[i],
+                     {.alias = std::string(over), .accumulate = false, .column_strides = {}});
+    }
     return graph;
 }
 
@@ -229,7 +234,9 @@ std::string ops_markdown() {
             text += fmt::format("| {}{} | {} | {} |\n", info.name, info.required ? "" : " (optional)", info.shape,
                                 info.dtype);
         }
-        text += fmt::format("\nResults: {}. {}\n", fmt::join(row.results, ", "), backward_markdown(row));
+        text += fmt::format("\nResults: {}{}. {}\n", fmt::join(row.results, ", "),
+                            row.in_place.empty() ? "" : fmt::format(", in place of {}", fmt::join(row.in_place, ", ")),
+                            backward_markdown(row));
         if (row.options.empty()) continue;
         text += "\n| option | values | default | meaning |\n|---|---|---|---|\n";
         for (const OptionInfo& option : row.options) {

@@ -42,6 +42,8 @@ struct CompositeInfo {
     std::vector<Value> (*declare)(Graph& graph, const OpRequest& request, const OptionValues& options);
     // The operation on `operands`; results in the order of `results`, of which an option may leave out the last.
     std::vector<Value> (*apply)(std::span<const Value> operands, const OptionValues& options);
+    // The operands that the results overwrite in the canonical graph, in the order of `results`; empty: none.
+    std::vector<std::string_view> in_place = {};
 };
 
 std::span<const CompositeInfo> composites();

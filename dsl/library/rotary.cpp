@@ -69,4 +69,58 @@ Value rope(Value x, Value cos, Value sin, RopeOptions options) {
     return width == head_width ? rotated : select(column < static_cast<double>(width), rotated, x);
 }
 
+RopeTables rope_tables(Value positions, Value inverse_frequencies, Dtype dtype, double scaling) {
+    require_float("rope_tables", "inverse_frequencies", inverse_frequencies);
+    const Dtype wide_dtype = inverse_frequencies.dtype();
+    const Value factor = non_negative_scalar("rope_tables", positions, "scaling", wide_dtype, scaling);
+    const Value angles = cast(positions, wide_dtype) * inverse_frequencies;
+    return {cast(rowjit::cos(angles) * factor, dtype).named("cos"),
+            cast(rowjit::sin(angles) * factor, dtype).named("sin")};
+}
+
+Value mrope_table(Value table, Axis streams, bool both_halves, MropeOptions options) {
+    require_columns("mrope_table", table);
+    Graph graph(table.graph());
+    const Axis d = table.axes().back();
+    const auto& [first, second, third] = options.sections;
+    const std::int64_t pairs = graph.extent(d) / (both_halves ? 2 : 1);
+    if (graph.extent(streams) != 3 || first < 0 || second < 0 || third < 0 || first + second + third != pairs) {
+        fail(ErrorCode::kInvalidGraph,
+             "mrope_table({}): sections {} + {} + {} must be the {} pairs of the table, and the streams three",
+             table.description(), first, second, third, pairs);
+    }
+    const auto stream = [&](int which) {
+        std::vector<Coord> at;
+        for (const Axis axis : table.axes()) at.push_back(axis.id == streams.id ? Coord(which) : Coord(axis));
+        return index(table, at);
+    };
+    Value pair = cast(graph.iota(d), f32);  // exact: a head is far narrower than 2^24
+    if (both_halves) pair = select(pair < static_cast<double>(pairs), pair, pair - static_cast<double>(pairs));
+    const auto below = [&](std::int64_t bound) { return pair < static_cast<double>(bound); };
+    if (options.layout == MropeLayout::kSections) {
+        return select(below(first), stream(0), select(below(first + second), stream(1), stream(2)));
+    }
+    const Value turn = pair - floor(pair / 3.0) * 3.0;
+    return select(turn == 1.0 && below(3 * second), stream(1),
+                  select(turn == 2.0 && below(3 * third), stream(2), stream(0)));
+}
+
+Value rope_complex(Value x, Value rotations) {
+    require_columns("rope_complex", x);
+    require_within("rope_complex", "rotations", rotations, x);
+    const Axis d = x.axes().back();
+    const std::int64_t width = x.graph()->axis(d.id).extent;
+    if (rotations.axes().back().id != d.id || rotations.dtype() != wide(x.dtype()) || width % 2 != 0) {
+        fail(ErrorCode::kInvalidGraph,
+             "rope_complex({}): rotations {} must be f32 (f64 of f64) over x's last axis, of an even extent",
+             x.description(), rotations.description());
+    }
+    const Coord real = Coord(d) / 2 * 2;
+    const Value h = widen(x);
+    const Value partner = widen(index(x, d, real + (Coord(d) + Coord(1)) % 2)).named("partner");
+    const Value is_real = is_first(Graph(x.graph()).iota(d), width, RopePairing::kInterleaved);
+    const Value turned = select(is_real, -partner, partner);
+    return cast(h * index(rotations, d, real) + turned * index(rotations, d, real + Coord(1)), x.dtype());
+}
+
 }  // namespace rowjit

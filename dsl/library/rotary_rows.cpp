@@ -64,6 +64,52 @@ Results apply_rope_qk(Operands in, const OptionValues& options) {
     return {rope(in[0], in[2], in[3], rotation), rope(in[1], in[2], in[3], rotation)};
 }
 
+Results declare_rope_positions(Graph& graph, const OpRequest& request, const OptionValues& options) {
+    const Axis heads = graph.columns("heads", head_count("heads", options));
+    const std::int64_t rotary = options.integer("rotary") == 0 ? request.columns : options.integer("rotary");
+    return {graph.input("x", request.dtype, {graph.rows("tokens"), heads, request.columns}),
+            graph.input("positions", i64, {graph.rows("tokens")}),
+            graph.input("inverse_frequencies", request.dtype == f64 ? f64 : f32, {(rotary + 1) / 2})};
+}
+
+Results declare_mrope(Graph& graph, const OpRequest& request, const OptionValues& options) {
+    const Axis heads = graph.columns("heads", head_count("heads", options));
+    const Axis streams = graph.rows("streams", 3);
+    Results operands = {graph.input("x", request.dtype, {graph.rows("tokens"), heads, request.columns})};
+    const std::int64_t width = options.choice("table") == "half" ? request.columns / 2 : request.columns;
+    for (const std::string_view name : {"cos", "sin"}) {
+        operands.push_back(graph.input(name, request.dtype, {streams, graph.rows("tokens"), width}));
+    }
+    return operands;
+}
+
+Results declare_rope_complex(Graph& graph, const OpRequest& request, const OptionValues& options) {
+    const Axis heads = graph.columns("heads", head_count("heads", options));
+    return {graph.input("x", request.dtype, {graph.rows("tokens"), heads, request.columns}),
+            graph.input("rotations", request.dtype == f64 ? f64 : f32, {graph.rows("tokens"), request.columns})};
+}
+
+Results apply_rope_positions(Operands in, const OptionValues& options) {
+    const RopeTables tables = rope_tables(in[1], in[2], in[0].dtype(), options.number("scaling"));
+    return {rope(in[0], tables.cos, tables.sin, rope_options(options))};
+}
+
+// Sections of −1 share the pairs as Qwen2-VL's 16, 24, 24 share 64.
+Results apply_mrope(Operands in, const OptionValues& options) {
+    const GraphData& graph = *in[0].graph();
+    const std::int64_t pairs = graph.axis(in[0].axes().back().id).extent / 2;
+    MropeOptions mrope;
+    const std::int64_t height = options.integer("height") < 0 ? pairs * 3 / 8 : options.integer("height");
+    const std::int64_t width = options.integer("width") < 0 ? pairs * 3 / 8 : options.integer("width");
+    mrope.sections = {pairs - height - width, height, width};
+    mrope.layout = options.choice("layout") == "interleaved" ? MropeLayout::kInterleaved : MropeLayout::kSections;
+    const Axis streams = in[1].axes().front();
+    const bool both = graph.axis(in[1].axes().back().id).extent == 2 * pairs;
+    return {rope(in[0], mrope_table(in[1], streams, both, mrope), mrope_table(in[2], streams, both, mrope))};
+}
+
+Results apply_rope_complex(Operands in, const OptionValues&) { return {rope_complex(in[0], in[1])}; }
+
 Results apply_qk_norm_rope(Operands in, const OptionValues& options) {
     const QueriesAndKeys result =
         qk_norm_rope(in[0], in[1], in[2], in[3], in[4], in[5],
@@ -128,6 +174,41 @@ std::vector<CompositeInfo> rotary_rows() {
           kKvHeads},
          declare_qk_norm_rope,
          apply_qk_norm_rope},
+        {"rope_positions",
+         "rotary position embedding by positions and inverse frequencies",
+         "y = x·cos(p·f) + partner(x)·sin(p·f)",
+         "head width",
+         {{"x", "{tokens, heads, columns}", "dtype", true},
+          {"positions", "{tokens}", "i64", true},
+          {"inverse_frequencies", "{R/2}", "f32", true, true}},
+         {"y"},
+         {{"scaling", OptionType::kNumber, "1", "", false, "of cosines and sines"}, kPairing, kRotary, kHeads},
+         declare_rope_positions,
+         apply_rope_positions},
+        {"mrope",
+         "rotary position embedding by three streams of positions",
+         "y = x·cos[stream] + partner(x)·sin[stream], the stream of each column by its section",
+         "head width",
+         {{"x", "{tokens, heads, columns}", "dtype", true},
+          {"cos", "{3, tokens, columns or columns/2}", "dtype", true, true},
+          {"sin", "{3, tokens, columns or columns/2}", "dtype", true, true}},
+         {"y"},
+         {{"height", OptionType::kInteger, "-1", "", false, "pairs of the second stream; -1 for three in eight"},
+          {"width", OptionType::kInteger, "-1", "", false, "pairs of the third stream; -1 for three in eight"},
+          {"layout", OptionType::kChoice, "sections", "sections interleaved", false, "Qwen2-VL's or Qwen3-VL's"},
+          kTable,
+          kHeads},
+         declare_mrope,
+         apply_mrope},
+        {"rope_complex",
+         "Llama 4's rotary position embedding: pairs as complex numbers",
+         "y₂ᵢ + i·y₂ᵢ₊₁ = (x₂ᵢ + i·x₂ᵢ₊₁)·rotation",
+         "head width",
+         {{"x", "{tokens, heads, columns}", "dtype", true}, {"rotations", "{tokens, columns}", "f32", true, true}},
+         {"y"},
+         {kHeads},
+         declare_rope_complex,
+         apply_rope_complex},
     };
 }
 

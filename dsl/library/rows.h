@@ -16,6 +16,8 @@ using Results = std::vector<Value>;
 std::vector<CompositeInfo> norm_rows();
 std::vector<CompositeInfo> activation_rows();
 std::vector<CompositeInfo> rotary_rows();
+std::vector<CompositeInfo> residual_rows();
+std::vector<CompositeInfo> optimizer_rows();
 
 constexpr std::string_view kRow = "{tokens, columns}";
 constexpr OperandInfo kX = {"x", kRow, "dtype", true};

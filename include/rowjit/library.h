@@ -9,6 +9,7 @@
 //   - Operands that do not fit throw Error(kInvalidGraph) naming the op and both operands.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <utility>
@@ -141,6 +142,35 @@ struct RopeOptions {
 // cos and sin once. As row axes, different numbers of heads are different rows and different kernels.
 Value rope(Value x, Value cos, Value sin, RopeOptions options = {});
 
+// cos and sin {tokens…, R/2} of positions and inverse frequencies: cos(p·f)·scaling, computed in f32 and rounded to
+// `dtype`, as transformers' LlamaRotaryEmbedding. positions {tokens…} of i32, i64 or f32; inverse_frequencies {R/2}
+// f32. scaling is attention_scaling, a run-time scalar. Used by rope in the same graph they are computed where they are
+// read.
+struct RopeTables {
+    Value cos;
+    Value sin;
+};
+RopeTables rope_tables(Value positions, Value inverse_frequencies, Dtype dtype, double scaling = 1);
+
+// How the columns of a head share three streams of positions: temporal, height, width.
+enum class MropeLayout : std::uint8_t {
+    kSections,     // consecutive pairs, sections[0] of the first stream and so on: Qwen2-VL, Qwen2.5-VL
+    kInterleaved,  // pair p of stream p mod 3 while p < 3·sections[p mod 3], else of the first: Qwen3-VL
+};
+
+struct MropeOptions {
+    std::array<std::int64_t, 3> sections = {16, 24, 24};  // pairs of each stream; their sum is the table's pairs
+    MropeLayout layout = MropeLayout::kSections;
+};
+
+// The table {tokens…, R or R/2} that rope takes, from one with a table for every stream: table {streams, tokens…, R or
+// R/2}, streams a row axis of extent 3; R with both halves: transformers' apply_multimodal_rotary_pos_emb.
+Value mrope_table(Value table, Axis streams, bool both_halves, MropeOptions options = {});
+
+// Llama 4's complex form: neighbours 2i and 2i + 1 as a complex number times rotations' i-th, in f32, rounded once:
+// transformers' Llama4TextAttention. rotations {tokens…, d}, the real view of the complex table, f32 (f64 of f64 x).
+Value rope_complex(Value x, Value rotations);
+
 struct QueriesAndKeys {
     Value q;
     Value k;
@@ -189,6 +219,75 @@ std::pair<Value, Value> packed_halves(Value packed);
 
 // Its even and its odd columns, as GptOssExperts packs gate and up.
 std::pair<Value, Value> packed_pairs(Value packed);
+
+// ---- Residuals, embeddings ---------------------------------------------------------------------------------------
+
+// residual + round(x·scale), in x's dtype: LayerScale with scale {columns}, or Granite's residual multiplier, a
+// run-time scalar. x and residual have equal dtype and axes, scale x's dtype and any of its axes.
+Value scale_add(Value x, Value residual, Value scale);
+Value scale_add(Value x, Value residual, double scale);
+
+// table[id]: torch.nn.functional.embedding. table {vocabulary, columns}, vocabulary a row axis; ids {tokens…} i32 or
+// i64. An id outside the table gives zeros (torch raises). Without a backward yet.
+Value embedding(Value table, Value ids);
+
+// ---- Optimizers --------------------------------------------------------------------------------------------------
+
+// All compute in f32 (f64 of f64) and round the parameter once; states are f32. gradient has the parameter's dtype and
+// axes, states its axes. Outputs may overwrite their inputs: give OutputOptions::alias. Numbers are run-time scalars, ≥
+// 0.
+
+struct SgdOptions {
+    double learning_rate = 1e-3;
+    double momentum_factor = 0.9;
+    double weight_decay = 0;
+    bool nesterov = false;
+};
+
+struct SgdStep {
+    Value parameter;
+    Value momentum;
+};
+
+// torch.optim.SGD without dampening: g = gradient + λ·p; m = μ·momentum + g; p − η·m, or p − η·(g + μ·m) with nesterov.
+// A momentum of zeros is the first step's.
+SgdStep sgd_step(Value parameter, Value gradient, Value momentum, SgdOptions options = {});
+
+struct AdamWOptions {
+    double learning_rate = 1e-3;
+    double beta1 = 0.9;
+    double beta2 = 0.999;
+    double eps = 1e-8;
+    double weight_decay = 1e-2;
+    double correction1 = 0.1;    // 1 − beta1^step, > 0, taken in double by the caller: here it would cancel in f32
+    double correction2 = 0.001;  // 1 − beta2^step, > 0
+};
+
+struct AdamWStep {
+    Value parameter;
+    Value first_moment;
+    Value second_moment;
+};
+
+// torch.optim.AdamW: p·(1 − η·λ) − (η/c₁)·m / (√v/√c₂ + eps).
+AdamWStep adamw_step(Value parameter, Value gradient, Value first_moment, Value second_moment,
+                     AdamWOptions options = {});
+
+struct LionOptions {
+    double learning_rate = 1e-4;
+    double beta1 = 0.9;
+    double beta2 = 0.99;
+    double weight_decay = 0;
+};
+
+struct LionStep {
+    Value parameter;
+    Value momentum;
+};
+
+// Lion (Chen et al. 2023, algorithm 2), in the order of its reference code: p·(1 − η·λ) − η·sign(β₁·m + (1 − β₁)·g);
+// m' = β₂·m + (1 − β₂)·g. The sign of 0 and of NaN is 0.
+LionStep lion_step(Value parameter, Value gradient, Value momentum, LionOptions options = {});
 
 // ---- Softmax -----------------------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <complex>
 #include <functional>
 #include <string>
 #include <vector>
@@ -215,4 +216,126 @@ TEST_CASE("clipped_swiglu clips the gate from above, up from both sides, and unp
         const double gate = std::min(both[2 * c], 0.75);
         return (std::clamp(both[2 * c + 1], -0.75, 0.75) + 1) * gate * sigmoid(1.5 * gate);
     });
+}
+
+namespace {
+
+// y is the half-split rotation of every head of x by the cosine and sine of each pair.
+void check_rotation(const Run& run, std::size_t heads,
+                    const std::function<std::pair<double, double>(std::size_t token, std::size_t pair)>& cos_sin) {
+    constexpr std::size_t kHalf = kColumns / 2;
+    for (std::size_t i = 0; i < run["y"].size(); ++i) {
+        const Doubles x = run.row("x", i / kColumns);
+        const std::size_t c = i % kColumns;
+        const auto [cos, sin] = cos_sin(i / kColumns / heads, c % kHalf);
+        const double partner = c < kHalf ? -x[c + kHalf] : x[c - kHalf];
+        CHECK(run["y"][i] == doctest::Approx(x[c] * cos + partner * sin).epsilon(1e-6));
+    }
+}
+
+}  // namespace
+
+TEST_CASE("rope_positions turns a pair by its frequency times the position, scaled") {
+    const Run r = run("rope_positions", {{"heads", "2"}, {"scaling", "1.25"}});
+    check_rotation(r, 2, [&](std::size_t token, std::size_t pair) {
+        const double angle = r["positions"][token] * r["inverse_frequencies"][pair];
+        return std::pair{1.25 * std::cos(angle), 1.25 * std::sin(angle)};
+    });
+}
+
+TEST_CASE("mrope takes each pair from the stream of its section, and interleaved every third") {
+    const std::vector<std::pair<std::string, std::vector<std::size_t>>> layouts = {
+        {"sections", {0, 0, 1, 2}}, {"interleaved", {0, 1, 2, 0}}};  // of the four pairs, one each for height and width
+    for (const auto& [layout, streams] : layouts) {
+        const Run r =
+            run("mrope", {{"heads", "1"}, {"table", "half"}, {"layout", layout}, {"height", "1"}, {"width", "1"}});
+        check_rotation(r, 1, [&, s = streams](std::size_t token, std::size_t pair) {
+            const std::size_t at = (s[pair] * kRows + token) * kColumns / 2 + pair;
+            return std::pair{r["cos"][at], r["sin"][at]};
+        });
+    }
+}
+
+TEST_CASE("mrope reads a table of both halves as one of half") {
+    const Run r = run("mrope", {{"heads", "1"}, {"height", "1"}, {"width", "1"}});
+    const std::vector<std::size_t> streams = {0, 0, 1, 2};
+    for (std::size_t i = 0; i < r["y"].size(); ++i) {
+        const std::size_t c = i % kColumns;
+        const std::size_t at = (streams[c % 4] * kRows + i / kColumns) * kColumns + c;
+        const Doubles x = r.row("x", i / kColumns);
+        const double partner = c < 4 ? -x[c + 4] : x[c - 4];
+        CHECK(r["y"][i] == doctest::Approx(x[c] * r["cos"][at] + partner * r["sin"][at]).epsilon(1e-6));
+    }
+}
+
+TEST_CASE("rope_complex multiplies neighbours as a complex number") {
+    const Run r = run("rope_complex", {{"heads", "2"}});
+    for (std::size_t i = 0; i < r["y"].size(); i += 2) {
+        const std::size_t at = i / kColumns / 2 * kColumns + i % kColumns;
+        const std::complex<double> turned =
+            std::complex(r["x"][i], r["x"][i + 1]) * std::complex(r["rotations"][at], r["rotations"][at + 1]);
+        CHECK(r["y"][i] == doctest::Approx(turned.real()).epsilon(1e-6));
+        CHECK(r["y"][i + 1] == doctest::Approx(turned.imag()).epsilon(1e-6));
+    }
+}
+
+TEST_CASE("scale_add scales the branch by one number or by column") {
+    const Run one = run("scale_add", {{"scale", "0.25"}});
+    check(one,
+          [&](std::size_t row, std::size_t c) { return one.row("residual", row)[c] + 0.25 * one.row("x", row)[c]; });
+    const Run columns = run("scale_add", {{"per_column", "true"}});
+    check(columns, [&](std::size_t row, std::size_t c) {
+        return columns.row("residual", row)[c] + columns["scales"][c] * columns.row("x", row)[c];
+    });
+}
+
+TEST_CASE("embedding is the table's row of each index") {
+    const Run r = run("embedding", {{"vocabulary", "5"}});
+    check(r, [&](std::size_t row, std::size_t c) {
+        return r["table"][static_cast<std::size_t>(r["ids"][row]) * kColumns + c];
+    });
+}
+
+TEST_CASE("sgd_step is torch's, with and without Nesterov") {
+    for (const std::string nesterov : {"false", "true"}) {
+        const Run r = run("sgd_step", {{"learning_rate", "0.1"}, {"weight_decay", "0.5"}, {"nesterov", nesterov}});
+        for (std::size_t i = 0; i < r["parameter"].size(); ++i) {
+            const double g = r["gradient"][i] + 0.5 * r["parameter"][i];
+            const double m = 0.9 * r["momentum"][i] + g;
+            const double step = nesterov == "true" ? g + 0.9 * m : m;
+            CHECK(r["new_momentum"][i] == doctest::Approx(m).epsilon(1e-6));
+            CHECK(r["new_parameter"][i] == doctest::Approx(r["parameter"][i] - 0.1 * step).epsilon(1e-6));
+        }
+    }
+}
+
+TEST_CASE("adamw_step decays the parameter apart and corrects both moments") {
+    const Run r = run("adamw_step", {{"learning_rate", "0.1"}, {"correction1", "0.271"}, {"correction2", "0.002997"}});
+    for (std::size_t i = 0; i < r["parameter"].size(); ++i) {
+        const double g = r["gradient"][i];
+        const double m = 0.9 * r["first_moment"][i] + 0.1 * g;
+        const double v = 0.999 * std::abs(r["second_moment"][i]) + 0.001 * g * g;
+        const double step = (m / 0.271) / (std::sqrt(v / 0.002997) + 1e-8);
+        CHECK(r["new_first_moment"][i] == doctest::Approx(m).epsilon(1e-5));
+        CHECK(r["new_second_moment"][i] == doctest::Approx(v).epsilon(1e-5));
+        CHECK(r["new_parameter"][i] == doctest::Approx(r["parameter"][i] * 0.999 - 0.1 * step).epsilon(1e-5));
+    }
+}
+
+TEST_CASE("lion_step moves by the sign of the interpolated momentum") {
+    const Run r = run("lion_step", {{"learning_rate", "0.1"}, {"weight_decay", "0.5"}});
+    for (std::size_t i = 0; i < r["parameter"].size(); ++i) {
+        const double mixed = 0.9 * r["momentum"][i] + 0.1 * r["gradient"][i];
+        const double step = mixed > 0 ? 0.1 : -0.1;
+        CHECK(r["new_parameter"][i] == doctest::Approx(r["parameter"][i] * 0.95 - step).epsilon(1e-5));
+        CHECK(r["new_momentum"][i] == doctest::Approx(0.99 * r["momentum"][i] + 0.01 * r["gradient"][i]).epsilon(1e-5));
+    }
+}
+
+TEST_CASE("an optimizer's results overwrite what they replace, and it has no backward") {
+    const Graph g = make_graph("adamw_step", {});
+    std::vector<std::string> over;
+    for (const OutputInfo& output : g.data()->outputs()) over.push_back(output.alias);
+    CHECK(over == std::vector<std::string>{"parameter", "first_moment", "second_moment"});
+    CHECK(trained_inputs("adamw_step", g).empty());
 }
