@@ -115,8 +115,8 @@ std::vector<CompositeInfo> softmax_and_loss_rows() {
 
 std::vector<CompositeInfo> all_rows() {
     std::vector<CompositeInfo> all;
-    for (const auto& family :
-         {norm_rows, activation_rows, rotary_rows, residual_rows, optimizer_rows, softmax_and_loss_rows}) {
+    for (const auto& family : {norm_rows, activation_rows, rotary_rows, residual_rows, quantize_rows, optimizer_rows,
+                               softmax_and_loss_rows}) {
         for (CompositeInfo& row : family()) all.push_back(std::move(row));
     }
     return all;

@@ -17,6 +17,7 @@ std::vector<CompositeInfo> norm_rows();
 std::vector<CompositeInfo> activation_rows();
 std::vector<CompositeInfo> rotary_rows();
 std::vector<CompositeInfo> residual_rows();
+std::vector<CompositeInfo> quantize_rows();
 std::vector<CompositeInfo> optimizer_rows();
 
 constexpr std::string_view kRow = "{tokens, columns}";

@@ -231,6 +231,28 @@ Value scale_add(Value x, Value residual, double scale);
 // i64. An id outside the table gives zeros (torch raises). Without a backward yet.
 Value embedding(Value table, Value ids);
 
+// ---- Quantisation ------------------------------------------------------------------------------------------------
+
+struct QuantizeOptions {
+    // What the codes −127 … 127 are stored in: i32, or a float dtype, each of which holds them exactly. There is no
+    // dtype of eight bits yet.
+    Dtype codes = Dtype::kI32;
+    bool blocks = false;  // a scale for each position along all column axes but the last
+};
+
+struct Quantized {
+    Value codes;  // x's axes
+    Value scale;  // f32 (f64 of f64): {rows…}, or {rows…, blocks}
+};
+
+// Symmetric, by the largest magnitude: scale = max |x̂| / 127, codes = round(x̂ / scale), halves to even, over all
+// columns or over the last column axis. A row of zeros has scale 0 and codes 0; of infinities or NaN the scale is one.
+// Behind a norm it joins the norm's kernel. It has no gradient: pass a straight-through one around it.
+Quantized quantize(Value x, QuantizeOptions options = {});
+
+// round(codes·scale) in `dtype`.
+Value dequantize(Value codes, Value scale, Dtype dtype);
+
 // ---- Optimizers --------------------------------------------------------------------------------------------------
 
 // All compute in f32 (f64 of f64) and round the parameter once; states are f32. gradient has the parameter's dtype and

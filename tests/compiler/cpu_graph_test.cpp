@@ -13,6 +13,7 @@
 #include "dsl/library/registry.h"
 #include "dsl/random_inputs.h"
 #include "rowjit/coord.h"
+#include "rowjit/library.h"
 #include "tests/compiler/cpu_kernel.h"
 
 namespace rowjit {
@@ -211,6 +212,19 @@ TEST_CASE("infinities, NaN and subnormal inputs come out as eager gives them") {
                   {.seed = 5, .extremes = true});
         }
     }
+}
+
+TEST_CASE("a residual add, its norm and the norm's codes are one kernel, and exact") {
+    Graph g;
+    const Axis tokens = g.rows("tokens");
+    const auto rows = [&](const char* name) { return g.input(name, bf16, {tokens, 512}); };
+    const AddRmsNorm norm = add_rms_norm(rows("x"), rows("residual"), g.input("weight", bf16, {512}));
+    const Quantized quantized = quantize(norm.y);
+    g.output("sum", norm.sum);
+    g.output("codes", quantized.codes);
+    g.output("scale", quantized.scale);
+    CHECK(plan_graph(*g.data(), host()).groups.size() == 1);
+    check("add_rms_norm and quantize", *g.data(), {{"tokens", 9}});
 }
 
 TEST_CASE("no rows are no work") {

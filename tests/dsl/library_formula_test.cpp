@@ -339,3 +339,31 @@ TEST_CASE("an optimizer's results overwrite what they replace, and it has no bac
     CHECK(over == std::vector<std::string>{"parameter", "first_moment", "second_moment"});
     CHECK(trained_inputs("adamw_step", g).empty());
 }
+
+TEST_CASE("quantize takes the nearest of 127 steps to the largest magnitude, of a row or of a block") {
+    for (const std::size_t block : {std::size_t{4}, kColumns}) {
+        const Run r = run("quantize", {{"block", block == kColumns ? "0" : "4"}});
+        REQUIRE(r["scale"].size() == kRows * kColumns / block);
+        for (std::size_t i = 0; i < r["codes"].size(); ++i) {
+            const Doubles x = r.row("x", i / block, block);
+            double largest = 0;
+            for (const double v : x) largest = std::max(largest, std::abs(v));
+            CHECK(r["scale"][i / block] == doctest::Approx(largest / 127));
+            CHECK(r["codes"][i] == std::nearbyint(x[i % block] / (largest / 127)));
+        }
+    }
+}
+
+TEST_CASE("quantize rounds halves to even and gives zeros for zeros") {
+    const Graph g = make_graph("quantize", {.columns = 6, .dtype = f32, .options = {}});
+    const Bindings bindings = {
+        {{"x", {f32, {2, 6}, {127, 0.5, 1.5, -0.5, -1.5, 2.5, 0, 0, 0, 0, 0, 0}}}}, {}, {{"tokens", 2}}};
+    const Tensors out = interpret(*g.data(), bindings, Rounding::kExact);
+    CHECK(out.at("codes").values == Doubles{127, 0, 2, 0, -2, 2, 0, 0, 0, 0, 0, 0});
+    CHECK(out.at("scale").values == Doubles{1, 0});
+}
+
+TEST_CASE("dequantize gives the codes times their scale") {
+    const Run r = run("dequantize", {{"result", "f32"}});
+    check(r, [&](std::size_t row, std::size_t c) { return r.row("codes", row)[c] * r["scale"][row]; });
+}
