@@ -64,8 +64,18 @@ std::vector<std::string> checked_outputs(const GraphData& graph, const std::vect
 
 Joint joint_of(const Graph& graph, std::vector<std::string> inputs, const GradientOptions& options) {
     const GraphData& data = *graph.data();
-    return reverse_mode(data, checked_inputs(data, std::move(inputs)), checked_outputs(data, options.of),
-                        options.unit_cotangent);
+    Joint joint = reverse_mode(data, checked_inputs(data, std::move(inputs)), checked_outputs(data, options.of),
+                               options.unit_cotangent);
+    for (const std::string& input : options.in_place) {
+        const auto found = std::find_if(joint.gradients.begin(), joint.gradients.end(),
+                                        [&](const OutputInfo& gradient) { return gradient.name == "d_" + input; });
+        if (found == joint.gradients.end()) {
+            fail(ErrorCode::kInvalidArgument, "gradient: '{}' is to be overwritten and is no input of the gradients",
+                 input);
+        }
+        found->alias = input;
+    }
+    return joint;
 }
 
 // ---- Part of the joint graph as a graph of its own -----------------------------------------------------------------

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "rowjit/graph.h"
+#include "rowjit/library.h"
 
 namespace rowjit {
 
@@ -31,5 +32,12 @@ struct RowExponentials {
 };
 
 RowExponentials row_exponentials(const Value& z);
+
+// z of a softmax: transformed, biased and masked.
+Value masked_logits(std::string_view op, const Value& x, const SoftmaxOptions& options,
+                    const SoftmaxOperands& operands);
+
+// max z + log Σ exp(z − max z), and max z itself where that is infinite.
+Value log_sum_exp(const RowExponentials& row);
 
 }  // namespace rowjit

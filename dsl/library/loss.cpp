@@ -1,4 +1,6 @@
-// Losses over a row of logits.
+// Losses over a row of logits and what it is meant to be: cross-entropy in all its forms, the log-probability of one
+// class, and cross-entropy of a vocabulary that is divided over ranks.
+#include <cmath>
 #include <limits>
 
 #include "base/fail.h"
@@ -11,69 +13,227 @@
 namespace rowjit {
 namespace {
 
-Value sum_over_rows(const Value& a) {
-    GraphData& graph = *a.graph();
-    return {a.graph(), graph.add_reduce(Monoid::kSum, a.id(), graph.row_axes(graph.node(a.id())))};
-}
-
-// The vocabulary axis, after the checks of both operands.
-Axis vocabulary_of(const Value& logits, const Value& target) {
-    require_columns("cross_entropy", logits);
-    require_within("cross_entropy", "target", target, logits);
+// The vocabulary axis of the logits.
+Axis vocabulary_of(std::string_view op, const Value& logits) {
+    require_columns(op, logits);
     const GraphData& graph = *logits.graph();
     const Node& x = graph.node(logits.id());
-    const Node& labels = graph.node(target.id());
     if (graph.column_axes(x).size() != 1) {
         fail(ErrorCode::kInvalidGraph,
-             "cross_entropy({}): the logits need one column axis, the vocabulary; "
-             "make the others row axes",
+             "{}({}): the logits need one column axis, the vocabulary; make the others row axes", op,
              graph.describe(logits.id()));
-    }
-    if (!is_integer(labels.dtype) || labels.axes != graph.row_axes(x)) {
-        fail(ErrorCode::kInvalidGraph,
-             "cross_entropy({}): target {} must be i32 or i64 over the row axes of the logits",
-             graph.describe(logits.id()), graph.describe(target.id()));
     }
     return Axis{x.axes.back()};
 }
 
-Value ignore_index_scalar(const Value& target, std::int64_t ignore_index) {
-    if (target.dtype() == i32 && ignore_index != static_cast<std::int32_t>(ignore_index)) {
-        fail(ErrorCode::kInvalidGraph, "cross_entropy: ignore_index {} does not fit the i32 target; use i64",
-             ignore_index);
+// `value` of the rows that count: 0 for the others, and NaN where the target is no class.
+Value of_counted_rows(const Value& value, const Value& counted, const Value& target, std::int64_t vocabulary) {
+    Graph graph(value.graph());
+    const Value known = target >= 0.0 && target < static_cast<double>(vocabulary);
+    const Value faulty = graph.constant(value.dtype(), std::numeric_limits<double>::quiet_NaN());
+    return select(counted, select(known, value, faulty), graph.constant(value.dtype(), 0.0));
+}
+
+// A row of z and what all losses over it are made of.
+struct LossRow {
+    Axis vocabulary;
+    std::int64_t classes;
+    Value z;
+    RowExponentials row;
+    Value log_sum;
+
+    Value entropy() const {
+        // Where e is 0, z − max z may be −∞, and 0 is what the class adds.
+        const Value zero = Graph(z.graph()).constant(z.dtype(), 0.0);
+        const Value weighted = select(row.exp > 0.0, row.exp * row.shifted, zero);
+        return log_sum - sum(weighted) / row.row_sum;
     }
-    return Graph(target.graph()).scalar("ignore_index", target.dtype(), static_cast<double>(ignore_index));
+
+    Value argmax() const {
+        Graph graph(z.graph());
+        const Value greatest = z == row.row_max || z != z;
+        return min(select(greatest, graph.iota(vocabulary), graph.constant(i32, static_cast<double>(classes))));
+    }
+
+    // lse − z[target]. Of z, not of the logits, so that the gradients of both meet before they are rounded, as in
+    // torch.
+    Value negative_log_likelihood(const Value& target, bool in_place) const {
+        const Value picked = in_place ? picked_in_pass(target) : index(z, vocabulary, Coord(target));
+        return log_sum - (picked.named("target_logit") - row.row_max);
+    }
+
+    // Else the planner reads the target's logit from the tensor and transforms it again, so the row need not stay on
+    // chip; and then no thread may overwrite the row before that read.
+    Value picked_in_pass(const Value& target) const {
+        Graph graph(z.graph());
+        const Value is_target = cast(graph.iota(vocabulary), target.dtype()) == target;
+        return sum(select(is_target, z, graph.constant(z.dtype(), 0.0)));
+    }
+};
+
+LossRow loss_row(std::string_view op, const Value& logits, const CrossEntropyOptions& options) {
+    const Axis vocabulary = vocabulary_of(op, logits);
+    const Value z = LogitTransform(op, logits, options.softcap, options.temperature)(logits);
+    const RowExponentials row = row_exponentials(z);
+    return {vocabulary, logits.graph()->axis(vocabulary.id).extent, z, row, log(row.row_sum).named("log_sum")};
+}
+
+constexpr std::string_view kCrossEntropy = "cross_entropy";
+
+// ε as a run-time scalar.
+std::optional<Value> smoothing_of(const LossRow& x, const CrossEntropyOptions& options) {
+    if (!options.label_smoothing) return std::nullopt;
+    if (!(*options.label_smoothing >= 0 && *options.label_smoothing <= 1)) {
+        fail(ErrorCode::kInvalidGraph, "{}: label_smoothing is {}; give a number from 0 to 1", kCrossEntropy,
+             *options.label_smoothing);
+    }
+    return Graph(x.z.graph()).scalar("label_smoothing", x.z.dtype(), *options.label_smoothing);
+}
+
+// The weights, checked and widened to the loss's dtype.
+CrossEntropyWeights widened(const Value& logits, CrossEntropyWeights weights, Dtype dtype) {
+    const GraphData& graph = *logits.graph();
+    const Node& x = graph.node(logits.id());
+    const auto checked = [&](std::optional<Value>& weight, std::string_view role, const std::vector<AxisId>& axes) {
+        if (!weight) return;
+        require_float(kCrossEntropy, role, *weight);
+        require_within(kCrossEntropy, role, *weight, logits);
+        if (graph.node(weight->id()).axes != axes) {
+            fail(ErrorCode::kInvalidGraph, "{}({}): {} {} must have the axes {}", kCrossEntropy,
+                 graph.describe(logits.id()), role, weight->description(), graph.describe_axes(axes));
+        }
+        weight = cast(*weight, dtype);
+    };
+    checked(weights.classes, "class weight", graph.column_axes(x));
+    checked(weights.tokens, "token weight", graph.row_axes(x));
+    return weights;
+}
+
+// Σ_c w_c·q_c·(lse − z_c) from two sums over the row, so that it is read once; w or q may be left out for 1.
+Value expected_loss(const LossRow& x, const std::optional<Value>& weight, const std::optional<Value>& probability) {
+    if (!weight && !probability) {
+        return static_cast<double>(x.classes) * (x.log_sum - (mean(x.z) - x.row.row_max));
+    }
+    const Value share = weight && probability ? *weight * *probability : weight ? *weight : *probability;
+    return sum(share) * (x.row.row_max + x.log_sum) - sum(share * x.z);
+}
+
+// A row's loss without weights of tokens, and what the row counts in the mean; nothing for a row that counts 1.
+struct RowLoss {
+    Value loss;
+    std::optional<Value> share;
+};
+
+RowLoss loss_of_classes(const LossRow& x, const Value& target, const CrossEntropyOptions& options,
+                        const std::optional<Value>& class_weight) {
+    RowLoss result{x.negative_log_likelihood(target, options.in_place), std::nullopt};
+    if (class_weight) {
+        result.share = index(*class_weight, x.vocabulary, Coord(target)).named("class_weight");
+        result.loss = result.loss * *result.share;
+    }
+    if (const auto smoothing = smoothing_of(x, options)) {
+        const Value spread = expected_loss(x, class_weight, std::nullopt);
+        result.loss = (1.0 - *smoothing) * result.loss + (*smoothing / static_cast<double>(x.classes)) * spread;
+    }
+    return result;
+}
+
+RowLoss loss_of_probabilities(const LossRow& x, const Value& logits, const Value& target,
+                              const CrossEntropyOptions& options, const std::optional<Value>& class_weight) {
+    require_within(kCrossEntropy, "target", target, logits);
+    if (target.graph()->node(target.id()).axes != logits.graph()->node(logits.id()).axes) {
+        fail(ErrorCode::kInvalidGraph, "cross_entropy({}): target {} must have the axes of the logits",
+             logits.graph()->describe(logits.id()), target.graph()->describe(target.id()));
+    }
+    Value probability = cast(target, x.z.dtype());
+    if (const auto smoothing = smoothing_of(x, options)) {
+        probability = (1.0 - *smoothing) * probability + *smoothing / static_cast<double>(x.classes);
+    }
+    return {expected_loss(x, class_weight, probability), std::nullopt};
+}
+
+std::optional<Value> product(const std::optional<Value>& a, const std::optional<Value>& b) {
+    if (a && b) return *a * *b;
+    return a ? a : b;
 }
 
 }  // namespace
 
-CrossEntropy cross_entropy(Value logits, Value target, CrossEntropyOptions options) {
-    const Axis vocabulary = vocabulary_of(logits, target);
-    const auto vocabulary_size = static_cast<double>(logits.graph()->axis(vocabulary.id).extent);
-    const LogitTransform transform("cross_entropy", logits, options.softcap, options.temperature);
-    const Value z = transform(logits);
-    const RowExponentials row = row_exponentials(z);
-    const Value log_sum = log(row.row_sum).named("log_sum");
-    const Value lse = (row.row_max + log_sum).named("lse");
-
-    // Of z, not of the logits, so that the gradients of both meet before they are rounded, as in torch. The planner reads
-    // the target's logit from the tensor and transforms it again, so the row need not stay on chip for it.
-    const Value picked = index(z, vocabulary, Coord(target)).named("target_logit");
-    const Value negative_log_likelihood = log_sum - (picked - row.row_max);
-
+CrossEntropy cross_entropy(Value logits, Value target, CrossEntropyOptions options, CrossEntropyWeights weights) {
+    const LossRow x = loss_row(kCrossEntropy, logits, options);
+    const Dtype dtype = x.z.dtype();
+    weights = widened(logits, weights, dtype);
     Graph graph(logits.graph());
-    const Dtype dtype = negative_log_likelihood.dtype();
-    const Value counted = (target != ignore_index_scalar(target, options.ignore_index)).named("counted");
-    const Value known = target >= 0.0 && target < vocabulary_size;
-    const Value faulty = graph.constant(dtype, std::numeric_limits<double>::quiet_NaN());
-    const Value row_loss = select(counted, select(known, negative_log_likelihood, faulty), graph.constant(dtype, 0.0));
+    const Value zero = graph.constant(dtype, 0.0);
 
-    if (options.reduction == Reduction::kNone) return {row_loss, lse};
-    const Value total = sum_over_rows(row_loss.named("row_loss"));
-    if (options.reduction == Reduction::kSum) return {total, lse};
+    const bool classes = target.graph() && !is_float(target.dtype());
+    std::optional<Value> counted;
+    if (classes) counted = counted_rows(kCrossEntropy, logits, target, options.ignore_index);
+    // An ignored row's values may be anything; a select, not a product with 0, leaves them out.
+    const auto kept = [&](const Value& value) {
+        return counted ? of_counted_rows(value, *counted, target, x.classes) : value;
+    };
+    // How many rows there are, or what they weigh.
+    const auto count = [&](const std::optional<Value>& share) {
+        const Value one = share ? *share : graph.constant(dtype, 1.0);
+        if (counted) return sum_over_rows(select(*counted, one, zero)).named("count");
+        return share ? sum_over_rows(one).named("count") : number_of_rows(logits, dtype);
+    };
+
+    const RowLoss row = classes ? loss_of_classes(x, target, options, weights.classes)
+                                : loss_of_probabilities(x, logits, target, options, weights.classes);
+    const Value row_loss = weights.tokens ? row.loss * *weights.tokens : row.loss;
+    CrossEntropy result;
+    result.lse = (x.row.row_max + x.log_sum).named("lse");
+    result.loss =
+        reduced(kept(row_loss).named("row_loss"), count(product(row.share, weights.tokens)), options.reduction);
+    if (options.z_loss) {
+        const Value scale = non_negative_scalar(kCrossEntropy, logits, "z_loss_scale", dtype, *options.z_loss);
+        const Value row_z_loss = scale * result.lse * result.lse;
+        const Value weighted = weights.tokens ? row_z_loss * *weights.tokens : row_z_loss;
+        result.z_loss = reduced(kept(weighted), count(weights.tokens), options.reduction);
+        result.loss = result.loss + *result.z_loss;
+    }
+    result.entropy = x.entropy();
+    result.argmax = x.argmax();
+    if (!classes) return result;
+    result.logp = kept(-x.negative_log_likelihood(target, options.in_place));
+    const Value hit = *counted && cast(result.argmax, target.dtype()) == target;
     const Value one = graph.constant(dtype, 1.0);
-    const Value count = sum_over_rows(select(counted, one, graph.constant(dtype, 0.0))).named("count");
-    return {total.named("total") / count, lse};
+    result.accuracy = sum_over_rows(select(hit, one, zero)) / count(std::nullopt);
+    return result;
+}
+
+SelectiveLogProbability selective_log_probability(Value logits, Value target, CrossEntropyOptions options) {
+    constexpr std::string_view kOp = "selective_log_probability";
+    const LossRow x = loss_row(kOp, logits, options);
+    const Value counted = counted_rows(kOp, logits, target, options.ignore_index);
+    return {of_counted_rows(-x.negative_log_likelihood(target, options.in_place), counted, target, x.classes),
+            x.entropy()};
+}
+
+VocabularyPart vocabulary_part(Value logits, Value target, std::int64_t first_class, SoftmaxOptions options) {
+    constexpr std::string_view kOp = "vocabulary_part";
+    const Axis vocabulary = vocabulary_of(kOp, logits);
+    require_classes(kOp, target, logits);
+    const Value z = masked_logits(kOp, logits, options, {});
+    Graph graph(logits.graph());
+    const Value first = graph.scalar("first_class", target.dtype(), static_cast<double>(first_class));
+    // A coordinate outside the row reads nothing and gives 0, and nothing flows back.
+    const Value target_logit = index(z, vocabulary, Coord(target - first)).named("target_logit");
+    return {log_sum_exp(row_exponentials(z)), target_logit};
+}
+
+CombinedVocabulary combine_vocabulary(Value lse, Value target_logit, Axis ranks, Value target, std::int64_t vocabulary,
+                                      std::int64_t ignore_index) {
+    constexpr std::string_view kOp = "combine_vocabulary";
+    require_float(kOp, "lse", lse);
+    require_alike(kOp, "target_logit", target_logit, lse);
+    require_within(kOp, "target", target, lse);
+    const Value row_max = detach(max(lse, ranks).named("row_max"));
+    const Value total = (row_max + log(sum(exp(lse - row_max), ranks))).named("total_lse");
+    const Value loss = total - sum(target_logit, ranks);
+    return {of_counted_rows(loss, counted_rows(kOp, total, target, ignore_index), target, vocabulary), total};
 }
 
 }  // namespace rowjit

@@ -68,6 +68,44 @@ Value sigmoid(const Value& x) { return 1.0 / (exp(-x) + 1.0); }
 Dtype wide(Dtype dtype) { return dtype == Dtype::kF64 ? Dtype::kF64 : Dtype::kF32; }
 Value widen(const Value& x) { return cast(x, wide(x.dtype())); }
 
+void require_classes(std::string_view op, const Value& target, const Value& logits) {
+    require_within(op, "target", target, logits);
+    const GraphData& graph = *logits.graph();
+    const Node& labels = graph.node(target.id());
+    if (!is_integer(labels.dtype) || labels.axes != graph.row_axes(graph.node(logits.id()))) {
+        fail(ErrorCode::kInvalidGraph, "{}({}): target {} must be i32 or i64 over the row axes of the logits", op,
+             graph.describe(logits.id()), graph.describe(target.id()));
+    }
+}
+
+Value counted_rows(std::string_view op, const Value& logits, const Value& target, std::int64_t ignore_index) {
+    require_classes(op, target, logits);
+    if (target.dtype() == i32 && ignore_index != static_cast<std::int32_t>(ignore_index)) {
+        fail(ErrorCode::kInvalidGraph, "{}: ignore_index {} does not fit the i32 target; use i64", op, ignore_index);
+    }
+    Graph graph(target.graph());
+    return (target != graph.scalar("ignore_index", target.dtype(), static_cast<double>(ignore_index))).named("counted");
+}
+
+Value number_of_rows(const Value& x, Dtype dtype) {
+    Graph graph(x.graph());
+    Value rows = graph.constant(dtype, 1.0);
+    const GraphData& data = *x.graph();
+    for (const AxisId axis : data.row_axes(data.node(x.id()))) rows = rows * graph.extent_of(Axis{axis}, dtype);
+    return rows;
+}
+
+Value sum_over_rows(const Value& a) {
+    GraphData& graph = *a.graph();
+    return {a.graph(), graph.add_reduce(Monoid::kSum, a.id(), graph.row_axes(graph.node(a.id())))};
+}
+
+Value reduced(const Value& row_loss, const Value& count, Reduction reduction) {
+    if (reduction == Reduction::kNone) return row_loss;
+    const Value total = sum_over_rows(row_loss);
+    return reduction == Reduction::kSum ? total : total.named("total") / count;
+}
+
 Value non_negative_scalar(std::string_view op, const Value& x, std::string_view name, Dtype dtype, double value) {
     if (!std::isfinite(value) || value < 0) {
         fail(ErrorCode::kInvalidGraph, "{}: {} is {}; give a finite number that is not negative", op, name, value);

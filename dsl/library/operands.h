@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "rowjit/graph.h"
+#include "rowjit/library.h"
 
 namespace rowjit {
 
@@ -27,6 +28,21 @@ Value sigmoid(const Value& x);
 // f64 for f64, else f32: where statistics and transcendental functions are computed.
 Dtype wide(Dtype dtype);
 Value widen(const Value& x);
+
+// target is of i32 or i64, over the row axes of the logits.
+void require_classes(std::string_view op, const Value& target, const Value& logits);
+
+// Whether a row's target, checked so, is not `ignore_index`, a run-time scalar.
+Value counted_rows(std::string_view op, const Value& logits, const Value& target, std::int64_t ignore_index);
+
+// The rows of x, as a number of the dtype.
+Value number_of_rows(const Value& x, Dtype dtype);
+
+// Σ over all row axes of a value without column axes.
+Value sum_over_rows(const Value& a);
+
+// What a loss for every row comes to over all of them: itself, its sum, or its sum divided by `count`, {}.
+Value reduced(const Value& row_loss, const Value& count, Reduction reduction);
 
 // The run-time scalar of `x`'s graph, named `name`, in `dtype`. NaN and infinities are refused, and what is below zero,
 // or zero itself where `positive`.

@@ -15,108 +15,10 @@
 namespace rowjit {
 namespace {
 
-// ---- Words to options --------------------------------------------------------------------------------------------
-
-SoftmaxOptions softmax_options(const OptionValues& options) {
-    return {.temperature = options.optional_number("temperature"),
-            .softcap = options.optional_number("softcap"),
-            .result = options.optional_dtype("result")};
-}
-
-CrossEntropyOptions cross_entropy_options(const OptionValues& options) {
-    const std::string_view reduction = options.choice("reduction");
-    return {.ignore_index = options.integer("ignore_index"),
-            .reduction = reduction == "none"  ? Reduction::kNone
-                         : reduction == "sum" ? Reduction::kSum
-                                              : Reduction::kMean,
-            .temperature = options.optional_number("temperature"),
-            .softcap = options.optional_number("softcap")};
-}
-
-// ---- Canonical operands ------------------------------------------------------------------------------------------
-
-Results declare_cross_entropy(Graph& graph, const OpRequest& request, const OptionValues& options) {
-    return {rows_by_columns(graph, "logits", request),
-            graph.input("target", parse_dtype(options.choice("target")), {graph.rows("tokens")})};
-}
-
-// ---- Calls -------------------------------------------------------------------------------------------------------
-
-Results apply_softmax(Operands in, const OptionValues& options) { return {softmax(in[0], softmax_options(options))}; }
-
-Results apply_log_softmax(Operands in, const OptionValues& options) {
-    return {log_softmax(in[0], softmax_options(options))};
-}
-
-Results apply_logsumexp(Operands in, const OptionValues& options) {
-    return {logsumexp(in[0], softmax_options(options))};
-}
-
-Results apply_cross_entropy(Operands in, const OptionValues& options) {
-    const CrossEntropy result = cross_entropy(in[0], in[1], cross_entropy_options(options));
-    if (options.flag("lse")) return {result.loss, result.lse};
-    return {result.loss};
-}
-
-// ---- The rows ----------------------------------------------------------------------------------------------------
-
-constexpr OptionInfo kTemperature = {"temperature", OptionType::kNumber, "", "", false, "divides the logits"};
-constexpr OptionInfo kSoftcap = {
-    "softcap", OptionType::kNumber, "", "", false, "c: the logits become c·tanh(x/c), before the temperature"};
-constexpr OptionInfo kResult = {
-    "result", OptionType::kChoice, "", "bf16 f16 f32 f64", false, "the result's dtype instead of x's"};
-
-std::vector<CompositeInfo> softmax_and_loss_rows() {
-    const std::vector<OptionInfo> softmax_row = {kTemperature, kSoftcap, kResult};
-    return {
-        {"softmax",
-         "softmax of a row",
-         "y = exp(x − max x) / Σ exp(x − max x)",
-         "classes",
-         {kX},
-         {"y"},
-         softmax_row,
-         declare_x,
-         apply_softmax},
-        {"log_softmax",
-         "logarithm of the softmax of a row",
-         "y = x − max x − log Σ exp(x − max x)",
-         "classes",
-         {kX},
-         {"y"},
-         softmax_row,
-         declare_x,
-         apply_log_softmax},
-        {"logsumexp",
-         "logarithm of the sum of exponentials of a row",
-         "y = max x + log Σ exp(x − max x)",
-         "classes",
-         {kX},
-         {"y"},
-         softmax_row,
-         declare_x,
-         apply_logsumexp},
-        {"cross_entropy",
-         "cross-entropy of logits and target classes",
-         "loss = log Σ exp(x) − x[target]",
-         "vocabulary",
-         {{"logits", kRow, "dtype", true}, {"target", "{tokens}", "i64 or i32", true}},
-         {"loss", "lse"},
-         {{"reduction", OptionType::kChoice, "mean", "mean sum none", false, "over the rows that are not ignored"},
-          {"ignore_index", OptionType::kInteger, "-100", "", false, "rows of this target contribute nothing"},
-          kTemperature,
-          kSoftcap,
-          {"lse", OptionType::kFlag, "false", "", false, "whether the rows' log Σ exp is a second result"},
-          {"target", OptionType::kChoice, "i64", "i64 i32", true, "the target's dtype"}},
-         declare_cross_entropy,
-         apply_cross_entropy},
-    };
-}
-
 std::vector<CompositeInfo> all_rows() {
     std::vector<CompositeInfo> all;
     for (const auto& family : {norm_rows, activation_rows, rotary_rows, residual_rows, quantize_rows, optimizer_rows,
-                               softmax_and_loss_rows}) {
+                               softmax_and_loss_rows, distillation_rows, preference_rows}) {
         for (CompositeInfo& row : family()) all.push_back(std::move(row));
     }
     return all;
@@ -159,6 +61,7 @@ Graph make_graph(std::string_view op, const OpRequest& request) {
     RJ_CHECK(results.size() <= row.results.size(), "{} gave {} results for {} names", op, results.size(),
              row.results.size());
     for (std::size_t i = 0; i < results.size(); ++i) {
+        if (!results[i].graph()) continue;
         const std::string_view over = i < row.in_place.size() ? row.in_place[i] : "";
         graph.output(row.results[i], results[i],
                      {.alias = std::string(over), .accumulate = false, .column_strides = {}});
@@ -191,7 +94,9 @@ std::vector<Value> call_composite(std::string_view op, std::span<const Value> op
         fail(ErrorCode::kInvalidGraph, "{}: {} operands given; it takes {}, the first {} of them required", op,
              operands.size(), fmt::join(names, ", "), required);
     }
-    return row.apply(operands, OptionValues(op, options_of_a_call(row), options));
+    Results results = row.apply(operands, OptionValues(op, options_of_a_call(row), options));
+    std::erase_if(results, [](const Value& result) { return !result.graph(); });
+    return results;
 }
 
 namespace {

@@ -40,7 +40,8 @@ struct CompositeInfo {
 
     // Declares the operands of the canonical graph; those left out by an option are left out at the end.
     std::vector<Value> (*declare)(Graph& graph, const OpRequest& request, const OptionValues& options);
-    // The operation on `operands`; results in the order of `results`, of which an option may leave out the last.
+    // The operation on `operands`; results in the order of `results`. One that an option leaves out is an empty Value,
+    // or is not there at the end.
     std::vector<Value> (*apply)(std::span<const Value> operands, const OptionValues& options);
     // The operands that the results overwrite in the canonical graph, in the order of `results`; empty: none.
     std::vector<std::string_view> in_place = {};

@@ -22,4 +22,9 @@ void declare_weight(Graph& graph, const OpRequest& request, const OptionValues& 
     operands.push_back(graph.input("weight", weight == "f32" ? f32 : request.dtype, {request.columns}));
 }
 
+Reduction reduction_of(const OptionValues& options) {
+    const std::string_view reduction = options.choice("reduction");
+    return reduction == "none" ? Reduction::kNone : reduction == "sum" ? Reduction::kSum : Reduction::kMean;
+}
+
 }  // namespace rowjit

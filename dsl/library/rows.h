@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "dsl/library/registry.h"
+#include "rowjit/library.h"
 
 namespace rowjit {
 
@@ -19,6 +20,9 @@ std::vector<CompositeInfo> rotary_rows();
 std::vector<CompositeInfo> residual_rows();
 std::vector<CompositeInfo> quantize_rows();
 std::vector<CompositeInfo> optimizer_rows();
+std::vector<CompositeInfo> softmax_and_loss_rows();
+std::vector<CompositeInfo> distillation_rows();
+std::vector<CompositeInfo> preference_rows();
 
 constexpr std::string_view kRow = "{tokens, columns}";
 constexpr OperandInfo kX = {"x", kRow, "dtype", true};
@@ -35,5 +39,13 @@ Results declare_x(Graph& graph, const OpRequest& request, const OptionValues& op
 
 // The weight {columns} that the option "weight" asks for.
 void declare_weight(Graph& graph, const OpRequest& request, const OptionValues& options, Results& operands);
+
+// What several losses have alike.
+inline constexpr OptionInfo kTemperature = {"temperature", OptionType::kNumber, "", "", false, "divides the logits"};
+inline constexpr OptionInfo kReduction = {
+    "reduction", OptionType::kChoice, "mean", "mean sum none", false, "over the rows that are not ignored"};
+inline constexpr OptionInfo kIgnoreIndex = {
+    "ignore_index", OptionType::kInteger, "-100", "", false, "rows of this target contribute nothing"};
+Reduction reduction_of(const OptionValues& options);
 
 }  // namespace rowjit

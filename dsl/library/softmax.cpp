@@ -1,6 +1,8 @@
 // Softmax and its logarithms over a row.
 #include <limits>
 
+#include "base/fail.h"
+#include "dsl/graph.h"
 #include "dsl/library/logits.h"
 #include "dsl/library/operands.h"
 #include "rowjit/library.h"
@@ -8,9 +10,38 @@
 namespace rowjit {
 namespace {
 
-RowExponentials exponentials_of(std::string_view op, const Value& x, const SoftmaxOptions& options) {
+// With one more logit in every row's maximum and sum.
+RowExponentials with_sink(std::string_view op, const Value& x, const Value& z, const Value& sink) {
+    require_float(op, "sink", sink);
+    require_within(op, "sink", sink, max(x));
+    const Value wide_sink = widen(sink);
+    const Value row_max = detach(maximum(max(z), wide_sink).named("row_max"));
+    const Value shifted = z - row_max;
+    const Value e = exp(shifted).named("e");
+    return {row_max, shifted, e, (sum(e) + exp(wide_sink - row_max)).named("row_sum")};
+}
+
+RowExponentials exponentials_of(std::string_view op, const Value& x, const SoftmaxOptions& options,
+                                const SoftmaxOperands& operands) {
     require_columns(op, x);
-    return row_exponentials(LogitTransform(op, x, options.softcap, options.temperature)(x));
+    const Value z = masked_logits(op, x, options, operands);
+    return operands.sink ? with_sink(op, x, z, *operands.sink) : row_exponentials(z);
+}
+
+// Whether a column stands at or before its row.
+Value causal_mask(std::string_view op, const Value& x, std::int64_t offset) {
+    const GraphData& data = *x.graph();
+    const Node& node = data.node(x.id());
+    const std::vector<AxisId> rows = data.row_axes(node);
+    const std::vector<AxisId> columns = data.column_axes(node);
+    if (rows.empty() || columns.size() != 1) {
+        fail(ErrorCode::kInvalidGraph, "{}({}): a causal mask needs a row axis and one column axis", op,
+             data.describe(x.id()));
+    }
+    Graph graph(x.graph());
+    const Value last =
+        graph.iota(Axis{rows.back()}, i64) + graph.scalar("causal_offset", i64, static_cast<double>(offset));
+    return cast(graph.iota(Axis{columns.front()}), i64) <= last;
 }
 
 Value rounded(const Value& wide_value, const Value& x, const SoftmaxOptions& options) {
@@ -41,21 +72,43 @@ RowExponentials row_exponentials(const Value& z) {
     return {row_max, shifted, e, sum(e).named("row_sum")};
 }
 
-Value softmax(Value x, SoftmaxOptions options) {
-    const RowExponentials row = exponentials_of("softmax", x, options);
+Value masked_logits(std::string_view op, const Value& x, const SoftmaxOptions& options,
+                    const SoftmaxOperands& operands) {
+    Value z = LogitTransform(op, x, options.softcap, options.temperature)(x);
+    if (operands.bias) {
+        require_float(op, "bias", *operands.bias);
+        require_within(op, "bias", *operands.bias, x);
+        z = z + cast(*operands.bias, z.dtype());
+    }
+    const Value nothing = Graph(x.graph()).constant(z.dtype(), -std::numeric_limits<double>::infinity());
+    if (operands.mask) {
+        require_within(op, "mask", *operands.mask, x);
+        if (operands.mask->dtype() != boolean)
+            fail(ErrorCode::kInvalidGraph, "{}: mask {} must be bool", op, operands.mask->description());
+        z = select(*operands.mask, z, nothing);
+    }
+    if (options.causal_offset) z = select(causal_mask(op, x, *options.causal_offset), z, nothing);
+    return z;
+}
+
+Value log_sum_exp(const RowExponentials& row) {
+    const Value finite = row.row_max + log(row.row_sum).named("log_sum");
+    const Value is_infinite = abs(row.row_max) == std::numeric_limits<double>::infinity();
+    return select(is_infinite, row.row_max, finite);
+}
+
+Value softmax(Value x, SoftmaxOptions options, SoftmaxOperands operands) {
+    const RowExponentials row = exponentials_of("softmax", x, options, operands);
     return rounded(row.exp / row.row_sum, x, options);
 }
 
-Value log_softmax(Value x, SoftmaxOptions options) {
-    const RowExponentials row = exponentials_of("log_softmax", x, options);
+Value log_softmax(Value x, SoftmaxOptions options, SoftmaxOperands operands) {
+    const RowExponentials row = exponentials_of("log_softmax", x, options, operands);
     return rounded(row.shifted - log(row.row_sum).named("log_sum"), x, options);
 }
 
-Value logsumexp(Value x, SoftmaxOptions options) {
-    const RowExponentials row = exponentials_of("logsumexp", x, options);
-    const Value finite = row.row_max + log(row.row_sum).named("log_sum");
-    const Value is_infinite = abs(row.row_max) == std::numeric_limits<double>::infinity();
-    return rounded(select(is_infinite, row.row_max, finite), x, options);
+Value logsumexp(Value x, SoftmaxOptions options, SoftmaxOperands operands) {
+    return rounded(log_sum_exp(exponentials_of("logsumexp", x, options, operands)), x, options);
 }
 
 }  // namespace rowjit

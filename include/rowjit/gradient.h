@@ -22,7 +22,10 @@ struct GradientOptions {
     std::vector<std::string> save;       // labels of values that the forward saves, if the backward reads them
     std::vector<std::string> recompute;  // labels of values that the backward computes again
     bool joint = false;                  // gradient(): the forward's outputs too, from one graph
-    bool unit_cotangent = false;         // d_<output> is the constant 1 and no input: the gradient of a loss
+    // Inputs that their gradient overwrites, as a training step does with logits. Where the backward's kernels cannot
+    // read everything before they write, Engine::compile refuses and names the remedy.
+    std::vector<std::string> in_place;
+    bool unit_cotangent = false;  // d_<output> is the constant 1 and no input: the gradient of a loss
 };
 
 // A value that the forward stores for the backward.

@@ -317,17 +317,31 @@ struct SoftmaxOptions {
     std::optional<double> temperature = std::nullopt;  // > 0: the logits are divided by it
     std::optional<double> softcap = std::nullopt;      // c > 0: the logits become c·tanh(x/c), before the temperature
     std::optional<Dtype> result = std::nullopt;        // instead of x's dtype, as torch's dtype argument
+    // The columns up to and with row + causal_offset are kept, the row being the coordinate along the last row axis:
+    // torch.nn.functional.scaled_dot_product_attention's is_causal. A run-time scalar; keys − queries where a cache
+    // holds earlier keys.
+    std::optional<std::int64_t> causal_offset = std::nullopt;
 };
 
-// Over the columns, computed wide and rounded once; with z = x̂ after softcap and temperature and m = max z:
+// Operands beside x, each over any of x's axes.
+struct SoftmaxOperands {
+    std::optional<Value> bias = std::nullopt;  // of a float dtype: added to z, wide
+    std::optional<Value> mask = std::nullopt;  // bool: where it is false, z is −∞
+    // Of a float dtype and x's row axes (heads, most often): one more logit of every row, which takes part in the
+    // maximum and the sum and has no place in the result. transformers' gpt-oss; neither temperature nor bias reach it.
+    std::optional<Value> sink = std::nullopt;
+};
+
+// Over the columns, computed wide and rounded once; with z = x̂ after softcap, temperature, bias and masks, in this
+// order, and m = max z:
 //   softmax      exp(z − m) / Σ exp(z − m). A division, as torch has it: multiplying by 1/Σ errs by another rounding.
 //   log_softmax  (z − m) − log Σ exp(z − m)
 //   logsumexp    m + log Σ exp(z − m), and m itself where m is infinite, as torch.logsumexp; {rows…}
-// A row of −∞ gives NaN from the first two, as in torch. Softcap and temperature stand after the widening, so
-// they round less than a model that applies them to its logits in bf16.
-Value softmax(Value x, SoftmaxOptions options = {});
-Value log_softmax(Value x, SoftmaxOptions options = {});
-Value logsumexp(Value x, SoftmaxOptions options = {});
+// A row of −∞ gives NaN from the first two, as in torch. Softcap, temperature and bias stand after the widening, so
+// they round less than a model that applies them to its logits in bf16. The row's maximum and sum are saved.
+Value softmax(Value x, SoftmaxOptions options = {}, SoftmaxOperands operands = {});
+Value log_softmax(Value x, SoftmaxOptions options = {}, SoftmaxOperands operands = {});
+Value logsumexp(Value x, SoftmaxOptions options = {}, SoftmaxOperands operands = {});
 
 // ---- Losses ------------------------------------------------------------------------------------------------------
 
@@ -342,11 +356,29 @@ struct CrossEntropyOptions {
     Reduction reduction = Reduction::kMean;
     std::optional<double> temperature = std::nullopt;  // as in SoftmaxOptions
     std::optional<double> softcap = std::nullopt;
+    std::optional<double> label_smoothing = std::nullopt;  // ε in [0, 1]: the target's share is 1 − ε, each class's ε/C
+    std::optional<double> z_loss = std::nullopt;           // λ ≥ 0: λ·lse² is added to a row's loss
+    // The target's logit is taken out of the pass over the row and not read again, so that the gradient of a joint graph
+    // may overwrite the logits (GradientOptions::in_place). Costs a comparison for every logit; the result is the same.
+    bool in_place = false;
 };
 
+// Operands beside the logits and the target, of any float dtype, widened.
+struct CrossEntropyWeights {
+    std::optional<Value> classes = std::nullopt;  // {vocabulary}: torch's weight
+    std::optional<Value> tokens = std::nullopt;   // {rows…}: a row counts by this much
+};
+
+// All in the wide dtype but argmax. What is not made an output costs nothing.
 struct CrossEntropy {
-    Value loss;  // f32 (f64 of f64 logits): {} for mean and sum, {rows…} for none
-    Value lse;   // {rows…}: log Σ exp of the row's logits
+    Value loss;                   // {} for mean and sum, {rows…} for none; with the z-loss
+    Value lse;                    // {rows…}: log Σ exp of the row's logits
+    std::optional<Value> z_loss;  // the z-loss's part of `loss`, where there is one
+    Value entropy;                // {rows…}: −Σ p log p, a class of p = 0 adding 0, as torch.distributions.Categorical
+    Value argmax;                 // {rows…}, i32: the first of the greatest logits; of a NaN, as torch.argmax
+    // For targets that are classes:
+    std::optional<Value> logp;      // {rows…}: log softmax(z)[target], 0 for an ignored row
+    std::optional<Value> accuracy;  // {}: the part of the rows not ignored whose argmax is their target
 };
 
 // loss = −log softmax(z)[target], computed wide and not rounded back: torch.nn.functional.cross_entropy(logits.float(),
@@ -354,6 +386,221 @@ struct CrossEntropy {
 // i32 or i64. A row whose target is ignore_index contributes 0 and is not counted; a mean over no row is NaN, as in
 // torch. The count is kept in the loss's dtype, as torch keeps it. A target outside the vocabulary that is not
 // ignore_index makes its row's loss NaN, so that the fault shows (torch raises on the CPU and traps on a GPU).
-CrossEntropy cross_entropy(Value logits, Value target, CrossEntropyOptions options = {});
+//
+// Smoothing and class weights w are torch's: (1 − ε)·w_y·(lse − z_y) + ε/C·Σ w_c·(lse − z_c), and the mean divides by
+// Σ w_y. The z-loss λ·lse² (PaLM, arXiv 2204.02311) is added to the loss and given apart, without class weights, its
+// mean over the rows counted: Liger-Kernel's cross_entropy with lse_square_scale. Token weights multiply both; the
+// means then divide by Σ of them (times w_y).
+//
+// A target of a float dtype, {rows…, vocabulary}, is torch's class probabilities q: loss = Σ w_c·q_c·(lse − z_c), q
+// smoothed to (1 − ε)·q + ε/C. No row is ignored, and the mean is over all rows or token weights.
+//
+// Saved: the row's maximum and sum.
+CrossEntropy cross_entropy(Value logits, Value target, CrossEntropyOptions options = {},
+                           CrossEntropyWeights weights = {});
+
+struct SelectiveLogProbability {
+    Value logp;     // {rows…}: log softmax(z)[target]; 0 for an ignored row, NaN for a target outside the vocabulary
+    Value entropy;  // {rows…}, as in CrossEntropy
+};
+
+// The log-probability of one class of each row, wide: TRL's selective_log_softmax and entropy_from_logits (0.21,
+// trl/trainer/utils.py). Of the options, reduction, smoothing and z-loss are not used.
+SelectiveLogProbability selective_log_probability(Value logits, Value target, CrossEntropyOptions options = {});
+
+// One rank's part of a cross-entropy whose vocabulary is divided over ranks. Two numbers a row leave the rank, not
+// three: its log-sum-exp stands for maximum and sum, and both have a gradient of their own, so that the backward of
+// every step is derived and no rank needs the others' logits.
+struct VocabularyPart {
+    Value lse;           // {rows…}: log Σ exp over this rank's columns; −∞ for a part of −∞
+    Value target_logit;  // {rows…}: z_target if the target is one of this rank's columns, else 0
+};
+
+// logits {rows…, columns of this rank}; target {rows…} counts classes over all ranks, of which this rank's first is
+// the run-time scalar first_class.
+VocabularyPart vocabulary_part(Value logits, Value target, std::int64_t first_class, SoftmaxOptions options = {});
+
+// The loss of each row, and its lse, from the parts of all ranks, gathered along the axis `ranks` of both:
+// log Σ_r exp(lse_r) − Σ_r target_logit_r: Megatron-LM's vocab_parallel_cross_entropy. target as for vocabulary_part;
+// ignored rows give 0, and a target that is not among the `vocabulary` classes of all ranks NaN.
+struct CombinedVocabulary {
+    Value loss;
+    Value lse;
+};
+CombinedVocabulary combine_vocabulary(Value lse, Value target_logit, Axis ranks, Value target, std::int64_t vocabulary,
+                                      std::int64_t ignore_index = -100);
+
+// ---- Distillation ------------------------------------------------------------------------------------------------
+
+struct DistillationOptions {
+    bool log_probabilities = false;                    // both operands are log-probabilities already, not logits
+    std::optional<double> temperature = std::nullopt;  // > 0: both rows of logits are divided by it
+    std::int64_t ignore_index = -100;        // rows of this target contribute nothing, where there is a target
+    Reduction reduction = Reduction::kMean;  // torch's batchmean: over the rows not ignored
+};
+
+// Distances of a student's distribution q from a teacher's p, over the columns. student and teacher {rows…, columns} of
+// any float dtypes, computed wide and not rounded back; target {rows…} of i32 or i64 says only which rows are ignored.
+// A loss is not multiplied by the temperature's square (Hinton's scaling is the caller's). A class of which the first
+// distribution of a divergence has 0 adds 0, as in torch's kl_div of probabilities. Saved: the rows' maxima and sums.
+//
+//   kl_div           Σ p (log p − log q): torch.nn.functional.kl_div(log q, log p, log_target=True)
+//   reverse_kl       Σ q (log q − log p)
+//   jsd              β·Σ p (log p − log m) + (1 − β)·Σ q (log q − log m), m = β·p + (1 − β)·q; kl_div at β = 0 and
+//                    reverse_kl at β = 1: Liger-Kernel 0.6's jsd, from GKD (arXiv 2306.13649). β inside (0, 1) is a
+//                    run-time scalar
+//   tvd              ½·Σ |p − q|: Liger-Kernel's tvd
+//   cosine_distance  1 − s·t / (max(‖s‖, 1e-12)·max(‖t‖, 1e-12)) of the rows as they are: what Liger-Kernel's
+//                    cosine-similarity distillation weighs; neither temperature nor log_probabilities apply
+Value kl_div(Value student, Value teacher, std::optional<Value> target = std::nullopt,
+             DistillationOptions options = {});
+Value reverse_kl(Value student, Value teacher, std::optional<Value> target = std::nullopt,
+                 DistillationOptions options = {});
+Value jsd(Value student, Value teacher, std::optional<Value> target = std::nullopt, double beta = 0.5,
+          DistillationOptions options = {});
+Value tvd(Value student, Value teacher, std::optional<Value> target = std::nullopt, DistillationOptions options = {});
+Value cosine_distance(Value student, Value teacher, std::optional<Value> target = std::nullopt,
+                      DistillationOptions options = {});
+
+// ---- Preference losses -------------------------------------------------------------------------------------------
+//
+// From log-probabilities of tokens {sequences…, tokens}, as selective_log_probability gives them, to one number a
+// sequence, to a loss over the batch. The last axis is the tokens, of either space. Masks are bool and true where a
+// token counts; what stands under a false one may be anything. All is computed wide and not rounded back. Formulas are
+// TRL's (0.21); β, ε and the other numbers are run-time scalars of the options' names.
+
+// Σ logp over the tokens that count, or with `average` their mean: {sequences…}. 0 of a sequence
+// without any, where TRL's mean is NaN and takes the batch with it.
+Value sequence_log_probability(Value logp, Value mask, bool average = false);
+
+// −Σ logp / number of tokens, over the tokens of all sequences that count, {}: the NLL term of RPO, CPO and ORPO.
+Value token_nll(Value logp, Value mask);
+
+// Chosen and rejected sequences, each {pairs…}.
+struct PreferencePair {
+    Value chosen;
+    Value rejected;
+};
+
+// The pair in a batch {2, pairs…} whose chosen half stands first: row i and row i + pairs. The first axis is a row axis
+// of extent 2.
+PreferencePair preference_halves(Value stacked);
+
+enum class DpoLoss : std::uint8_t {
+    kSigmoid,   // −(1 − ε)·log σ(βl) − ε·log σ(−βl): DPO (arXiv 2305.18290), conservative DPO
+    kHinge,     // max(1 − βl, 0): SLiC (2305.10425)
+    kIpo,       // (l − 1/(2β))²: IPO (2310.12036), of averaged log-probabilities
+    kExoPair,   // σ(βl)·(log σ(βl) − log(1 − ε)) + σ(−βl)·(log σ(−βl) − log ε): EXO (2402.00856); ε is 1e-3 where 0
+    kNcaPair,   // −log σ(βc) − ½·log σ(−βc) − ½·log σ(−βr): NCA (2402.05369)
+    kRobust,    // (−(1 − ε)·log σ(βl) + ε·log σ(−βl)) / (1 − 2ε): robust DPO (2403.00409); ε below ½
+    kBcoPair,   // −log σ(βc − δ) − log σ(δ − βr): BCO (2404.04656); δ is the caller's running mean of the rewards
+    kSppoHard,  // (c − 1/(2β))² + (r + 1/(2β))²: SPPO (2405.00675)
+    kApoZero,   // 1 − σ(βc) + σ(βr): APO (2408.06266)
+    kApoDown,   // σ(βc) + 1 − σ(β(c − r))
+    kDiscopop,  // −log σ(βl)·(1 − σ(βl/τ)) + exp(−βl)·σ(βl/τ): DiscoPOP (2406.08414)
+};
+
+// How l is made of c and r, the logarithms of the policy's to the reference's probability: f-DPO (2309.16240).
+enum class DpoDivergence : std::uint8_t {
+    kReverseKl,  // c − r
+    kJs,         // c − r − (softplus(c) − softplus(r))
+    kAlpha,      // (exp(−αr) − exp(−αc)) / α
+};
+
+struct DpoOptions {
+    DpoLoss loss = DpoLoss::kSigmoid;
+    DpoDivergence divergence = DpoDivergence::kReverseKl;
+    double beta = 0.1;           // > 0
+    double label_smoothing = 0;  // ε in [0, 1)
+    double alpha = 1;            // α > 0 of kAlpha
+    double delta = 0;            // δ of kBcoPair
+    double tau = 0.05;           // τ > 0 of kDiscopop
+    Reduction reduction = Reduction::kMean;
+};
+
+struct PreferenceLoss {
+    Value loss;             // {}, or {pairs…} without reduction
+    Value chosen_reward;    // {pairs…}: β·c
+    Value rejected_reward;  // {pairs…}: β·r
+};
+
+// c and r are the log-probabilities of policy less reference, or without a reference the policy's own.
+PreferenceLoss dpo(PreferencePair policy, const std::optional<PreferencePair>& reference, DpoOptions options = {});
+
+enum class CpoLoss : std::uint8_t {
+    kSigmoid,  // −(1 − ε)·log σ(βl) − ε·log σ(−βl), l = chosen − rejected: CPO (arXiv 2401.08417)
+    kHinge,
+    kIpo,
+    kSimpo,  // kSigmoid of l − γ/β, of averaged log-probabilities: SimPO (2405.14734)
+};
+
+struct CpoOptions {
+    CpoLoss loss = CpoLoss::kSigmoid;
+    double beta = 0.1;
+    double label_smoothing = 0;
+    double gamma = 0.5;  // γ of kSimpo
+    Reduction reduction = Reduction::kMean;
+};
+
+// The term α·NLL is the caller's: loss + alpha * token_nll(…).
+PreferenceLoss cpo(PreferencePair policy, CpoOptions options = {});
+
+// −β·log σ(log odds(chosen) − log odds(rejected)), odds(x) = exp(x) / (1 − exp(x)), of averaged log-probabilities: the
+// odds-ratio term of ORPO (arXiv 2403.07691), to which the caller adds token_nll. An average is held at −1e-6 or below,
+// where TRL's odds of certainty are infinite. Rewards are β times the averages.
+PreferenceLoss orpo(PreferencePair policy, double beta = 0.1, Reduction reduction = Reduction::kMean);
+
+struct KtoOptions {
+    double beta = 0.1;
+    double desirable_weight = 1;
+    double undesirable_weight = 1;
+    Reduction reduction = Reduction::kMean;
+};
+
+// w_d·(1 − σ(β(x − z))) of a desirable sequence and w_u·(1 − σ(β(z − x))) of another, x policy less reference: KTO
+// (arXiv 2402.01306). policy and reference {sequences…}, desirable bool {sequences…}. z is max(mean(kl), 0) over all
+// sequences, without gradient, kl {sequences…} being policy less reference of mismatched completions; 0 without it.
+Value kto(Value policy, Value reference, Value desirable, const std::optional<Value>& kl = std::nullopt,
+          KtoOptions options = {});
+
+// ---- Policy losses -----------------------------------------------------------------------------------------------
+
+// With ρ = exp(logp − old), A the advantage of the sequence, and the mean that a paper takes:
+enum class PolicyLoss : std::uint8_t {
+    kGrpo,    // −min(ρA, clip(ρ)·A), the mean over sequences of the means over their tokens: GRPO (arXiv 2402.03300)
+    kBnpo,    // likewise, over all tokens of the batch
+    kDrGrpo,  // likewise, Σ / (sequences · max_length): Dr. GRPO (2503.20783)
+    kDapo,    // likewise, Σ / items: DAPO (2503.14476)
+    kCispo,   // −min(ρ, clip_high)·A·logp, no gradient through the ratio, Σ / items: MiniMax-M1 (2506.13585)
+    kSapo,    // −4/τ·σ(τ(ρ − 1))·A, τ 1 for A > 0, else 1.05, the mean as kGrpo: SAPO (2511.20347)
+};
+
+enum class Importance : std::uint8_t {
+    kToken,     // a ratio for each token
+    kSequence,  // exp of the mean over the tokens of a sequence: GSPO (arXiv 2507.18071)
+};
+
+struct PolicyOptions {
+    PolicyLoss loss = PolicyLoss::kGrpo;
+    Importance importance = Importance::kToken;
+    double clip_low = 0.2;  // ρ is clipped to [1 − clip_low, 1 + clip_high]; kCispo: to at most clip_high
+    double clip_high = 0.2;
+    std::optional<double> delta = std::nullopt;       // the unclipped ρ is held at or below it: two-sided clipping
+    double beta = 0.04;                               // of the divergence, where there is a reference
+    std::optional<double> max_length = std::nullopt;  // of kDrGrpo; none: the extent of the token axis
+    std::optional<double> items = std::nullopt;  // of kDapo and kCispo: tokens of the global batch a process; none: the
+                                                 // batch's own
+};
+
+struct PolicyLossResult {
+    Value loss;               // {}
+    std::optional<Value> kl;  // {}: the mean divergence of a token, where there is a reference
+};
+
+// logp, old, reference and mask {sequences…, tokens}, advantage {sequences…}: TRL's GRPOTrainer (0.21; SAPO 0.26). The
+// first step's old is detach(logp). A reference adds β·(exp(d) − d − 1), d = reference − logp, to each token:
+// Schulman's estimator k3.
+PolicyLossResult policy_loss(Value logp, Value old, Value advantage, Value mask,
+                             const std::optional<Value>& reference = std::nullopt, PolicyOptions options = {});
 
 }  // namespace rowjit

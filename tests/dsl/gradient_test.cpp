@@ -217,6 +217,14 @@ TEST_CASE("a joint graph gives the loss and its gradient, with the cotangent giv
     CHECK_FALSE(unit.data()->find_input("d_loss").has_value());
 }
 
+TEST_CASE("a gradient may overwrite its input, and only one that is asked for") {
+    const Graph loss = op_graph("cross_entropy");
+    const Graph joint = gradient(loss, {"logits"}, {.joint = true, .in_place = {"logits"}, .unit_cotangent = true});
+    CHECK(joint.data()->outputs()[1].alias == "logits");
+    CHECK(mentions(refusal(ErrorCode::kInvalidArgument, [&] { gradient(loss, {"logits"}, {.in_place = {"target"}}); }),
+                   "'target' is to be overwritten"));
+}
+
 TEST_CASE("the gradient of a gradient is the second derivative") {
     Graph g;
     g.output("y", exp(g.input("x", f64, {1}) * 2.0));

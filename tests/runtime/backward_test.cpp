@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "base/target.h"
+#include "compiler/compile.h"
 #include "dsl/library/registry.h"
 #include "dsl/random_inputs.h"
 #include "rowjit/engine.h"
@@ -64,4 +66,34 @@ TEST_CASE("a loss and its gradient in one graph are the oracle's") {
     const std::vector<Verification> outputs = verify(engine.device(), engine.compile(joint), *joint.data(), bindings);
     CHECK(outputs.size() == 2);
     CHECK_MESSAGE(within_bar(outputs), describe(outputs));
+}
+
+TEST_CASE("cross-entropy's gradient overwrites the logits, which are read once and written once") {
+    const Graph loss = make_graph(
+        "cross_entropy",
+        {.columns = 4096,
+         .dtype = bf16,
+         .options = {{"label_smoothing", "0.1"}, {"z_loss", "1e-4"}, {"lse", "true"}, {"in_place", "true"}}});
+    const GradientOptions options = {.of = {"loss"}, .joint = true, .in_place = {"logits"}, .unit_cotangent = true};
+    const Graph joint = gradient(loss, {"logits"}, options);
+
+    const Target target = find_target("sm_90a");
+    const Program program = compile(*joint.data(), target);
+    constexpr double kTokens = 8192;
+    double bytes = 0;
+    int over_the_logits = 0;
+    for (const Step& step : program.steps) {
+        bytes += group_bytes(*step.group.graph, kTokens);
+        if (step.group.graph->find_input("logits")) ++over_the_logits;
+    }
+    CHECK(over_the_logits == 1);
+    CHECK(program.steps.size() <= 4);
+    const double logits_bytes = kTokens * 4096 * 2;
+    CHECK(bytes < 2.02 * logits_bytes);
+
+    Engine engine(Device("cpu"), kOptions);
+    const Bindings bindings = random_inputs(*joint.data(), {{"tokens", 5}}, {.seed = 3, .out_of_range = true});
+    const std::vector<Verification> outputs = verify(engine.device(), engine.compile(joint), *joint.data(), bindings);
+    CHECK(outputs.size() == 4);
+    CHECK_MESSAGE(close(outputs), describe(outputs));
 }

@@ -1,0 +1,240 @@
+// The registry's rows of softmax and of the losses over logits and targets.
+#include <string>
+
+#include "dsl/library/rows.h"
+
+namespace rowjit {
+namespace {
+
+// ---- Words to options --------------------------------------------------------------------------------------------
+
+bool has_word(const OptionValues& options, std::string_view option, std::string_view word) {
+    return options.choice(option) == word;
+}
+
+SoftmaxOptions softmax_options(const OptionValues& options) {
+    SoftmaxOptions chosen = {.temperature = options.optional_number("temperature"),
+                             .softcap = options.optional_number("softcap"),
+                             .result = options.optional_dtype("result")};
+    if (options.flag("causal")) chosen.causal_offset = options.integer("causal_offset");
+    return chosen;
+}
+
+// Which operand beside x the call has.
+SoftmaxOperands softmax_operands(Operands in, const OptionValues& options) {
+    SoftmaxOperands operands;
+    if (has_word(options, "with", "bias")) operands.bias = operand(in, 1);
+    if (has_word(options, "with", "mask")) operands.mask = operand(in, 1);
+    if (has_word(options, "with", "sink")) operands.sink = operand(in, 1);
+    return operands;
+}
+
+CrossEntropyOptions cross_entropy_options(const OptionValues& options) {
+    return {.ignore_index = options.integer("ignore_index"),
+            .reduction = reduction_of(options),
+            .temperature = options.optional_number("temperature"),
+            .softcap = options.optional_number("softcap"),
+            .label_smoothing = options.optional_number("label_smoothing"),
+            .z_loss = options.optional_number("z_loss"),
+            .in_place = options.flag("in_place")};
+}
+
+CrossEntropyWeights cross_entropy_weights(Operands in, const OptionValues& options) {
+    CrossEntropyWeights weights;
+    if (has_word(options, "weights", "classes")) weights.classes = operand(in, 2);
+    if (has_word(options, "weights", "tokens")) weights.tokens = operand(in, 2);
+    if (!has_word(options, "weights", "both")) return weights;
+    return {operand(in, 2), operand(in, 3)};
+}
+
+// ---- Canonical operands ------------------------------------------------------------------------------------------
+
+Results declare_softmax(Graph& graph, const OpRequest& request, const OptionValues& options) {
+    Results operands = declare_x(graph, request, options);
+    if (has_word(options, "with", "bias")) operands.push_back(rows_by_columns(graph, "bias", request));
+    if (has_word(options, "with", "mask")) {
+        operands.push_back(graph.input("mask", boolean, {graph.rows("tokens"), request.columns}));
+    }
+    if (has_word(options, "with", "sink")) {
+        operands.push_back(graph.input("sink", request.dtype, {graph.rows("tokens")}));
+    }
+    return operands;
+}
+
+Results declare_logits_and_target(Graph& graph, const OpRequest& request, const OptionValues& options) {
+    const Value logits = rows_by_columns(graph, "logits", request);
+    if (has_word(options, "target", "probabilities")) return {logits, rows_by_columns(graph, "target", request)};
+    return {logits, graph.input("target", parse_dtype(options.choice("target")), {graph.rows("tokens")})};
+}
+
+Results declare_cross_entropy(Graph& graph, const OpRequest& request, const OptionValues& options) {
+    Results operands = declare_logits_and_target(graph, request, options);
+    const bool both = has_word(options, "weights", "both");
+    if (both || has_word(options, "weights", "classes")) {
+        operands.push_back(graph.input("class_weight", f32, {request.columns}));
+    }
+    if (both || has_word(options, "weights", "tokens")) {
+        operands.push_back(graph.input("token_weight", f32, {graph.rows("tokens")}));
+    }
+    return operands;
+}
+
+Results declare_combine(Graph& graph, const OpRequest& request, const OptionValues&) {
+    const Dtype dtype = request.dtype == f64 ? f64 : f32;
+    const Axis tokens = graph.rows("tokens");
+    return {graph.input("lse", dtype, {tokens, request.columns}),
+            graph.input("target_logit", dtype, {tokens, request.columns}), graph.input("target", i64, {tokens})};
+}
+
+// ---- Calls -------------------------------------------------------------------------------------------------------
+
+Results apply_softmax(Operands in, const OptionValues& options) {
+    return {softmax(in[0], softmax_options(options), softmax_operands(in, options))};
+}
+
+Results apply_log_softmax(Operands in, const OptionValues& options) {
+    return {log_softmax(in[0], softmax_options(options), softmax_operands(in, options))};
+}
+
+Results apply_logsumexp(Operands in, const OptionValues& options) {
+    return {logsumexp(in[0], softmax_options(options), softmax_operands(in, options))};
+}
+
+Results apply_cross_entropy(Operands in, const OptionValues& options) {
+    const CrossEntropy result =
+        cross_entropy(in[0], in[1], cross_entropy_options(options), cross_entropy_weights(in, options));
+    const auto asked = [&](std::string_view flag, const std::optional<Value>& value) {
+        return options.flag(flag) ? value.value_or(Value()) : Value();
+    };
+    return {result.loss,
+            asked("lse", result.lse),
+            result.z_loss.value_or(Value()),
+            asked("logp", result.logp),
+            asked("entropy", result.entropy),
+            asked("argmax", result.argmax),
+            asked("accuracy", result.accuracy)};
+}
+
+Results apply_selective(Operands in, const OptionValues& options) {
+    const SelectiveLogProbability result = selective_log_probability(
+        in[0], in[1],
+        {.ignore_index = options.integer("ignore_index"), .temperature = options.optional_number("temperature")});
+    return {result.logp, options.flag("entropy") ? result.entropy : Value()};
+}
+
+Results apply_part(Operands in, const OptionValues& options) {
+    const VocabularyPart part = vocabulary_part(
+        in[0], in[1], options.integer("first_class"),
+        {.temperature = options.optional_number("temperature"), .softcap = options.optional_number("softcap")});
+    return {part.lse, part.target_logit};
+}
+
+Results apply_combine(Operands in, const OptionValues& options) {
+    const CombinedVocabulary whole = combine_vocabulary(in[0], in[1], in[0].axes().back(), in[2],
+                                                        options.integer("vocabulary"), options.integer("ignore_index"));
+    return {whole.loss, whole.lse};
+}
+
+// ---- The rows ----------------------------------------------------------------------------------------------------
+
+constexpr OptionInfo kSoftcap = {
+    "softcap", OptionType::kNumber, "", "", false, "c: the logits become c·tanh(x/c), before the temperature"};
+constexpr OptionInfo kTargetDtype = {"target", OptionType::kChoice, "i64", "i64 i32", true, "the target's dtype"};
+constexpr OperandInfo kLogits = {"logits", kRow, "dtype", true};
+constexpr OperandInfo kTarget = {"target", "{tokens}", "i64 or i32", true, true};
+
+OptionInfo extra(std::string_view name, std::string_view meaning) {
+    return {name, OptionType::kFlag, "false", "", false, meaning};
+}
+
+CompositeInfo softmax_row(std::string_view name, std::string_view summary, std::string_view formula,
+                          std::vector<Value> (*apply)(Operands, const OptionValues&)) {
+    return {name,
+            summary,
+            formula,
+            "classes",
+            {kX, {"bias, mask or sink", "over tokens, columns or both; sink {tokens}", "dtype; mask bool", false}},
+            {"y"},
+            {kTemperature,
+             kSoftcap,
+             {"result", OptionType::kChoice, "", "bf16 f16 f32 f64", false, "the result's dtype instead of x's"},
+             {"causal", OptionType::kFlag, "false", "", false, "whether columns past row + causal_offset are left out"},
+             {"causal_offset", OptionType::kInteger, "0", "", false, "columns that the first row sees before its own"},
+             {"with", OptionType::kChoice, "none", "none bias mask sink", false,
+              "the second operand: added to the logits, a mask that is true where they are kept, or one more logit"}},
+            declare_softmax,
+            apply};
+}
+
+CompositeInfo cross_entropy_row() {
+    return {"cross_entropy",
+            "cross-entropy of logits and target classes or probabilities",
+            "loss = log Σ exp(x) − x[target]",
+            "vocabulary",
+            {kLogits,
+             {"target", "{tokens}; probabilities {tokens, columns}", "i64, i32; probabilities dtype", true, true},
+             {"class_weight", "{columns}", "any float", false, true},
+             {"token_weight", "{tokens}", "any float", false, true}},
+            {"loss", "lse", "z_loss", "logp", "entropy", "argmax", "accuracy"},
+            {kReduction,
+             kIgnoreIndex,
+             kTemperature,
+             kSoftcap,
+             {"label_smoothing", OptionType::kNumber, "", "", false, "what of the target is spread over all classes"},
+             {"z_loss", OptionType::kNumber, "", "", false, "λ: λ·lse² is added, and is a result of its own"},
+             {"weights", OptionType::kChoice, "none", "none classes tokens both", false, "which weights are operands"},
+             extra("in_place", "whether the gradient of a joint graph is to overwrite the logits"),
+             extra("lse", "whether the rows' log Σ exp is a result"),
+             extra("logp", "whether the target's log-probability is"),
+             extra("entropy", "whether the rows' entropy is"),
+             extra("argmax", "whether the rows' first greatest class is"),
+             extra("accuracy", "whether the part of rows whose argmax is the target is"),
+             {"target", OptionType::kChoice, "i64", "i64 i32 probabilities", true, "what the target is"}},
+            declare_cross_entropy,
+            apply_cross_entropy};
+}
+
+}  // namespace
+
+std::vector<CompositeInfo> softmax_and_loss_rows() {
+    return {
+        softmax_row("softmax", "softmax of a row", "y = exp(x − max x) / Σ exp(x − max x)", apply_softmax),
+        softmax_row("log_softmax", "logarithm of the softmax of a row", "y = x − max x − log Σ exp(x − max x)",
+                    apply_log_softmax),
+        softmax_row("logsumexp", "logarithm of the sum of exponentials of a row", "y = max x + log Σ exp(x − max x)",
+                    apply_logsumexp),
+        cross_entropy_row(),
+        {"selective_log_probability",
+         "log-probability of one class of each row",
+         "logp = x[target] − log Σ exp(x)",
+         "vocabulary",
+         {kLogits, kTarget},
+         {"logp", "entropy"},
+         {kIgnoreIndex, kTemperature, extra("entropy", "whether the rows' entropy is a second result"), kTargetDtype},
+         declare_logits_and_target,
+         apply_selective},
+        {"vocabulary_part",
+         "one rank's part of a cross-entropy whose vocabulary is divided over ranks",
+         "lse = log Σ exp(x); target_logit = x[target − first_class], or 0",
+         "vocabulary",
+         {kLogits, kTarget},
+         {"lse", "target_logit"},
+         {{"first_class", OptionType::kInteger, "0", "", false, "the class of this rank's first column"},
+          kTemperature,
+          kSoftcap,
+          kTargetDtype},
+         declare_logits_and_target,
+         apply_part},
+        {"combine_vocabulary",
+         "the cross-entropy of each row out of the parts of all ranks",
+         "token_loss = log Σ exp(lse) − Σ target_logit",
+         "ranks",
+         {{"lse", kRow, "f32 (f64)", true}, {"target_logit", kRow, "f32 (f64)", true}, kTarget},
+         {"token_loss", "total_lse"},
+         {kIgnoreIndex, {"vocabulary", OptionType::kInteger, "128256", "", false, "classes of all ranks together"}},
+         declare_combine,
+         apply_combine},
+    };
+}
+
+}  // namespace rowjit

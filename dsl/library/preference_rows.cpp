@@ -1,0 +1,285 @@
+// The registry's rows of preference and policy losses. Their canonical graphs have a sequence in each row and its
+// tokens in the columns; the reduction of a sequence is part of them.
+#include <algorithm>
+#include <iterator>
+
+#include "base/check.h"
+#include "dsl/library/rows.h"
+
+namespace rowjit {
+namespace {
+
+// The position of the option's value among `words`, which stand in the order of the enumerators of E.
+template <class E, std::size_t N>
+E enumerator(const OptionValues& options, std::string_view option, const std::string_view (&words)[N]) {
+    const auto found = std::find(std::begin(words), std::end(words), options.choice(option));
+    RJ_CHECK(found != std::end(words), "option {} is {}", option, options.choice(option));
+    return static_cast<E>(found - std::begin(words));
+}
+
+constexpr std::string_view kDpoWords[] = {"sigmoid",  "hinge",     "ipo",      "exo_pair", "nca_pair", "robust",
+                                          "bco_pair", "sppo_hard", "apo_zero", "apo_down", "discopop"};
+constexpr std::string_view kDivergenceWords[] = {"reverse_kl", "js", "alpha"};
+constexpr std::string_view kCpoWords[] = {"sigmoid", "hinge", "ipo", "simpo"};
+constexpr std::string_view kPolicyWords[] = {"grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo"};
+
+DpoOptions dpo_options(const OptionValues& options) {
+    return {.loss = enumerator<DpoLoss>(options, "loss", kDpoWords),
+            .divergence = enumerator<DpoDivergence>(options, "divergence", kDivergenceWords),
+            .beta = options.number("beta"),
+            .label_smoothing = options.number("label_smoothing"),
+            .alpha = options.number("alpha"),
+            .delta = options.number("delta"),
+            .tau = options.number("tau"),
+            .reduction = reduction_of(options)};
+}
+
+CpoOptions cpo_options(const OptionValues& options) {
+    return {.loss = enumerator<CpoLoss>(options, "loss", kCpoWords),
+            .beta = options.number("beta"),
+            .label_smoothing = options.number("label_smoothing"),
+            .gamma = options.number("gamma"),
+            .reduction = reduction_of(options)};
+}
+
+PolicyOptions policy_options(const OptionValues& options) {
+    return {.loss = enumerator<PolicyLoss>(options, "loss", kPolicyWords),
+            .importance = options.choice("importance") == "sequence" ? Importance::kSequence : Importance::kToken,
+            .clip_low = options.number("clip_low"),
+            .clip_high = options.number("clip_high"),
+            .delta = options.optional_number("delta"),
+            .beta = options.number("beta"),
+            .max_length = options.optional_number("max_length"),
+            .items = options.optional_number("items")};
+}
+
+// ---- Canonical operands ------------------------------------------------------------------------------------------
+
+Value mask_input(Graph& graph, std::string_view name, const OpRequest& request) {
+    return graph.input(name, boolean, {graph.rows("tokens"), request.columns});
+}
+
+Results declare_pair(Graph& graph, const OpRequest& request, const OptionValues&) {
+    return {rows_by_columns(graph, "chosen", request), rows_by_columns(graph, "rejected", request),
+            mask_input(graph, "chosen_mask", request), mask_input(graph, "rejected_mask", request)};
+}
+
+Results declare_dpo(Graph& graph, const OpRequest& request, const OptionValues& options) {
+    Results operands = declare_pair(graph, request, options);
+    if (!options.flag("reference")) return operands;
+    operands.push_back(rows_by_columns(graph, "reference_chosen", request));
+    operands.push_back(rows_by_columns(graph, "reference_rejected", request));
+    return operands;
+}
+
+Results declare_kto(Graph& graph, const OpRequest& request, const OptionValues& options) {
+    Results operands = {rows_by_columns(graph, "logp", request), rows_by_columns(graph, "reference", request),
+                        mask_input(graph, "mask", request), graph.input("desirable", boolean, {graph.rows("tokens")})};
+    if (options.flag("kl")) operands.push_back(graph.input("kl", f32, {graph.rows("tokens")}));
+    return operands;
+}
+
+Results declare_policy(Graph& graph, const OpRequest& request, const OptionValues& options) {
+    Results operands = {rows_by_columns(graph, "logp", request), rows_by_columns(graph, "old", request),
+                        graph.input("advantage", f32, {graph.rows("tokens")}), mask_input(graph, "mask", request)};
+    if (options.flag("reference")) operands.push_back(rows_by_columns(graph, "reference", request));
+    return operands;
+}
+
+Results declare_sequence(Graph& graph, const OpRequest& request, const OptionValues&) {
+    return {rows_by_columns(graph, "logp", request), mask_input(graph, "mask", request)};
+}
+
+// ---- Calls -------------------------------------------------------------------------------------------------------
+
+// Of the operands from `first`, with the masks of the policy's.
+PreferencePair sequence_pair(Operands in, std::size_t first, bool average) {
+    return {sequence_log_probability(in[first], in[2], average),
+            sequence_log_probability(in[first + 1], in[3], average)};
+}
+
+// The loss with the NLL term that the option asks for, and the rewards.
+Results with_nll(Operands in, PreferenceLoss result, const OptionValues& options) {
+    if (const auto weight = options.optional_number("nll")) {
+        const Value scale = Graph(in[0].graph()).scalar("nll", result.loss.dtype(), *weight);
+        result.loss = result.loss + scale * token_nll(in[0], in[2]);
+    }
+    if (!options.flag("rewards")) return {result.loss};
+    return {result.loss, result.chosen_reward, result.rejected_reward};
+}
+
+Results apply_dpo(Operands in, const OptionValues& options) {
+    const DpoOptions chosen = dpo_options(options);
+    const bool average = chosen.loss == DpoLoss::kIpo;
+    std::optional<PreferencePair> reference;
+    if (in.size() == 6) reference = sequence_pair(in, 4, average);
+    return with_nll(in, dpo(sequence_pair(in, 0, average), reference, chosen), options);
+}
+
+Results apply_cpo(Operands in, const OptionValues& options) {
+    const CpoOptions chosen = cpo_options(options);
+    const bool average = chosen.loss == CpoLoss::kSimpo;
+    return with_nll(in, cpo(sequence_pair(in, 0, average), chosen), options);
+}
+
+Results apply_orpo(Operands in, const OptionValues& options) {
+    return with_nll(in, orpo(sequence_pair(in, 0, true), options.number("beta"), reduction_of(options)), options);
+}
+
+Results apply_kto(Operands in, const OptionValues& options) {
+    return {kto(sequence_log_probability(in[0], in[2]), sequence_log_probability(in[1], in[2]), in[3], operand(in, 4),
+                {.beta = options.number("beta"),
+                 .desirable_weight = options.number("desirable_weight"),
+                 .undesirable_weight = options.number("undesirable_weight"),
+                 .reduction = reduction_of(options)})};
+}
+
+Results apply_policy(Operands in, const OptionValues& options) {
+    const PolicyLossResult result = policy_loss(in[0], in[1], in[2], in[3], operand(in, 4), policy_options(options));
+    return {result.loss, options.flag("kl") ? result.kl.value_or(Value()) : Value()};
+}
+
+Results apply_sequence(Operands in, const OptionValues& options) {
+    return {sequence_log_probability(in[0], in[1], options.flag("average"))};
+}
+
+// ---- The rows ----------------------------------------------------------------------------------------------------
+
+constexpr std::string_view kLength = "tokens of a sequence";
+constexpr std::string_view kSequences = "{sequences, columns}";
+constexpr OperandInfo kMask = {"mask", kSequences, "bool", true, true};
+
+OptionInfo number(std::string_view name, std::string_view default_value, std::string_view meaning) {
+    return {name, OptionType::kNumber, default_value, "", false, meaning};
+}
+
+OptionInfo flag(std::string_view name, std::string_view default_value, bool of_graph, std::string_view meaning) {
+    return {name, OptionType::kFlag, default_value, "", of_graph, meaning};
+}
+
+std::vector<OperandInfo> pair_operands(bool with_reference) {
+    std::vector<OperandInfo> operands = {{"chosen", kSequences, "dtype", true},
+                                         {"rejected", kSequences, "dtype", true},
+                                         {"chosen_mask", kSequences, "bool", true, true},
+                                         {"rejected_mask", kSequences, "bool", true, true}};
+    if (!with_reference) return operands;
+    operands.push_back({"reference_chosen", kSequences, "dtype", false, true});
+    operands.push_back({"reference_rejected", kSequences, "dtype", false, true});
+    return operands;
+}
+
+std::vector<OptionInfo> pair_options(std::vector<OptionInfo> own) {
+    const std::vector<OptionInfo> shared = {
+        number("beta", "0.1", "β: the scale of the rewards"),
+        {"reduction", OptionType::kChoice, "mean", "mean sum none", false, "over the pairs"},
+        number("nll", "", "the weight of the chosen tokens' negative log-likelihood, which is added"),
+        flag("rewards", "false", false, "whether the pairs' rewards are results")};
+    own.insert(own.end(), shared.begin(), shared.end());
+    return own;
+}
+
+const std::vector<std::string_view> kPairResults = {"loss", "chosen_reward", "rejected_reward"};
+
+CompositeInfo dpo_row() {
+    return {"dpo",
+            "direct preference optimisation and its kin, of policy and reference; c and r are the logarithms of their "
+            "ratios",
+            "loss = −log σ(β·(c − r)), c = Σ chosen − Σ reference_chosen, r = Σ rejected − Σ reference_rejected",
+            kLength,
+            pair_operands(true),
+            kPairResults,
+            pair_options(
+                {{"loss", OptionType::kChoice, "sigmoid",
+                  "sigmoid hinge ipo exo_pair nca_pair robust bco_pair sppo_hard apo_zero apo_down discopop", false,
+                  "the function of c and r"},
+                 {"divergence", OptionType::kChoice, "reverse_kl", "reverse_kl js alpha", false, "what c − r is of"},
+                 number("label_smoothing", "0", "ε: the part of the labels that is wrong"),
+                 number("alpha", "1", "α of the alpha divergence"),
+                 number("delta", "0", "δ of bco_pair"),
+                 number("tau", "0.05", "τ of discopop"),
+                 flag("reference", "true", true, "whether there is a reference")}),
+            declare_dpo,
+            apply_dpo};
+}
+
+CompositeInfo cpo_row() {
+    return {"cpo",
+            "contrastive preference optimisation and SimPO, without a reference",
+            "loss = −log σ(β·(Σ chosen − Σ rejected)); simpo: −log σ(β·(mean chosen − mean rejected) − γ)",
+            kLength,
+            pair_operands(false),
+            kPairResults,
+            pair_options({{"loss", OptionType::kChoice, "sigmoid", "sigmoid hinge ipo simpo", false,
+                           "the function of the difference"},
+                          number("label_smoothing", "0", "ε: the part of the labels that is wrong"),
+                          number("gamma", "0.5", "γ: the margin of simpo")}),
+            declare_pair,
+            apply_cpo};
+}
+
+CompositeInfo policy_row() {
+    return {
+        "policy_loss",
+        "policy losses of the GRPO family",
+        "loss = −min(ρ·A, clip(ρ)·A) + β·(exp(d) − d − 1), ρ = exp(logp − old), d = reference − logp",
+        kLength,
+        {{"logp", kSequences, "dtype", true},
+         {"old", kSequences, "dtype", true, true},
+         {"advantage", "{sequences}", "any float", true, true},
+         kMask,
+         {"reference", kSequences, "dtype", false, true}},
+        {"loss", "kl"},
+        {{"loss", OptionType::kChoice, "grpo", "grpo bnpo dr_grpo dapo cispo sapo", false,
+          "the tokens' loss and the mean over them"},
+         {"importance", OptionType::kChoice, "token", "token sequence", false, "what has a ratio; sequence is GSPO"},
+         number("clip_low", "0.2", "the ratio is clipped at 1 − clip_low"),
+         number("clip_high", "0.2", "and at 1 + clip_high; of cispo at clip_high"),
+         number("delta", "", "two-sided clipping: the unclipped ratio's bound"),
+         number("beta", "0.04", "β: the weight of the divergence from the reference"),
+         number("max_length", "", "tokens that dr_grpo divides a sequence by, instead of columns"),
+         number("items", "", "tokens that dapo and cispo divide by, instead of the batch's own"),
+         flag("kl", "false", false, "whether the mean divergence of a token is a second result"),
+         flag("reference", "true", true, "whether there is a reference")},
+        declare_policy,
+        apply_policy};
+}
+
+}  // namespace
+
+std::vector<CompositeInfo> preference_rows() {
+    return {
+        {"sequence_log_probability",
+         "log-probability of each sequence out of its tokens'",
+         "y = Σ logp, over the tokens that the mask keeps",
+         kLength,
+         {{"logp", kSequences, "dtype", true}, kMask},
+         {"y"},
+         {flag("average", "false", false, "whether it is divided by the number of tokens")},
+         declare_sequence,
+         apply_sequence},
+        dpo_row(),
+        cpo_row(),
+        {"orpo", "odds-ratio preference optimisation, of the sequences' mean log-probabilities",
+         "loss = −β·log σ(log odds(chosen) − log odds(rejected)), odds(x) = exp(x) / (1 − exp(x))", kLength,
+         pair_operands(false), kPairResults, pair_options({}), declare_pair, apply_orpo},
+        {"kto",
+         "Kahneman-Tversky optimisation, of single sequences",
+         "loss = 1 − σ(β·(x − z)), of what is not desirable 1 − σ(β·(z − x)); x = Σ logp − Σ reference, z = max(mean "
+         "kl, 0)",
+         kLength,
+         {{"logp", kSequences, "dtype", true},
+          {"reference", kSequences, "dtype", true, true},
+          kMask,
+          {"desirable", "{sequences}", "bool", true, true},
+          {"kl", "{sequences}", "any float", false, true}},
+         {"loss"},
+         {number("beta", "0.1", "β: the scale of the rewards"), number("desirable_weight", "1", "of desirable ones"),
+          number("undesirable_weight", "1", "of the others"), kReduction,
+          flag("kl", "false", true, "whether there is an estimate of the divergence")},
+         declare_kto,
+         apply_kto},
+        policy_row(),
+    };
+}
+
+}  // namespace rowjit

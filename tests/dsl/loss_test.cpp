@@ -1,0 +1,282 @@
+// Losses over logits against their published formulas in plain double arithmetic.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "dsl/interpret.h"
+#include "dsl/library/registry.h"
+#include "rowjit/library.h"
+
+using namespace rowjit;
+
+namespace {
+
+using Doubles = std::vector<double>;
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr std::int64_t kRows = 3;
+constexpr std::int64_t kClasses = 4;
+
+const Doubles kLogits = {0.5, -1.25, 2, 0.25, 3, 1, -2, 0.75, -0.5, 0, 1.5, -3};
+const Doubles kTeacher = {1, 0.5, -0.25, 2, -1, 0, 1, 0.5, 2, -2, 0.25, 0};
+const Doubles kTarget = {2, -100, 1};
+
+Doubles row(const Doubles& values, std::int64_t r) {
+    return {values.begin() + r * kClasses, values.begin() + (r + 1) * kClasses};
+}
+
+Doubles softmax_of(const Doubles& z) {
+    Doubles p;
+    double total = 0;
+    for (const double x : z) total += std::exp(x);
+    for (const double x : z) p.push_back(std::exp(x) / total);
+    return p;
+}
+
+double lse_of(const Doubles& z) {
+    double total = 0;
+    for (const double x : z) total += std::exp(x);
+    return std::log(total);
+}
+
+double kl(const Doubles& p, const Doubles& q) {
+    double total = 0;
+    for (std::size_t i = 0; i < p.size(); ++i) total += p[i] == 0 ? 0 : p[i] * std::log(p[i] / q[i]);
+    return total;
+}
+
+// The canonical f64 graph of an op with these inputs, exactly.
+Tensors run(std::string_view op, const OptionMap& options, const Tensors& tensors, std::int64_t columns = kClasses) {
+    const Graph g = make_graph(op, {.columns = columns, .dtype = f64, .options = options});
+    return interpret(*g.data(), {tensors, {}, {{"tokens", kRows}}}, Rounding::kExact);
+}
+
+Tensor rows(const Doubles& values) { return {f64, {kRows, kClasses}, values}; }
+
+Tensors logits_and_target(const Doubles& target = kTarget) {
+    return {{"logits", rows(kLogits)}, {"target", {i64, {kRows}, target}}};
+}
+
+double loss_of(const Tensors& results) { return results.at("loss").values.at(0); }
+
+}  // namespace
+
+TEST_CASE("label smoothing spreads its part over all classes, and the mean is over the rows counted") {
+    double expected = 0;
+    for (const std::int64_t r : {0, 2}) {
+        const Doubles p = softmax_of(row(kLogits, r));
+        const auto target = static_cast<std::size_t>(kTarget[static_cast<std::size_t>(r)]);
+        for (std::size_t c = 0; c < 4; ++c) expected -= ((c == target ? 0.9 : 0) + 0.1 / 4) * std::log(p[c]) / 2;
+    }
+    CHECK(loss_of(run("cross_entropy", {{"label_smoothing", "0.1"}}, logits_and_target())) ==
+          doctest::Approx(expected));
+}
+
+TEST_CASE("class weights weigh each class's part, and the mean is over the weights of the targets") {
+    const Doubles weight = {0.5, 2, 3, 0.25};
+    Tensors tensors = logits_and_target();
+    tensors["class_weight"] = {f32, {kClasses}, weight};
+    double plain = 0;
+    double smooth = 0;
+    double divisor = 0;
+    for (const std::int64_t r : {0, 2}) {
+        const Doubles p = softmax_of(row(kLogits, r));
+        const auto target = static_cast<std::size_t>(kTarget[static_cast<std::size_t>(r)]);
+        plain -= weight[target] * std::log(p[target]);
+        divisor += weight[target];
+        for (std::size_t c = 0; c < 4; ++c) smooth -= weight[c] * std::log(p[c]) / 4;
+    }
+    const OptionMap options = {{"weights", "classes"}, {"label_smoothing", "0.2"}};
+    CHECK(loss_of(run("cross_entropy", options, tensors)) == doctest::Approx((0.8 * plain + 0.2 * smooth) / divisor));
+}
+
+TEST_CASE("token weights multiply the rows and divide the mean") {
+    Tensors tensors = logits_and_target();
+    tensors["token_weight"] = {f32, {kRows}, {3, 5, 0.5}};
+    const double first = 3 * (lse_of(row(kLogits, 0)) - 2);
+    const double third = 0.5 * lse_of(row(kLogits, 2));
+    CHECK(loss_of(run("cross_entropy", {{"weights", "tokens"}}, tensors)) == doctest::Approx((first + third) / 3.5));
+}
+
+TEST_CASE("the z-loss is a part of the loss and is given apart") {
+    const double first = lse_of(row(kLogits, 0));
+    const double third = lse_of(row(kLogits, 2));
+    const double z_loss = 0.01 * (first * first + third * third) / 2;
+    const Tensors results = run("cross_entropy", {{"z_loss", "0.01"}}, logits_and_target());
+    CHECK(results.at("z_loss").values[0] == doctest::Approx(z_loss));
+    CHECK(loss_of(results) == doctest::Approx(((first - 2) + third) / 2 + z_loss));
+}
+
+TEST_CASE("probabilities as targets, smoothed, are torch's soft cross-entropy") {
+    Doubles q;
+    for (std::int64_t r = 0; r < kRows; ++r) {
+        for (const double p : softmax_of(row(kTeacher, r))) q.push_back(p);
+    }
+    double expected = 0;
+    for (std::size_t i = 0; i < q.size(); ++i) {
+        const double p = softmax_of(row(kLogits, static_cast<std::int64_t>(i) / 4))[i % 4];
+        expected -= (0.9 * q[i] + 0.1 / 4) * std::log(p) / 3;
+    }
+    const OptionMap options = {{"target", "probabilities"}, {"label_smoothing", "0.1"}};
+    CHECK(loss_of(run("cross_entropy", options, {{"logits", rows(kLogits)}, {"target", rows(q)}})) ==
+          doctest::Approx(expected));
+}
+
+TEST_CASE("entropy, argmax and accuracy are those of the rows") {
+    const Tensors results =
+        run("cross_entropy", {{"entropy", "true"}, {"argmax", "true"}, {"accuracy", "true"}}, logits_and_target());
+    for (std::int64_t r = 0; r < kRows; ++r) {
+        double entropy = 0;
+        for (const double p : softmax_of(row(kLogits, r))) entropy -= p * std::log(p);
+        CHECK(results.at("entropy").values[static_cast<std::size_t>(r)] == doctest::Approx(entropy));
+    }
+    CHECK(results.at("argmax").values == Doubles{2, 0, 2});
+    CHECK(results.at("accuracy").values == Doubles{0.5});
+}
+
+TEST_CASE("argmax is the first of equal logits, and a NaN comes before any number") {
+    const Doubles logits = {1, 3, 3, 0, 5, 6, std::nan(""), 7, -kInfinity, -kInfinity, -kInfinity, -kInfinity};
+    const Tensors results =
+        run("cross_entropy", {{"argmax", "true"}}, {{"logits", rows(logits)}, {"target", {i64, {kRows}, kTarget}}});
+    CHECK(results.at("argmax").values == Doubles{1, 2, 0});
+}
+
+TEST_CASE("a masked class adds nothing to the entropy") {
+    Doubles logits = kLogits;
+    logits[1] = -kInfinity;
+    const Tensors results = run("selective_log_probability", {{"entropy", "true"}},
+                                {{"logits", rows(logits)}, {"target", {i64, {kRows}, kTarget}}});
+    double entropy = 0;
+    for (const double p : softmax_of({0.5, 2, 0.25})) entropy -= p * std::log(p);
+    CHECK(results.at("entropy").values[0] == doctest::Approx(entropy));
+    CHECK(results.at("logp").values[0] == doctest::Approx(2 - lse_of({0.5, 2, 0.25})));
+    CHECK(results.at("logp").values[1] == 0);
+}
+
+TEST_CASE("the parts of a divided vocabulary combine to the loss of the whole") {
+    const Tensors whole = run("cross_entropy", {{"reduction", "none"}, {"lse", "true"}}, logits_and_target());
+    Doubles lse(6);
+    Doubles target_logit(6);
+    for (std::size_t rank = 0; rank < 2; ++rank) {
+        Doubles shard;
+        for (std::size_t r = 0; r < 3; ++r) {
+            shard.push_back(kLogits[4 * r + 2 * rank]);
+            shard.push_back(kLogits[4 * r + 2 * rank + 1]);
+        }
+        const Tensors part = run("vocabulary_part", {{"first_class", rank == 0 ? "0" : "2"}},
+                                 {{"logits", {f64, {kRows, 2}, shard}}, {"target", {i64, {kRows}, kTarget}}}, 2);
+        for (std::size_t r = 0; r < 3; ++r) {
+            lse[2 * r + rank] = part.at("lse").values[r];
+            target_logit[2 * r + rank] = part.at("target_logit").values[r];
+        }
+    }
+    const Tensors combined = run("combine_vocabulary", {{"vocabulary", "4"}},
+                                 {{"lse", {f64, {kRows, 2}, lse}},
+                                  {"target_logit", {f64, {kRows, 2}, target_logit}},
+                                  {"target", {i64, {kRows}, kTarget}}},
+                                 2);
+    for (std::size_t r = 0; r < 3; ++r) {
+        CHECK(combined.at("token_loss").values[r] == doctest::Approx(whole.at("loss").values[r]));
+        CHECK(combined.at("total_lse").values[r] == doctest::Approx(whole.at("lse").values[r]));
+    }
+}
+
+TEST_CASE("divergences are their sums over the classes, from logits and from log-probabilities") {
+    Doubles expected(5);
+    Doubles log_q;
+    Doubles log_p;
+    for (std::int64_t r = 0; r < kRows; ++r) {
+        const Doubles q = softmax_of(row(kLogits, r));
+        const Doubles p = softmax_of(row(kTeacher, r));
+        Doubles m;
+        for (std::size_t c = 0; c < 4; ++c) {
+            m.push_back(0.3 * p[c] + 0.7 * q[c]);
+            log_q.push_back(std::log(q[c]));
+            log_p.push_back(std::log(p[c]));
+            expected[3] += std::abs(p[c] - q[c]) / 2 / 3;
+        }
+        expected[0] += kl(p, q) / 3;
+        expected[1] += kl(q, p) / 3;
+        expected[2] += (0.3 * kl(p, m) + 0.7 * kl(q, m)) / 3;
+    }
+    const Tensors logits = {{"student", rows(kLogits)}, {"teacher", rows(kTeacher)}};
+    const Tensors logs = {{"student", rows(log_q)}, {"teacher", rows(log_p)}};
+    const OptionMap of_logs = {{"of", "log_probabilities"}};
+    CHECK(loss_of(run("kl_div", {}, logits)) == doctest::Approx(expected[0]));
+    CHECK(loss_of(run("kl_div", of_logs, logs)) == doctest::Approx(expected[0]));
+    CHECK(loss_of(run("reverse_kl", {}, logits)) == doctest::Approx(expected[1]));
+    CHECK(loss_of(run("jsd", {{"beta", "0.3"}}, logits)) == doctest::Approx(expected[2]));
+    CHECK(loss_of(run("jsd", {{"beta", "0"}}, logits)) == doctest::Approx(expected[0]));
+    CHECK(loss_of(run("jsd", {{"beta", "1"}}, logits)) == doctest::Approx(expected[1]));
+    CHECK(loss_of(run("tvd", {}, logits)) == doctest::Approx(expected[3]));
+    CHECK(loss_of(run("tvd", of_logs, logs)) == doctest::Approx(expected[3]));
+}
+
+TEST_CASE("a temperature divides both rows of logits, and an ignored row is not counted") {
+    const auto halved = [](Doubles z) {
+        for (double& x : z) x /= 2;
+        return softmax_of(z);
+    };
+    const double expected = (kl(halved(row(kTeacher, 0)), halved(row(kLogits, 0))) +
+                             kl(halved(row(kTeacher, 2)), halved(row(kLogits, 2)))) /
+                            2;
+    const OptionMap options = {{"temperature", "2"}, {"target", "true"}};
+    CHECK(
+        loss_of(run("kl_div", options,
+                    {{"student", rows(kLogits)}, {"teacher", rows(kTeacher)}, {"target", {i64, {kRows}, kTarget}}})) ==
+        doctest::Approx(expected));
+}
+
+TEST_CASE("a class that the teacher excludes adds nothing, and one that the student excludes is infinitely far") {
+    Doubles masked = kTeacher;
+    masked[1] = -kInfinity;
+    CHECK(std::isfinite(loss_of(run("kl_div", {}, {{"student", rows(kLogits)}, {"teacher", rows(masked)}}))));
+    CHECK(loss_of(run("reverse_kl", {}, {{"student", rows(kLogits)}, {"teacher", rows(masked)}})) == kInfinity);
+}
+
+TEST_CASE("the cosine distance is one minus the cosine") {
+    double expected = 0;
+    for (std::int64_t r = 0; r < kRows; ++r) {
+        const Doubles s = row(kLogits, r);
+        const Doubles t = row(kTeacher, r);
+        const auto dot = [](const Doubles& a, const Doubles& b) {
+            return std::inner_product(a.begin(), a.end(), b.begin(), 0.0);
+        };
+        expected += (1 - dot(s, t) / std::sqrt(dot(s, s) * dot(t, t))) / 3;
+    }
+    CHECK(loss_of(run("cosine_distance", {}, {{"student", rows(kLogits)}, {"teacher", rows(kTeacher)}})) ==
+          doctest::Approx(expected));
+}
+
+TEST_CASE("a causal mask keeps the columns up to the row, and a sink takes part in the sum alone") {
+    const Doubles causal = run("softmax", {{"causal", "true"}}, {{"x", rows(kLogits)}}).at("y").values;
+    CHECK(row(causal, 0) == Doubles{1, 0, 0, 0});
+    const Doubles two = softmax_of({3, 1});
+    CHECK(causal[4] == doctest::Approx(two[0]));
+    CHECK(causal[5] == doctest::Approx(two[1]));
+    CHECK(causal[6] == 0);
+
+    const Doubles sinks = {1.5, -kInfinity, 100};
+    const Tensors with_sink = {{"x", rows(kLogits)}, {"sink", {f64, {kRows}, sinks}}};
+    const Doubles y = run("softmax", {{"with", "sink"}}, with_sink).at("y").values;
+    for (std::size_t i = 0; i < y.size(); ++i) {
+        Doubles longer = row(kLogits, static_cast<std::int64_t>(i / 4));
+        longer.push_back(sinks[i / 4]);
+        CHECK(y[i] == doctest::Approx(softmax_of(longer)[i % 4]));
+    }
+}
+
+TEST_CASE("a bias is added and a mask leaves out") {
+    const Doubles bias = {1, 0, -kInfinity, 2, 0, 0, 0, 0, 0, 0, 0, -1};
+    const Doubles biased =
+        run("softmax", {{"with", "bias"}}, {{"x", rows(kLogits)}, {"bias", rows(bias)}}).at("y").values;
+    CHECK(biased[0] == doctest::Approx(softmax_of({1.5, -1.25, 2.25})[0]));
+    CHECK(biased[2] == 0);
+    const Tensor mask = {boolean, {kRows, kClasses}, {1, 1, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1}};
+    const Doubles masked = run("softmax", {{"with", "mask"}}, {{"x", rows(kLogits)}, {"mask", mask}}).at("y").values;
+    CHECK(masked[0] == doctest::Approx(softmax_of({0.5, -1.25, 0.25})[0]));
+    CHECK(masked[2] == 0);
+}
