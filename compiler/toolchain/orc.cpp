@@ -123,21 +123,6 @@ std::string print(const llvm::Module& module) {
 
 std::string message(llvm::Error error) { return llvm::toString(std::move(error)); }
 
-class OrcCode : public CpuCode {
-  public:
-    explicit OrcCode(std::unique_ptr<llvm::orc::LLJIT> jit) : jit_(std::move(jit)) {}
-
-    void* symbol(const std::string& name) override {
-        auto found = jit_->lookup(name);
-        if (found) return found->toPtr<void*>();
-        llvm::consumeError(found.takeError());
-        return nullptr;
-    }
-
-  private:
-    std::unique_ptr<llvm::orc::LLJIT> jit_;
-};
-
 }  // namespace
 
 bool has_cpu_toolchain() { return true; }
@@ -194,6 +179,11 @@ Artifact compile_cpu(const Kernel& kernel, const Target& target) {
     return artifact;
 }
 
+struct CpuCode::Linked {
+    explicit Linked(std::unique_ptr<llvm::orc::LLJIT> made) : jit(std::move(made)) {}
+    std::unique_ptr<llvm::orc::LLJIT> jit;
+};
+
 std::unique_ptr<CpuCode> load_cpu_object(const Artifact& artifact) {
     initialize_llvm();
     const auto refuse = [&](llvm::Error error) {
@@ -212,7 +202,17 @@ std::unique_ptr<CpuCode> load_cpu_object(const Artifact& artifact) {
     for (const FunctionInfo& function : artifact.functions) {
         if (auto found = (*jit)->lookup(function.name); !found) refuse(found.takeError());
     }
-    return std::make_unique<OrcCode>(std::move(*jit));
+    return std::make_unique<CpuCode>(std::make_unique<CpuCode::Linked>(std::move(*jit)));
+}
+
+CpuCode::CpuCode(std::unique_ptr<Linked> linked) : linked_(std::move(linked)) {}
+CpuCode::~CpuCode() = default;
+
+void* CpuCode::symbol(const std::string& name) {
+    auto found = linked_->jit->lookup(name);
+    if (found) return found->toPtr<void*>();
+    llvm::consumeError(found.takeError());
+    return nullptr;
 }
 
 }  // namespace rowjit

@@ -34,11 +34,17 @@ Artifact compile_cpu(const Kernel& kernel, const Target& target);
 std::string print_llvm(const Kernel& kernel, const Target& target);
 std::string print_assembly(const Kernel& kernel, const Target& target);
 
-// An object linked into this process; its code lives as long as it does.
+// An object linked into this process; its code lives as long as it does. Nothing here is virtual: files that see LLVM
+// are compiled without run-time type information, as LLVM is, and the sanitizers ask every virtual call for it.
 class CpuCode {
   public:
-    virtual ~CpuCode() = default;
-    virtual void* symbol(const std::string& name) = 0;  // nullptr when the object has no such symbol
+    struct Linked;
+    explicit CpuCode(std::unique_ptr<Linked> linked);
+    ~CpuCode();
+    void* symbol(const std::string& name);  // nullptr when the object has no such symbol
+
+  private:
+    std::unique_ptr<Linked> linked_;
 };
 
 // Throws Error(kEnvironment) when the bytes are no object that can be linked here.

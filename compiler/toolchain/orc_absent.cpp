@@ -21,4 +21,9 @@ std::string print_llvm(const Kernel&, const Target&) { refuse(); }
 std::string print_assembly(const Kernel&, const Target&) { refuse(); }
 std::unique_ptr<CpuCode> load_cpu_object(const Artifact&) { refuse(); }
 
+struct CpuCode::Linked {};
+CpuCode::CpuCode(std::unique_ptr<Linked> linked) : linked_(std::move(linked)) {}
+CpuCode::~CpuCode() = default;
+void* CpuCode::symbol(const std::string&) { refuse(); }
+
 }  // namespace rowjit
