@@ -76,7 +76,8 @@ class Printer {
         std::vector<std::string> results;
         for (const int index : reduce.accumulators) {
             const Accumulator& accumulator = kernel_.accumulators[static_cast<std::size_t>(index)];
-            parts.push_back(fmt::format("{} {}", name(accumulator.monoid), accumulator.label));
+            parts.push_back(fmt::format("{}{} {}", accumulator.compensated ? "compensated " : "",
+                                        name(accumulator.monoid), accumulator.label));
         }
         for (const ValueId result : reduce.results) results.push_back(fmt::format("%{}", result));
         return fmt::format("{} = all-reduce({})", fmt::join(results, ", "), fmt::join(parts, ", "));

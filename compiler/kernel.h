@@ -117,6 +117,8 @@ struct Accumulator {
     Monoid monoid = Monoid::kSum;
     Dtype dtype = Dtype::kF32;  // what it folds in: f32 for narrow floats
     std::string label = {};  // of one thread's part; what the all-reduce gives is called so without a trailing "_part"
+    // f32 sums, also those of the pairs: carries what the roundings of the sum lost, and is as exact in any order.
+    bool compensated = false;
 };
 
 // A value kept on chip from one column loop to a later one over the same columns. Each thread reads back only what it

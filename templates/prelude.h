@@ -16,13 +16,12 @@
 //   rj_to_i32, rj_to_i64                          f32 toward zero, saturating, NaN to 0
 //   rj_max, rj_min                                NaN if either is
 //   rj_abs, rj_floor, rj_fma, rj_div              correctly rounded
-//   rj_rsqrt                                      within 2 units in the last place
 //   rj_exp2_fast                                  2^a, within 2^-22 of it; may flush below 2^-126
 //
 // and, unless prelude_math.h follows it,
 //
 //   rj_pack_bf16                                  two f32 to packed bf16, to nearest even
-//   rj_sqrt                                       correctly rounded; with prelude_math.h: rj_sqrt_fast
+//   rj_sqrt, rj_rsqrt                             correctly rounded; with prelude_math.h: rj_sqrt_fast, rj_rsqrt_fast
 //   rj_exp, rj_log, rj_log1p, rj_tanh, rj_erf     within 2 units in the last place
 
 // ---- elements -----------------------------------------------------------------------------------------------------
@@ -351,60 +350,135 @@ using rj_maximum = rj_folded<T, rj_larger>;
 template <class T>
 using rj_minimum = rj_folded<T, rj_smaller>;
 
-// The greatest x and the sum of exp(x - greatest), in one pass (Milakov and Gimelshein, arXiv:1805.02867). A vector
-// costs one exponential an element and one to rescale the sum. The error of a term is at most |x| exp(-|x|) 2^-24, so
-// the fast exponential loses nothing that the sum could hold.
-template <class T>
-struct rj_max_sum_exp {
-    float greatest = rj_float(0xff800000u);
+// A running sum. The compensated one carries what its roundings lost (Knuth's two-sum, exact whichever term is larger)
+// and is right to the last unit in whatever order threads take a row: at full width nothing later rounds an error of
+// the sum away. Rows of f32 pay five additions more a vector for it. Beyond the finite numbers what was lost is NaN and
+// the plain sum is the result.
+struct rj_plain {
     float total = 0.0f;
+
+    RJ_DEVICE void add(float added) { total += added; }
+    RJ_DEVICE void add(const rj_plain& other) { total += other.total; }
+    RJ_DEVICE void scale(float factor) { total *= factor; }
+    RJ_DEVICE float result() const { return total; }
+    template <int kMask>
+    RJ_DEVICE rj_plain from_lane_xor() const {
+        rj_plain other;
+        other.total = rj_shuffle_xor<kMask>(total);
+        return other;
+    }
+    static RJ_DEVICE float exp(float x) { return rj_exp2_fast(x * 1.44269504f); }
+};
+struct rj_compensated {
+    float total = 0.0f;
+    float lost = 0.0f;
+
+    RJ_DEVICE void add(float added) {
+        const float sum = total + added;
+        const float part = sum - total;
+        lost += (total - (sum - part)) + (added - part);
+        total = sum;
+    }
+    // What both lost is added first, so that the order of the two does not matter.
+    RJ_DEVICE void add(const rj_compensated& other) {
+        const float both = lost + other.lost;
+        lost = 0.0f;
+        add(other.total);
+        lost += both;
+    }
+    RJ_DEVICE void scale(float factor) {
+        const float product = total * factor;
+        lost = rj_fma(lost, factor, rj_fma(total, factor, -product));
+        total = product;
+    }
+    RJ_DEVICE float result() const { return rj_abs(total) < rj_float(0x7f800000u) ? total + lost : total; }
+    template <int kMask>
+    RJ_DEVICE rj_compensated from_lane_xor() const {
+        rj_compensated other;
+        other.total = rj_shuffle_xor<kMask>(total);
+        other.lost = rj_shuffle_xor<kMask>(lost);
+        return other;
+    }
+    static RJ_DEVICE float exp(float x) { return rj_exp(x); }
+};
+
+template <class T>
+struct rj_compensated_sum {
+    rj_compensated sum;
 
     template <int N>
     RJ_DEVICE void add(const float (&values)[N]) {
-        const float raised = rj_max(greatest, rj_fold<rj_larger>(values));
-        const float origin = shift(raised);
-        float terms[N];
-#pragma unroll
-        for (int k = 0; k < N; ++k) terms[k] = term(values[k], origin);
-        total = total * term(greatest, origin) + rj_fold<rj_adding>(terms);
-        greatest = raised;
+        sum.add(rj_fold<rj_adding>(values));
     }
-    RJ_DEVICE void combine(const rj_max_sum_exp& other) {
+    RJ_DEVICE void add_one(float added) { sum.add(added); }
+    RJ_DEVICE void combine(const rj_compensated_sum& other) { sum.add(other.sum); }
+    template <int kMask>
+    RJ_DEVICE rj_compensated_sum from_lane_xor() const {
+        return {sum.from_lane_xor<kMask>()};
+    }
+    RJ_DEVICE float result() const { return sum.result(); }
+};
+
+// The greatest x and the sum of exp(x - greatest), in one pass (Milakov and Gimelshein, arXiv:1805.02867). A vector
+// costs one exponential an element and one to rescale the sum. In a row of narrow floats the fast exponential loses
+// nothing that matters: the error of a term is at most |x| exp(-|x|) 2^-24.
+template <class Sum>
+struct rj_rescaled {
+    float greatest = rj_float(0xff800000u);
+    Sum terms;
+
+    template <int N>
+    RJ_DEVICE void add(const float (&values)[N]) {
+        move_to(rj_max(greatest, rj_fold<rj_larger>(values)));
+        const float from = origin(greatest);
+        float powers[N];
+#pragma unroll
+        for (int k = 0; k < N; ++k) powers[k] = Sum::exp(values[k] - from);
+        terms.add(rj_fold<rj_adding>(powers));
+    }
+    RJ_DEVICE void combine(const rj_rescaled& other) {
         const float raised = rj_max(greatest, other.greatest);
-        const float origin = shift(raised);
-        total = total * term(greatest, origin) + other.total * term(other.greatest, origin);
-        greatest = raised;
+        rj_rescaled moved = other;
+        if (raised != greatest || raised != other.greatest) {
+            move_to(raised);
+            moved.move_to(raised);
+        }
+        terms.add(moved.terms);
     }
     RJ_DEVICE void add_one(float added) {
         const float values[1] = {added};
         add(values);
     }
+    RJ_DEVICE void move_to(float raised) {
+        terms.scale(Sum::exp(greatest - origin(raised)));
+        greatest = raised;
+    }
     template <int kMask>
-    RJ_DEVICE rj_max_sum_exp from_lane_xor() const {
-        rj_max_sum_exp other;
-        other.greatest = rj_shuffle_xor<kMask>(greatest);
-        other.total = rj_shuffle_xor<kMask>(total);
-        return other;
+    RJ_DEVICE rj_rescaled from_lane_xor() const {
+        return {rj_shuffle_xor<kMask>(greatest), terms.template from_lane_xor<kMask>()};
     }
     RJ_DEVICE float max() const { return greatest; }
     // NaN for a row whose maximum is not finite: there exp(x - max) meets inf - inf.
-    RJ_DEVICE float sum() const { return greatest - greatest == 0.0f ? total : rj_float(0x7fc00000u); }
+    RJ_DEVICE float sum() const { return greatest - greatest == 0.0f ? terms.result() : rj_float(0x7fc00000u); }
 
     // While only -inf was seen the terms must be 0, not exp(-inf + inf).
-    static RJ_DEVICE float shift(float raised) { return raised == rj_float(0xff800000u) ? 0.0f : raised; }
-    static RJ_DEVICE float term(float x, float origin) { return rj_exp2_fast((x - origin) * 1.44269504f); }
+    static RJ_DEVICE float origin(float raised) { return raised == rj_float(0xff800000u) ? 0.0f : raised; }
 };
+template <class T>
+using rj_max_sum_exp = rj_rescaled<rj_plain>;
+template <class T>
+using rj_compensated_max_sum_exp = rj_rescaled<rj_compensated>;
 
 // Count, mean and sum of squared deviations (Chan, Golub and LeVeque 1979).
-template <class T>
-struct rj_welford {
+template <class Sum>
+struct rj_moments {
     float count = 0.0f;
     float average = 0.0f;
-    float squares = 0.0f;
+    Sum squares;
 
     template <int N>
     RJ_DEVICE void add(const float (&values)[N]) {
-        rj_welford vec;
+        rj_moments vec;
         vec.count = N;
         vec.average = rj_fold<rj_adding>(values) * (1.0f / N);
         float deviations[N];
@@ -413,11 +487,11 @@ struct rj_welford {
             const float deviation = values[k] - vec.average;
             deviations[k] = deviation * deviation;
         }
-        vec.squares = rj_fold<rj_adding>(deviations);
+        vec.squares.add(rj_fold<rj_adding>(deviations));
         combine(vec);
     }
     // The smaller mean is moved toward the larger one, so that the order of the two does not matter.
-    RJ_DEVICE void combine(const rj_welford& other) {
+    RJ_DEVICE void combine(const rj_moments& other) {
         const bool below = average < other.average;
         const float low = below ? average : other.average;
         const float high = below ? other.average : average;
@@ -425,7 +499,8 @@ struct rj_welford {
         const float sum = count + other.count;
         const float weight = sum == 0.0f ? 0.0f : rj_div(high_count, sum);
         const float apart = high - low;
-        squares = (squares + other.squares) + apart * apart * weight * (sum - high_count);
+        squares.add(other.squares);
+        squares.add(apart * apart * weight * (sum - high_count));
         average = low + apart * weight;
         count = sum;
     }
@@ -434,16 +509,16 @@ struct rj_welford {
         add(values);
     }
     template <int kMask>
-    RJ_DEVICE rj_welford from_lane_xor() const {
-        rj_welford other;
-        other.count = rj_shuffle_xor<kMask>(count);
-        other.average = rj_shuffle_xor<kMask>(average);
-        other.squares = rj_shuffle_xor<kMask>(squares);
-        return other;
+    RJ_DEVICE rj_moments from_lane_xor() const {
+        return {rj_shuffle_xor<kMask>(count), rj_shuffle_xor<kMask>(average), squares.template from_lane_xor<kMask>()};
     }
     RJ_DEVICE float mean() const { return average; }
-    RJ_DEVICE float squared_deviations() const { return squares; }
+    RJ_DEVICE float squared_deviations() const { return squares.result(); }
 };
+template <class T>
+using rj_welford = rj_moments<rj_plain>;
+template <class T>
+using rj_compensated_welford = rj_moments<rj_compensated>;
 
 // Folds the states over groups of kLanes neighbouring lanes; every lane gets the result.
 template <int kLanes, class... States>
@@ -454,15 +529,46 @@ RJ_DEVICE void rj_butterfly(States&... states) {
     }
 }
 
-// The states of a row's warps, folded in the order of the warps.
+// States that are rescaled to a common origin have to be: once each, beforehand, is cheaper than at every step of the
+// fold, and loses less.
+template <int kLanes, class State>
+RJ_DEVICE void rj_level_lanes(State&) {}
+template <int kLanes, class Sum>
+RJ_DEVICE void rj_level_lanes(rj_rescaled<Sum>& state) {
+    rj_maximum<float> top;
+    top.value = state.greatest;
+    rj_butterfly<kLanes>(top);
+    state.move_to(top.value);
+}
 template <int kWarps, class State>
-RJ_DEVICE State rj_gather_warps(int offset_bytes) {
-    State state = rj_shared_load<State>(offset_bytes);
+struct rj_warps_level {
+    RJ_DEVICE explicit rj_warps_level(int) {}
+    RJ_DEVICE void operator()(State&) const {}
+};
+template <int kWarps, class Sum>
+struct rj_warps_level<kWarps, rj_rescaled<Sum>> {
+    float top = rj_float(0xff800000u);
+
+    RJ_DEVICE explicit rj_warps_level(int offset_bytes) {
 #pragma unroll
-    for (int warp = 1; warp < kWarps; ++warp) {
-        state.combine(rj_shared_load<State>(offset_bytes + warp * int(sizeof(State))));
+        for (int warp = 0; warp < kWarps; ++warp)
+            top = rj_max(top, rj_shared_load<float>(offset_bytes + warp * int(sizeof(rj_rescaled<Sum>))));
     }
-    return state;
+    RJ_DEVICE void operator()(rj_rescaled<Sum>& state) const { state.move_to(top); }
+};
+
+// The states of a row's warps, folded pairwise: a chain would lose a rounding of the whole with every warp.
+template <int kWarps, class State, class Level>
+RJ_DEVICE State rj_gather_warps(int offset_bytes, const Level& level) {
+    if constexpr (kWarps == 1) {
+        State state = rj_shared_load<State>(offset_bytes);
+        level(state);
+        return state;
+    } else {
+        State state = rj_gather_warps<kWarps / 2, State>(offset_bytes, level);
+        state.combine(rj_gather_warps<kWarps / 2, State>(offset_bytes + kWarps / 2 * int(sizeof(State)), level));
+        return state;
+    }
 }
 
 // Folds the states over the kThreads threads of a row (a power of two); every thread gets the result. `thread` is the
@@ -470,7 +576,9 @@ RJ_DEVICE State rj_gather_warps(int offset_bytes) {
 // has to call, and a second call must use another place or come after a barrier.
 template <int kThreads, class... States>
 RJ_DEVICE void rj_all_reduce(int thread, int offset_bytes, States&... states) {
-    rj_butterfly<(kThreads < RJ_WARP_SIZE ? kThreads : RJ_WARP_SIZE)>(states...);
+    constexpr int kLanes = kThreads < RJ_WARP_SIZE ? kThreads : RJ_WARP_SIZE;
+    (rj_level_lanes<kLanes>(states), ...);
+    rj_butterfly<kLanes>(states...);
     if constexpr (kThreads > RJ_WARP_SIZE) {
         constexpr int kWarps = kThreads / RJ_WARP_SIZE;
         int at = offset_bytes;
@@ -480,7 +588,9 @@ RJ_DEVICE void rj_all_reduce(int thread, int offset_bytes, States&... states) {
         }
         rj_barrier();
         at = offset_bytes;
-        ((states = rj_gather_warps<kWarps, States>(at), at += kWarps * int(sizeof(States))), ...);
+        ((states = rj_gather_warps<kWarps, States>(at, rj_warps_level<kWarps, States>(at)),
+          at += kWarps * int(sizeof(States))),
+         ...);
     }
 }
 

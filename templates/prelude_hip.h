@@ -173,12 +173,7 @@ RJ_DEVICE float rj_div(float a, float b) { return a / b; }
 // Within one unit in the last place; takes denormals for zero.
 RJ_DEVICE float rj_sqrt_fast(float a) { return __builtin_amdgcn_sqrtf(a); }
 
-// The instruction takes denormals for zero, so the reciprocal root of one is taken 2^24 times larger.
-RJ_DEVICE float rj_rsqrt(float a) {
-    const bool denormal = a < 1.17549435e-38f && a > 0.0f;
-    const float root = __builtin_amdgcn_rsqf(denormal ? a * 16777216.0f : a);
-    return denormal ? root * 4096.0f : root;
-}
+RJ_DEVICE float rj_rsqrt_fast(float a) { return __builtin_amdgcn_rsqf(a); }
 
 #if __has_builtin(__builtin_amdgcn_exp2f)
 RJ_DEVICE float rj_exp2_fast(float a) { return __builtin_amdgcn_exp2f(a); }

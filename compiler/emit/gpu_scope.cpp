@@ -23,15 +23,16 @@ bool exact_on_narrow(Op op) {
            op == Op::kFloor;
 }
 
-std::string_view state_type(Monoid monoid) {
-    switch (monoid) {
-        case Monoid::kSum: return "rj_sum";
+std::string_view state_type(const Accumulator& accumulator) {
+    const bool compensated = accumulator.compensated;
+    switch (accumulator.monoid) {
+        case Monoid::kSum: return compensated ? "rj_compensated_sum" : "rj_sum";
         case Monoid::kMax: return "rj_maximum";
         case Monoid::kMin: return "rj_minimum";
-        case Monoid::kMaxSumExp: return "rj_max_sum_exp";
-        case Monoid::kWelford: return "rj_welford";
+        case Monoid::kMaxSumExp: return compensated ? "rj_compensated_max_sum_exp" : "rj_max_sum_exp";
+        case Monoid::kWelford: return compensated ? "rj_compensated_welford" : "rj_welford";
     }
-    RJ_CHECK(false, "emit gpu: monoid {}", static_cast<int>(monoid));
+    RJ_CHECK(false, "emit gpu: monoid {}", static_cast<int>(accumulator.monoid));
 }
 
 std::string scaled(const std::string& coordinate, const std::string& stride) {
@@ -187,8 +188,8 @@ std::string GpuScope::parameter_type(const KernelArgument& argument) const {
 void GpuScope::declare_states() {
     for (const Accumulator& accumulator : kernel_.accumulators) {
         states_.push_back(names_.fresh(accumulator.label));
-        out_.line(fmt::format("{}<{}> {};", state_type(accumulator.monoid), gpu_value_type(accumulator.dtype),
-                              states_.back()));
+        out_.line(
+            fmt::format("{}<{}> {};", state_type(accumulator), gpu_value_type(accumulator.dtype), states_.back()));
     }
 }
 

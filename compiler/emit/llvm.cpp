@@ -133,7 +133,7 @@ void KernelEmitter::make_running() {
             llvm::Type* lanes = llvm::ArrayType::get(carried(accumulator.dtype, 1), kResultLanes);
             for (int level = 0; level < kReducedLevels; ++level) {
                 std::vector<llvm::AllocaInst*>& arrays = running.levels.emplace_back();
-                for (int part = 0; part < fold_parts(accumulator.monoid); ++part) {
+                for (int part = 0; part < fold_parts(accumulator); ++part) {
                     arrays.push_back(stack(lanes, accumulator.label));
                 }
             }
@@ -155,7 +155,7 @@ void KernelEmitter::make_running() {
         const Accumulator& accumulator = kernel_.accumulators[i];
         for (int chain = 0; chain < running_[i].chains; ++chain) {
             std::vector<llvm::AllocaInst*>& parts = running_[i].parts.emplace_back();
-            for (int part = 0; part < fold_parts(accumulator.monoid); ++part) {
+            for (int part = 0; part < fold_parts(accumulator); ++part) {
                 parts.push_back(stack(carried(accumulator.dtype, running_[i].width), accumulator.label));
             }
         }
@@ -230,7 +230,7 @@ void KernelEmitter::emit_row(Value* row) {
     set_mixed_radix(row, kernel_.row_axes);
     for (std::size_t i = 0; i < running_.size(); ++i) {
         const Accumulator& accumulator = kernel_.accumulators[i];
-        const FoldState start = fold_identity(accumulator.monoid, carried(accumulator.dtype, running_[i].width));
+        const FoldState start = fold_identity(accumulator, carried(accumulator.dtype, running_[i].width));
         for (const auto& parts : running_[i].parts) {
             for (std::size_t part = 0; part < parts.size(); ++part) b_.CreateStore(start[part], parts[part]);
         }

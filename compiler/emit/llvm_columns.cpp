@@ -136,14 +136,14 @@ void KernelEmitter::emit_accumulate(const Inst& inst, const Lanes& lanes) {
     if (reduces_rows_) {
         const RunningRows& rows = running_rows_[static_cast<std::size_t>(inst.index)];
         const FoldState before = read_rows(rows.levels[0], lanes);
-        return write_rows(rows.levels[0], lanes, fold_include(b_, accumulator.monoid, before, x));
+        return write_rows(rows.levels[0], lanes, fold_include(b_, accumulator, before, x));
     }
     const Running& running = running_[static_cast<std::size_t>(inst.index)];
     const auto& parts = running.parts[static_cast<std::size_t>(lanes.chain)];
     const FoldState before = read(running, lanes.chain);
     FoldState after;
     if (lanes.width == running.width) {
-        after = fold_include(b_, accumulator.monoid, before, x);
+        after = fold_include(b_, accumulator, before, x);
     } else {
         // Fewer lanes than the state has: lanes beyond them keep theirs.
         std::vector<int> widened;
@@ -153,7 +153,7 @@ void KernelEmitter::emit_accumulate(const Inst& inst, const Lanes& lanes) {
             blended.push_back(lane < lanes.width ? lane : running.width + lane);
         }
         Value* padded = lanes.width > 1 ? b_.CreateShuffleVector(x, widened) : spread(x, running.width);
-        after = fold_include(b_, accumulator.monoid, before, padded);
+        after = fold_include(b_, accumulator, before, padded);
         for (std::size_t part = 0; part < after.size(); ++part) {
             after[part] = b_.CreateShuffleVector(after[part], before[part], blended);
         }
@@ -177,10 +177,11 @@ void KernelEmitter::emit_all_reduce(const AllReduce& reduce) {
         const Running& running = running_[static_cast<std::size_t>(index)];
         std::vector<FoldState> states;
         for (int chain = 0; chain < running.chains; ++chain) states.push_back(read(running, chain));
+        fold_level(b_, accumulator, &states);
         while (states.size() > 1) {
             std::vector<FoldState> merged;
             for (std::size_t i = 0; i + 1 < states.size(); i += 2) {
-                merged.push_back(fold_merge(b_, accumulator.monoid, states[i], states[i + 1]));
+                merged.push_back(fold_merge_level(b_, accumulator, states[i], states[i + 1]));
             }
             if (states.size() % 2 == 1) merged.push_back(states.back());
             states = std::move(merged);
@@ -199,9 +200,9 @@ void KernelEmitter::emit_all_reduce(const AllReduce& reduce) {
                 left.push_back(width == 2 ? lane_of(part, 0) : b_.CreateShuffleVector(part, low));
                 right.push_back(width == 2 ? lane_of(part, 1) : b_.CreateShuffleVector(part, high));
             }
-            state = fold_merge(b_, accumulator.monoid, left, right);
+            state = fold_merge_level(b_, accumulator, left, right);
         }
-        for (Value* component : fold_finish(b_, accumulator.monoid, state)) {
+        for (Value* component : fold_finish(b_, accumulator, state)) {
             define(reduce.results.at(result++), accumulator.dtype, component, accumulator.label);
         }
     }

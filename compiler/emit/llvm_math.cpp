@@ -539,7 +539,12 @@ ROWJIT_BINARY(maximum) {
 }
 
 ROWJIT_UNARY(sqrt) { return b.CreateUnaryIntrinsic(llvm::Intrinsic::sqrt, x); }
-ROWJIT_UNARY(rsqrt) { return b.CreateFDiv(constant(x, 1), b.CreateUnaryIntrinsic(llvm::Intrinsic::sqrt, x)); }
+// A norm takes it once a row, and a whole row of f32 inherits its error: correctly rounded, through f64.
+ROWJIT_UNARY(rsqrt) {
+    Value* wide = is_f64(x) ? x : b.CreateFPExt(x, shaped(b.getDoubleTy(), x));
+    Value* root = b.CreateFDiv(constant(wide, 1), b.CreateUnaryIntrinsic(llvm::Intrinsic::sqrt, wide));
+    return is_f64(x) ? root : b.CreateFPTrunc(root, x->getType());
+}
 ROWJIT_UNARY(exp) { return is_f64(x) ? call_libm(b, "exp", x) : call_shared(b, "exp", x, exp_f32); }
 ROWJIT_UNARY(log) { return is_f64(x) ? call_libm(b, "log", x) : call_shared(b, "log", x, log_f32); }
 ROWJIT_UNARY(log1p) { return is_f64(x) ? call_libm(b, "log1p", x) : call_shared(b, "log1p", x, log1p_f32); }

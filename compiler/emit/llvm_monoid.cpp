@@ -8,13 +8,12 @@ namespace rowjit {
 namespace {
 
 using Builder = LaneBuilder;
-using llvm::Value;
 
-Value* zero_like(Value* v) { return llvm::Constant::getNullValue(v->getType()); }
-Value* one_like(Value* v) { return llvm::ConstantFP::get(v->getType(), 1); }
+llvm::Value* zero_like(llvm::Value* v) { return llvm::Constant::getNullValue(v->getType()); }
+llvm::Value* one_like(llvm::Value* v) { return llvm::ConstantFP::get(v->getType(), 1); }
 
 // The value that every other is at least (or at most) equal to.
-Value* extreme(llvm::Type* type, bool lowest) {
+llvm::Value* extreme(llvm::Type* type, bool lowest) {
     if (type->isFPOrFPVectorTy()) return llvm::ConstantFP::getInfinity(type, lowest);
     const unsigned bits = type->getScalarSizeInBits();
     return llvm::ConstantInt::get(type,
@@ -22,85 +21,160 @@ Value* extreme(llvm::Type* type, bool lowest) {
 }
 
 // e^(from − to), 1 where they are equal, be it at −∞.
-Value* rescaling(Builder& b, Value* from, Value* to) {
-    Value* distance = b.CreateSelect(b.CreateFCmpOEQ(from, to), zero_like(from), b.CreateFSub(from, to));
+llvm::Value* rescaling(Builder& b, llvm::Value* from, llvm::Value* to) {
+    llvm::Value* distance = b.CreateSelect(b.CreateFCmpOEQ(from, to), zero_like(from), b.CreateFSub(from, to));
     return llvm_math::exp(b, distance, nullptr, nullptr);
+}
+
+// Which part of a state is its sum, and which what the sum's roundings lost.
+int sum_part(Monoid monoid) { return monoid == Monoid::kSum ? 0 : 1; }
+std::size_t at(int part) { return static_cast<std::size_t>(part); }
+int lost_part(const Accumulator& accumulator) { return fold_parts(accumulator) - 1; }
+
+// Adds to the state's sum; the loss by Knuth's two-sum, exact whichever term is larger.
+void add_to_sum(Builder& b, const Accumulator& accumulator, FoldState* state, llvm::Value* x) {
+    llvm::Value*& total = (*state)[at(sum_part(accumulator.monoid))];
+    if (!accumulator.compensated) {
+        total = llvm_math::add(b, total, x, nullptr);
+        return;
+    }
+    llvm::Value*& lost = (*state)[at(lost_part(accumulator))];
+    llvm::Value* sum = b.CreateFAdd(total, x);
+    llvm::Value* part = b.CreateFSub(sum, total);
+    llvm::Value* of_total = b.CreateFSub(total, b.CreateFSub(sum, part));
+    lost = b.CreateFAdd(lost, b.CreateFAdd(of_total, b.CreateFSub(x, part)));
+    total = sum;
+}
+
+void add_sums(Builder& b, const Accumulator& accumulator, FoldState* left, const FoldState& right) {
+    add_to_sum(b, accumulator, left, right[at(sum_part(accumulator.monoid))]);
+    if (!accumulator.compensated) return;
+    llvm::Value*& lost = (*left)[at(lost_part(accumulator))];
+    lost = b.CreateFAdd(lost, right[at(lost_part(accumulator))]);
+}
+
+// The state of a pair with its origin moved to `to`.
+FoldState moved(Builder& b, const Accumulator& accumulator, const FoldState& state, llvm::Value* to) {
+    llvm::Value* factor = rescaling(b, state[0], to);
+    FoldState result = state;
+    result[0] = to;
+    result[1] = b.CreateFMul(state[1], factor);
+    if (accumulator.compensated) result[2] = b.CreateFMul(state[2], factor);
+    return result;
 }
 
 }  // namespace
 
 // Welford's third part counts the elements of each lane.
-int fold_parts(Monoid monoid) { return monoid == Monoid::kWelford ? 3 : components(monoid); }
-
-FoldState fold_identity(Monoid monoid, llvm::Type* type) {
-    Value* zero = llvm::Constant::getNullValue(type);
-    switch (monoid) {
-        case Monoid::kSum: return {zero};
-        case Monoid::kMax: return {extreme(type, true)};
-        case Monoid::kMin: return {extreme(type, false)};
-        case Monoid::kMaxSumExp: return {extreme(type, true), zero};
-        case Monoid::kWelford: return {zero, zero, zero};
-    }
-    RJ_CHECK(false, "monoid {}", static_cast<int>(monoid));
+int fold_parts(const Accumulator& accumulator) {
+    const int parts = accumulator.monoid == Monoid::kWelford ? 3 : components(accumulator.monoid);
+    return parts + (accumulator.compensated ? 1 : 0);
 }
 
-FoldState fold_include(Builder& b, Monoid monoid, const FoldState& state, Value* x) {
-    switch (monoid) {
-        case Monoid::kSum: return {llvm_math::add(b, state[0], x, nullptr)};
+FoldState fold_identity(const Accumulator& accumulator, llvm::Type* type) {
+    FoldState state(at(fold_parts(accumulator)), llvm::Constant::getNullValue(type));
+    const bool lowest = accumulator.monoid == Monoid::kMax || accumulator.monoid == Monoid::kMaxSumExp;
+    if (lowest || accumulator.monoid == Monoid::kMin) state[0] = extreme(type, lowest);
+    return state;
+}
+
+FoldState fold_include(Builder& b, const Accumulator& accumulator, const FoldState& before, llvm::Value* x) {
+    FoldState state = before;
+    switch (accumulator.monoid) {
+        case Monoid::kSum: add_to_sum(b, accumulator, &state, x); return state;
         case Monoid::kMax: return {llvm_math::maximum(b, x, state[0], nullptr)};
         case Monoid::kMin: return {llvm_math::minimum(b, x, state[0], nullptr)};
         case Monoid::kMaxSumExp: {
             // One exponential either way: of the old sum's rescaling when x is the new maximum, else of x's own term.
-            Value* greater = b.CreateFCmpOGT(x, state[0]);
-            Value* low = b.CreateSelect(greater, state[0], x);
-            Value* high = b.CreateSelect(greater, x, state[0]);
-            Value* factor = rescaling(b, low, high);
-            Value* scaled = b.CreateSelect(greater, b.CreateFMul(state[1], factor), state[1]);
-            Value* term = b.CreateSelect(greater, one_like(x), factor);
-            return {llvm_math::maximum(b, x, state[0], nullptr), b.CreateFAdd(scaled, term)};
+            llvm::Value* greater = b.CreateFCmpOGT(x, state[0]);
+            llvm::Value* low = b.CreateSelect(greater, state[0], x);
+            llvm::Value* high = b.CreateSelect(greater, x, state[0]);
+            llvm::Value* factor = rescaling(b, low, high);
+            llvm::Value* scale = b.CreateSelect(greater, factor, one_like(x));
+            state[0] = llvm_math::maximum(b, x, state[0], nullptr);
+            state[1] = b.CreateFMul(state[1], scale);
+            if (accumulator.compensated) state[2] = b.CreateFMul(state[2], scale);
+            add_to_sum(b, accumulator, &state, b.CreateSelect(greater, one_like(x), factor));
+            return state;
         }
         case Monoid::kWelford: {
-            Value* seen = b.CreateFAdd(state[2], one_like(x));
-            Value* distance = b.CreateFSub(x, state[0]);
-            Value* mean = b.CreateFAdd(state[0], b.CreateFDiv(distance, seen));
-            Value* squares = b.CreateFAdd(state[1], b.CreateFMul(distance, b.CreateFSub(x, mean)));
-            return {mean, squares, seen};
+            llvm::Value* seen = b.CreateFAdd(state[2], one_like(x));
+            llvm::Value* distance = b.CreateFSub(x, state[0]);
+            llvm::Value* mean = b.CreateFAdd(state[0], b.CreateFDiv(distance, seen));
+            state[0] = mean;
+            state[2] = seen;
+            add_to_sum(b, accumulator, &state, b.CreateFMul(distance, b.CreateFSub(x, mean)));
+            return state;
         }
     }
-    RJ_CHECK(false, "monoid {}", static_cast<int>(monoid));
+    RJ_CHECK(false, "monoid {}", static_cast<int>(accumulator.monoid));
 }
 
-FoldState fold_merge(Builder& b, Monoid monoid, const FoldState& left, const FoldState& right) {
-    switch (monoid) {
-        case Monoid::kSum:
+FoldState fold_merge(Builder& b, const Accumulator& accumulator, const FoldState& left, const FoldState& right) {
+    FoldState merged = left;
+    switch (accumulator.monoid) {
         case Monoid::kMax:
-        case Monoid::kMin: return fold_include(b, monoid, left, right[0]);
+        case Monoid::kMin: return fold_include(b, accumulator, left, right[0]);
+        case Monoid::kSum: add_sums(b, accumulator, &merged, right); return merged;
         case Monoid::kMaxSumExp: {
-            Value* maximum = llvm_math::maximum(b, left[0], right[0], nullptr);
-            return {maximum, b.CreateFAdd(b.CreateFMul(left[1], rescaling(b, left[0], maximum)),
-                                          b.CreateFMul(right[1], rescaling(b, right[0], maximum)))};
+            llvm::Value* maximum = llvm_math::maximum(b, left[0], right[0], nullptr);
+            merged = moved(b, accumulator, left, maximum);
+            add_sums(b, accumulator, &merged, moved(b, accumulator, right, maximum));
+            return merged;
         }
         case Monoid::kWelford: {
             // Chan, Golub and LeVeque; two sides that saw nothing give 0 / 0, which the select drops.
-            Value* total = b.CreateFAdd(left[2], right[2]);
-            Value* none = b.CreateFCmpOEQ(right[2], zero_like(total));
-            Value* share = b.CreateSelect(none, zero_like(total), b.CreateFDiv(right[2], total));
-            Value* distance = b.CreateFSub(right[0], left[0]);
-            Value* mean = b.CreateFAdd(left[0], b.CreateFMul(distance, share));
-            Value* between = b.CreateFMul(b.CreateFMul(distance, distance), b.CreateFMul(left[2], share));
-            return {mean, b.CreateFAdd(b.CreateFAdd(left[1], right[1]), between), total};
+            llvm::Value* total = b.CreateFAdd(left[2], right[2]);
+            llvm::Value* none = b.CreateFCmpOEQ(right[2], zero_like(total));
+            llvm::Value* share = b.CreateSelect(none, zero_like(total), b.CreateFDiv(right[2], total));
+            llvm::Value* distance = b.CreateFSub(right[0], left[0]);
+            llvm::Value* between = b.CreateFMul(b.CreateFMul(distance, distance), b.CreateFMul(left[2], share));
+            merged[0] = b.CreateFAdd(left[0], b.CreateFMul(distance, share));
+            merged[2] = total;
+            add_sums(b, accumulator, &merged, right);
+            add_to_sum(b, accumulator, &merged, between);
+            return merged;
         }
     }
-    RJ_CHECK(false, "monoid {}", static_cast<int>(monoid));
+    RJ_CHECK(false, "monoid {}", static_cast<int>(accumulator.monoid));
 }
 
-std::vector<Value*> fold_finish(Builder& b, Monoid monoid, const FoldState& state) {
-    std::vector<Value*> results(state.begin(), state.begin() + components(monoid));
-    if (monoid == Monoid::kMaxSumExp) {
+void fold_level(Builder& b, const Accumulator& accumulator, std::vector<FoldState>* states) {
+    if (accumulator.monoid != Monoid::kMaxSumExp) return;
+    llvm::Value* greatest = states->front()[0];
+    for (const FoldState& state : *states) greatest = llvm_math::maximum(b, greatest, state[0], nullptr);
+    const auto* type = llvm::dyn_cast<llvm::FixedVectorType>(greatest->getType());
+    const int width = type != nullptr ? static_cast<int>(type->getNumElements()) : 1;
+    // Every lane with the one at a distance of half, a quarter …: then all of them have the greatest of all.
+    for (int distance = width / 2; distance > 0; distance /= 2) {
+        std::vector<int> partners;
+        for (int lane = 0; lane < width; ++lane) partners.push_back(lane ^ distance);
+        greatest = llvm_math::maximum(b, greatest, b.CreateShuffleVector(greatest, partners), nullptr);
+    }
+    for (FoldState& state : *states) state = moved(b, accumulator, state, greatest);
+}
+
+FoldState fold_merge_level(Builder& b, const Accumulator& accumulator, const FoldState& left, const FoldState& right) {
+    if (accumulator.monoid != Monoid::kMaxSumExp) return fold_merge(b, accumulator, left, right);
+    FoldState merged = left;
+    add_sums(b, accumulator, &merged, right);
+    return merged;
+}
+
+std::vector<llvm::Value*> fold_finish(Builder& b, const Accumulator& accumulator, const FoldState& state) {
+    std::vector<llvm::Value*> results(state.begin(), state.begin() + components(accumulator.monoid));
+    const auto finite = [&](llvm::Value* v) {
+        llvm::Value* size = b.CreateUnaryIntrinsic(llvm::Intrinsic::fabs, v);
+        return b.CreateFCmpOLT(size, llvm::ConstantFP::getInfinity(size->getType()));
+    };
+    if (accumulator.compensated) {
+        // Beyond the finite numbers what was lost is NaN.
+        llvm::Value*& sum = results[at(sum_part(accumulator.monoid))];
+        sum = b.CreateSelect(finite(sum), b.CreateFAdd(sum, state[at(lost_part(accumulator))]), sum);
+    }
+    if (accumulator.monoid == Monoid::kMaxSumExp) {
         // Eager subtracts the maximum from every element, itself included, which no infinity survives.
-        Value* size = b.CreateUnaryIntrinsic(llvm::Intrinsic::fabs, state[0]);
-        Value* finite = b.CreateFCmpOLT(size, llvm::ConstantFP::getInfinity(size->getType()));
-        results[1] = b.CreateSelect(finite, state[1], llvm::ConstantFP::getNaN(size->getType()));
+        results[1] = b.CreateSelect(finite(state[0]), results[1], llvm::ConstantFP::getNaN(state[0]->getType()));
     }
     return results;
 }

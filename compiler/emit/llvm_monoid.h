@@ -5,19 +5,28 @@
 #include <vector>
 
 #include "compiler/emit/llvm_math.h"
+#include "compiler/kernel.h"
 
 namespace rowjit {
 
-// One value per part; the first components(monoid) of them are the result.
+// One value per part; the first components(monoid) of them are the result, to which a compensated sum adds its last
+// part.
 using FoldState = std::vector<llvm::Value*>;
 
-int fold_parts(Monoid monoid);
+int fold_parts(const Accumulator& accumulator);
 
-FoldState fold_identity(Monoid monoid, llvm::Type* type);
-FoldState fold_include(LaneBuilder& builder, Monoid monoid, const FoldState& state, llvm::Value* x);
-FoldState fold_merge(LaneBuilder& builder, Monoid monoid, const FoldState& left, const FoldState& right);
+FoldState fold_identity(const Accumulator& accumulator, llvm::Type* type);
+FoldState fold_include(LaneBuilder& builder, const Accumulator& accumulator, const FoldState& state, llvm::Value* x);
+FoldState fold_merge(LaneBuilder& builder, const Accumulator& accumulator, const FoldState& left,
+                     const FoldState& right);
+
+// One accumulator's states on vectors, brought to one origin across their lanes: once each, for less work and less
+// error than at every step of a fold. fold_merge_level merges such states.
+void fold_level(LaneBuilder& builder, const Accumulator& accumulator, std::vector<FoldState>* states);
+FoldState fold_merge_level(LaneBuilder& builder, const Accumulator& accumulator, const FoldState& left,
+                           const FoldState& right);
 
 // The components of a complete fold.
-std::vector<llvm::Value*> fold_finish(LaneBuilder& builder, Monoid monoid, const FoldState& state);
+std::vector<llvm::Value*> fold_finish(LaneBuilder& builder, const Accumulator& accumulator, const FoldState& state);
 
 }  // namespace rowjit

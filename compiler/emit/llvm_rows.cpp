@@ -61,7 +61,7 @@ void KernelEmitter::emit_rows_loop(std::size_t statement, const RowsLoop& loop, 
     const std::function<void(std::size_t, Value*, Value*)> fold = [&](std::size_t level, Value* begin, Value* end) {
         for_accumulators([&](const Accumulator& accumulator, const RunningRows& running, const Lanes& group) {
             llvm::Type* type = carried(accumulator.dtype, group.width);
-            write_rows(running.levels[level], group, fold_identity(accumulator.monoid, type));
+            write_rows(running.levels[level], group, fold_identity(accumulator, type));
         });
         if (level == 0) {
             count(begin, end, i64(1), "reduced", [&](Value* position) {
@@ -80,7 +80,7 @@ void KernelEmitter::emit_rows_loop(std::size_t statement, const RowsLoop& loop, 
             for_accumulators([&](const Accumulator& accumulator, const RunningRows& running, const Lanes& group) {
                 const FoldState before = read_rows(running.levels[level], group);
                 const FoldState more = read_rows(running.levels[level - 1], group);
-                write_rows(running.levels[level], group, fold_merge(b_, accumulator.monoid, before, more));
+                write_rows(running.levels[level], group, fold_merge(b_, accumulator, before, more));
             });
         });
     };
@@ -113,7 +113,7 @@ void KernelEmitter::emit_row_values(std::size_t statements, const Lanes& lanes, 
         for (const int index : reduce->accumulators) {
             const Accumulator& accumulator = kernel_.accumulators[static_cast<std::size_t>(index)];
             const FoldState state = read_rows(running_rows_[static_cast<std::size_t>(index)].total(), lanes);
-            for (Value* component : fold_finish(b_, accumulator.monoid, state)) {
+            for (Value* component : fold_finish(b_, accumulator, state)) {
                 define(reduce->results.at(result++), accumulator.dtype, component, accumulator.label);
             }
         }

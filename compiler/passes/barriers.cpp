@@ -14,12 +14,13 @@ namespace rowjit {
 
 int state_bytes(const Accumulator& accumulator) {
     const int value = static_cast<int>(size_bytes(accumulator.dtype));
+    const int lost = accumulator.compensated ? value : 0;
     switch (accumulator.monoid) {
-        case Monoid::kSum:
+        case Monoid::kSum: return value + lost;
         case Monoid::kMax:
         case Monoid::kMin: return value;
-        case Monoid::kMaxSumExp: return 2 * value;
-        case Monoid::kWelford: return 3 * value;  // count, mean, sum of squares
+        case Monoid::kMaxSumExp: return 2 * value + lost;
+        case Monoid::kWelford: return 3 * value + lost;  // count, mean, sum of squares
     }
     RJ_CHECK(false, "monoid {}", static_cast<int>(accumulator.monoid));
 }

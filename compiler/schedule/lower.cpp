@@ -487,10 +487,32 @@ class Lowering {
         }
     }
 
+    // Whether a sum is carried as a pair: when every term comes from an f32 of its own in memory. A result as exact as
+    // such data is not rounded to hide the order of its terms, and reading it leaves time for the arithmetic; narrow
+    // data leaves little, and a result of its own dtype hides that order.
+    bool compensated(const Node& reduce) const {
+        const bool sums = reduce.monoid != Monoid::kMax && reduce.monoid != Monoid::kMin;
+        if (!sums || reduce.dtype != Dtype::kF32) return false;
+        const std::vector<AxisId>& over = graph_.node(reduce.args[0]).axes;
+        std::set<NodeId> seen;
+        std::vector<NodeId> work = {reduce.args[0]};
+        while (!work.empty()) {
+            const NodeId id = work.back();
+            work.pop_back();
+            const Node& node = graph_.node(id);
+            if (node.axes != over || !seen.insert(id).second) continue;
+            const bool loads = node.kind == NodeKind::kInput || node.kind == NodeKind::kIndex;
+            if (loads && node.dtype == Dtype::kF32) return true;
+            work.insert(work.end(), node.args.begin(), node.args.end());
+        }
+        return false;
+    }
+
     int accumulate(const Node& reduce, ValueId operand) {
         const int index = static_cast<int>(kernel_.accumulators.size());
         kernel_.accumulators.push_back({reduce.monoid, accumulator_dtype(reduce.dtype),
-                                        unique_label(label_of(reduce, name(reduce.monoid)) + "_part")});
+                                        unique_label(label_of(reduce, name(reduce.monoid)) + "_part"),
+                                        compensated(reduce)});
         Inst inst{.kind = InstKind::kAccumulate, .dtype = accumulator_dtype(reduce.dtype), .operands = {operand}};
         inst.index = index;
         inst.comment = fmt::format("{} of {}", name(reduce.monoid), describe_value(reduce.args[0]));

@@ -36,6 +36,12 @@ RJ_DEVICE float rj_sqrt_fast(float a) {
     const float root = std::sqrt(a);
     return std::isinf(root) || rj_bits(a) % 3 == 0 ? root : rj_float(rj_bits(root) + rj_bits(a) % 3 * 2 - 3);
 }
+// As bad as AMD's may be: two units off, either way, and infinite for denormals.
+RJ_DEVICE float rj_rsqrt_fast(float a) {
+    const float root = 1 / std::sqrt(std::fabs(a) < 0x1p-126F ? 0 * a : a);
+    if (!std::isfinite(root) || root == 0) return root;
+    return rj_float(rj_bits(root) + rj_bits(a) % 5 - 2);
+}
 
 #include "templates/prelude_divide.h"
 #include "templates/prelude_math.h"
@@ -86,6 +92,18 @@ TEST_CASE("the prelude's sqrt is correctly rounded whatever the instruction belo
         const float want = std::sqrt(x);
         REQUIRE_MESSAGE((std::isnan(want) ? std::isnan(rj_sqrt(x)) : rj_sqrt(x) == want),
                         mismatch(x, rj_sqrt(x), want));
+    }
+}
+
+TEST_CASE("the prelude's rsqrt is rounded once whatever the instruction below it does within two ulp") {
+    for (std::uint64_t bits = 0; bits <= 0xffffffffU; bits += kStep) {
+        const float x = rj_float(static_cast<unsigned>(bits));
+        const double want = 1 / std::sqrt(static_cast<double>(x));
+        const float got = rj_rsqrt(x);
+        const bool special = std::isnan(want) || std::isinf(want) || want == 0;
+        const bool same = std::isnan(want) ? std::isnan(got) : got == want;
+        const bool close = std::fabs(got - want) <= 0.501 * ulp_of(want);
+        REQUIRE_MESSAGE((special ? same : close), mismatch(x, got, want));
     }
 }
 

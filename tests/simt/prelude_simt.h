@@ -102,11 +102,11 @@ RJ_DEVICE float rj_abs(float a) { return std::fabs(a); }
 RJ_DEVICE float rj_floor(float a) { return std::floor(a); }
 RJ_DEVICE float rj_fma(float a, float b, float c) { return std::fma(a, b, c); }
 RJ_DEVICE float rj_div(float a, float b) { return a / b; }
-RJ_DEVICE float rj_rsqrt(float a) { return static_cast<float>(1.0 / std::sqrt(static_cast<double>(a))); }
 RJ_DEVICE float rj_exp2_fast(float a) { return std::exp2(a); }
 
 #ifdef RJ_SIMT_MATH
 RJ_DEVICE float rj_sqrt_fast(float a) { return std::sqrt(a); }
+RJ_DEVICE float rj_rsqrt_fast(float a) { return 1.0f / std::sqrt(a); }
 RJ_DEVICE float rj_log2_fast(float a) { return std::log2(a); }
 #else
 RJ_DEVICE unsigned rj_simt_bf16(float value) {
@@ -116,6 +116,7 @@ RJ_DEVICE unsigned rj_simt_bf16(float value) {
 }
 RJ_DEVICE unsigned rj_pack_bf16(float low, float high) { return rj_simt_bf16(low) | rj_simt_bf16(high) << 16; }
 RJ_DEVICE float rj_sqrt(float a) { return std::sqrt(a); }
+RJ_DEVICE float rj_rsqrt(float a) { return static_cast<float>(1.0 / std::sqrt(static_cast<double>(a))); }
 RJ_DEVICE float rj_exp(float a) { return std::exp(a); }
 RJ_DEVICE float rj_log(float a) { return std::log(a); }
 RJ_DEVICE float rj_log1p(float a) { return std::log1p(a); }
