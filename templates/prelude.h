@@ -529,55 +529,39 @@ RJ_DEVICE void rj_butterfly(States&... states) {
     }
 }
 
-// States that are rescaled to a common origin have to be: once each, beforehand, is cheaper than at every step of the
-// fold, and loses less.
+// States that are rescaled to a common origin take it beforehand: one exponential for each instead of two at every step
+// of the fold, and less is lost.
 template <int kLanes, class State>
-RJ_DEVICE void rj_level_lanes(State&) {}
+RJ_DEVICE void rj_level(State&) {}
 template <int kLanes, class Sum>
-RJ_DEVICE void rj_level_lanes(rj_rescaled<Sum>& state) {
+RJ_DEVICE void rj_level(rj_rescaled<Sum>& state) {
     rj_maximum<float> top;
     top.value = state.greatest;
     rj_butterfly<kLanes>(top);
     state.move_to(top.value);
 }
+
+// The states of a row's warps, pairwise: a chain would lose a rounding of the whole with every warp.
 template <int kWarps, class State>
-struct rj_warps_level {
-    RJ_DEVICE explicit rj_warps_level(int) {}
-    RJ_DEVICE void operator()(State&) const {}
-};
-template <int kWarps, class Sum>
-struct rj_warps_level<kWarps, rj_rescaled<Sum>> {
-    float top = rj_float(0xff800000u);
-
-    RJ_DEVICE explicit rj_warps_level(int offset_bytes) {
-#pragma unroll
-        for (int warp = 0; warp < kWarps; ++warp)
-            top = rj_max(top, rj_shared_load<float>(offset_bytes + warp * int(sizeof(rj_rescaled<Sum>))));
-    }
-    RJ_DEVICE void operator()(rj_rescaled<Sum>& state) const { state.move_to(top); }
-};
-
-// The states of a row's warps, folded pairwise: a chain would lose a rounding of the whole with every warp.
-template <int kWarps, class State, class Level>
-RJ_DEVICE State rj_gather_warps(int offset_bytes, const Level& level) {
+RJ_DEVICE State rj_gather_warps(int offset_bytes) {
+    State state;
     if constexpr (kWarps == 1) {
-        State state = rj_shared_load<State>(offset_bytes);
-        level(state);
-        return state;
+        state = rj_shared_load<State>(offset_bytes);
     } else {
-        State state = rj_gather_warps<kWarps / 2, State>(offset_bytes, level);
-        state.combine(rj_gather_warps<kWarps / 2, State>(offset_bytes + kWarps / 2 * int(sizeof(State)), level));
-        return state;
+        state = rj_gather_warps<kWarps / 2, State>(offset_bytes);
+        state.combine(rj_gather_warps<kWarps / 2, State>(offset_bytes + kWarps / 2 * int(sizeof(State))));
     }
+    return state;
 }
 
 // Folds the states over the kThreads threads of a row (a power of two); every thread gets the result. `thread` is the
 // thread within the row. Rows of more than a warp meet in shared memory at `offset_bytes`: every thread of the block
-// has to call, and a second call must use another place or come after a barrier.
+// has to call, and a second call must use another place or come after a barrier. Every warp folds the states of all of
+// them: a few are read by each lane; many, one a lane, since together they would take more registers than a row leaves.
 template <int kThreads, class... States>
 RJ_DEVICE void rj_all_reduce(int thread, int offset_bytes, States&... states) {
     constexpr int kLanes = kThreads < RJ_WARP_SIZE ? kThreads : RJ_WARP_SIZE;
-    (rj_level_lanes<kLanes>(states), ...);
+    (rj_level<kLanes>(states), ...);
     rj_butterfly<kLanes>(states...);
     if constexpr (kThreads > RJ_WARP_SIZE) {
         constexpr int kWarps = kThreads / RJ_WARP_SIZE;
@@ -588,9 +572,15 @@ RJ_DEVICE void rj_all_reduce(int thread, int offset_bytes, States&... states) {
         }
         rj_barrier();
         at = offset_bytes;
-        ((states = rj_gather_warps<kWarps, States>(at, rj_warps_level<kWarps, States>(at)),
-          at += kWarps * int(sizeof(States))),
-         ...);
+        if constexpr (kWarps <= 4) {
+            ((states = rj_gather_warps<kWarps, States>(at), at += kWarps * int(sizeof(States))), ...);
+        } else {
+            const int warp = thread % kWarps;
+            ((states = rj_shared_load<States>(at + warp * int(sizeof(States))), at += kWarps * int(sizeof(States))),
+             ...);
+            (rj_level<kWarps>(states), ...);
+            rj_butterfly<kWarps>(states...);
+        }
     }
 }
 

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <algorithm>
 #include <bit>
 
 #include "base/check.h"
@@ -166,16 +165,12 @@ class KernelEmitter {
         }
     }
 
-    // Loads of neighbouring positions are independent, so unrolling puts four in flight; two where compensated sums
-    // want registers too, of which 1024 threads leave 64 each.
+    // Loads of neighbouring positions are independent, so unrolling puts four in flight.
     void rows_loop(const RowsLoop& loop) {
         out_.blank();
         const std::string positions = scope_.names().fresh("positions");
         out_.line(fmt::format("const long long {} = {};", positions, scope_.positions(loop.axes)));
-        const bool compensated = std::any_of(loop.body.begin(), loop.body.end(), [&](const Inst& inst) {
-            return inst.kind == InstKind::kAccumulate && scope_.accumulator(inst).compensated;
-        });
-        out_.line(fmt::format("#pragma unroll {}", compensated ? 2 : 4));
+        out_.line("#pragma unroll 4");
         out_.open(fmt::format("for (long long p = {}; p < {}; p += {})", scope_.threads() > 1 ? "t" : "0", positions,
                               scope_.threads()));
         scope_.declare_coordinates("p", loop.axes);

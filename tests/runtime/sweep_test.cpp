@@ -1,0 +1,241 @@
+// Every operation of the registry on the CPU, in every dtype and at every width that models have, against the oracle's
+// bar: padded rows at odd strides, no rows, infinities, NaN, rows of one extreme value, and targets that are all
+// ignored.
+//
+// CI takes a few widths of each operation and dtype, each width with several of them; ./dev fuzz, which sets
+// ROWJIT_FUZZ_SEEDS, takes everything, and every option besides.
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cmath>
+#include <cstdlib>
+#include <limits>
+#include <map>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/dtype.h"
+#include "dsl/library/registry.h"
+#include "dsl/random_inputs.h"
+#include "runtime/verify.h"
+
+using namespace rowjit;
+
+namespace {
+
+constexpr std::array<std::int64_t, 26> kWidths = {1,     2,     3,     7,     31,     64,     100,    127,   128,
+                                                  129,   1000,  1024,  2880,  4096,   5120,   8192,   11008, 14336,
+                                                  32000, 32768, 50257, 65536, 128256, 131072, 151936, 262144};
+constexpr std::size_t kSampledWidths = 5;  // of each operation and dtype
+constexpr std::size_t kSampleStep = 7;     // no divisor of the number of widths: the samples walk through all of them
+constexpr std::int64_t kMostElements = std::int64_t{1} << 18;  // of a tensor; the oracle takes its time
+
+struct Job {
+    std::string name;
+    std::string op;
+    OpRequest request;
+};
+
+bool everything() { return std::getenv("ROWJIT_FUZZ_SEEDS") != nullptr; }
+
+// A head is no wider than 512 and has an even number of columns.
+bool fits(const CompositeInfo& op, std::int64_t width) {
+    return op.columns != "head width" || (width % 2 == 0 && width <= 512);
+}
+
+std::vector<std::int64_t> widths_of(const CompositeInfo& op) {
+    std::vector<std::int64_t> widths;
+    std::copy_if(kWidths.begin(), kWidths.end(), std::back_inserter(widths),
+                 [&](std::int64_t width) { return fits(op, width); });
+    return widths;
+}
+
+// The option's values besides its default.
+std::vector<std::string> other_values(const OptionInfo& option) {
+    if (option.type == OptionType::kFlag) return {option.default_value == "true" ? "false" : "true"};
+    if (option.type == OptionType::kNumber) return {"0.75"};
+    std::vector<std::string> values;
+    std::string_view choices = option.choices;
+    while (option.type == OptionType::kChoice && !choices.empty()) {
+        const std::string_view word = choices.substr(0, choices.find(' '));
+        choices.remove_prefix(std::min(choices.size(), word.size() + 1));
+        if (word != option.default_value && word != "f64") values.emplace_back(word);
+    }
+    return values;
+}
+
+std::vector<Job> jobs() {
+    std::vector<Job> found;
+    std::size_t next = 0;  // of the walk through the widths
+    for (const CompositeInfo& op : composites()) {
+        const std::vector<std::int64_t> widths = widths_of(op);
+        for (const Dtype dtype : {bf16, f16, f32}) {
+            const auto add = [&](std::int64_t columns, const OptionMap& options) {
+                std::string name = fmt::format("{} {} {}", op.name, columns, rowjit::name(dtype));
+                for (const auto& [key, value] : options) name += fmt::format(" {}={}", key, value);
+                found.push_back({std::move(name), std::string(op.name), {columns, dtype, options}});
+            };
+            const std::size_t count = everything() ? widths.size() : std::min(kSampledWidths, widths.size());
+            for (std::size_t i = 0; i < count; ++i, next += kSampleStep) add(widths[next % widths.size()], {});
+            for (const OptionInfo& option : op.options) {
+                for (const std::string& value : other_values(option)) {
+                    for (const std::int64_t columns : {2, 128, 1000}) {
+                        if (fits(op, columns) && (everything() || columns == 128))
+                            add(columns, {{std::string(option.name), value}});
+                    }
+                }
+            }
+        }
+    }
+    return found;
+}
+
+RowExtents all_rows(const GraphData& graph, std::int64_t extent) {
+    RowExtents rows;
+    for (const AxisInfo& axis : graph.axes()) {
+        if (axis.is_row && axis.extent == kRuntimeExtent) rows[axis.name] = extent;
+    }
+    return rows;
+}
+
+// Rows of one value each: what no random row is.
+void fill_rows(Bindings& bindings) {
+    const double infinity = std::numeric_limits<double>::infinity();
+    for (auto& [name, tensor] : bindings.tensors) {
+        if (!is_float(tensor.dtype) || tensor.extents.size() < 2) continue;
+        const double huge = tensor.dtype == f16 ? 6e4 : 3e38;
+        const double tiny = tensor.dtype == f16 ? 6e-8 : 1e-39;
+        const std::array<double, 7> values = {
+            -infinity, infinity, std::numeric_limits<double>::quiet_NaN(), huge, -huge, tiny, 0};
+        const std::size_t row =
+            tensor.values.size() / static_cast<std::size_t>(std::max<std::int64_t>(1, tensor.extents[0]));
+        for (std::size_t i = 0; i < tensor.values.size(); ++i)
+            tensor.values[i] = round_to(tensor.dtype, values[i / row % values.size()]);
+    }
+}
+
+void ignore_targets(Bindings& bindings) {
+    for (auto& [name, tensor] : bindings.tensors) {
+        if (is_integer(tensor.dtype)) std::fill(tensor.values.begin(), tensor.values.end(), -100);
+    }
+}
+
+struct Inputs {
+    std::string_view name;
+    std::int64_t rows;  // at most; fewer where they are wide
+    std::int64_t row_padding;
+    RandomOptions random;
+    void (*change)(Bindings&) = nullptr;
+};
+
+const std::array kInputs = {
+    Inputs{"rows at odd strides", 7, 3, {.seed = 11, .out_of_range = true}},
+    Inputs{"one row", 1, 0, {.seed = 12}},
+    Inputs{"no rows", 0, 5, {.seed = 13}},
+    Inputs{"extreme values", 9, 1, {.seed = 14, .out_of_range = true, .extremes = true}},
+    Inputs{"rows of one value", 7, 0, {.seed = 15}, fill_rows},
+    Inputs{"targets ignored", 4, 0, {.seed = 16}, ignore_targets},
+};
+
+struct Excess {
+    double most = -std::numeric_limits<double>::infinity();
+    std::string where;
+};
+
+// What the workers found, by operation and dtype.
+class Findings {
+  public:
+    void add(const Job& job, std::string_view inputs, const Verification& output) {
+        const std::lock_guard lock(mutex_);
+        ++checks_;
+        const ErrorReport& report = output.report;
+        const std::string where = fmt::format("{}, {}, {}", job.name, inputs, output.output);
+        if (!report.within_bar) wrong_.push_back(fmt::format("{}: {}", where, describe(report)));
+        const double excess = report.max_error - report.eager_max_error;
+        Excess& worst = excess_[fmt::format("{} {}", job.op, name(job.request.dtype))];
+        if (excess > worst.most) worst = {excess, where};
+    }
+    void add_failure(const Job& job, std::string_view inputs, const std::exception& error) {
+        const std::lock_guard lock(mutex_);
+        wrong_.push_back(fmt::format("{}, {}: {}", job.name, inputs, error.what()));
+    }
+
+    std::size_t checks() const { return checks_; }
+    const std::vector<std::string>& wrong() const { return wrong_; }
+    const std::map<std::string, Excess>& excess() const { return excess_; }
+
+  private:
+    std::mutex mutex_;
+    std::size_t checks_ = 0;
+    std::vector<std::string> wrong_;
+    std::map<std::string, Excess> excess_;
+};
+
+void check(Engine& engine, const Job& job, Findings* findings) {
+    std::string_view inputs = "compiling";
+    try {
+        const Graph graph = make_graph(job.op, job.request);
+        const Executable executable = engine.compile(graph);
+        const bool has_targets = job.op == "cross_entropy";
+        for (const Inputs& one : kInputs) {
+            if (one.change == ignore_targets && !has_targets) continue;
+            inputs = one.name;
+            const std::int64_t affordable = std::max<std::int64_t>(2, kMostElements / job.request.columns);
+            Bindings bindings =
+                random_inputs(*graph.data(), all_rows(*graph.data(), std::min(one.rows, affordable)), one.random);
+            if (one.change != nullptr) one.change(bindings);
+            for (const Verification& output :
+                 verify(engine.device(), executable, *graph.data(), bindings, {.row_padding = one.row_padding})) {
+                findings->add(job, inputs, output);
+            }
+        }
+    } catch (const std::exception& error) {
+        findings->add_failure(job, inputs, error);
+    }
+}
+
+}  // namespace
+
+TEST_CASE("every operation in every dtype is within the bar at every width, on ordinary and on extreme rows") {
+    Engine engine(Device("cpu"), {.cache_directory = "off", .use_tuning = false});
+    const std::vector<Job> all = jobs();
+    Findings findings;
+    std::atomic<std::size_t> next = 0;
+    std::vector<std::jthread> workers;
+    for (unsigned i = 0; i < std::max(1U, std::thread::hardware_concurrency()); ++i) {
+        workers.emplace_back([&] {
+            for (std::size_t at = next++; at < all.size(); at = next++) check(engine, all[at], &findings);
+        });
+    }
+    workers.clear();
+    for (const std::string& wrong : findings.wrong()) FAIL_CHECK(wrong);
+    for (const auto& [op, excess] : findings.excess())
+        MESSAGE(op, ": at most ", excess.most, " units beyond eager (", excess.where, ")");
+    CHECK(findings.checks() >= 4 * all.size());
+}
+
+TEST_CASE("a sum of f32 keeps the small terms beside large ones, and infinities as they are") {
+    constexpr std::int64_t kColumns = 600;
+    const float infinity = std::numeric_limits<float>::infinity();
+    Graph g;
+    const Axis t = g.rows("t");
+    const Value x = g.input("x", f32, {t, kColumns});
+    g.output("y", sum(x));
+    Bindings bindings{.tensors = {}, .scalars = {}, .rows = {{"t", 3}}};
+    Tensor& rows = bindings.tensors["x"] = {f32, {3, kColumns}, std::vector<double>(3 * kColumns, 1.0)};
+    // Large terms that cancel, a hundred columns apart, so that a lane's partial sum holds them for a while.
+    for (std::size_t i = 0; i < 300; i += 100) rows.values[i] = 1e9, rows.values[i + 300] = -1e9;
+    rows.values[kColumns] = infinity;
+    rows.values[2 * kColumns] = infinity;
+    rows.values[2 * kColumns + 77] = -infinity;
+    Engine engine(Device("cpu"), {.cache_directory = "off", .use_tuning = false});
+    const Tensor y = run(engine.device(), engine.compile(g), *g.data(), bindings).at("y");
+    CHECK(y.values[0] == kColumns - 6);
+    CHECK(y.values[1] == infinity);
+    CHECK(std::isnan(y.values[2]));
+}
