@@ -25,6 +25,9 @@ namespace cpu_emit {
 
 std::unique_ptr<llvm::Module> KernelEmitter::emit() {
     check_shape();
+    b_.full_width = std::any_of(kernel_.tensors.begin(), kernel_.tensors.end(), [](const KernelTensor& tensor) {
+        return tensor.written && size_bytes(tensor.dtype) > 2;
+    });
     llvm::Type* pointer = b_.getPtrTy();
     auto* type = llvm::FunctionType::get(b_.getVoidTy(), {pointer, b_.getInt64Ty(), b_.getInt64Ty()}, false);
     function_ = llvm::Function::Create(type, llvm::Function::ExternalLinkage, kernel_.name, *module_);

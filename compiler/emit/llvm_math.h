@@ -21,6 +21,7 @@ class LaneBuilder : public llvm::IRBuilder<> {
     LaneBuilder(llvm::LLVMContext& context, CpuFeatures cpu) : llvm::IRBuilder<>(context), cpu(cpu) {}
     LaneBuilder(llvm::BasicBlock* end, CpuFeatures cpu) : llvm::IRBuilder<>(end), cpu(cpu) {}
     const CpuFeatures cpu;
+    bool full_width = true;  // whether a result keeps all of f32, or every one is rounded to 16 bits
 };
 
 // Values of bf16 and f16 are carried as f32.

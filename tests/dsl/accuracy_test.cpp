@@ -63,6 +63,12 @@ TEST_CASE("NaN and infinities must be where eager has them") {
     CHECK_FALSE(within({3e38}, {1e39}, {kInfinity}));
 }
 
+TEST_CASE("where eager overflowed on its way to a number, the number will do") {
+    const double nan = std::nan("");
+    CHECK(within({3e38, 1}, {3e38, 1}, {kInfinity, nan}));
+    CHECK_FALSE(within({2}, {1}, {nan}));
+}
+
 TEST_CASE("integers equal eager's or the exact value") {
     const Tensor exact{i32, {2}, {3, 4}};
     const Tensor eager{i32, {2}, {3, 5}};

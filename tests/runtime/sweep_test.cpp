@@ -88,8 +88,10 @@ std::vector<Job> jobs() {
             for (const OptionInfo& option : op.options) {
                 for (const std::string& value : other_values(option)) {
                     for (const std::int64_t columns : {2, 128, 1000}) {
-                        if (fits(op, columns) && (everything() || columns == 128))
-                            add(columns, {{std::string(option.name), value}});
+                        if (!fits(op, columns) || (!everything() && columns != 128)) continue;
+                        OptionMap options = {{std::string(option.name), value}};
+                        if (op.name == "layer_norm" && value == "none") options["bias"] = "false";
+                        add(columns, options);
                     }
                 }
             }
