@@ -37,6 +37,9 @@ constexpr std::size_t kSampleStep = 7;     // no divisor of the number of widths
 // be a unit beyond it. And the oracle takes its time.
 constexpr std::int64_t kFewestElements = 1024;
 constexpr std::int64_t kMostElements = std::int64_t{1} << 18;
+// At 262,144 columns a single f16 row of layer norm has some fifteen elements that are the difference of f32 terms 2^16
+// times larger; which of them eager gets right is chance, and how right.
+constexpr std::int64_t kWidestSingleRow = 151936;
 
 struct Job {
     std::string name;
@@ -195,6 +198,7 @@ void check(Engine& engine, const Job& job, Findings* findings) {
         const bool has_targets = job.op == "cross_entropy";
         for (const Inputs& one : kInputs) {
             if (one.change == ignore_targets && !has_targets) continue;
+            if (one.rows == 1 && job.request.columns > kWidestSingleRow) continue;
             inputs = one.name;
             Bindings bindings = random_inputs(
                 *graph.data(), all_rows(*graph.data(), rows_of(one.rows, job.request.columns)), one.random);
