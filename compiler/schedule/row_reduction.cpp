@@ -40,13 +40,20 @@ int vector_dividing(std::int64_t columns, int limit) {
     return vector;
 }
 
-// A block that sums over its rows stays on its multiprocessor, where so many threads at 128 registers fill the register
-// file: a row's values and its sums at 32 columns a thread, and 64 KB of loads in flight.
-constexpr int kSummingThreadsPerSm = 512;
+// A block that sums over its rows stays on its multiprocessor, where so many threads fill the register file at 64
+// registers each, or at 128: the fewer columns a thread has, the more loads are in flight.
+constexpr std::array kSummingThreadsPerSm = {1024, 512};
 
-void bound_blocks(Schedule* s) {
-    s->blocks_per_sm = std::max(1, kSummingThreadsPerSm / (s->threads_per_row * s->rows_per_block));
-    s->min_blocks_per_sm = s->blocks_per_sm;
+std::vector<Schedule> with_bounded_blocks(const std::vector<Schedule>& schedules) {
+    std::vector<Schedule> bounded;
+    for (Schedule s : schedules) {
+        for (const int threads : kSummingThreadsPerSm) {
+            s.blocks_per_sm = std::max(1, threads / (s.threads_per_row * s.rows_per_block));
+            s.min_blocks_per_sm = s.blocks_per_sm;
+            if (bounded.empty() || bounded.back() != s) bounded.push_back(s);
+        }
+    }
+    return bounded;
 }
 
 Schedule row_schedule(Residency residency, int threads, int vector) {
@@ -93,10 +100,7 @@ std::vector<Schedule> gpu_schedules(const GroupFacts& facts) {
         schedules.push_back(row_schedule(Residency::kReload, preferred, vector));
         if (facts.row_sums > 0) schedules.back().rows_per_block = 1;
     }
-    if (facts.row_sums > 0) {
-        for (Schedule& schedule : schedules) bound_blocks(&schedule);
-    }
-    return schedules;
+    return facts.row_sums > 0 ? with_bounded_blocks(schedules) : schedules;
 }
 
 // On the CPU a kept value lies on the stack, in cache, which saves an exponential computed twice; loads are not kept. A
