@@ -49,6 +49,8 @@ class KernelEmitter {
         if (scope_.rows() > 1) scope_.set_live("row_in_block == 0");
         for (const Stmt& stmt : kernel_.before) statement(stmt);
         const GpuScope::RowNames outside = scope_.row_names();
+        if (kernel_.schedule.prefetch) declare_fetch();
+        scope_.set_row_names(outside);
         open_row_loop();
         scope_.declare_coordinates("row", kernel_.row_axes);
         scope_.declare_states();
@@ -105,11 +107,48 @@ class KernelEmitter {
         return fmt::format("rj_block() / {}", kernel_.schedule.column_blocks);
     }
 
+    // The loads of a row's first phase as a function of the row, called for the first row here and for each next one
+    // while the block works on the one before: over the barrier where a row's threads meet, memory is busy with the
+    // next.
+    void declare_fetch() {
+        std::vector<const Inst*> scalars;
+        const ColumnLoop* loop = nullptr;
+        for (const Stmt& stmt : kernel_.body) {
+            const auto* inst = std::get_if<Inst>(&stmt.node);
+            if (inst != nullptr && scope_.can_fetch(*inst)) scalars.push_back(inst);
+            loop = std::get_if<ColumnLoop>(&stmt.node);
+            if (loop != nullptr) break;
+        }
+        if (loop == nullptr) return;
+        for (const Inst* load : scalars) {
+            scope_.set_fetched(*load, scope_.names().fresh(scope_.tensor(*load).name + "_next"));
+            out_.line(fmt::format("{} {};", gpu_value_type(load->dtype), scope_.fetched(*load)));
+        }
+        ColumnFetch columns(*loop, scope_);
+        columns.declare();
+        if (!scope_.fetches()) return;
+        out_.open("const auto fetch = [&](long long row)", "the loads of a row, to be used when the block comes to it");
+        scope_.declare_coordinates("row", kernel_.row_axes);
+        for (const Inst* load : scalars) {
+            out_.line(
+                fmt::format("{} = {};", scope_.fetched(*load), scope_.load_one(*load, scope_.address(*load, {}, ""))));
+        }
+        columns.load();
+        out_.close(";");
+        scope_.forget_axes(kernel_.row_axes);
+        const std::string first = first_row_block();
+        if (scope_.rows() == 1) {
+            out_.line(fmt::format("if ({0} < rows) fetch({0});", first));
+        } else {
+            out_.line(fmt::format("const long long first = {} * {} + row_in_block;", first, scope_.rows()));
+            out_.line("if (first - row_in_block < rows) fetch(first < rows ? first : rows - 1);");
+        }
+    }
+
     // All threads of a block run the same iterations, since they meet at barriers and in shuffles.
     void open_row_loop() {
         const std::string first = first_row_block();
-        std::string step = fmt::format("rj_grid({})", kernel_.block_threads());
-        if (kernel_.schedule.column_blocks > 1) step += fmt::format(" / {}", kernel_.schedule.column_blocks);
+        const std::string step = row_step(kernel_);
         const int rows = scope_.rows();
         if (rows == 1) {
             out_.open(fmt::format("for (long long row = {}; row < rows; row += {})", first, step));
@@ -151,6 +190,7 @@ class KernelEmitter {
     // An instruction outside column loops; a store happens under `conditions`.
     void scalar_inst(const Inst& inst, const GpuLoop& loop, const std::vector<std::string>& conditions) {
         if (scope_.bind_inline(inst)) return;
+        if (scope_.is_fetched(inst)) return scope_.define(inst, scope_.fetched(inst));
         switch (inst.kind) {
             case InstKind::kLoad: return scope_.define(inst, scope_.load_one(inst, scope_.address(inst, loop, "")));
             case InstKind::kCoord: return scope_.define(inst, scope_.coordinate(inst, loop, ""));

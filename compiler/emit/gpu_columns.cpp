@@ -23,6 +23,23 @@ bool is_slot(const Inst& inst) { return inst.kind == InstKind::kKeep || inst.kin
 
 std::string column(int lane) { return lane == 0 ? "c" : fmt::format("(c + {})", lane); }
 
+// ((column_block * iterations + iteration) * threads + t) * vector; no iteration is the only one.
+std::string column_of(const ColumnLoop& loop, const GpuScope& scope, std::string text) {
+    const auto in_parentheses = [](const std::string& text) {
+        return text.find(' ') == std::string::npos ? text : "(" + text + ")";
+    };
+    if (scope.kernel().schedule.column_blocks > 1) {
+        std::string block = "column_block";
+        if (loop.iterations > 1) block += fmt::format(" * {}", loop.iterations);
+        text = text.empty() ? block : block + " + " + text;
+    }
+    if (scope.threads() > 1)
+        text = text.empty() ? "t" : fmt::format("{} * {} + t", in_parentheses(text), scope.threads());
+    if (text.empty()) text = "0";
+    if (loop.vector > 1 && text != "0") text = fmt::format("{} * {}", in_parentheses(text), loop.vector);
+    return text;
+}
+
 class ColumnEmitter {
   public:
     ColumnEmitter(const ColumnLoop& loop, GpuScope& scope, GpuKept& kept)
@@ -46,7 +63,7 @@ class ColumnEmitter {
             out_.line("RJ_ROLLED");
             out_.open(fmt::format("for (int first = 0; first < {}; first += {})", loop_.iterations, group_));
         }
-        if (group_ == 1) {
+        if (group_ == 1 && !fetches()) {
             single();
         } else {
             grouped();
@@ -82,11 +99,19 @@ class ColumnEmitter {
                 scope_.define(inst, scope_.load_one(inst, scope_.address(inst, {}, "")));
                 continue;
             }
+            if (scope_.is_fetched(inst)) {
+                front_.push_back(&inst);
+                continue;
+            }
             const bool whole = is_vector(inst) || inst.access.kind == Access::Kind::kSplat;
             addresses_[&inst] = scope_.address(inst, inside_, whole ? column(inst.access.anchor) : lane_column());
             const bool reads = inst.kind == InstKind::kLoad || inst.accumulate;
             if ((whole && reads) || is_single_load(inst)) front_.push_back(&inst);
         }
+    }
+
+    bool fetches() const {
+        return std::any_of(front_.begin(), front_.end(), [&](const Inst* load) { return scope_.is_fetched(*load); });
     }
 
     // With one column per thread a gather is as good as a vector, unless a lane's value decides its address.
@@ -182,6 +207,7 @@ class ColumnEmitter {
             if (guarded) out_.close();
             out_.close();
         }
+        if (fetches()) scope_.fetch_ahead();
         open_iterations(computing_needs_column());
         const bool guarded = open_guard();
         compute();
@@ -205,23 +231,11 @@ class ColumnEmitter {
         });
     }
 
-    // column = ((column_block * iterations + iteration) * threads + t) * vector
     void declare_column() {
-        const auto in_parentheses = [](const std::string& text) {
-            return text.find(' ') == std::string::npos ? text : "(" + text + ")";
-        };
-        std::string text = resident_ ? "i" : "first + i";
-        if (group_ == 1) text = resident_ ? "" : "first";
-        if (scope_.kernel().schedule.column_blocks > 1) {
-            std::string block = "column_block";
-            if (loop_.iterations > 1) block += fmt::format(" * {}", loop_.iterations);
-            text = text.empty() ? block : block + " + " + text;
-        }
-        if (scope_.threads() > 1)
-            text = text.empty() ? "t" : fmt::format("{} * {} + t", in_parentheses(text), scope_.threads());
-        if (text.empty()) text = "0";
-        if (loop_.vector > 1 && text != "0") text = fmt::format("{} * {}", in_parentheses(text), loop_.vector);
-        out_.line(fmt::format("const int c = {};", text));
+        std::string iteration = resident_ ? "i" : "first + i";
+        if (group_ == 1) iteration = resident_ ? "" : "first";
+        if (resident_ && loop_.iterations == 1) iteration = "";
+        out_.line(fmt::format("const int c = {};", column_of(loop_, scope_, iteration)));
     }
 
     bool open_guard() {
@@ -237,6 +251,10 @@ class ColumnEmitter {
     void loads() {
         for (const Inst* load : front_) {
             const std::string& name = vectors_.at(load);
+            if (scope_.is_fetched(*load)) {
+                out_.line(fmt::format("{} = {};", name, scope_.fetched(*load)), load->comment);
+                continue;
+            }
             const std::string type = "const " + vec_type(load->dtype, lanes(*load)) + " ";
             out_.line(fmt::format("{}{} = {};", declared_.contains(name) ? "" : type, name,
                                   scope_.load(*load, addresses_.at(load), lanes(*load))),
@@ -425,6 +443,40 @@ class ColumnEmitter {
 
 void emit_column_loop(const ColumnLoop& loop, GpuScope& scope, GpuKept& kept) {
     ColumnEmitter(loop, scope, kept).run();
+}
+
+void ColumnFetch::declare() {
+    if (!loop_.unrolled && loop_.iterations > 1) return;
+    for (const Inst& inst : loop_.body) {
+        const bool whole = is_vector(inst) || inst.access.kind == Access::Kind::kSplat || loop_.vector == 1;
+        if (!scope_.can_fetch(inst) || is_uniform(inst) || !whole) continue;
+        const std::string name = scope_.names().fresh(scope_.tensor(inst).name + "_next");
+        const bool several = loop_.iterations > 1;
+        scope_.out().line(fmt::format("rj_vec<{}, {}> {}{};", gpu_storage_type(inst.dtype),
+                                      is_vector(inst) ? loop_.vector : 1, name,
+                                      several ? fmt::format("[{}]", loop_.iterations) : ""));
+        scope_.set_fetched(inst, several ? name + "[i]" : name);
+        loads_.push_back(&inst);
+    }
+}
+
+void ColumnFetch::load() {
+    if (loads_.empty()) return;
+    GpuLoop inside{.columns = &loop_, .axes = {loop_.axes.begin(), loop_.axes.end()}};
+    std::vector<GpuAddress> addresses;
+    for (const Inst* load : loads_) addresses.push_back(scope_.address(*load, inside, column(load->access.anchor)));
+    SourceWriter& out = scope_.out();
+    out.line("#pragma unroll");
+    out.open(fmt::format("for (int i = 0; i < {}; ++i)", loop_.iterations));
+    out.line(fmt::format("const int c = {};", column_of(loop_, scope_, loop_.iterations > 1 ? "i" : "")));
+    const bool guarded = loop_.tail == ColumnLoop::Tail::kVector;
+    if (guarded) out.open(fmt::format("if (c < {})", loop_.columns));
+    for (std::size_t i = 0; i < loads_.size(); ++i) {
+        out.line(fmt::format("{} = {};", scope_.fetched(*loads_[i]),
+                             scope_.load(*loads_[i], addresses[i], is_vector(*loads_[i]) ? loop_.vector : 1)));
+    }
+    if (guarded) out.close();
+    out.close();
 }
 
 }  // namespace rowjit

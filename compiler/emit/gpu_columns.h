@@ -4,6 +4,7 @@
 
 #include <map>
 #include <string>
+#include <vector>
 
 #include "compiler/emit/gpu_scope.h"
 
@@ -14,5 +15,19 @@ using GpuKept = std::map<int, std::string>;
 
 // Writes the loop; adds to `kept` what it keeps in registers.
 void emit_column_loop(const ColumnLoop& loop, GpuScope& scope, GpuKept& kept);
+
+// The loads of a resident loop that a schedule with prefetch issues a row ahead: the vectors that hold them until the
+// row comes, and the loads, inside a function of the row.
+class ColumnFetch {
+  public:
+    ColumnFetch(const ColumnLoop& loop, GpuScope& scope) : loop_(loop), scope_(scope) {}
+    void declare();
+    void load();
+
+  private:
+    const ColumnLoop& loop_;
+    GpuScope& scope_;
+    std::vector<const Inst*> loads_;
+};
 
 }  // namespace rowjit

@@ -203,6 +203,32 @@ void GpuScope::declare_carried() {
     }
 }
 
+std::string row_step(const Kernel& kernel) {
+    std::string step = fmt::format("rj_grid({})", kernel.block_threads());
+    if (kernel.schedule.column_blocks > 1) step += fmt::format(" / {}", kernel.schedule.column_blocks);
+    return step;
+}
+
+bool GpuScope::can_fetch(const Inst& inst) const {
+    if (inst.kind != InstKind::kLoad || (tensor(inst).written && !tensor(inst).aliased)) return false;
+    bool by_row = false;
+    for (const Coord& coord : inst.coords) {
+        if (!coord.data_nodes().empty()) return false;
+        for (const Axis axis : coord.axes()) by_row = by_row || kernel_.axis(axis.id).is_row;
+    }
+    return by_row;
+}
+
+void GpuScope::fetch_ahead() {
+    const std::string step = row_step(kernel_);
+    if (rows() == 1) {
+        out_.line(fmt::format("if (row + {0} < rows) fetch(row + {0});", step));
+        return;
+    }
+    out_.line(fmt::format("const long long ahead = (row_block + {}) * {} + row_in_block;", step, rows()));
+    out_.line("if (ahead - row_in_block < rows) fetch(ahead < rows ? ahead : rows - 1);");
+}
+
 void GpuScope::carry(const Inst& inst, const std::string& place) {
     const std::string& summand = value(inst.operands[0]);
     out_.line(fmt::format("{}[{}] += {};", carried(inst.index), place,

@@ -35,6 +35,9 @@ struct GpuLoop {
     bool varies(const Coord& coord) const;
 };
 
+// What a block's row, or block of rows, grows by from one turn of its loop to the next.
+std::string row_step(const Kernel& kernel);
+
 class GpuScope {
   public:
     // Throws Error(kUnsupported) when anything of the kernel is f64.
@@ -96,6 +99,16 @@ class GpuScope {
     std::string load_one(const Inst& inst, const GpuAddress& at) const;         // a value
     void store_one(const Inst& inst, const GpuAddress& at, std::vector<std::string> conditions);
 
+    // Loads that a schedule with prefetch issues a row ahead, and the names that hold their values until the row comes.
+    void set_fetched(const Inst& load, std::string name) { fetched_[&load] = std::move(name); }
+    bool is_fetched(const Inst& inst) const { return fetched_.contains(&inst); }
+    const std::string& fetched(const Inst& load) const { return fetched_.at(&load); }
+    bool fetches() const { return !fetched_.empty(); }
+    // Issues the next row's loads; the values of this row have been copied before.
+    void fetch_ahead();
+    // Whether a load's address is known as soon as its row is, and differs from row to row.
+    bool can_fetch(const Inst& inst) const;
+
   private:
     void find_uses();
     std::string parameter_type(const KernelArgument& argument) const;
@@ -121,7 +134,8 @@ class GpuScope {
     std::vector<std::string> states_;      // by accumulator
     std::map<AxisId, std::string> axis_text_;
     std::vector<std::string> carried_;  // by carried sum
-    RowNames row_names_;                // by expression
+    std::map<const Inst*, std::string> fetched_;
+    RowNames row_names_;  // by expression
     std::string live_;
 };
 

@@ -132,9 +132,9 @@ void SourceWriter::open(std::string_view text, std::string_view comment) {
     ++depth_;
 }
 
-void SourceWriter::close() {
+void SourceWriter::close(std::string_view after) {
     --depth_;
-    line("}");
+    line(fmt::format("}}{}", after));
 }
 
 void SourceWriter::blank() {

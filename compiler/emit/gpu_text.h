@@ -43,7 +43,7 @@ class SourceWriter {
   public:
     void line(std::string_view text, std::string_view comment = {});  // at the line's end, or above
     void open(std::string_view text, std::string_view comment = {});  // "text {", and indents
-    void close();
+    void close(std::string_view after = {});                          // "}" and what ends the statement
     void blank();  // at most one in a row, and none after an opening line
     std::string take() { return std::move(text_); }
 

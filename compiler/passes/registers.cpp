@@ -30,6 +30,7 @@ int estimated_registers(const Kernel& kernel, const Target& target) {
     std::int64_t kept = 0;
     for (std::size_t i = 0; i < kernel.carried.size(); ++i) kept += carried_lanes(kernel, static_cast<int>(i));
     std::int64_t most = kept;
+    bool fetching = kernel.schedule.prefetch;  // the first loop's loads are held a row longer
     for (const Stmt& stmt : kernel.body) {
         const auto* loop = std::get_if<ColumnLoop>(&stmt.node);
         if (loop == nullptr || !loop->unrolled) continue;
@@ -40,7 +41,9 @@ int estimated_registers(const Kernel& kernel, const Target& target) {
                 kernel.slots[static_cast<std::size_t>(inst.index)].residency == Residency::kRegisters;
             if (slot_in_registers) kept += registers_of(inst.dtype, *loop);
             if (inst.kind == InstKind::kLoad) batches += std::min(batch, registers_of(inst.dtype, *loop));
+            if (inst.kind == InstKind::kLoad && fetching) kept += registers_of(inst.dtype, *loop);
         }
+        fetching = false;
         most = std::max(most, kept + batches);
     }
     return static_cast<int>(most + kWorkingSet);

@@ -811,6 +811,9 @@ Offer<Kernel> lower(const Group& group, const Schedule& schedule, const Target& 
         return Declined{fmt::format("{}: the group {} over rows", name(schedule.family),
                                     group.reduces_rows ? "reduces" : "does not reduce")};
     }
+    if (schedule.prefetch && (schedule.blocks_per_sm == 0 || schedule.residency != Residency::kRegisters)) {
+        return Declined{"rows are fetched ahead into registers by blocks that stay for many rows"};
+    }
     if (schedule.across && !group.reduces_rows)
         return Declined{"threads lie across rows only in a reduction over rows"};
     if (schedule.column_blocks > 1 && phase_count(*group.graph) > 1) {

@@ -50,7 +50,11 @@ std::vector<Schedule> with_bounded_blocks(const std::vector<Schedule>& schedules
         for (const int threads : kSummingThreadsPerSm) {
             s.blocks_per_sm = std::max(1, threads / (s.threads_per_row * s.rows_per_block));
             s.min_blocks_per_sm = s.blocks_per_sm;
-            if (bounded.empty() || bounded.back() != s) bounded.push_back(s);
+            for (const bool prefetch : {true, false}) {
+                s.prefetch = prefetch;
+                if (prefetch && s.residency != Residency::kRegisters) continue;
+                if (std::find(bounded.begin(), bounded.end(), s) == bounded.end()) bounded.push_back(s);
+            }
         }
     }
     return bounded;

@@ -30,6 +30,8 @@ constexpr std::array kFields = {
           [](Schedule* s, std::int64_t v) { s->column_blocks = v; }},
     Field{"online", [](const Schedule& s) -> std::int64_t { return s.online ? 1 : 0; },
           [](Schedule* s, std::int64_t v) { s->online = v != 0; }},
+    Field{"prefetch", [](const Schedule& s) -> std::int64_t { return s.prefetch ? 1 : 0; },
+          [](Schedule* s, std::int64_t v) { s->prefetch = v != 0; }},
     Field{"across", [](const Schedule& s) -> std::int64_t { return s.across ? 1 : 0; },
           [](Schedule* s, std::int64_t v) { s->across = v != 0; }},
     Field{"blocks_per_sm", [](const Schedule& s) -> std::int64_t { return s.blocks_per_sm; },

@@ -33,6 +33,7 @@ struct Schedule {
     std::int64_t column_blocks = 1;  // blocks side by side on one row
     bool online = false;             // reductions that would read the row twice carry a pair instead (plan/online)
     int blocks_per_sm = 0;           // > 0: no more blocks than so many on each multiprocessor, looping over rows
+    bool prefetch = false;           // a row's loads are issued while the block works on the row before (blocks_per_sm)
     bool across = false;             // neighbouring threads take neighbouring rows, not parts of one (kRowsReduction)
     int min_blocks_per_sm = 0;       // register cap through launch bounds; 0 leaves it to the compiler
 
