@@ -146,8 +146,8 @@ class Ranges {
     std::vector<Range> ranges_;
 };
 
-// Huge values of both signs in a sum over rows cancel, overflow or swallow the others by the order they are added in:
-// such a graph gets one sign.
+// Huge values in a sum over rows cancel, overflow or swallow the others by the order they are added in: such a graph
+// gets one sign, and sizes whose sum is finite.
 bool sums_over_rows(const GraphData& graph) {
     const std::vector<NodeId> live = graph.live_nodes();
     return std::any_of(live.begin(), live.end(), [&](NodeId id) {
@@ -156,12 +156,13 @@ bool sums_over_rows(const GraphData& graph) {
     });
 }
 
-double extreme(Dtype dtype, std::uint64_t bits, bool both_signs) {
+double extreme(Dtype dtype, std::uint64_t bits, bool sums_rows) {
     const double infinity = std::numeric_limits<double>::infinity();
-    const double huge = dtype == Dtype::kF16 ? 6e4 : dtype == Dtype::kF64 ? 1e300 : 3e38;
+    double huge = dtype == Dtype::kF16 ? 6e4 : dtype == Dtype::kF64 ? 1e300 : 3e38;
+    if (sums_rows) huge *= 1e-3;
     const double tiny = dtype == Dtype::kF16 ? 6e-8 : dtype == Dtype::kF64 ? 5e-324 : 1e-39;
-    const std::array<double, 8> kinds = {infinity, -infinity, std::numeric_limits<double>::quiet_NaN(), 0.0, -0.0, huge,
-                                         both_signs ? -huge : huge, tiny};
+    const std::array<double, 8> kinds = {
+        infinity, -infinity, std::numeric_limits<double>::quiet_NaN(), 0.0, -0.0, huge, sums_rows ? huge : -huge, tiny};
     return kinds[bits % kinds.size()];
 }
 
@@ -172,7 +173,7 @@ std::int64_t outside(const Range& range, std::uint64_t bits) {
 }
 
 Tensor random_tensor(const Layout& layout, const Stream& stream, Range range, const RandomOptions& options,
-                     bool both_signs) {
+                     bool sums_rows) {
     Tensor tensor{layout.dtype, layout.extents, {}};
     tensor.values.resize(static_cast<std::size_t>(element_count(layout.extents)));
     const bool is_coordinate = range.bounded();
@@ -189,7 +190,7 @@ Tensor random_tensor(const Layout& layout, const Stream& stream, Range range, co
             const bool leaves = options.out_of_range && is_coordinate && choice % 8 == 0;
             value = static_cast<double>(leaves ? outside(range, detail) : stream.uniform(element, range));
         } else if (options.extremes && choice % 16 == 0) {
-            value = round_to(layout.dtype, extreme(layout.dtype, detail, both_signs));
+            value = round_to(layout.dtype, extreme(layout.dtype, detail, sums_rows));
         } else {
             value = round_to(layout.dtype, stream.bell(element) * options.scale);
         }
@@ -202,17 +203,19 @@ Tensor random_tensor(const Layout& layout, const Stream& stream, Range range, co
 Bindings random_inputs(const GraphData& graph, const RowExtents& rows, const RandomOptions& options) {
     Bindings bindings{.tensors = {}, .scalars = {}, .rows = rows};
     const Ranges ranges(graph, rows);
-    const bool both_signs = !sums_over_rows(graph);
+    const bool sums_rows = sums_over_rows(graph);
     for (NodeId id = 0; id < graph.size(); ++id) {
         const Node& node = graph.node(id);
         if (node.kind != NodeKind::kInput) continue;
         const Layout layout = input_layout(graph, node.name, rows);
-        bindings.tensors[node.name] = random_tensor(layout, Stream(options.seed, node.name), ranges.of(id), options, both_signs);
+        bindings.tensors[node.name] =
+            random_tensor(layout, Stream(options.seed, node.name), ranges.of(id), options, sums_rows);
     }
     for (const OutputInfo& output : graph.outputs()) {
         if (!output.accumulate || !output.alias.empty()) continue;
         const Layout layout = output_layout(graph, output.name, rows);
-        bindings.tensors[output.name] = random_tensor(layout, Stream(options.seed, output.name), {}, options, both_signs);
+        bindings.tensors[output.name] =
+            random_tensor(layout, Stream(options.seed, output.name), {}, options, sums_rows);
     }
     return bindings;
 }
