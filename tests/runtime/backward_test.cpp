@@ -9,6 +9,7 @@
 #include "dsl/random_inputs.h"
 #include "rowjit/engine.h"
 #include "rowjit/gradient.h"
+#include "runtime/cpu/device.h"
 #include "runtime/device.h"
 #include "runtime/verify.h"
 
@@ -96,4 +97,22 @@ TEST_CASE("cross-entropy's gradient overwrites the logits, which are read once a
     const std::vector<Verification> outputs = verify(engine.device(), engine.compile(joint), *joint.data(), bindings);
     CHECK(outputs.size() == 4);
     CHECK_MESSAGE(close(outputs), describe(outputs));
+}
+
+TEST_CASE("a weight's gradient has the same bits for any number of threads, and every time") {
+    const Graph norm = make_graph("rms_norm", {.columns = 100, .dtype = f32, .options = {}});
+    const Differentiated both = differentiate(norm);
+    const Bindings bindings = random_inputs(both, {{"tokens", 1000}});
+    // One block after the other, the last first.
+    const ParallelFor backwards = {
+        [](void* /*context*/, std::int64_t count, RangeBody body, void* body_context) noexcept {
+            for (std::int64_t i = count; i-- > 0;) body(body_context, i, i + 1);
+        },
+        nullptr};
+    Engine engine(Device("cpu"), kOptions);
+    const Executable executable = engine.compile(both.backward);
+    const Tensors first = run(engine.device(), executable, *both.backward.data(), bindings);
+    set_parallel_for(engine.device().impl(), backwards);
+    const Tensors second = run(engine.device(), executable, *both.backward.data(), bindings);
+    CHECK(first.at("d_weight").values == second.at("d_weight").values);
 }
