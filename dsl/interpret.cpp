@@ -8,6 +8,7 @@
 #include <cmath>
 #include <limits>
 #include <span>
+#include <type_traits>
 #include <vector>
 
 #include "base/check.h"
@@ -81,9 +82,26 @@ class Loop {
     std::vector<Strides> strides_;
 };
 
+// A sum that is exact but for its last rounding (Knuth's two-sum), unless it leaves the finite numbers: a kernel that
+// carries what it lost may be more exact than a plain sum in double, as where huge terms cancel.
+template <class F>
+double long_sum(std::span<const double> values, F f) {
+    double total = 0;
+    double lost = 0;
+    for (const double value : values) {
+        const double term = f(value);
+        const double sum = total + term;
+        const double part = sum - total;
+        lost += (total - (sum - part)) + (term - part);
+        total = sum;
+    }
+    return std::isfinite(total) ? total + lost : total;
+}
+
 // Σ f(x): halves down to blocks of 16 summed in order, in T.
 template <class T, class F>
 T pairwise_sum(std::span<const double> values, F f) {
+    if constexpr (std::is_same_v<T, double>) return long_sum(values, f);
     if (values.size() <= 16) {
         T total = 0;
         for (const double value : values) total += f(static_cast<T>(value));
