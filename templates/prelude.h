@@ -260,18 +260,25 @@ RJ_DEVICE long long rj_shuffle_xor(long long value) {
     return static_cast<long long>(low | high << 32);
 }
 
-// The values of a vector folded pairwise: a short chain of dependent instructions, and a smaller error in sums.
+// The values of a vector folded pairwise: a short chain of dependent instructions, and a smaller error in sums. Halving
+// is a recursion of templates because NVRTC does not unroll a loop of five halvings, and then the lanes of a vector of 16
+// lie in local memory.
+template <class Operation, int kWidth, class T>
+RJ_DEVICE T rj_fold_halves(T* part) {
+    if constexpr (kWidth == 0) {
+        return part[0];
+    } else {
+#pragma unroll
+        for (int k = 0; k < kWidth; ++k) part[k] = Operation::fold(part[k], part[k + kWidth]);
+        return rj_fold_halves<Operation, kWidth / 2>(part);
+    }
+}
 template <class Operation, class T, int N>
 RJ_DEVICE T rj_fold(const T (&values)[N]) {
     T part[N];
 #pragma unroll
     for (int k = 0; k < N; ++k) part[k] = values[k];
-#pragma unroll
-    for (int width = N / 2; width > 0; width /= 2) {
-#pragma unroll
-        for (int k = 0; k < width; ++k) part[k] = Operation::fold(part[k], part[k + width]);
-    }
-    return part[0];
+    return rj_fold_halves<Operation, N / 2>(part);
 }
 
 // The least and the greatest value of a type.
