@@ -44,7 +44,8 @@ int vector_dividing(std::int64_t columns, int limit) {
 // registers each, or at 128: the fewer columns a thread has, the more loads are in flight.
 constexpr std::array kSummingThreadsPerSm = {1024, 512};
 
-std::vector<Schedule> with_bounded_blocks(const std::vector<Schedule>& schedules) {
+// clang keeps what is fetched ahead beside all that the row itself unrolls to, and spills: CUDA only.
+std::vector<Schedule> with_bounded_blocks(const std::vector<Schedule>& schedules, const Target& target) {
     std::vector<Schedule> bounded;
     for (Schedule s : schedules) {
         for (const int threads : kSummingThreadsPerSm) {
@@ -52,7 +53,7 @@ std::vector<Schedule> with_bounded_blocks(const std::vector<Schedule>& schedules
             s.min_blocks_per_sm = s.blocks_per_sm;
             for (const bool prefetch : {true, false}) {
                 s.prefetch = prefetch;
-                if (prefetch && s.residency != Residency::kRegisters) continue;
+                if (prefetch && (s.residency != Residency::kRegisters || target.backend != Backend::kCuda)) continue;
                 if (std::find(bounded.begin(), bounded.end(), s) == bounded.end()) bounded.push_back(s);
             }
         }
@@ -70,7 +71,7 @@ Schedule row_schedule(Residency residency, int threads, int vector) {
     return s;
 }
 
-std::vector<Schedule> gpu_schedules(const GroupFacts& facts) {
+std::vector<Schedule> gpu_schedules(const GroupFacts& facts, const Target& target) {
     std::vector<Schedule> schedules;
     const int wanted = std::max(1, kAccessBytes / facts.narrowest_bytes);
     const int vector = vector_dividing(facts.columns, wanted);
@@ -104,7 +105,7 @@ std::vector<Schedule> gpu_schedules(const GroupFacts& facts) {
         schedules.push_back(row_schedule(Residency::kReload, preferred, vector));
         if (facts.row_sums > 0) schedules.back().rows_per_block = 1;
     }
-    return facts.row_sums > 0 ? with_bounded_blocks(schedules) : schedules;
+    return facts.row_sums > 0 ? with_bounded_blocks(schedules, target) : schedules;
 }
 
 // On the CPU a kept value lies on the stack, in cache, which saves an exponential computed twice; loads are not kept. A
@@ -141,7 +142,7 @@ FamilyOffer offer_row_reduction(const GroupFacts& facts, const Target& target) {
         offer.schedules = cpu_schedules(facts);
         return offer;
     }
-    offer.schedules = gpu_schedules(facts);
+    offer.schedules = gpu_schedules(facts, target);
     return offer;
 }
 

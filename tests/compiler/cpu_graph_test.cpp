@@ -174,8 +174,11 @@ TEST_CASE("every composite is as exact as eager on the CPU, at even and odd widt
                 // A tanh that errs by 1.3 units and not by the C library's 0.5, or powers summed in another order,
                 // where what is added to them cancels: a few units of the small result. A mistake is thousands.
                 const bool cancels = dtype == f32 && (op.name == "dynamic_tanh" || op.name == "poly_norm");
+                // Likewise a loss of one number, made of differences of logarithms: how far eager is from it is chance.
+                const bool chance = op.name == "kl_div" || op.name == "reverse_kl" || op.name == "jsd" ||
+                                    op.name == "tvd" || op.name == "policy_loss";
                 check(fmt::format("{} {} {}", op.name, name(dtype), columns), *graph.data(), {{"tokens", 7}}, {},
-                      {.seed = 3, .out_of_range = true}, cancels ? 8 : 0);
+                      {.seed = 3, .out_of_range = true}, cancels || chance ? 8 : 0);
             }
         }
     }

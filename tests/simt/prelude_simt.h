@@ -120,7 +120,8 @@ RJ_DEVICE float rj_rsqrt(float a) { return static_cast<float>(1.0 / std::sqrt(st
 RJ_DEVICE float rj_exp(float a) { return std::exp(a); }
 RJ_DEVICE float rj_log(float a) { return std::log(a); }
 RJ_DEVICE float rj_log1p(float a) { return std::log1p(a); }
-RJ_DEVICE float rj_tanh(float a) { return std::tanh(a); }
+// CUDA's tanhf errs by a unit at most; this machine's may err by two, which GELU's 1 + tanh then magnifies.
+RJ_DEVICE float rj_tanh(float a) { return static_cast<float>(std::tanh(static_cast<double>(a))); }
 RJ_DEVICE float rj_erf(float a) { return std::erf(a); }
 #endif
 
