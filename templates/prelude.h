@@ -261,8 +261,8 @@ RJ_DEVICE long long rj_shuffle_xor(long long value) {
 }
 
 // The values of a vector folded pairwise: a short chain of dependent instructions, and a smaller error in sums. Halving
-// is a recursion of templates because NVRTC does not unroll a loop of five halvings, and then the lanes of a vector of 16
-// lie in local memory.
+// is a recursion of templates because NVRTC does not unroll a loop of five halvings, and then the lanes of a vector of
+// 16 lie in local memory.
 template <class Operation, int kWidth, class T>
 RJ_DEVICE T rj_fold_halves(T* part) {
     if constexpr (kWidth == 0) {

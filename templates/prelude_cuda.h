@@ -5,8 +5,8 @@
 #define RJ_DEVICE __device__ __forceinline__
 #define RJ_RESTRICT __restrict__
 
-// NVRTC unrolls a loop over groups of loads a few times, which keeps more in flight, and its assembler spills a value or
-// two of a row where that fits one more block on a multiprocessor. A kernel that spills is compiled again with
+// NVRTC unrolls a loop over groups of loads a few times, which keeps more in flight, and its assembler spills a value
+// or two of a row where that fits one more block on a multiprocessor. A kernel that spills is compiled again with
 // RJ_AVOID_SPILLS (compiler/toolchain/nvrtc.cpp): its loops stay rolled and one block is enough.
 #ifdef RJ_AVOID_SPILLS
 #define RJ_ROLLED _Pragma("unroll 1")

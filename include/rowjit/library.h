@@ -358,8 +358,9 @@ struct CrossEntropyOptions {
     std::optional<double> softcap = std::nullopt;
     std::optional<double> label_smoothing = std::nullopt;  // ε in [0, 1]: the target's share is 1 − ε, each class's ε/C
     std::optional<double> z_loss = std::nullopt;           // λ ≥ 0: λ·lse² is added to a row's loss
-    // The target's logit is taken out of the pass over the row and not read again, so that the gradient of a joint graph
-    // may overwrite the logits (GradientOptions::in_place). Costs a comparison for every logit; the result is the same.
+    // The target's logit is taken out of the pass over the row and not read again, so that the gradient of a joint
+    // graph may overwrite the logits (GradientOptions::in_place). Costs a comparison for every logit; the result is the
+    // same.
     bool in_place = false;
 };
 
