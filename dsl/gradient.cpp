@@ -174,6 +174,7 @@ class Saving {
             if (!output.accumulate) output_of_.emplace(output.node, output.name);
         }
         find_read();
+        find_below_reduction();
     }
 
     // The forward's values that the backward takes as given: inputs it reads, and what is saved.
@@ -295,14 +296,17 @@ class Saving {
     std::string why_saved(NodeId id) const {
         if (forced_[static_cast<std::size_t>(id)] == Forced::kSave) return "asked for";
         if (is_output(id)) return "an output of the forward already";
-        if (below_reduction(id)) return "computing it again would reduce again";
+        if (below_reduction_[static_cast<std::size_t>(id)]) return "computing it again would reduce again";
         return "fewer bytes than what it is computed from";
     }
 
-    bool below_reduction(NodeId id) const {
-        const Node& node = graph_.node(id);
-        if (node.kind == NodeKind::kReduce) return true;
-        return std::any_of(node.args.begin(), node.args.end(), [&](NodeId arg) { return below_reduction(arg); });
+    void find_below_reduction() {
+        for (NodeId id = 0; id < joint_.forward_size; ++id) {
+            const Node& node = graph_.node(id);
+            const bool below = std::any_of(node.args.begin(), node.args.end(),
+                                           [&](NodeId arg) { return below_reduction_[static_cast<std::size_t>(arg)]; });
+            below_reduction_.push_back(below || node.kind == NodeKind::kReduce);
+        }
     }
 
     const Joint& joint_;
@@ -310,6 +314,7 @@ class Saving {
     std::size_t size_;
     std::vector<Forced> forced_;               // by forward node
     std::vector<bool> read_;                   // likewise
+    std::vector<bool> below_reduction_;        // likewise: those computed from a reduction, and reductions
     std::map<NodeId, std::string> output_of_;  // the output that already stores a value
 };
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <unordered_map>
+#include <utility>
 
 #include "base/check.h"
 #include "base/dtype.h"
@@ -62,8 +63,18 @@ class Canonicalizer {
         return guard_data(pushed, source, coords);
     }
 
-    // `source` at `coords`, with the index pushed through every computation down to the inputs.
+    // `source` at `coords`, with the index pushed through every computation down to the inputs. Each value is pushed to
+    // the same coordinates once: one that is used twice at each of n steps is met in 2ⁿ ways.
     NodeId push(NodeId source, const std::vector<Coord>& coords) {
+        for (const auto& [at, result] : pushed_[source]) {
+            if (at == coords) return result;
+        }
+        const NodeId result = push_once(source, coords);
+        pushed_[source].emplace_back(coords, result);
+        return result;
+    }
+
+    NodeId push_once(NodeId source, const std::vector<Coord>& coords) {
         const Node node = to_->node(source);  // a copy: adding nodes moves the originals
         if (identity(node, coords)) return source;
         switch (node.kind) {
@@ -186,6 +197,7 @@ class Canonicalizer {
     const GraphData& from_;
     std::shared_ptr<GraphData> to_;
     std::unordered_map<NodeId, NodeId> mapped_;
+    std::unordered_map<NodeId, std::vector<std::pair<std::vector<Coord>, NodeId>>> pushed_;  // of to_: where, and what
 };
 
 // Folding and pushing leave nodes that nothing uses; a second copy keeps only what the outputs need.

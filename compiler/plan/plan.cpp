@@ -101,7 +101,7 @@ class Cutter {
     void cut_below(NodeId root) {
         const Reach found = reach(root);
         for (const NodeId id : found.nodes) {
-            if (cut_for_rows_reduction(root, id)) return;
+            if (cut_for_rows_reduction(root, id, found)) return;
         }
         for (const NodeId id : found.nodes) {
             if (id != root && reduces_columns(graph_, graph_.node(id)) && cut_column_reduction(root, id, found)) return;
@@ -121,12 +121,12 @@ class Cutter {
     }
 
     // A reduction over rows ends its kernel, and starts from values without reductions.
-    bool cut_for_rows_reduction(NodeId root, NodeId id) {
+    bool cut_for_rows_reduction(NodeId root, NodeId id, const Reach& found) {
         const Node& node = graph_.node(id);
         if (!rowjit::reduces_rows(graph_, node)) return false;
         // Its consumers may stay only where they have its own row space: elsewhere it is broadcast back over rows.
         const bool same_rows = graph_.row_axes(node) == graph_.row_axes(computed(graph_, root));
-        if (id != root && (!same_rows || under_reduction(root, id))) {
+        if (id != root && (!same_rows || under_reduction(found, id))) {
             cut(id);
             return true;
         }
@@ -158,13 +158,17 @@ class Cutter {
         return true;
     }
 
-    // Some reduction (not itself cut) that `id`'s computation contains; -1 for none.
-    NodeId reduction_below(NodeId id) const {
-        if (cuts_.contains(id)) return -1;
-        const Node& node = graph_.node(id);
-        if (node.kind == NodeKind::kReduce) return id;
-        for (const NodeId arg : node.args) {
-            if (const NodeId found = reduction_below(arg); found >= 0) return found;
+    // Some reduction (not itself cut) that `from`'s computation contains: the first, depth first; -1 for none.
+    NodeId reduction_below(NodeId from) const {
+        std::set<NodeId> seen;
+        std::vector<NodeId> work = {from};
+        while (!work.empty()) {
+            const NodeId id = work.back();
+            work.pop_back();
+            if (cuts_.contains(id) || !seen.insert(id).second) continue;
+            const Node& node = graph_.node(id);
+            if (node.kind == NodeKind::kReduce) return id;
+            work.insert(work.end(), node.args.rbegin(), node.args.rend());
         }
         return -1;
     }

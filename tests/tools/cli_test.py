@@ -14,6 +14,7 @@ import resource
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 PROGRAM = pathlib.Path(sys.argv[1]).resolve()
@@ -269,6 +270,17 @@ class GraphOfOnesOwn(CommandTest):
         summary = self.document("verify", "--graph", GRAPH, "--device", "cpu")["summary"]
         self.assertGreater(summary["checks"], 3)
         self.assertEqual(summary["outside"], 0)
+
+    def test_a_value_squared_forty_times_is_explained_at_once(self):
+        squares = "".join(f"v{i} = v{i - 1} * v{i - 1}\n" for i in range(1, 41))
+        path = self.write("squares.rj", "rows t\ninput x: f32[t, 64]\ninput z: f32[t, 64]\ninput w: bf16[t, 64]\n"
+                          f"v0 = x + z\n{squares}scale = cast(detach(v40), bf16)\ny = scale * w + cast(v40, bf16)\n"
+                          "output y\n")
+        for options in ([], ["--backward"]):
+            began = time.monotonic()
+            text = self.result("explain", "--graph", path, "--target", "sm_90a", *options).stdout
+            self.assertLess(time.monotonic() - began, 60)
+            self.assertIn("v40", text)
 
     def test_it_is_timed_and_explained(self):
         record = self.document("bench", "--graph", GRAPH, "--device", "cpu", *SMALL)["records"][0]

@@ -1,0 +1,73 @@
+// Plans and derivatives of graphs in which a value is reached in 2^40 ways: a walk that goes each of them never
+// returns.
+#include "compiler/plan/plan.h"
+
+#include <doctest/doctest.h>
+
+#include "compiler/compile.h"
+#include "rowjit/coord.h"
+#include "rowjit/gradient.h"
+
+using namespace rowjit;
+
+namespace {
+
+Value squared_forty_times(Value v) {
+    for (int i = 0; i < 40; ++i) v = v * v;
+    return v;
+}
+
+std::size_t kernels(const Graph& graph) { return compile(*graph.data(), find_target("sm_90a")).steps.size(); }
+
+}  // namespace
+
+TEST_CASE("a deep value below a sum over rows is planned at once") {
+    Graph g;
+    const Axis tokens = g.rows("tokens", 128);
+    const Value deep = squared_forty_times(g.input("x", f32, {tokens, 64}));
+    g.output("y", sum(deep, tokens));
+    g.output("z", sum(deep * max(deep), tokens));
+    CHECK(kernels(g) > 1);
+}
+
+TEST_CASE("sums over rows that share a kernel's result are planned at once, deep as their terms are") {
+    Graph g;
+    const Axis tokens = g.rows("tokens", 128);
+    const Value x = g.input("x", f32, {tokens, 64});
+    g.output("y", sum(x, tokens) + sum(squared_forty_times(x), tokens));
+    CHECK(kernels(g) >= 1);
+}
+
+TEST_CASE("an index is pushed through a deep value at once") {
+    Graph g;
+    const Axis columns = g.columns(64);
+    const Value deep = squared_forty_times(g.input("x", f32, {g.rows("tokens"), columns}));
+    g.output("y", index(deep, columns, Coord(columns) * -1 + 63));
+    const Plan plan = plan_graph(*g.data(), find_target("sm_90a"));
+    REQUIRE(plan.groups.size() == 1);
+    CHECK(plan.groups[0].graph->live_nodes().size() == 42);  // the input, the index of it and its squares
+}
+
+TEST_CASE("a deep value that is saved for the backward is told from one below a reduction at once") {
+    for (const bool reduces : {false, true}) {
+        Graph g;
+        const Axis tokens = g.rows("tokens");
+        const Value x = g.input("x", f32, {tokens, 64}) + g.input("z", f32, {tokens, 64});
+        const Value deep = squared_forty_times(reduces ? x - max(x) : x);
+        g.output("y", cast(deep, bf16) * g.input("w", bf16, {tokens, 64}));
+        const Differentiated both = differentiate(g, {"w"});
+        REQUIRE(both.saved.size() == 1);
+        CHECK(both.saved[0].why ==
+              (reduces ? "computing it again would reduce again" : "fewer bytes than what it is computed from"));
+        CHECK(kernels(both.forward) == 1);
+        CHECK(kernels(both.backward) == 1);
+    }
+}
+
+TEST_CASE("the derivative of a deep value is found at once") {
+    Graph g;
+    g.output("y", squared_forty_times(g.input("x", f32, {g.rows("tokens"), 64})));
+    const Differentiated both = differentiate(g);
+    CHECK(kernels(both.backward) == 1);
+    CHECK(both.backward.print().size() < 10000);
+}
