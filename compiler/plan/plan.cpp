@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
 
 #include "base/check.h"
@@ -113,10 +114,10 @@ class Cutter {
                                                       [&](AxisId axis) { return found.promoted.contains(axis); });
             if (id != root && reduces_columns(graph_, node) && reduces_promoted) return cut(id);
         }
+        if (graph_.node(root).kind != NodeKind::kPartialSum) return;
         // A block's part of a sum over rows has one place a column: no column may become a row.
         for (const NodeId id : found.nodes) {
-            const bool promotes = reduces_columns(graph_, graph_.node(id)) && is_partial(graph_.node(id));
-            if (graph_.node(root).kind == NodeKind::kPartialSum && promotes) return cut(id);
+            if (reduces_columns(graph_, graph_.node(id)) && is_partial(graph_.node(id))) return cut(id);
         }
     }
 
@@ -173,19 +174,18 @@ class Cutter {
         return -1;
     }
 
-    bool under_reduction(NodeId root, NodeId target) const {
-        const Reach found = reach(root);
-        return std::any_of(found.nodes.begin(), found.nodes.end(), [&](NodeId id) {
+    // Whether `found`, what the root's kernel would contain, computes a reduction from the target.
+    bool under_reduction(const Reach& found, NodeId target) const {
+        std::set<NodeId> computed_from_it = {target};
+        for (const NodeId id : found.nodes) {  // operands before users
             const Node& node = graph_.node(id);
-            return id != target && node.kind == NodeKind::kReduce && reaches(node.args[0], target);
-        });
-    }
-
-    bool reaches(NodeId from, NodeId target) const {
-        if (from == target) return true;
-        if (cuts_.contains(from)) return false;
-        const Node& node = graph_.node(from);
-        return std::any_of(node.args.begin(), node.args.end(), [&](NodeId arg) { return reaches(arg, target); });
+            const bool uses = std::any_of(node.args.begin(), node.args.end(),
+                                          [&](NodeId arg) { return computed_from_it.contains(arg); });
+            if (!uses) continue;
+            if (node.kind == NodeKind::kReduce) return true;
+            computed_from_it.insert(id);
+        }
+        return false;
     }
 
     const GraphData& graph_;
@@ -216,7 +216,7 @@ class Planner {
         Plan plan;
         plan.graph = graph_;
         for (const NodeId id : cutter_.cuts_) {
-            const Node& node = with_shared_slots(id);
+            const Node node = with_shared_slots(id).value_or(graph_->node(id));
             plan.temporaries.push_back({temporary_name(id), node.dtype, node.axes});
         }
         for (const Piece& piece : pieces_) plan.groups.push_back(group(piece));
@@ -366,18 +366,25 @@ class Planner {
         return graph_->node(partial).axis;
     }
 
-    Node with_shared_slots(NodeId id) const {
-        Node node = graph_->node(id);
-        if (node.kind == NodeKind::kPartialSum) node.axes[0] = node.axis = shared_slots(id);
+    // The node along the slots its group shares; nothing where it has none.
+    std::optional<Node> with_shared_slots(NodeId id) const {
+        const Node& node = graph_->node(id);
         const bool adds_parts =
             node.kind == NodeKind::kReduce && graph_->node(node.args[0]).kind == NodeKind::kPartialSum;
-        if (adds_parts) node.reduced = {shared_slots(node.args[0])};
-        return node;
+        if (node.kind != NodeKind::kPartialSum && !adds_parts) return std::nullopt;
+        Node moved = node;
+        if (adds_parts) {
+            moved.reduced = {shared_slots(node.args[0])};
+        } else {
+            moved.axes[0] = moved.axis = shared_slots(id);
+        }
+        return moved;
     }
 
     NodeId copy(const Piece& piece, NodeId id, GraphData* into, std::map<NodeId, NodeId>* mapped) const {
         if (const auto found = mapped->find(id); found != mapped->end()) return found->second;
-        const Node node = with_shared_slots(id);
+        const std::optional<Node> moved = with_shared_slots(id);
+        const Node& node = moved ? *moved : graph_->node(id);
         const auto convert = [&]() -> NodeId {
             if (node.kind == NodeKind::kInput) return add_input(node, node.name, into);
             if (!is_root(piece, id) && cutter_.cuts_.contains(id)) {
