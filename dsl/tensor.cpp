@@ -54,6 +54,14 @@ void for_each_position(const Layout& layout, Visit visit) {
 
 }  // namespace
 
+RowExtents all_rows(const GraphData& graph, std::int64_t extent) {
+    RowExtents rows;
+    for (const AxisInfo& axis : graph.axes()) {
+        if (axis.is_row && axis.extent == kRuntimeExtent) rows[axis.name] = extent;
+    }
+    return rows;
+}
+
 std::int64_t extent_of(const GraphData& graph, AxisId axis, const RowExtents& rows) {
     const AxisInfo& info = graph.axis(axis);
     if (info.extent != kRuntimeExtent) return info.extent;

@@ -32,6 +32,9 @@ struct Layout {
     std::vector<std::int64_t> strides = {};  // in elements, one per axis
 };
 
+// Every row axis whose extent comes at run time, `extent` long.
+RowExtents all_rows(const GraphData& graph, std::int64_t extent);
+
 // The extent of `axis`, taken from `rows` for a run-time one; throws Error(kInvalidArgument) naming a missing or
 // negative one.
 std::int64_t extent_of(const GraphData& graph, AxisId axis, const RowExtents& rows);

@@ -92,10 +92,7 @@ class BufferSet {
 
     static void fill(const Device& device, const GraphData& graph, const Node& node, std::size_t bytes,
                      void* destination) {
-        RowExtents few;
-        for (const AxisInfo& axis : graph.axes()) {
-            if (axis.is_row && axis.extent == kRuntimeExtent) few[axis.name] = 2;
-        }
+        const RowExtents few = all_rows(graph, 2);
         const Bindings bindings = random_inputs(graph, few);
         const Layout layout = input_layout(graph, node.name, few);
         std::vector<unsigned char> block(static_cast<std::size_t>(buffer_elements(layout)) * size_bytes(layout.dtype));

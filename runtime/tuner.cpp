@@ -28,11 +28,7 @@ struct Candidate {
 class GroupCheck {
   public:
     GroupCheck(const GraphData& graph, std::uint64_t seed) : graph_(graph) {
-        RowExtents rows;
-        for (const AxisInfo& axis : graph.axes()) {
-            if (axis.is_row && axis.extent == kRuntimeExtent) rows[axis.name] = kCheckedRows;
-        }
-        bindings_ = random_inputs(graph, rows, {.seed = seed});
+        bindings_ = random_inputs(graph, all_rows(graph, kCheckedRows), {.seed = seed});
         exact_ = interpret(graph, bindings_, Rounding::kExact);
         eager_ = interpret(graph, bindings_, Rounding::kEager);
     }

@@ -96,14 +96,6 @@ std::string first_output_dtype(const Graph& graph) {
     return std::string(name(data.node(data.outputs().front().node).dtype));
 }
 
-RowExtents all_rows(const GraphData& graph, std::int64_t extent) {
-    RowExtents rows;
-    for (const AxisInfo& axis : graph.axes()) {
-        if (axis.is_row && axis.extent == kRuntimeExtent) rows[axis.name] = extent;
-    }
-    return rows;
-}
-
 bool has_backward(const Job& job) { return job.op == "graph" || !trained_inputs(job.op, job.graph).empty(); }
 
 // Of an op what training differentiates; of a graph of one's own every float input.

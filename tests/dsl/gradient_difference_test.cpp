@@ -19,14 +19,6 @@ using namespace rowjit;
 
 namespace {
 
-RowExtents all_rows(const GraphData& graph, std::int64_t extent) {
-    RowExtents rows;
-    for (const AxisInfo& axis : graph.axes()) {
-        if (axis.is_row && axis.extent == kRuntimeExtent) rows[axis.name] = extent;
-    }
-    return rows;
-}
-
 // Σ over the float outputs of output · cotangent: what the backward differentiates.
 double objective(const GraphData& graph, const Bindings& bindings, const Tensors& cotangents) {
     double total = 0;

@@ -36,14 +36,6 @@ Seeds seeds(std::uint64_t usual_count) {
             count == nullptr ? usual_count : std::strtoull(count, nullptr, 10)};
 }
 
-RowExtents all_rows(const GraphData& graph, std::int64_t extent) {
-    RowExtents rows;
-    for (const AxisInfo& axis : graph.axes()) {
-        if (axis.is_row && axis.extent == kRuntimeExtent) rows[axis.name] = extent;
-    }
-    return rows;
-}
-
 // The bar of dsl/accuracy.h measures a kernel by eager's luck: where an output has one element and eager's roundings
 // happened to cancel there, another order of summation, as right as eager's, is outside it. Composites are free of such
 // cases by construction; random graphs, which amplify one bf16 rounding through a dozen operations, are not. What the

@@ -63,11 +63,7 @@ void check_refused(const Executable& executable, const Arguments& arguments, con
 }
 
 void check_within_bar(const Engine& engine, const Executable& executable, const Graph& graph, std::int64_t rows) {
-    RowExtents extents;
-    for (const AxisInfo& axis : graph.data()->axes()) {
-        if (axis.is_row && axis.extent == kRuntimeExtent) extents[axis.name] = rows;
-    }
-    const Bindings bindings = random_inputs(*graph.data(), extents, {.seed = 1});
+    const Bindings bindings = random_inputs(*graph.data(), all_rows(*graph.data(), rows), {.seed = 1});
     const auto outputs = verify(engine.device(), executable, *graph.data(), bindings);
     CHECK_MESSAGE(within_bar(outputs), describe(outputs));
 }

@@ -111,14 +111,6 @@ std::vector<Job> jobs() {
     return found;
 }
 
-RowExtents all_rows(const GraphData& graph, std::int64_t extent) {
-    RowExtents rows;
-    for (const AxisInfo& axis : graph.axes()) {
-        if (axis.is_row && axis.extent == kRuntimeExtent) rows[axis.name] = extent;
-    }
-    return rows;
-}
-
 // Rows of one value each: what no random row is.
 void fill_rows(Bindings& bindings) {
     const double infinity = std::numeric_limits<double>::infinity();

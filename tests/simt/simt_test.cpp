@@ -24,14 +24,6 @@ struct Case {
     Program program;
 };
 
-RowExtents all_rows(const GraphData& graph, std::int64_t extent) {
-    RowExtents rows;
-    for (const AxisInfo& axis : graph.axes()) {
-        if (axis.is_row && axis.extent == kRuntimeExtent) rows[axis.name] = extent;
-    }
-    return rows;
-}
-
 // An RMS norm's backward from its saved statistic, rounded as eager rounds, with the gradients of its weight and bias.
 Graph norm_backward(std::int64_t columns, Dtype dtype) {
     Graph g;
