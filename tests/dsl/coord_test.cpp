@@ -4,7 +4,7 @@
 
 #include <limits>
 
-#include "tests/dsl/refusal.h"
+#include "tests/support/refusal.h"
 
 using namespace rowjit;
 
@@ -90,10 +90,10 @@ TEST_CASE("constants that would overflow are refused and bounds beyond 64 bits a
     const Coord d = kD;
     const std::int64_t greatest = std::numeric_limits<std::int64_t>::max();
     const auto refused = [](auto call) { return refusal(ErrorCode::kInvalidGraph, call); };
-    CHECK(contains(refused([&] { (void)Coord(greatest); }), "beyond 2^62"));
-    CHECK(contains(refused([&] { (void)(d * (std::int64_t{1} << 40) * (std::int64_t{1} << 40)); }), "beyond 2^62"));
-    CHECK(contains(refused([&] { (void)(d + (std::int64_t{1} << 62) + 1); }), "beyond 2^62"));
+    CHECK(mentions(refused([&] { (void)Coord(greatest); }), "beyond 2^62"));
+    CHECK(mentions(refused([&] { (void)(d * (std::int64_t{1} << 40) * (std::int64_t{1} << 40)); }), "beyond 2^62"));
+    CHECK(mentions(refused([&] { (void)(d + (std::int64_t{1} << 62) + 1); }), "beyond 2^62"));
     CHECK_FALSE(bounds(d * (std::int64_t{1} << 61), 100, 1).known);
-    CHECK(contains(refused([&] { (void)(d / 0); }), "the divisor must be positive"));
-    CHECK(contains(refused([&] { (void)(d % -2); }), "the divisor must be positive"));
+    CHECK(mentions(refused([&] { (void)(d / 0); }), "the divisor must be positive"));
+    CHECK(mentions(refused([&] { (void)(d % -2); }), "the divisor must be positive"));
 }

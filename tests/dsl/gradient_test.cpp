@@ -14,6 +14,7 @@
 #include "rowjit/coord.h"
 #include "rowjit/library.h"
 #include "tests/support/random_graph.h"
+#include "tests/support/refusal.h"
 
 using namespace rowjit;
 
@@ -48,18 +49,6 @@ std::vector<std::string> saved_names(const Differentiated& both) {
     for (const SavedValue& saved : both.saved) names.push_back(saved.name);
     return names;
 }
-
-std::string refusal(ErrorCode code, const std::function<void()>& make) {
-    try {
-        make();
-    } catch (const Error& error) {
-        CHECK(error.code() == code);
-        return error.what();
-    }
-    return "no error";
-}
-
-bool mentions(const std::string& message, const std::string& part) { return message.find(part) != std::string::npos; }
 
 // d_x of y = f(x) for one row of f32, in eager rounding, the cotangent all 1.
 Doubles d_x(const Doubles& x, const std::function<Value(Value)>& f) {

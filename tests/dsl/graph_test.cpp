@@ -6,7 +6,7 @@
 
 #include "rowjit/coord.h"
 #include "rowjit/graph.h"
-#include "tests/dsl/refusal.h"
+#include "tests/support/refusal.h"
 
 using namespace rowjit;
 
@@ -30,47 +30,47 @@ TEST_CASE("operands of different dtypes are refused by name") {
     const Value x = g.input("x", bf16, {4});
     const Value y = g.input("y", f32, {4});
     CHECK(refused([&] { (void)(x + y); }) == "add(x: bf16[4], y: f32[4]): the dtypes differ; cast one operand");
-    CHECK(contains(refused([&] { (void)fma(y, y, x); }), "the dtypes differ"));
+    CHECK(mentions(refused([&] { (void)fma(y, y, x); }), "the dtypes differ"));
 }
 
 TEST_CASE("each primitive refuses dtypes outside its kind") {
     Graph g;
     const Value i = g.input("i", i32, {4});
     const Value b = g.input("b", boolean, {4});
-    CHECK(contains(refused([&] { (void)(i / i); }), "a float dtype is needed"));
-    CHECK(contains(refused([&] { (void)exp(i); }), "a float dtype is needed"));
-    CHECK(contains(refused([&] { (void)(b + b); }), "numbers are needed"));
-    CHECK(contains(refused([&] { (void)(i && i); }), "bools are needed"));
-    CHECK(contains(refused([&] { (void)select(i, i, i); }), "the condition must be bool"));
-    CHECK(contains(refused([&] { (void)(b == 1.0); }), "beside a bool"));
-    CHECK(contains(refused([&] { (void)sum(b); }), "cast the bools"));
+    CHECK(mentions(refused([&] { (void)(i / i); }), "a float dtype is needed"));
+    CHECK(mentions(refused([&] { (void)exp(i); }), "a float dtype is needed"));
+    CHECK(mentions(refused([&] { (void)(b + b); }), "numbers are needed"));
+    CHECK(mentions(refused([&] { (void)(i && i); }), "bools are needed"));
+    CHECK(mentions(refused([&] { (void)select(i, i, i); }), "the condition must be bool"));
+    CHECK(mentions(refused([&] { (void)(b == 1.0); }), "beside a bool"));
+    CHECK(mentions(refused([&] { (void)sum(b); }), "cast the bools"));
 }
 
 TEST_CASE("a constant must be a value of its dtype") {
     Graph g;
-    CHECK(contains(refused([&] { g.constant(i32, 1.5); }), "constant 1.5: not a value of i32"));
-    CHECK(contains(refused([&] { g.constant(i32, 3e9); }), "not a value of i32"));
-    CHECK(contains(refused([&] { g.constant(i64, std::nan("")); }), "not a value of i64"));
-    CHECK(contains(refused([&] { g.constant(boolean, 2); }), "not a value of bool"));
+    CHECK(mentions(refused([&] { g.constant(i32, 1.5); }), "constant 1.5: not a value of i32"));
+    CHECK(mentions(refused([&] { g.constant(i32, 3e9); }), "not a value of i32"));
+    CHECK(mentions(refused([&] { g.constant(i64, std::nan("")); }), "not a value of i64"));
+    CHECK(mentions(refused([&] { g.constant(boolean, 2); }), "not a value of bool"));
     g.constant(bf16, 0.1);  // held in f32
 }
 
 TEST_CASE("an input refuses an axis named twice, and a row axis after a column axis") {
     Graph g;
-    CHECK(contains(refused([&] { g.input("x", f32, {4, 4}); }), "axis 4 appears twice"));
-    CHECK(contains(refused([&] { g.input("x", f32, {4, g.rows("n")}); }), "row axis n stands after a column axis"));
+    CHECK(mentions(refused([&] { g.input("x", f32, {4, 4}); }), "axis 4 appears twice"));
+    CHECK(mentions(refused([&] { g.input("x", f32, {4, g.rows("n")}); }), "row axis n stands after a column axis"));
 }
 
 TEST_CASE("names are identifiers and are used once") {
     Graph g;
     const Value x = g.input("x", f32, {4});
-    CHECK(contains(refused([&] { g.input("x", f32, {4}); }), "an input of that name exists"));
-    CHECK(contains(refused([&] { g.output("x", x); }), "an input of that name exists"));
-    CHECK(contains(refused([&] { g.input("2x", f32, {4}); }), "must be an identifier"));
-    CHECK(contains(refused([&] { g.input("inf", f32, {4}); }), "must be an identifier"));
+    CHECK(mentions(refused([&] { g.input("x", f32, {4}); }), "an input of that name exists"));
+    CHECK(mentions(refused([&] { g.output("x", x); }), "an input of that name exists"));
+    CHECK(mentions(refused([&] { g.input("2x", f32, {4}); }), "must be an identifier"));
+    CHECK(mentions(refused([&] { g.input("inf", f32, {4}); }), "must be an identifier"));
     g.output("y", x);
-    CHECK(contains(refused([&] { g.output("y", x); }), "an output of that name exists"));
-    CHECK(contains(refused([&] { g.input("y", f32, {4}); }), "an output of that name exists"));
+    CHECK(mentions(refused([&] { g.output("y", x); }), "an output of that name exists"));
+    CHECK(mentions(refused([&] { g.input("y", f32, {4}); }), "an output of that name exists"));
     CHECK(g.scalar("eps", f32, 1).id() != g.scalar("eps", f32, 1).id());  // made unique by a suffix
 }
 
@@ -78,9 +78,9 @@ TEST_CASE("an axis keeps its extent and space") {
     Graph g;
     const Axis n = g.rows("n");
     CHECK(g.rows("n").id == n.id);
-    CHECK(contains(refused([&] { g.rows("n", 3); }), "already declared differently"));
-    CHECK(contains(refused([&] { g.columns("n", 3); }), "already declared"));
-    CHECK(contains(refused([&] { g.columns("d", 0); }), "must be in 1"));
+    CHECK(mentions(refused([&] { g.rows("n", 3); }), "already declared differently"));
+    CHECK(mentions(refused([&] { g.columns("n", 3); }), "already declared"));
+    CHECK(mentions(refused([&] { g.columns("d", 0); }), "must be in 1"));
     CHECK(g.columns(7).id == g.columns(7).id);
     CHECK(g.columns(7).id != g.columns("seven", 7).id);
 }
@@ -90,12 +90,12 @@ TEST_CASE("2^31 columns a row are refused wherever they would arise") {
     const Axis a = g.columns("a", 1 << 16);
     const Axis b = g.columns("b", 1 << 16);
     const Axis c = g.columns("c", 1 << 30);
-    CHECK(contains(refused([&] { g.input("x", f32, {a, b, c}); }), "2^31 columns"));
+    CHECK(mentions(refused([&] { g.input("x", f32, {a, b, c}); }), "2^31 columns"));
     const Value x = g.input("x", f32, {a});
     const Value y = g.input("y", f32, {b});
-    CHECK(contains(refused([&] { (void)(x + y); }), "2^31 columns"));
+    CHECK(mentions(refused([&] { (void)(x + y); }), "2^31 columns"));
     const Value table = g.input("table", f32, {g.columns("d", 1 << 17)});
-    CHECK(contains(refused([&] { index(table, {Coord(a) + Coord(b) % 2}); }), "2^31 columns"));
+    CHECK(mentions(refused([&] { index(table, {Coord(a) + Coord(b) % 2}); }), "2^31 columns"));
 }
 
 TEST_CASE("a broadcast puts each axis in front of the next shared one, rows before columns") {
@@ -124,8 +124,8 @@ TEST_CASE("operands that order their axes differently are refused") {
     const Value ab = g.input("ab", f32, {a, b});
     const Value ba = g.input("ba", f32, {b, a});
     const Value bca = g.input("bca", f32, {b, c, a});
-    CHECK(contains(refused([&] { (void)(ab + ba); }), "orders its axes differently"));
-    CHECK(contains(refused([&] { (void)(ab + bca); }), "orders its axes differently"));
+    CHECK(mentions(refused([&] { (void)(ab + ba); }), "orders its axes differently"));
+    CHECK(mentions(refused([&] { (void)(ab + bca); }), "orders its axes differently"));
 }
 
 TEST_CASE("equal expressions are one node, and a label does not tell them apart") {
@@ -148,13 +148,13 @@ TEST_CASE("an index that leaves its source is refused with the range it reaches"
     const Axis n = g.rows("n");
     const Axis d = g.columns("d", 8);
     const Value x = g.input("x", f32, {n, d});
-    CHECK(contains(refused([&] { index(x, d, Coord(d) + 1); }), "coordinate d + 1 along axis d reaches 1 … 8"));
-    CHECK(contains(refused([&] { index(x, d, Coord(d) - 1); }), "reaches -1 … 6"));
-    CHECK(contains(refused([&] { index(x, n, Coord(n) + 1); }), "cannot be proven to stay inside"));
-    CHECK(contains(refused([&] { index(x, n, Coord(0)); }), "cannot be proven to stay inside"));
-    CHECK(contains(refused([&] { index(x, {Coord(n)}); }), "1 coordinates for 2 axes"));
-    CHECK(contains(refused([&] { index(x, g.columns(9), 0); }), "it has no axis 9"));
-    CHECK(contains(refused([&] { index(x, d, Coord(x)); }), "must be i32 or i64"));
+    CHECK(mentions(refused([&] { index(x, d, Coord(d) + 1); }), "coordinate d + 1 along axis d reaches 1 … 8"));
+    CHECK(mentions(refused([&] { index(x, d, Coord(d) - 1); }), "reaches -1 … 6"));
+    CHECK(mentions(refused([&] { index(x, n, Coord(n) + 1); }), "cannot be proven to stay inside"));
+    CHECK(mentions(refused([&] { index(x, n, Coord(0)); }), "cannot be proven to stay inside"));
+    CHECK(mentions(refused([&] { index(x, {Coord(n)}); }), "1 coordinates for 2 axes"));
+    CHECK(mentions(refused([&] { index(x, g.columns(9), 0); }), "it has no axis 9"));
+    CHECK(mentions(refused([&] { index(x, d, Coord(x)); }), "must be i32 or i64"));
 }
 
 TEST_CASE("a reduction refuses axes that it lacks, mixes or names twice") {
@@ -165,18 +165,18 @@ TEST_CASE("a reduction refuses axes that it lacks, mixes or names twice") {
     const auto reduce = [&](std::vector<AxisId> axes, int component = 0) {
         return refused([&] { g.data()->add_reduce(Monoid::kWelford, x.id(), std::move(axes), component); });
     };
-    CHECK(contains(reduce({g.columns(9).id}), "it has no axis 9"));
-    CHECK(contains(reduce({n.id, d.id}), "reduce rows and columns in two steps"));
-    CHECK(contains(reduce({d.id, d.id}), "axis d is named twice"));
-    CHECK(contains(reduce({d.id}, 2), "it has no component 2"));
-    CHECK(reduce({d.id}, 1).empty());
-    CHECK(contains(refused([&] { sum(sum(x)); }), "there is no column axis to reduce"));
+    CHECK(mentions(reduce({g.columns(9).id}), "it has no axis 9"));
+    CHECK(mentions(reduce({n.id, d.id}), "reduce rows and columns in two steps"));
+    CHECK(mentions(reduce({d.id, d.id}), "axis d is named twice"));
+    CHECK(mentions(reduce({d.id}, 2), "it has no component 2"));
+    CHECK(reduce({d.id}, 1) == "no error");
+    CHECK(mentions(refused([&] { sum(sum(x)); }), "there is no column axis to reduce"));
 }
 
 TEST_CASE("row coordinates are 64-bit") {
     Graph g;
-    CHECK(contains(refused([&] { g.iota(g.rows("n"), i32); }), "row coordinates are 64-bit"));
-    CHECK(contains(refused([&] { g.iota(g.columns(4), f32); }), "must be i32 or i64"));
+    CHECK(mentions(refused([&] { g.iota(g.rows("n"), i32); }), "row coordinates are 64-bit"));
+    CHECK(mentions(refused([&] { g.iota(g.columns(4), f32); }), "must be i32 or i64"));
 }
 
 TEST_CASE("an alias must fit its input and is given once") {
@@ -188,13 +188,13 @@ TEST_CASE("an alias must fit its input and is given once") {
     const Value b = g.input("b", bf16, {n, 4});
     g.input("s", f32, {n, 4}, spread);
     const Value eps = g.scalar("eps", f32, 1);
-    CHECK(contains(refused([&] { g.output("y", x, aliasing("z")); }), "'z' is not an input tensor"));
-    CHECK(contains(refused([&] { g.output("y", eps * 2, aliasing("eps")); }), "'eps' is not an input tensor"));
-    CHECK(contains(refused([&] { g.output("y", b, aliasing("x")); }), "cannot overwrite x: f32[n, 4] in place"));
-    CHECK(contains(refused([&] { g.output("y", sum(x), aliasing("x")); }), "cannot overwrite"));
-    CHECK(contains(refused([&] { g.output("y", x, aliasing("s")); }), "give it that input's column strides, [2]"));
+    CHECK(mentions(refused([&] { g.output("y", x, aliasing("z")); }), "'z' is not an input tensor"));
+    CHECK(mentions(refused([&] { g.output("y", eps * 2, aliasing("eps")); }), "'eps' is not an input tensor"));
+    CHECK(mentions(refused([&] { g.output("y", b, aliasing("x")); }), "cannot overwrite x: f32[n, 4] in place"));
+    CHECK(mentions(refused([&] { g.output("y", sum(x), aliasing("x")); }), "cannot overwrite"));
+    CHECK(mentions(refused([&] { g.output("y", x, aliasing("s")); }), "give it that input's column strides, [2]"));
     g.output("y", x * 2, aliasing("x"));
-    CHECK(contains(refused([&] { g.output("z", x, aliasing("x")); }), "output 'y' overwrites 'x' already"));
+    CHECK(mentions(refused([&] { g.output("z", x, aliasing("x")); }), "output 'y' overwrites 'x' already"));
 }
 
 TEST_CASE("column strides match the axes and are within reason") {
@@ -205,9 +205,9 @@ TEST_CASE("column strides match the axes and are within reason") {
         options.column_strides = std::move(strides);
         return refused([&] { g.output("y", x, options); });
     };
-    CHECK(contains(output_strides({1, 1}), "2 column strides for 1 column axes"));
-    CHECK(contains(output_strides({0}), "column stride 0"));
-    CHECK(contains(refused([&] { g.input("z", f32, {4}, {{-1}}); }), "column stride -1"));
+    CHECK(mentions(output_strides({1, 1}), "2 column strides for 1 column axes"));
+    CHECK(mentions(output_strides({0}), "column stride 0"));
+    CHECK(mentions(refused([&] { g.input("z", f32, {4}, {{-1}}); }), "column stride -1"));
     g.input("repeated", f32, {4}, {{0}});
 }
 
@@ -216,7 +216,7 @@ TEST_CASE("only floats accumulate") {
     OutputOptions options;
     options.accumulate = true;
     const Value i = g.input("i", i32, {4});
-    CHECK(contains(refused([&] { g.output("y", i, options); }), "only floats accumulate"));
+    CHECK(mentions(refused([&] { g.output("y", i, options); }), "only floats accumulate"));
 }
 
 TEST_CASE("empty values and values of another graph are refused") {
@@ -224,9 +224,9 @@ TEST_CASE("empty values and values of another graph are refused") {
     Graph other;
     const Value x = g.input("x", f32, {4});
     const Value y = other.input("y", f32, {4});
-    CHECK(contains(refused([&] { (void)(x + y); }), "belong to different graphs"));
-    CHECK(contains(refused([&] { g.output("y", y); }), "belongs to another graph"));
-    CHECK(contains(refused([&] { (void)(Value() + x); }), "an empty Value"));
+    CHECK(mentions(refused([&] { (void)(x + y); }), "belong to different graphs"));
+    CHECK(mentions(refused([&] { g.output("y", y); }), "belongs to another graph"));
+    CHECK(mentions(refused([&] { (void)(Value() + x); }), "an empty Value"));
 }
 
 TEST_CASE("live nodes are those an output needs, operands first") {

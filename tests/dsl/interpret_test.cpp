@@ -8,6 +8,7 @@
 #include "base/dtype.h"
 #include "rowjit/coord.h"
 #include "rowjit/graph.h"
+#include "tests/support/refusal.h"
 
 using namespace rowjit;
 
@@ -25,14 +26,8 @@ std::vector<double> run(const Graph& g, const Bindings& bindings, Rounding round
     return interpret(*g.data(), bindings, rounding).at("y").values;
 }
 
-std::string refusal(const Graph& g, const Bindings& bindings) {
-    try {
-        interpret(*g.data(), bindings, Rounding::kEager);
-    } catch (const Error& error) {
-        CHECK(error.code() == ErrorCode::kInvalidArgument);
-        return error.what();
-    }
-    return "";
+std::string refused(const Graph& g, const Bindings& bindings) {
+    return refusal(ErrorCode::kInvalidArgument, [&] { interpret(*g.data(), bindings, Rounding::kEager); });
 }
 
 // softmax(x) over rows of three, the sum through the pair monoid when `online`.
@@ -271,13 +266,11 @@ TEST_CASE("a missing or misshapen binding is refused by name") {
     options.accumulate = true;
     g.output("y", x * 2, options);
     const Tensor good = tensor(f32, {1, 2}, {1, 2});
-    CHECK(refusal(g, {{}, {}, {{"tokens", 1}}}).find("input 'x' is not bound") != std::string::npos);
-    CHECK(refusal(g, {{{"x", good}}, {}, {}}).find("row axis 'tokens' has no extent") != std::string::npos);
-    CHECK(refusal(g, {{{"x", good}}, {}, {{"tokens", -1}}}).find("negative") != std::string::npos);
-    CHECK(refusal(g, {{{"x", good}}, {}, {{"tokens", 2}}}).find("input 'x': the tensor bound is [1, 2]") !=
-          std::string::npos);
-    CHECK(refusal(g, {{{"x", tensor(f32, {1, 2}, {1})}}, {}, {{"tokens", 1}}}).find("1 values") != std::string::npos);
-    CHECK(refusal(g, {{{"x", tensor(bf16, {1, 2}, {1, 2})}}, {}, {{"tokens", 1}}}).find("is bf16") !=
-          std::string::npos);
-    CHECK(refusal(g, {{{"x", good}}, {}, {{"tokens", 1}}}).find("accumulating output 'y'") != std::string::npos);
+    CHECK(mentions(refused(g, {{}, {}, {{"tokens", 1}}}), "input 'x' is not bound"));
+    CHECK(mentions(refused(g, {{{"x", good}}, {}, {}}), "row axis 'tokens' has no extent"));
+    CHECK(mentions(refused(g, {{{"x", good}}, {}, {{"tokens", -1}}}), "negative"));
+    CHECK(mentions(refused(g, {{{"x", good}}, {}, {{"tokens", 2}}}), "input 'x': the tensor bound is [1, 2]"));
+    CHECK(mentions(refused(g, {{{"x", tensor(f32, {1, 2}, {1})}}, {}, {{"tokens", 1}}}), "1 values"));
+    CHECK(mentions(refused(g, {{{"x", tensor(bf16, {1, 2}, {1, 2})}}, {}, {{"tokens", 1}}}), "is bf16"));
+    CHECK(mentions(refused(g, {{{"x", good}}, {}, {{"tokens", 1}}}), "accumulating output 'y'"));
 }

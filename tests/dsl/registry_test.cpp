@@ -4,28 +4,16 @@
 #include <doctest/doctest.h>
 
 #include <fstream>
-#include <functional>
 #include <iterator>
 #include <set>
 #include <string>
 
 #include "dsl/graph.h"
+#include "tests/support/refusal.h"
 
 using namespace rowjit;
 
 namespace {
-
-std::string refusal(ErrorCode code, const std::function<void()>& make) {
-    try {
-        make();
-    } catch (const Error& error) {
-        CHECK(error.code() == code);
-        return error.what();
-    }
-    return "no error";
-}
-
-bool mentions(const std::string& message, const std::string& part) { return message.find(part) != std::string::npos; }
 
 std::string refused_option(std::string_view op, const std::string& name, const std::string& value) {
     return refusal(ErrorCode::kInvalidArgument, [&] { make_graph(op, {64, bf16, {{name, value}}}); });

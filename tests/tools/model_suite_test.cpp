@@ -10,7 +10,7 @@
 #include <string>
 
 #include "dsl/graph.h"
-#include "rowjit/error.h"
+#include "tests/support/refusal.h"
 
 using namespace rowjit;
 
@@ -51,14 +51,8 @@ std::string changed(const std::string& field, const nlohmann::json& value) {
     return config.dump();
 }
 
-std::string refusal(ErrorCode code, const std::string& text) {
-    try {
-        model_suite(text, "config.json");
-    } catch (const Error& error) {
-        CHECK(error.code() == code);
-        return error.what();
-    }
-    return "no error";
+std::string refused(ErrorCode code, const std::string& text) {
+    return refusal(code, [&] { model_suite(text, "config.json"); });
 }
 
 using Lines = std::vector<std::string>;
@@ -149,44 +143,44 @@ TEST_CASE("a partial rotary factor sets the rotary width") {
 TEST_CASE("each field that is needed is named when it is missing") {
     for (const char* field : {"model_type", "hidden_size", "intermediate_size", "num_hidden_layers",
                               "num_attention_heads", "vocab_size", "rms_norm_eps", "hidden_act"}) {
-        CHECK(refusal(ErrorCode::kParse, changed(field, nullptr)) ==
+        CHECK(refused(ErrorCode::kParse, changed(field, nullptr)) ==
               fmt::format("config.json: field '{}' is missing; take the model's whole config.json", field));
     }
 }
 
 TEST_CASE("a field of the wrong type or sign is refused with its value") {
-    CHECK(refusal(ErrorCode::kParse, changed("hidden_size", "4096")) ==
+    CHECK(refused(ErrorCode::kParse, changed("hidden_size", "4096")) ==
           "config.json: field 'hidden_size' is \"4096\"; it must be a positive integer up to 2^30");
-    CHECK(refusal(ErrorCode::kParse, changed("num_hidden_layers", -1)) ==
+    CHECK(refused(ErrorCode::kParse, changed("num_hidden_layers", -1)) ==
           "config.json: field 'num_hidden_layers' is -1; it must be a positive integer up to 2^30");
-    CHECK(refusal(ErrorCode::kParse, changed("vocab_size", std::int64_t{1} << 40)) ==
+    CHECK(refused(ErrorCode::kParse, changed("vocab_size", std::int64_t{1} << 40)) ==
           "config.json: field 'vocab_size' is 1099511627776; it must be a positive integer up to 2^30");
-    CHECK(refusal(ErrorCode::kParse, changed("head_dim", 127)) ==
+    CHECK(refused(ErrorCode::kParse, changed("head_dim", 127)) ==
           "config.json: field 'head_dim' is 127; it must be such that an even part of a head's 127 elements rotates");
-    CHECK(refusal(ErrorCode::kParse, changed("rms_norm_eps", "small")) ==
+    CHECK(refused(ErrorCode::kParse, changed("rms_norm_eps", "small")) ==
           "config.json: field 'rms_norm_eps' is \"small\"; it must be a number");
-    CHECK(refusal(ErrorCode::kParse, changed("hidden_act", 7)) ==
+    CHECK(refused(ErrorCode::kParse, changed("hidden_act", 7)) ==
           "config.json: field 'hidden_act' is 7; it must be a string");
-    CHECK(refusal(ErrorCode::kParse, changed("num_attention_heads", 30)) ==
+    CHECK(refused(ErrorCode::kParse, changed("num_attention_heads", 30)) ==
           "config.json: field 'num_attention_heads' is 30; it must be a divisor of hidden_size 4096");
-    CHECK(refusal(ErrorCode::kParse, changed("partial_rotary_factor", 1.5)) ==
+    CHECK(refused(ErrorCode::kParse, changed("partial_rotary_factor", 1.5)) ==
           "config.json: field 'partial_rotary_factor' is 1.5; it must be such that an even part of a head's 128 "
           "elements rotates");
 }
 
 TEST_CASE("what is not known is refused and the known ones are named") {
     CHECK(
-        refusal(ErrorCode::kUnsupported, changed("model_type", "mamba")) ==
+        refused(ErrorCode::kUnsupported, changed("model_type", "mamba")) ==
         "config.json: model_type 'mamba' is not known; known: llama, mistral, qwen2, qwen3, qwen3_moe, gemma, gemma2, "
         "phi3");
-    CHECK(refusal(ErrorCode::kUnsupported, changed("hidden_act", "relu")) ==
+    CHECK(refused(ErrorCode::kUnsupported, changed("hidden_act", "relu")) ==
           "config.json: hidden_act 'relu' is not known; known: silu, gelu_pytorch_tanh, gelu");
-    CHECK(refusal(ErrorCode::kUnsupported, changed("torch_dtype", "float8")) ==
+    CHECK(refused(ErrorCode::kUnsupported, changed("torch_dtype", "float8")) ==
           "config.json: torch_dtype 'float8' is not known; known: bfloat16, float16, float32");
 }
 
 TEST_CASE("text that is no JSON object is refused") {
-    CHECK(refusal(ErrorCode::kParse, "{\"model_type\": ").find("config.json: not JSON") == 0);
-    CHECK(refusal(ErrorCode::kParse, "").find("config.json: not JSON") == 0);
-    CHECK(refusal(ErrorCode::kParse, "[1]").find("config.json: not a JSON object") == 0);
+    CHECK(refused(ErrorCode::kParse, "{\"model_type\": ").find("config.json: not JSON") == 0);
+    CHECK(refused(ErrorCode::kParse, "").find("config.json: not JSON") == 0);
+    CHECK(refused(ErrorCode::kParse, "[1]").find("config.json: not a JSON object") == 0);
 }
