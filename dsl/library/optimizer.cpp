@@ -20,15 +20,19 @@ void require_step(std::string_view op, const Value& parameter, const Value& grad
     }
 }
 
+// Makes an option of a step a launch scalar, wide as the step computes.
+auto numbers_of(std::string_view op, const Value& parameter) {
+    return [op, parameter](std::string_view name, double value) {
+        return non_negative_scalar(op, parameter, name, wide(parameter.dtype()), value);
+    };
+}
+
 }  // namespace
 
 SgdStep sgd_step(Value parameter, Value gradient, Value momentum, SgdOptions options) {
     constexpr std::string_view kOp = "sgd_step";
     require_step(kOp, parameter, gradient, {momentum});
-    const Dtype dtype = wide(parameter.dtype());
-    const auto number = [&](std::string_view name, double value) {
-        return non_negative_scalar(kOp, parameter, name, dtype, value);
-    };
+    const auto number = numbers_of(kOp, parameter);
     const Value rate = number("learning_rate", options.learning_rate);
     const Value decay = number("weight_decay", options.weight_decay);
     const Value factor = number("momentum_factor", options.momentum_factor);
@@ -43,9 +47,7 @@ AdamWStep adamw_step(Value parameter, Value gradient, Value first_moment, Value 
     constexpr std::string_view kOp = "adamw_step";
     require_step(kOp, parameter, gradient, {first_moment, second_moment});
     const Dtype dtype = wide(parameter.dtype());
-    const auto number = [&](std::string_view name, double value) {
-        return non_negative_scalar(kOp, parameter, name, dtype, value);
-    };
+    const auto number = numbers_of(kOp, parameter);
     const Value rate = number("learning_rate", options.learning_rate);
     const Value beta1 = number("beta1", options.beta1);
     const Value beta2 = number("beta2", options.beta2);
@@ -66,9 +68,7 @@ LionStep lion_step(Value parameter, Value gradient, Value momentum, LionOptions 
     constexpr std::string_view kOp = "lion_step";
     require_step(kOp, parameter, gradient, {momentum});
     const Dtype dtype = wide(parameter.dtype());
-    const auto number = [&](std::string_view name, double value) {
-        return non_negative_scalar(kOp, parameter, name, dtype, value);
-    };
+    const auto number = numbers_of(kOp, parameter);
     const Value rate = number("learning_rate", options.learning_rate);
     const Value beta1 = number("beta1", options.beta1);
     const Value beta2 = number("beta2", options.beta2);
