@@ -23,12 +23,6 @@ int power_of_two_at_least(std::int64_t n, int limit) {
     return power;
 }
 
-int vector_dividing(std::int64_t columns, int limit) {
-    int vector = limit;
-    while (vector > 1 && columns % vector != 0) vector /= 2;
-    return vector;
-}
-
 // Blocks on a multiprocessor where each has a part of a sum over rows: full occupancy, or half of it, for fewer parts.
 constexpr std::array kSummingBlocksPerSm = {8, 4};
 

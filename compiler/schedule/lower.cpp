@@ -41,12 +41,6 @@ double recompute_cost(const Node& node) {
     return narrow ? kRoundCost : kPlainCost;
 }
 
-int largest_power_of_two_dividing(std::int64_t n, int limit) {
-    int power = 1;
-    while (power * 2 <= limit && n % (power * 2) == 0) power *= 2;
-    return power;
-}
-
 int largest_power_of_two_up_to(std::int64_t n, int limit) {
     int power = 1;
     while (power * 2 <= limit && power * 2 <= n) power *= 2;
@@ -479,7 +473,7 @@ class Lowering {
 
     void shape(ColumnLoop* loop) const {
         if (target_.is_gpu()) {
-            loop->vector = largest_power_of_two_dividing(loop->columns, schedule().vector);
+            loop->vector = vector_dividing(loop->columns, schedule().vector);
         } else {
             loop->vector = largest_power_of_two_up_to(loop->columns, schedule().vector);
         }

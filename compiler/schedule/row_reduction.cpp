@@ -34,12 +34,6 @@ int static_threads(std::int64_t columns) {
     return kMostThreads;
 }
 
-int vector_dividing(std::int64_t columns, int limit) {
-    int vector = limit;
-    while (vector > 1 && columns % vector != 0) vector /= 2;
-    return vector;
-}
-
 // A block that sums over its rows stays on its multiprocessor, where so many threads fill the register file at 64
 // registers each, or at 128: the fewer columns a thread has, the more loads are in flight.
 constexpr std::array kSummingThreadsPerSm = {1024, 512};

@@ -67,6 +67,12 @@ bool valid(const Schedule& s) {
 std::string_view name(Family family) { return kFamilies[static_cast<std::size_t>(family)]; }
 std::string_view name(Residency residency) { return kResidencies[static_cast<std::size_t>(residency)]; }
 
+int vector_dividing(std::int64_t columns, int limit) {
+    int vector = 1;
+    while (vector * 2 <= limit && columns % (vector * 2) == 0) vector *= 2;
+    return vector;
+}
+
 std::string print(const Schedule& schedule) {
     std::string text = fmt::format("{} keep={}", name(schedule.family), name(schedule.residency));
     const Schedule defaults;

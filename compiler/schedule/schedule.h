@@ -40,6 +40,10 @@ struct Schedule {
     bool operator==(const Schedule&) const = default;
 };
 
+// The largest power of two, at most `limit`, that divides `columns`: columns of an access where none may be a part of
+// one.
+int vector_dividing(std::int64_t columns, int limit);
+
 // "row_reduction keep=registers threads=128 rows=1 vector=8"; fields at their default are left out.
 std::string print(const Schedule& schedule);
 
