@@ -136,7 +136,6 @@ struct Slot {
 struct Carried {
     Dtype dtype = Dtype::kF32;
     std::string label = {};
-    std::vector<AxisId> axes = {};  // of the column loops; empty for a value of the row
 };
 
 // On the CPU the slots of a row lie on the stack, and may take this much of it together.

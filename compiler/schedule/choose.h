@@ -19,7 +19,7 @@ struct GroupFacts {
     int phases = 1;
     int online_phases = 1;        // once reductions that can carry pairs do
     bool stores_columns = false;  // some output has columns
-    int row_sums = 0;             // outputs that are parts of sums over the group's rows
+    bool sums_rows = false;       // some output is a part of a sum over the group's rows
     bool reduces_rows = false;
     bool scalar_rows = false;  // one row in all: no run-time row axis
 };

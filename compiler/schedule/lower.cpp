@@ -371,16 +371,15 @@ class Lowering {
     // In memory a block's part begins at zero; in registers it needs no statement to.
     void open_sums() {
         for (std::size_t i = 0; i < graph_.outputs().size(); ++i) {
-            if (graph_.outputs()[i].slots < 0) continue;
-            carried_of_output_[i] = static_cast<int>(kernel_.carried.size());
+            const OutputInfo& output = graph_.outputs()[i];
+            if (output.slots < 0) continue;
             if (sums_in_registers()) {
-                const OutputInfo& output = graph_.outputs()[i];
-                kernel_.carried.push_back({output.parts_dtype, unique_label(output.name + "_part"),
-                                           graph_.column_axes(graph_.node(output.node))});
+                carried_of_output_[i] = static_cast<int>(kernel_.carried.size());
+                kernel_.carried.push_back({output.parts_dtype, unique_label(output.name + "_part")});
                 continue;
             }
             each_place_of_part(i, &kernel_.before, [&] {
-                Inst zero{.kind = InstKind::kConst, .dtype = graph_.outputs()[i].parts_dtype};
+                Inst zero{.kind = InstKind::kConst, .dtype = output.parts_dtype};
                 store_part(i, emit(std::move(zero), Node{}), false);
             });
         }
@@ -794,7 +793,7 @@ class Lowering {
     std::map<ValueId, std::string> value_labels_;
     std::vector<Inst>* loop_body_ = nullptr;
     Block* block_ = &kernel_.body;                  // where statements go that are in no loop
-    std::map<std::size_t, int> carried_of_output_;  // of outputs that are sums over the rows
+    std::map<std::size_t, int> carried_of_output_;  // of sums over the rows in registers
     std::set<std::string> taken_labels_;
 };
 

@@ -97,9 +97,9 @@ std::vector<Schedule> gpu_schedules(const GroupFacts& facts, const Target& targe
     schedules.insert(one_pass ? schedules.begin() : schedules.end(), reloads.begin(), reloads.end());
     if (schedules.empty()) {
         schedules.push_back(row_schedule(Residency::kReload, preferred, vector));
-        if (facts.row_sums > 0) schedules.back().rows_per_block = 1;
+        if (facts.sums_rows) schedules.back().rows_per_block = 1;
     }
-    return facts.row_sums > 0 ? with_bounded_blocks(schedules, target) : schedules;
+    return facts.sums_rows ? with_bounded_blocks(schedules, target) : schedules;
 }
 
 // On the CPU a kept value lies on the stack, in cache, which saves an exponential computed twice; loads are not kept. A
