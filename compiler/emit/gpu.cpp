@@ -78,15 +78,14 @@ class KernelEmitter {
     void geometry() {
         const int threads = scope_.threads();
         const int rows = scope_.rows();
+        const bool across = kernel_.schedule.across;
         if (threads > 1) {
-            const char op = kernel_.schedule.across ? '/' : '%';
-            out_.line(rows > 1 ? fmt::format("const int t = rj_thread() {} {};", op, op == '/' ? rows : threads)
-                               : "const int t = rj_thread();",
-                      "thread of the row");
+            const std::string part = across ? fmt::format(" / {}", rows) : fmt::format(" % {}", threads);
+            out_.line(fmt::format("const int t = rj_thread(){};", rows > 1 ? part : ""), "thread of the row");
         }
         if (rows > 1) {
-            out_.line(kernel_.schedule.across ? fmt::format("const int row_in_block = rj_thread() % {};", rows)
-                                              : fmt::format("const int row_in_block = rj_thread() / {};", threads));
+            const std::string part = across ? fmt::format("% {}", rows) : fmt::format("/ {}", threads);
+            out_.line(fmt::format("const int row_in_block = rj_thread() {};", part));
         }
         if (rows > 1 && kernel_.shared_bytes_per_row > 0) {
             out_.line(fmt::format("const int row_shared = row_in_block * {};", kernel_.shared_bytes_per_row),
@@ -136,13 +135,7 @@ class KernelEmitter {
         columns.load();
         out_.close(";");
         scope_.forget_axes(kernel_.row_axes);
-        const std::string first = first_row_block();
-        if (scope_.rows() == 1) {
-            out_.line(fmt::format("if ({0} < rows) fetch({0});", first));
-        } else {
-            out_.line(fmt::format("const long long first = {} * {} + row_in_block;", first, scope_.rows()));
-            out_.line("if (first - row_in_block < rows) fetch(first < rows ? first : rows - 1);");
-        }
+        scope_.fetch(first_row_block(), "first");
     }
 
     // All threads of a block run the same iterations, since they meet at barriers and in shuffles.

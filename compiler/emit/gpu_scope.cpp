@@ -221,12 +221,16 @@ bool GpuScope::can_fetch(const Inst& inst) const {
 
 void GpuScope::fetch_ahead() {
     const std::string step = row_step(kernel_);
+    fetch(rows() == 1 ? "row + " + step : fmt::format("(row_block + {})", step), "ahead");
+}
+
+void GpuScope::fetch(const std::string& block, std::string_view row) {
     if (rows() == 1) {
-        out_.line(fmt::format("if (row + {0} < rows) fetch(row + {0});", step));
+        out_.line(fmt::format("if ({0} < rows) fetch({0});", block));
         return;
     }
-    out_.line(fmt::format("const long long ahead = (row_block + {}) * {} + row_in_block;", step, rows()));
-    out_.line("if (ahead - row_in_block < rows) fetch(ahead < rows ? ahead : rows - 1);");
+    out_.line(fmt::format("const long long {} = {} * {} + row_in_block;", row, block, rows()));
+    out_.line(fmt::format("if ({0} - row_in_block < rows) fetch({0} < rows ? {0} : rows - 1);", row));
 }
 
 void GpuScope::carry(const Inst& inst, const std::string& place) {

@@ -106,6 +106,9 @@ class GpuScope {
     bool fetches() const { return !fetched_.empty(); }
     // Issues the next row's loads; the values of this row have been copied before.
     void fetch_ahead();
+    // Issues the loads of the row `block` where there is one. Of several rows a block, of this thread's row of them,
+    // which is called `row`; the last block's other threads follow the last row.
+    void fetch(const std::string& block, std::string_view row);
     // Whether a load's address is known as soon as its row is, and differs from row to row.
     bool can_fetch(const Inst& inst) const;
 
