@@ -93,7 +93,7 @@ Axis Graph::columns(std::string_view name, std::int64_t extent) {
 Axis Graph::columns(std::int64_t extent) { return {data_->add_column_axis("", extent)}; }
 std::int64_t Graph::extent(Axis axis) const { return data_->axis(axis.id).extent; }
 
-Value Graph::input(std::string_view name, Dtype dtype, std::vector<Dim> dims, InputOptions options) {
+Value Graph::input(std::string_view name, Dtype dtype, const std::vector<Dim>& dims, InputOptions options) {
     return {data_, data_->add_input(name, dtype, axis_ids(*data_, dims), std::move(options.column_strides))};
 }
 

@@ -90,7 +90,7 @@ class Graph {
     Axis columns(std::int64_t extent);                         // the anonymous column axis of that extent
     std::int64_t extent(Axis axis) const;                      // -1 for a run-time extent
 
-    Value input(std::string_view name, Dtype dtype, std::vector<Dim> dims, InputOptions options = {});
+    Value input(std::string_view name, Dtype dtype, const std::vector<Dim>& dims, InputOptions options = {});
 
     // A run-time scalar: a launch argument that is never part of a kernel's identity. A launch that does not set it
     // uses `default_value`. The name is made unique by a numeric suffix when it is taken.
