@@ -1,5 +1,5 @@
-// What printing (text.cpp) and parsing (parse.cpp) of the text form share: the infix operators. The language is in
-// docs/text-form.md.
+// What printing (text.cpp) and parsing (parse_expression.cpp) of the text form share: the infix operators. The language
+// is in docs/text-form.md.
 #pragma once
 
 #include <array>
