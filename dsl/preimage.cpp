@@ -1,3 +1,4 @@
+// Solving the coordinates, equation by equation. That a solution is one is tried in preimage_trial.
 #include "dsl/preimage.h"
 
 #include <fmt/format.h>
@@ -9,6 +10,7 @@
 
 #include "base/check.h"
 #include "base/fail.h"
+#include "dsl/preimage_trial.h"
 #include "rowjit/coord.h"
 
 namespace rowjit {
@@ -20,8 +22,6 @@ namespace {
 constexpr AxisId kUnknown = 1 << 24;
 constexpr AxisId kPart = 1 << 25;
 constexpr AxisId kFree = 1 << 26;
-
-constexpr std::int64_t kMostChecked = std::int64_t{1} << 20;  // positions at which a solution is tried
 
 struct Term {
     Coord unit;  // no sum, product or constant
@@ -42,40 +42,6 @@ void split(const Coord& coord, std::int64_t weight, std::vector<Term>* terms, st
 }
 
 bool has_data(const Coord& coord) { return !coord.data_nodes().empty(); }
-
-// Walks the positions of a box; false once it is through.
-class Box {
-  public:
-    Box(std::vector<Axis> axes, std::vector<std::int64_t> extents)
-        : axes_(std::move(axes)), extents_(std::move(extents)), at_(axes_.size(), 0) {}
-
-    std::int64_t operator()(Axis axis) const {
-        for (std::size_t i = 0; i < axes_.size(); ++i) {
-            if (axes_[i].id == axis.id) return at_[i];
-        }
-        RJ_CHECK(false, "axis {} is not in the box", axis.id);
-    }
-
-    bool varies(const Coord& coord) const {
-        const std::vector<Axis> axes = coord.axes();
-        return std::any_of(axes.begin(), axes.end(), [&](Axis axis) {
-            return std::any_of(axes_.begin(), axes_.end(), [&](Axis a) { return a.id == axis.id; });
-        });
-    }
-
-    bool next() {
-        for (std::size_t i = at_.size(); i-- > 0;) {
-            if (++at_[i] < extents_[i]) return true;
-            at_[i] = 0;
-        }
-        return false;
-    }
-
-  private:
-    std::vector<Axis> axes_;
-    std::vector<std::int64_t> extents_;
-    std::vector<std::int64_t> at_;
-};
 
 class Solver {
   public:
@@ -101,7 +67,7 @@ class Solver {
             }
         }
         Preimage result = finished();
-        check(result);
+        check_preimage(graph_, index_, result);
         return result;
     }
 
@@ -176,7 +142,7 @@ class Solver {
     bool is_involution(const Coord& coord, AxisId axis) const {
         const std::vector<Axis> axes = coord.axes();
         const std::int64_t extent = graph_.axis(axis).extent;
-        if (axes.size() != 1 || axes[0].id != axis || extent > kMostChecked) return false;
+        if (axes.size() != 1 || axes[0].id != axis || extent > kMostTried) return false;
         const auto no_data = [](NodeId) { return std::int64_t{0}; };
         for (std::int64_t i = 0; i < extent; ++i) {
             const std::int64_t there = coord.evaluate([&](Axis) { return i; }, no_data);
@@ -342,7 +308,7 @@ class Solver {
         }
         for (const Bounded& condition : conditions_) {
             const Bounded final{final_form(condition.value), final_form(condition.low), final_form(condition.high)};
-            const std::optional<bool> decided = decide(final);
+            const std::optional<bool> decided = decide(graph_, final);
             if (!decided) result.conditions.push_back(final);
             if (decided && !*decided) result.empty = true;
         }
@@ -385,96 +351,6 @@ class Solver {
     Coord inside(const Coord& coord, std::int64_t extent) const {
         if (has_data(coord) || extent == kRuntimeExtent || within(coord, 0, extent - 1)) return coord;
         return coord % extent;
-    }
-
-    // Whether the condition holds everywhere or nowhere, where that can be told.
-    std::optional<bool> decide(const Bounded& condition) const {
-        const Coord gap_below = condition.value - condition.low;
-        const Coord gap_above = condition.high - condition.value;
-        if (has_data(gap_below)) return std::nullopt;
-        if (condition.value == condition.low && condition.value == condition.high) return true;
-        if (constants_bound(condition)) return true;
-        std::optional<Box> box = box_of({gap_below, gap_above});
-        if (!box) return std::nullopt;
-        bool always = true;
-        bool never = true;
-        do {
-            const bool holds = holds_at(condition, *box);
-            always = always && holds;
-            never = never && !holds;
-        } while (box->next() && (always || never));
-        if (always) return true;
-        if (never) return false;
-        return std::nullopt;
-    }
-
-    bool constants_bound(const Bounded& condition) const {
-        return condition.low.kind() == Coord::Kind::kConst && condition.high.kind() == Coord::Kind::kConst &&
-               within(condition.value, condition.low.constant(), condition.high.constant());
-    }
-
-    static bool holds_at(const Bounded& condition, const Box& box) {
-        const auto no_data = [](NodeId) -> std::int64_t { RJ_CHECK(false, "a condition on data"); };
-        const std::int64_t value = condition.value.evaluate(box, no_data);
-        return condition.low.evaluate(box, no_data) <= value && value <= condition.high.evaluate(box, no_data);
-    }
-
-    // The positions of every axis that the coordinates mention; nothing where there are too many to try.
-    std::optional<Box> box_of(const std::vector<Coord>& coords) const {
-        std::vector<Axis> axes;
-        std::vector<std::int64_t> extents;
-        std::int64_t count = 1;
-        for (const Coord& coord : coords) {
-            for (const Axis axis : coord.axes()) {
-                if (std::any_of(axes.begin(), axes.end(), [&](Axis a) { return a.id == axis.id; })) continue;
-                axes.push_back(axis);
-                extents.push_back(extent(axis));
-                if (extents.back() == kRuntimeExtent || extents.back() > kMostChecked / count) return std::nullopt;
-                count *= extents.back();
-            }
-        }
-        return Box(std::move(axes), std::move(extents));
-    }
-
-    // Tries the solution: every element of the result is found from the source element that it reads, and from no
-    // other.
-    void check(const Preimage& preimage) const {
-        if (preimage.empty) return;
-        const std::vector<AxisId>& source = source_axes_;
-        std::vector<Coord> varied;
-        for (std::size_t i = 0; i < source.size(); ++i) {
-            if (has_data(index_.coords[i])) return;
-            if (!index_.coords[i].is_axis(Axis{source[i]})) varied.emplace_back(Axis{source[i]});
-        }
-        for (const AxisId axis : preimage.summed) varied.emplace_back(Axis{axis});
-        for (const Bounded& condition : preimage.conditions) {
-            varied.insert(varied.end(), {condition.value, condition.low, condition.high});
-        }
-        std::optional<Box> box = box_of(varied);
-        if (!box) return;
-        std::int64_t expected = 1;
-        for (std::size_t i = 0; i < index_.axes.size(); ++i) {
-            if (box->varies(preimage.coords[i])) expected *= graph_.axis(index_.axes[i]).extent;
-        }
-        const auto no_data = [](NodeId) -> std::int64_t { RJ_CHECK(false, "a condition on data"); };
-        std::int64_t found = 0;
-        do {
-            const bool holds = std::all_of(preimage.conditions.begin(), preimage.conditions.end(),
-                                           [&](const Bounded& condition) { return holds_at(condition, *box); });
-            if (!holds) continue;
-            ++found;
-            const auto result_at = [&](Axis axis) {
-                const auto at = std::find(index_.axes.begin(), index_.axes.end(), axis.id) - index_.axes.begin();
-                return preimage.coords[static_cast<std::size_t>(at)].evaluate(*box, no_data);
-            };
-            for (std::size_t i = 0; i < source.size(); ++i) {
-                if (index_.coords[i].is_axis(Axis{source[i]})) continue;
-                RJ_CHECK(index_.coords[i].evaluate(result_at, no_data) == (*box)(Axis{source[i]}),
-                         "gradient of index({}): the inverse does not invert", graph_.describe(index_.args[0]));
-            }
-        } while (box->next());
-        RJ_CHECK(found == expected, "gradient of index({}): {} of {} elements found", graph_.describe(index_.args[0]),
-                 found, expected);
     }
 
     GraphData& graph_;
