@@ -61,6 +61,7 @@ class [[nodiscard]] Status {
     Status() = default;
     Status(ErrorCode code, const char* message) : code_(code), message_(message) {}
     bool ok() const { return message_ == nullptr; }
+    ErrorCode code() const { return code_; }  // of a status that is not ok
     const char* message() const { return message_ == nullptr ? "ok" : message_; }
     void or_throw() const {
         if (!ok()) throw Error(code_, message_);

@@ -20,6 +20,12 @@ cmake -S "$consumer" -B "$scratch/consumer" -G Ninja -DCMAKE_CXX_COMPILER="$comp
 cmake --build "$scratch/consumer" >"$scratch/log" || { cat "$scratch/log"; exit 1; }
 "$scratch/consumer/consumer"
 
+echo "find_package, the C interface alone:"
+cmake -S "$consumer/c" -B "$scratch/c_consumer" -G Ninja -DCMAKE_C_FLAGS="$*" -DCMAKE_PREFIX_PATH="$scratch/prefix" \
+    -DCMAKE_FIND_USE_PACKAGE_REGISTRY=OFF >"$scratch/log" || { cat "$scratch/log"; exit 1; }
+cmake --build "$scratch/c_consumer" >"$scratch/log" || { cat "$scratch/log"; exit 1; }
+"$scratch/c_consumer/consumer"
+
 echo "examples:"
 cmake -S "$examples" -B "$scratch/examples" -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_COMPILER="$compiler" \
     -DCMAKE_CXX_FLAGS="$*" -DCMAKE_PREFIX_PATH="$scratch/prefix" -DCMAKE_FIND_USE_PACKAGE_REGISTRY=OFF \
@@ -36,6 +42,9 @@ if command -v pkg-config >/dev/null; then
     "$compiler" -std=c++20 "$@" "$consumer/consumer.cpp" -o "$scratch/by_pkg_config" \
         ${flags/-lrowjit/-Wl,--whole-archive -lrowjit -Wl,--no-whole-archive}
     "$scratch/by_pkg_config"
+    # The C interface is one shared library: no other is named.
+    cc -std=c11 "$@" "$examples/training_step.c" -o "$scratch/c_by_pkg_config" $(pkg-config --static --cflags --libs rowjit_c)
+    if [[ $llvm == ON ]]; then LD_LIBRARY_PATH=$scratch/prefix/lib ROWJIT_CACHE_DIR=off "$scratch/c_by_pkg_config"; fi
 fi
 
 # Nothing but what a user needs is installed, and no header reaches into the source tree.

@@ -1,0 +1,27 @@
+// What a graph takes and gives, as the C ABI reports it and checks arguments against it.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "dsl/graph.h"
+#include "rowjit/rowjit_c.h"
+
+namespace rowjit {
+
+struct Signature {
+    std::vector<rowjit_tensor_info> tensors;  // inputs, then outputs: the places of an executable's arguments
+    std::vector<std::vector<int>>
+        row_places;  // of each tensor's row axes, the index into row_axes; -1 for a static one
+    std::vector<rowjit_scalar_info> scalars;
+    std::vector<const char*> row_axes;  // with a run-time extent
+    std::int32_t inputs = 0;
+};
+
+// Its strings are the graph's. Throws Error(kUnsupported) for a tensor of more than ROWJIT_MAX_AXES axes.
+Signature make_signature(const GraphData& graph);
+
+// Throws Error(kInvalidArgument) naming the tensor where `value` does not fit its declaration.
+void check_fits(const rowjit_tensor_info& declared, const rowjit_tensor& value);
+
+}  // namespace rowjit
