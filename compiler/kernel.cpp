@@ -61,6 +61,13 @@ class Printer {
                        [&](const AllReduce& reduce) { line(2, all_reduce(reduce)); },
                        [&](const JoinRows& join) { line(2, fmt::format("join rows of {}", labels(join.carried))); },
                        [&](const Barrier&) { line(2, "barrier"); },
+                       [&](const OpenSteps& steps) {
+                           line(2, fmt::format("steps of %{} from %{}, at most {}", steps.state, steps.start,
+                                               steps.most_steps));
+                       },
+                       [&](const CloseSteps& steps) {
+                           line(2, fmt::format("%{} = close steps with %{}", steps.result, steps.next));
+                       },
                    },
                    stmt.node);
     }
@@ -154,7 +161,7 @@ bool is_reserved_word(std::string_view text) {
         "or",      "private",  "public", "register",  "return", "short", "signed",  "sizeof",   "static", "struct",
         "switch",  "template", "this",   "throw",     "true",   "try",   "typedef", "typename", "union",  "unsigned",
         "using",   "virtual",  "void",   "while",     "xor",    "block", "c",       "column",   "grid",   "i",
-        "l",       "lane",     "row",    "row_block", "rows",   "t",     "thread",  "warp"};
+        "l",       "lane",     "row",    "row_block", "rows",   "step",  "t",       "thread",   "warp"};
     return std::find(kWords.begin(), kWords.end(), text) != kWords.end() || text.starts_with("rj_");
 }
 

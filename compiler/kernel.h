@@ -11,6 +11,7 @@
 //         load, map, cast, keep, accumulate, store
 //       all-reduce accumulators over the row's threads
 //       map …                                         per-row scalars
+//       steps … close                                 repeated until the row's state stands still
 //       column loop: …                                reads kept values or loads again
 //
 // A kernel that sums over its rows has two more blocks, run once by every block of the grid: `before`, which makes its
@@ -183,8 +184,25 @@ struct JoinRows {
 // All threads of the block have finished reading shared scratch before anyone writes it again (passes/barriers).
 struct Barrier {};
 
+// The statements up to the next CloseSteps are repeated until they give the row's state again, or NaN, and at most
+// `most_steps` times; no other OpenSteps stands among them. Values defined between the two end there. All threads that
+// meet in these statements repeat them until the last of their rows stands still, which changes no other's state.
+struct OpenSteps {
+    ValueId state = -1;  // defined here
+    ValueId start = -1;
+    Dtype dtype = Dtype::kF32;
+    int most_steps = 1;
+    std::vector<int> accumulators = {};  // of the statements: each step begins with their identities
+    std::string label = {};
+};
+
+struct CloseSteps {
+    ValueId next = -1;    // what the step made of the state
+    ValueId result = -1;  // defined here: the last state
+};
+
 struct Stmt {
-    std::variant<Inst, ColumnLoop, RowsLoop, AllReduce, JoinRows, Barrier> node;
+    std::variant<Inst, ColumnLoop, RowsLoop, AllReduce, JoinRows, Barrier, OpenSteps, CloseSteps> node;
 };
 
 struct Kernel {

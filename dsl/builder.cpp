@@ -152,6 +152,17 @@ Value cos(Value a) { return map(Op::kCos, {a}); }
 Value floor(Value a) { return map(Op::kFloor, {a}); }
 
 Value detach(Value a) { return map(Op::kDetach, {a}); }
+Value uniform(Value seed, Value offset, Value position) { return map(Op::kUniform, {seed, offset, position}); }
+
+Value fixpoint(Value start, const std::function<Value(Value)>& step, int most_steps) {
+    GraphData& graph = graph_of(start, "fixpoint");
+    const Value state(start.graph(), graph.add_state(start.id()));
+    const Value next = step(state);
+    if (&graph_of(next, "fixpoint") != &graph) {
+        fail(ErrorCode::kInvalidGraph, "fixpoint: the step's result belongs to another graph");
+    }
+    return {start.graph(), graph.add_fix(state.id(), next.id(), most_steps)};
+}
 
 Value select(Value condition, Value if_true, Value if_false) {
     return map(Op::kSelect, {condition, if_true, if_false});

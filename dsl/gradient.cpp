@@ -262,7 +262,8 @@ class Saving {
         const Node& node = graph_.node(id);
         const Forced forced = forced_[static_cast<std::size_t>(id)];
         if (forced == Forced::kSave) return true;
-        return node.kind == NodeKind::kInput || (node.kind == NodeKind::kReduce && forced != Forced::kRecompute);
+        const bool reduces = node.kind == NodeKind::kReduce || node.kind == NodeKind::kFix;
+        return node.kind == NodeKind::kInput || (reduces && forced != Forced::kRecompute);
     }
 
     double bytes(const Node& node, double rows) const {
@@ -305,7 +306,8 @@ class Saving {
             const Node& node = graph_.node(id);
             const bool below = std::any_of(node.args.begin(), node.args.end(),
                                            [&](NodeId arg) { return below_reduction_[static_cast<std::size_t>(arg)]; });
-            below_reduction_.push_back(below || node.kind == NodeKind::kReduce);
+            const bool reduces = node.kind == NodeKind::kReduce || node.kind == NodeKind::kFix;
+            below_reduction_.push_back(below || reduces);
         }
     }
 

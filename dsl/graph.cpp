@@ -36,7 +36,8 @@ bool same(const Node& a, const Node& b) {
     return a.kind == b.kind && a.dtype == b.dtype && a.axes == b.axes && a.args == b.args && a.op == b.op &&
            a.monoid == b.monoid && a.component == b.component && a.reduced == b.reduced &&
            std::bit_cast<std::uint64_t>(a.value) == std::bit_cast<std::uint64_t>(b.value) && a.axis == b.axis &&
-           a.coords == b.coords && a.name == b.name && a.column_strides == b.column_strides;
+           a.coords == b.coords && a.name == b.name && a.column_strides == b.column_strides &&
+           a.most_steps == b.most_steps;
 }
 
 bool contains(const std::vector<AxisId>& axes, AxisId axis) {
@@ -53,8 +54,8 @@ bool is_identifier(std::string_view text) {
 }
 
 std::string_view name(NodeKind kind) {
-    static constexpr std::array<std::string_view, 10> kNames = {"input", "scalar", "const", "iota",   "extent",
-                                                                "map",   "cast",   "index", "reduce", "partial_sum"};
+    static constexpr std::array<std::string_view, 12> kNames = {
+        "input", "scalar", "const", "iota", "extent", "map", "cast", "index", "reduce", "state", "fix", "partial_sum"};
     return kNames[static_cast<std::size_t>(kind)];
 }
 
@@ -252,8 +253,11 @@ NodeId GraphData::add_map(Op op, std::vector<NodeId> args) {
     if (row.types == OpTypes::kFloat && !is_float(dtype)) refuse("a float dtype is needed; cast the operand");
     if (row.types == OpTypes::kNumber && dtype == Dtype::kBool) refuse("numbers are needed, not bool; use select");
     if (row.types == OpTypes::kLogic && dtype != Dtype::kBool) refuse("bools are needed; compare the operand");
+    if (row.types == OpTypes::kRandom && dtype != Dtype::kI64) refuse("i64 is needed; cast the operands");
     Node result{.kind = NodeKind::kMap,
-                .dtype = row.types == OpTypes::kCompare ? Dtype::kBool : dtype,
+                .dtype = row.types == OpTypes::kCompare  ? Dtype::kBool
+                         : row.types == OpTypes::kRandom ? Dtype::kF32
+                                                         : dtype,
                 .axes = merge_axes(row.name, args),
                 .args = std::move(args)};
     result.op = op;
@@ -356,9 +360,39 @@ NodeId GraphData::add_partial_sum(NodeId arg, AxisId slots, Dtype dtype) {
     return intern(std::move(result));
 }
 
+NodeId GraphData::add_state(NodeId start) {
+    const Node& from = node(start);
+    const auto refuse = [&](std::string_view why) {
+        fail(ErrorCode::kInvalidGraph, "state({}): {}", describe(start), why);
+    };
+    if (!is_float(from.dtype)) refuse("a float dtype is needed; cast the start");
+    if (from.state >= 0) refuse("it is part of a step; a fixpoint has no other inside");
+    if (!column_axes(from).empty()) refuse("a state is one number for each row; reduce the columns");
+    return intern({.kind = NodeKind::kState, .dtype = from.dtype, .axes = from.axes, .args = {start}});
+}
+
+NodeId GraphData::add_fix(NodeId state, NodeId next, int most_steps) {
+    const Node& from = node(state);
+    const Node& to = node(next);
+    const auto refuse = [&](std::string_view why) {
+        fail(ErrorCode::kInvalidGraph, "fix({}, {}): {}", describe(state), describe(next), why);
+    };
+    if (from.kind != NodeKind::kState) refuse("the first operand is no state");
+    if (to.dtype != from.dtype || to.axes != from.axes) refuse("the next state has another dtype or other axes");
+    if (to.state != state) refuse("the next state does not depend on the state");
+    if (most_steps < 1) refuse(fmt::format("{} steps; allow one at least", most_steps));
+    Node result{.kind = NodeKind::kFix, .dtype = from.dtype, .axes = from.axes, .args = {state, next}};
+    result.most_steps = most_steps;
+    return intern(std::move(result));
+}
+
 void GraphData::add_output(OutputInfo output) {
     require_unused_name("output", output.name);
     const Node& value = node(output.node);
+    if (value.state >= 0) {
+        fail(ErrorCode::kInvalidGraph, "output '{}': {} is part of a step; take the fixpoint", output.name,
+             describe(output.node));
+    }
     require_column_strides("output", output.name, output.column_strides, value, 1);
     if (!output.alias.empty()) require_alias(output);
     if (output.accumulate && !is_float(value.dtype)) {
@@ -405,6 +439,8 @@ NodeId GraphData::add_copy(const Node& node, const std::function<NodeId(NodeId)>
             case NodeKind::kCast: return add_cast(args[0], node.dtype);
             case NodeKind::kReduce: return add_reduce(node.monoid, args[0], node.reduced, node.component);
             case NodeKind::kPartialSum: return add_partial_sum(args[0], node.axis, node.dtype);
+            case NodeKind::kState: return add_state(args[0]);
+            case NodeKind::kFix: return add_fix(args[0], args[1], node.most_steps);
             case NodeKind::kIndex: break;
         }
         std::vector<Coord> coords;
@@ -425,10 +461,25 @@ NodeId GraphData::intern(Node node) {
     for (auto it = first; it != last; ++it) {
         if (same(nodes_[static_cast<std::size_t>(it->second)], node)) return it->second;
     }
+    const NodeId id = size();
+    node.state = node.kind == NodeKind::kState ? id : node.kind == NodeKind::kFix ? -1 : state_of(node);
     nodes_.push_back(std::move(node));
-    const NodeId id = size() - 1;
     by_hash_.emplace(key, id);
     return id;
+}
+
+NodeId GraphData::state_of(const Node& node) const {
+    NodeId state = -1;
+    for (const NodeId arg : node.args) {
+        const NodeId of_arg = this->node(arg).state;
+        if (of_arg < 0 || of_arg == state) continue;
+        if (state >= 0) {
+            fail(ErrorCode::kInvalidGraph, "{}: it is part of the steps of two states, {} and {}", describe(arg),
+                 describe(state), describe(of_arg));
+        }
+        state = of_arg;
+    }
+    return state;
 }
 
 std::optional<NodeId> GraphData::find_input(std::string_view name) const {

@@ -42,6 +42,8 @@ enum class NodeKind : std::uint8_t {
     kCast,    // args[0] rounded to dtype
     kIndex,   // args[0] read at `coords`; further args are the data nodes the coordinates mention
     kReduce,  // `monoid` over `reduced` axes of args[0]
+    kState,   // what a kFix of it has come to; args[0] is what it starts from
+    kFix,     // args[0], a kState, when args[1], which depends on it, gives it again; after most_steps in any case
     // args[0] summed over its row axes, `reduced`, in parts: one for each position of `axis`. Only the planner makes it
     // (compiler/plan/partial_sums.h).
     kPartialSum,
@@ -64,7 +66,11 @@ struct Node {
     std::vector<Coord> coords = {};                 // kIndex: one per axis of args[0]
     std::string name = {};                          // kInput, kScalar
     std::vector<std::int64_t> column_strides = {};  // kInput: one per column axis; empty is contiguous
+    int most_steps = 0;                             // kFix
 
+    // The kState that this node is computed from, itself for that; -1 for none. Such a node is part of a step, and its
+    // value one of many: only nodes of the step and the kFix use it. Follows from the operands.
+    NodeId state = -1;
     std::string label = {};  // what emitted code and messages call it; no part of its identity
 };
 
@@ -104,6 +110,8 @@ class GraphData {
     NodeId add_index(NodeId source, std::vector<Coord> coords);
     NodeId add_reduce(Monoid monoid, NodeId arg, std::vector<AxisId> reduced, int component = 0);
     NodeId add_partial_sum(NodeId arg, AxisId slots, Dtype dtype);
+    NodeId add_state(NodeId start);
+    NodeId add_fix(NodeId state, NodeId next, int most_steps);
     void add_output(OutputInfo output);
 
     // The same operation as `node` of another graph with the same axis ids, over operands mapped by `to_here`. For
@@ -129,6 +137,7 @@ class GraphData {
 
   private:
     NodeId intern(Node node);
+    NodeId state_of(const Node& node) const;
     std::vector<AxisId> merge_axes(std::string_view what, const std::vector<NodeId>& args) const;
     void require_unused_name(std::string_view what, std::string_view name) const;
     void require_alias(const OutputInfo& output) const;

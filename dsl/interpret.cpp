@@ -152,10 +152,17 @@ class Interpreter {
         const std::vector<NodeId> order = graph_.live_nodes();
         std::vector<NodeId> last_user(at(graph_.size()), -1);
         for (const NodeId id : order) {
-            for (const NodeId arg : graph_.node(id).args) last_user[at(arg)] = id;
+            // A step is repeated: what it reads is held until the end.
+            const bool repeated = graph_.node(id).state >= 0 || graph_.node(id).kind == NodeKind::kFix;
+            for (const NodeId arg : graph_.node(id).args)
+                last_user[at(arg)] = repeated ? graph_.size() : std::max(last_user[at(arg)], id);
         }
         for (const OutputInfo& output : graph_.outputs()) last_user[at(output.node)] = graph_.size();
         for (const NodeId id : order) {
+            if (graph_.node(id).state >= 0) {
+                steps_[graph_.node(id).state].push_back(id);
+                continue;
+            }
             evaluate(id);
             for (const NodeId arg : graph_.node(id).args) {
                 if (last_user[at(arg)] == id) values_[at(arg)] = {};
@@ -231,6 +238,8 @@ class Interpreter {
             case NodeKind::kCast: cast(node, result.own); break;
             case NodeKind::kIndex: index(node, result.own); break;
             case NodeKind::kReduce: reduce(node, result.own); break;
+            case NodeKind::kFix: fix(node, result.own); break;
+            case NodeKind::kState:  // the fix's
             case NodeKind::kInput:
             case NodeKind::kPartialSum: break;  // the planner's
         }
@@ -324,6 +333,26 @@ class Interpreter {
             }
         });
         round(node.dtype, result);
+    }
+
+    // All rows take as many steps as the slowest of them; those that stand still do.
+    void fix(const Node& node, Buffer& result) {
+        const double* start = data(graph_.node(node.args[0]).args[0]);
+        result.assign(start, start + result.size());
+        std::vector<bool> still(result.size(), false);
+        for (int step = 0; step < node.most_steps; ++step) {
+            values_[at(node.args[0])].data = result.data();
+            for (const NodeId id : steps_.at(node.args[0])) {
+                if (id != node.args[0]) evaluate(id);
+            }
+            const double* next = data(node.args[1]);
+            for (std::size_t row = 0; row < result.size(); ++row) {
+                if (still[row]) continue;
+                still[row] = next[row] == result[row] || std::isnan(next[row]);
+                result[row] = next[row];
+            }
+            if (std::all_of(still.begin(), still.end(), [](bool row) { return row; })) return;
+        }
     }
 
     static void gather(const Loop& reduced, const double* start, std::int64_t step, std::int64_t block,
@@ -423,6 +452,7 @@ class Interpreter {
     const Bindings& bindings_;
     Rounding rounding_;
     std::vector<Elements> values_;
+    std::map<NodeId, std::vector<NodeId>> steps_;  // by state: the nodes that are computed from it, it first
 };
 
 }  // namespace

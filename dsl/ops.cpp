@@ -3,11 +3,20 @@
 #include <array>
 #include <cmath>
 
+#include "base/dtype.h"
+#include "base/philox.h"
+
 namespace rowjit {
 namespace {
 
 double nan_min(double a, double b) { return std::isnan(a) || std::isnan(b) ? std::nan("") : std::fmin(a, b); }
 double nan_max(double a, double b) { return std::isnan(a) || std::isnan(b) ? std::nan("") : std::fmax(a, b); }
+
+// Seeds, offsets and positions up to 2^53 in size are exact here; a kernel's are 64-bit.
+double uniform_at(double seed, double offset, double position) {
+    const auto whole = [](double value) { return static_cast<std::int64_t>(round_to(Dtype::kI64, value)); };
+    return philox_uniform(whole(seed), whole(offset), whole(position));
+}
 
 constexpr std::array kOps = {
 #define ROWJIT_OP(enumerator, name, arity, types, reference, gpu, cpu, ...)                                \

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <optional>
 #include <utility>
 #include <variant>
@@ -18,6 +19,8 @@ namespace rowjit {
 namespace {
 
 constexpr int kMaxCoordinateOperators = 64;  // in one coordinate; what handles coordinates recurs on their operators
+
+constexpr std::int64_t kMostSteps = std::numeric_limits<int>::max();
 
 // A value, or a number that has no dtype yet.
 using Operand = std::variant<Value, double>;
@@ -165,6 +168,7 @@ class ExpressionParser {
             Form{"const", &ExpressionParser::constant}, Form{"cast", &ExpressionParser::cast_call},
             Form{"iota", &ExpressionParser::iota},      Form{"extent", &ExpressionParser::extent},
             Form{"index", &ExpressionParser::index},    Form{"mean", &ExpressionParser::mean_call},
+            Form{"state", &ExpressionParser::state},    Form{"fix", &ExpressionParser::fix},
         };
         const TokenCursor::Level level(cursor_, name);
         for (const Form& form : kForms) {
@@ -231,6 +235,29 @@ class ExpressionParser {
         const Axis over = reduced_axis(name);
         cursor_.expect(")");
         return cursor_.build(name, [&] { return mean(operand, over); });
+    }
+
+    Value state(const Token& name) {
+        cursor_.expect("(");
+        const Value start = value();
+        cursor_.expect(")");
+        return cursor_.build(name, [&] { return node_value(scope_.graph.data()->add_state(start.id())); });
+    }
+
+    Value fix(const Token& name) {
+        cursor_.expect("(");
+        const Value state = value();
+        cursor_.expect(",");
+        const Value next = value();
+        cursor_.expect(",");
+        if (!cursor_.accept("steps")) {
+            cursor_.refuse(cursor_.peek(), "expected 'steps=' and the most steps there may be");
+        }
+        cursor_.expect("=");
+        const auto steps = static_cast<int>(std::min(cursor_.integer("a number of steps"), kMostSteps));
+        cursor_.expect(")");
+        return cursor_.build(name,
+                             [&] { return node_value(scope_.graph.data()->add_fix(state.id(), next.id(), steps)); });
     }
 
     Value reduce(const Token& name, Monoid monoid) {

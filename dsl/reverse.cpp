@@ -97,7 +97,7 @@ class Reverse {
         active_.assign(static_cast<std::size_t>(joint_.forward_size), false);
         for (const std::string& input : inputs) active_[static_cast<std::size_t>(*graph_->find_input(input))] = true;
         for (NodeId id = 0; id < joint_.forward_size; ++id) {
-            if (!is_float(node(id).dtype)) continue;
+            if (!is_float(node(id).dtype) || node(id).kind == NodeKind::kFix) continue;
             for (const NodeId arg : node(id).args) {
                 if (is_active(arg)) active_[static_cast<std::size_t>(id)] = true;
             }

@@ -119,6 +119,10 @@ class Printer {
             case NodeKind::kCast: return fmt::format("cast({}, {})", operand(node.args[0]), dtype);
             case NodeKind::kIndex: return index(node);
             case NodeKind::kReduce: return reduce(node);
+            case NodeKind::kState: return fmt::format("state({})", operand(node.args[0]));
+            case NodeKind::kFix:
+                return fmt::format("fix({}, {}, steps={})", operand(node.args[0]), operand(node.args[1]),
+                                   node.most_steps);
             case NodeKind::kPartialSum:
                 return fmt::format("partial_sum({}, {})", operand(node.args[0]), graph_.axis(node.axis).label());
             case NodeKind::kInput:

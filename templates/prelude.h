@@ -221,6 +221,49 @@ RJ_DEVICE long long rj_quotient(long long row, long long extent) {
     return row / extent;
 }
 
+// Random numbers of one seed and offset by Philox4x32-10 (Salmon et al. 2011). That of a position is the upper 24 bits
+// of word position mod 4 of the block of {floor(position / 4), offset}, as a multiple of 2^-24 in [0, 1). A block is
+// kept until another is asked for: neighbouring lanes of a vector compute it once, wherever a row begins. (Left to the
+// compiler, clang sees that they share it and NVRTC 13 does not.)
+struct rj_uniforms {
+    unsigned long long block;
+    unsigned words[4];
+    bool is_first = true;
+
+    RJ_DEVICE float at(long long seed, long long offset, long long position) {
+        const unsigned long long wanted = static_cast<unsigned long long>(position) >> 2;
+        if (is_first || block != wanted) compute(seed, offset, wanted);
+        const bool odd = (position & 1) != 0;
+        const unsigned word = (position & 2) != 0 ? (odd ? words[3] : words[2]) : (odd ? words[1] : words[0]);
+        return static_cast<float>(static_cast<int>(word >> 8)) * 5.9604644775390625e-8f;
+    }
+    RJ_DEVICE void compute(long long seed, long long offset, unsigned long long wanted) {
+        unsigned key_low = static_cast<unsigned>(seed);
+        unsigned key_high = static_cast<unsigned>(static_cast<unsigned long long>(seed) >> 32);
+        is_first = false;
+        block = wanted;
+        words[0] = static_cast<unsigned>(wanted);
+        words[1] = static_cast<unsigned>(wanted >> 32);
+        words[2] = static_cast<unsigned>(offset);
+        words[3] = static_cast<unsigned>(static_cast<unsigned long long>(offset) >> 32);
+#pragma unroll
+        for (int round = 0; round < 10; ++round) {
+            const unsigned long long first = 0xd2511f53ull * words[0];
+            const unsigned long long second = 0xcd9e8d57ull * words[2];
+            words[0] = static_cast<unsigned>(second >> 32) ^ words[1] ^ key_low;
+            words[1] = static_cast<unsigned>(second);
+            words[2] = static_cast<unsigned>(first >> 32) ^ words[3] ^ key_high;
+            words[3] = static_cast<unsigned>(first);
+            key_low += 0x9e3779b9u;
+            key_high += 0xbb67ae85u;
+        }
+    }
+};
+RJ_DEVICE float rj_uniform(long long seed, long long offset, long long position) {
+    rj_uniforms uniforms;
+    return uniforms.at(seed, offset, position);
+}
+
 // Floor division and its remainder in [0, divisor), for coordinates that may be negative.
 template <class T>
 RJ_DEVICE T rj_floor_div(T a, long long divisor) {
@@ -611,6 +654,19 @@ RJ_DEVICE void rj_all_reduce_across(int thread, int row, int offset_bytes, State
     ((states = rj_gather_across<kThreads, kRows, States>(at + row * int(sizeof(States))),
       at += kThreads * kRows * int(sizeof(States))),
      ...);
+}
+
+// ---- steps
+
+// Whether a condition, equal on the kThreads lanes of a row, holds for all rows of these kLanes lanes of a warp.
+template <int kThreads, int kLanes>
+RJ_DEVICE bool rj_all_rows(bool condition) {
+    if constexpr (kThreads >= kLanes) {
+        return condition;
+    } else {
+        const unsigned other = rj_shuffle_xor_word<kThreads>(condition ? 1u : 0u);
+        return rj_all_rows<kThreads * 2, kLanes>(condition && other != 0u);
+    }
 }
 
 // ---- sums over the rows of a block

@@ -161,7 +161,40 @@ class KernelEmitter {
         if (const auto* rows = std::get_if<RowsLoop>(&stmt.node)) return rows_loop(*rows);
         if (const auto* reduce = std::get_if<AllReduce>(&stmt.node)) return all_reduce(*reduce);
         if (const auto* join = std::get_if<JoinRows>(&stmt.node)) return join_rows(*join);
+        if (const auto* open = std::get_if<OpenSteps>(&stmt.node)) return open_steps(*open);
+        if (const auto* close = std::get_if<CloseSteps>(&stmt.node)) return close_steps(*close);
         out_.line("rj_barrier();");
+    }
+
+    void open_steps(const OpenSteps& steps) {
+        out_.blank();
+        const std::string state = scope_.names().fresh(steps.label);
+        still_ = scope_.names().fresh(state + "_stands_still");
+        out_.line(fmt::format("{} {} = {};", gpu_value_type(steps.dtype), state, scope_.value(steps.start)));
+        out_.line(fmt::format("bool {} = false;", still_));
+        scope_.bind(steps.state, state);
+        outside_steps_ = scope_.row_names();
+        out_.line("RJ_ROLLED");
+        out_.open(fmt::format("for (int step = 0; step < {}; ++step)", steps.most_steps));
+        for (const int index : steps.accumulators)
+            out_.line(fmt::format("{} = {}();", scope_.state(index), scope_.state_type(index)));
+        state_ = state;
+    }
+
+    // A row that stands still waits for those it shares a warp with.
+    void close_steps(const CloseSteps& steps) {
+        const std::string& next = scope_.value(steps.next);
+        out_.open(fmt::format("if (!{})", still_));
+        out_.line(fmt::format("{} = {} == {} || {} != {};", still_, next, state_, next, next));
+        out_.line(fmt::format("{} = {};", state_, next));
+        out_.close();
+        const int lanes = std::min(scope_.target().warp_size, kernel_.block_threads());
+        const bool alone = scope_.rows() == 1 || scope_.threads() >= lanes;
+        out_.line(alone ? fmt::format("if ({}) break;", still_)
+                        : fmt::format("if (rj_all_rows<{}, {}>({})) break;", scope_.threads(), lanes, still_));
+        out_.close();
+        scope_.set_row_names(outside_steps_);
+        scope_.bind(steps.result, state_);
     }
 
     void join_rows(const JoinRows& join) {
@@ -265,6 +298,10 @@ class KernelEmitter {
     GpuScope scope_;
     SourceWriter& out_;
     GpuKept kept_;
+    // Of the steps that are open.
+    std::string state_;
+    std::string still_;
+    GpuScope::RowNames outside_steps_;
 };
 
 }  // namespace

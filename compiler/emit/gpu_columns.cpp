@@ -266,6 +266,7 @@ class ColumnEmitter {
 
     void compute() {
         declare_lane_arrays();
+        declare_uniforms();
         declare_permutations();
         load_shared_slots();
         if (loop_.vector > 1) {
@@ -295,6 +296,16 @@ class ColumnEmitter {
             }
             arrays_[&inst] = scope_.names().fresh(label + "_lanes");
             out_.line(fmt::format("{} {}[{}];", gpu_value_type(dtype), arrays_[&inst], loop_.vector));
+        }
+    }
+
+    // Random numbers of one seed and offset for all lanes: neighbours share the work of four.
+    void declare_uniforms() {
+        for (const Inst& inst : loop_.body) {
+            if (inst.kind != InstKind::kMap || inst.op != Op::kUniform || loop_.vector == 1) continue;
+            if (inside_.values.contains(inst.operands[0]) || inside_.values.contains(inst.operands[1])) continue;
+            uniforms_[&inst] = scope_.names().fresh(inst.label + "_lanes");
+            out_.line(fmt::format("rj_uniforms {};", uniforms_[&inst]));
         }
     }
 
@@ -355,6 +366,11 @@ class ColumnEmitter {
             case InstKind::kCarried:
                 return scope_.define(inst, fmt::format("{}[{}]", scope_.carried(inst.index), carried_place(inst)));
             default: break;
+        }
+        if (const auto uniforms = uniforms_.find(&inst); uniforms != uniforms_.end()) {
+            return scope_.define(inst,
+                                 fmt::format("{}.at({}, {}, {})", uniforms->second, scope_.value(inst.operands[0]),
+                                             scope_.value(inst.operands[1]), scope_.value(inst.operands[2])));
         }
         const auto divisor = divisors_.find(&inst);
         scope_.define(inst, scope_.computed(inst, divisor == divisors_.end() ? "" : divisor->second));
@@ -435,6 +451,7 @@ class ColumnEmitter {
     std::map<const Inst*, std::string> vectors_;  // of loads and of slots in shared memory, as an iteration names them
     std::set<std::string> declared_;              // those of them that are declared before the iterations
     std::map<const Inst*, std::string> divisors_;
+    std::map<const Inst*, std::string> uniforms_;
     std::map<const Inst*, std::string> arrays_;
     std::map<const Inst*, std::string> elements_;  // of lane l, where that is not l
 };

@@ -23,7 +23,7 @@ bool exact_on_narrow(Op op) {
            op == Op::kFloor;
 }
 
-std::string_view state_type(const Accumulator& accumulator) {
+std::string_view state_template(const Accumulator& accumulator) {
     const bool compensated = accumulator.compensated;
     switch (accumulator.monoid) {
         case Monoid::kSum: return compensated ? "rj_compensated_sum" : "rj_sum";
@@ -108,7 +108,16 @@ void GpuScope::find_uses() {
         }
         if (inst.kind == InstKind::kCoord) axes_used_.insert(inst.axis);
     });
+    Dtype steps = Dtype::kF32;
     for (const Stmt& stmt : kernel_.body) {
+        if (const auto* open = std::get_if<OpenSteps>(&stmt.node)) {
+            steps = dtypes_[static_cast<std::size_t>(open->state)] = open->dtype;
+            rounded_.insert(open->start);
+        }
+        if (const auto* close = std::get_if<CloseSteps>(&stmt.node)) {
+            dtypes_[static_cast<std::size_t>(close->result)] = steps;
+            rounded_.insert(close->next);
+        }
         const auto* reduce = std::get_if<AllReduce>(&stmt.node);
         if (reduce == nullptr) continue;
         std::size_t result = 0;
@@ -188,9 +197,13 @@ std::string GpuScope::parameter_type(const KernelArgument& argument) const {
 void GpuScope::declare_states() {
     for (const Accumulator& accumulator : kernel_.accumulators) {
         states_.push_back(names_.fresh(accumulator.label));
-        out_.line(
-            fmt::format("{}<{}> {};", state_type(accumulator), gpu_value_type(accumulator.dtype), states_.back()));
+        out_.line(fmt::format("{} {};", state_type(static_cast<int>(states_.size()) - 1), states_.back()));
     }
+}
+
+std::string GpuScope::state_type(int index) const {
+    const Accumulator& accumulator = kernel_.accumulators[static_cast<std::size_t>(index)];
+    return fmt::format("{}<{}>", state_template(accumulator), gpu_value_type(accumulator.dtype));
 }
 
 void GpuScope::declare_carried() {

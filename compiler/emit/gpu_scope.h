@@ -69,6 +69,7 @@ class GpuScope {
     std::string positions(const std::vector<AxisId>& axes) const;  // the product of their extents
     std::string axis_list(const std::vector<AxisId>& axes) const;  // for comments
     const std::string& state(int accumulator) const { return states_[static_cast<std::size_t>(accumulator)]; }
+    std::string state_type(int accumulator) const;
     const std::string& carried(int index) const { return carried_[static_cast<std::size_t>(index)]; }
     // Adds the instruction's operand to the sum that register `place` carries, unless the row is not live.
     void carry(const Inst& inst, const std::string& place);

@@ -231,14 +231,16 @@ void KernelEmitter::emit_rows(Value* first, Value* last) {
 
 void KernelEmitter::emit_row(Value* row) {
     set_mixed_radix(row, kernel_.row_axes);
-    for (std::size_t i = 0; i < running_.size(); ++i) {
-        const Accumulator& accumulator = kernel_.accumulators[i];
-        const FoldState start = fold_identity(accumulator, carried(accumulator.dtype, running_[i].width));
-        for (const auto& parts : running_[i].parts) {
-            for (std::size_t part = 0; part < parts.size(); ++part) b_.CreateStore(start[part], parts[part]);
-        }
-    }
+    for (std::size_t i = 0; i < running_.size(); ++i) clear_running(i);
     emit_block(kernel_.body);
+}
+
+void KernelEmitter::clear_running(std::size_t index) {
+    const Accumulator& accumulator = kernel_.accumulators[index];
+    const FoldState start = fold_identity(accumulator, carried(accumulator.dtype, running_[index].width));
+    for (const auto& parts : running_[index].parts) {
+        for (std::size_t part = 0; part < parts.size(); ++part) b_.CreateStore(start[part], parts[part]);
+    }
 }
 
 Value* KernelEmitter::positions_of(const std::vector<AxisId>& axes) {

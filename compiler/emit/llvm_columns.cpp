@@ -31,8 +31,36 @@ void KernelEmitter::emit_block(const Block& block) {
         if (const auto* inst = std::get_if<Inst>(&stmt.node)) emit_inst(*inst, {});
         if (const auto* loop = std::get_if<ColumnLoop>(&stmt.node)) emit_column_loop(*loop);
         if (const auto* reduce = std::get_if<AllReduce>(&stmt.node)) emit_all_reduce(*reduce);
+        if (const auto* open = std::get_if<OpenSteps>(&stmt.node)) open_steps(*open);
+        if (const auto* close = std::get_if<CloseSteps>(&stmt.node)) close_steps(*close);
         // A barrier orders threads of a block; here there is one.
     }
+}
+
+// A row has one thread, so it takes its own number of steps.
+void KernelEmitter::open_steps(const OpenSteps& steps) {
+    steps_ = {steps.dtype, steps.most_steps, stack(carried(steps.dtype, 1), steps.label),
+              stack(b_.getInt32Ty(), "step"), llvm::BasicBlock::Create(b_.getContext(), "step_head", function_)};
+    b_.CreateStore(value(steps.start), steps_.state);
+    b_.CreateStore(b_.getInt32(0), steps_.taken);
+    b_.CreateBr(steps_.head);
+    b_.SetInsertPoint(steps_.head);
+    for (const int index : steps.accumulators) clear_running(static_cast<std::size_t>(index));
+    define(steps.state, steps.dtype, b_.CreateLoad(steps_.state->getAllocatedType(), steps_.state), steps.label);
+}
+
+void KernelEmitter::close_steps(const CloseSteps& steps) {
+    Value* next = value(steps.next);
+    Value* before = b_.CreateLoad(steps_.state->getAllocatedType(), steps_.state);
+    Value* still = b_.CreateOr(b_.CreateFCmpOEQ(next, before), b_.CreateFCmpUNO(next, next), "stands_still");
+    b_.CreateStore(next, steps_.state);
+    Value* taken = b_.CreateAdd(b_.CreateLoad(b_.getInt32Ty(), steps_.taken), b_.getInt32(1));
+    b_.CreateStore(taken, steps_.taken);
+    Value* last = b_.CreateICmpSGE(taken, b_.getInt32(static_cast<std::uint32_t>(steps_.most)));
+    auto* done = llvm::BasicBlock::Create(b_.getContext(), "steps_done", function_);
+    b_.CreateCondBr(b_.CreateOr(still, last), done, steps_.head);
+    b_.SetInsertPoint(done);
+    define(steps.result, steps_.dtype, next);
 }
 
 void KernelEmitter::emit_column_loop(const ColumnLoop& loop) {

@@ -59,6 +59,15 @@ struct RunningRows {
     const std::vector<llvm::AllocaInst*>& total() const { return levels.back(); }
 };
 
+// Steps that are open: where they begin again, and the state and the number of those taken, on the stack.
+struct Steps {
+    Dtype dtype = Dtype::kF32;
+    int most = 0;
+    llvm::AllocaInst* state = nullptr;
+    llvm::AllocaInst* taken = nullptr;
+    llvm::BasicBlock* head = nullptr;
+};
+
 class KernelEmitter {
   public:
     KernelEmitter(const Kernel& kernel, const CpuFeatures& features, llvm::LLVMContext& context)
@@ -97,6 +106,9 @@ class KernelEmitter {
     void emit_columns(const ColumnLoop& loop, Value* from, Value* to, Value* first_column);
     void emit_column_tail(const ColumnLoop& loop, Value* from, Value* first_column);
     void emit_all_reduce(const AllReduce& reduce);
+    void open_steps(const OpenSteps& steps);
+    void close_steps(const CloseSteps& steps);
+    void clear_running(std::size_t accumulator);
     void emit_body(const std::vector<Inst>& body, const Lanes& lanes);
     void hoist_uniform_loads(const ColumnLoop& loop);
 
@@ -177,8 +189,9 @@ class KernelEmitter {
     Value* stream_ = nullptr;                     // i1: large outputs pass the caches; null when no store could
     const ColumnLoop* streaming_loop_ = nullptr;  // the loop being emitted with streaming stores
     Value* column_block_ = nullptr;               // i64; null when rows are whole
-    std::vector<Value*> values_;                  // by ValueId
-    std::vector<Dtype> dtypes_;                   // by ValueId
+    Steps steps_;
+    std::vector<Value*> values_;  // by ValueId
+    std::vector<Dtype> dtypes_;   // by ValueId
 };
 
 // Copies of a column loop's body that run side by side.

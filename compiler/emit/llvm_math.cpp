@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/philox.h"
 
 namespace rowjit {
 namespace {
@@ -115,8 +116,8 @@ Value* call_shared(Builder& b, const std::string& name, llvm::ArrayRef<Value*> a
                    const std::function<Value*(Builder&, llvm::Function*)>& define) {
     llvm::Module& module = *b.GetInsertBlock()->getModule();
     llvm::Type* type = arguments[0]->getType();
-    const std::string symbol =
-        "rj." + name + (is_f64(arguments[0]) ? ".f64x" : ".f32x") + std::to_string(width(arguments[0]));
+    const std::string element = is_f64(arguments[0]) ? ".f64x" : is_fp(arguments[0]) ? ".f32x" : ".i64x";
+    const std::string symbol = "rj." + name + element + std::to_string(width(arguments[0]));
     llvm::Function* function = module.getFunction(symbol);
     if (function == nullptr) {
         std::vector<llvm::Type*> parameters;
@@ -426,6 +427,35 @@ Value* upper_halves(Builder& b, Value* bits) {
     return b.CreateShuffleVector(words, odd);
 }
 
+// The upper 24 bits of a word of Philox4x32-10 (base/philox.h), in lanes of 64 bits, whose products of 32-bit halves
+// are one instruction. Each lane computes a block of its own, though four neighbours may share one: the CPU is not
+// short of multiplications where dropout waits for memory.
+Value* philox_word(Builder& b, llvm::Function* function) {
+    Value* seed = function->getArg(0);
+    Value* offset = function->getArg(1);
+    Value* position = function->getArg(2);
+    const auto low = [&](Value* v) { return b.CreateAnd(v, integer(v, 0xFFFFFFFF)); };
+    const auto high = [&](Value* v) { return b.CreateLShr(v, integer(v, 32)); };
+    Value* block = b.CreateLShr(position, integer(position, 2));
+    std::array<Value*, 4> words = {low(block), high(block), low(offset), high(offset)};
+    std::array<Value*, 2> key = {low(seed), high(seed)};
+    for (int round = 0; round < Philox::kRounds; ++round) {
+        Value* first = b.CreateMul(words[0], integer(seed, Philox::kMultipliers[0]));
+        Value* second = b.CreateMul(words[2], integer(seed, Philox::kMultipliers[1]));
+        words = {b.CreateXor(b.CreateXor(high(second), words[1]), key[0]), low(second),
+                 b.CreateXor(b.CreateXor(high(first), words[3]), key[1]), low(first)};
+        for (std::size_t half = 0; half < key.size(); ++half)
+            key[half] = low(b.CreateAdd(key[half], integer(seed, Philox::kKeySteps[half])));
+    }
+    const auto bit = [&](std::int64_t mask) {
+        return b.CreateICmpNE(b.CreateAnd(position, integer(position, mask)), integer(position, 0));
+    };
+    Value* odd = bit(1);
+    Value* word =
+        b.CreateSelect(bit(2), b.CreateSelect(odd, words[3], words[2]), b.CreateSelect(odd, words[1], words[0]));
+    return b.CreateLShr(word, integer(word, 8));
+}
+
 }  // namespace
 
 llvm::Type* carried_type(Builder& b, Dtype dtype) {
@@ -596,6 +626,11 @@ ROWJIT_BINARY(logical_or) { return b.CreateOr(x, y); }
 Value* detach(Builder& /*b*/, Value* x, Value* /*y*/, Value* /*z*/) { return x; }
 ROWJIT_UNARY(logical_not) { return b.CreateNot(x); }
 ROWJIT_TERNARY(select) { return b.CreateSelect(x, y, z); }
+ROWJIT_TERNARY(uniform) {
+    Value* word = b.CreateTrunc(call_shared(b, "philox", {x, y, z}, philox_word), shaped(b.getInt32Ty(), x));
+    Value* number = b.CreateSIToFP(word, shaped(b.getFloatTy(), x));
+    return b.CreateFMul(number, constant(number, 0x1p-24));
+}
 
 #undef ROWJIT_UNARY
 #undef ROWJIT_BINARY

@@ -4,7 +4,8 @@
 // inside it orders its own writes before its own reads; nothing orders its reads before the next writes to the same
 // region. With two or more all-reduces in a row of the loop, giving each its own region is enough: between two uses of
 // a region every thread passes another all-reduce's wait. With a single one, the loop over rows comes back to the same
-// region with no wait between, so a barrier closes the row.
+// region with no wait between, so a barrier closes the row; and likewise a step, which is repeated, with one
+// all-reduce.
 #include <algorithm>
 
 #include "base/check.h"
@@ -42,6 +43,18 @@ std::int64_t join_bytes(const Kernel& kernel) {
     return most;
 }
 
+void close_steps(Block* body) {
+    Block closed;
+    int all_reduces = 0;
+    for (Stmt& stmt : *body) {
+        if (std::holds_alternative<OpenSteps>(stmt.node)) all_reduces = 0;
+        if (std::holds_alternative<AllReduce>(stmt.node)) ++all_reduces;
+        if (std::holds_alternative<CloseSteps>(stmt.node) && all_reduces == 1) closed.push_back({Barrier{}});
+        closed.push_back(std::move(stmt));
+    }
+    *body = std::move(closed);
+}
+
 void add_scratch(Kernel* kernel, const Target& target) {
     for (Stmt& stmt : kernel->body) {
         auto* reduce = std::get_if<AllReduce>(&stmt.node);
@@ -58,6 +71,7 @@ void add_scratch(Kernel* kernel, const Target& target) {
         const std::int64_t region = state * states;
         kernel->scratch_region_bytes = std::max(kernel->scratch_region_bytes, region);
     }
+    close_steps(&kernel->body);
     if (kernel->scratch_regions == 1) kernel->body.push_back({Barrier{}});
     kernel->shared_bytes += kernel->scratch_regions * kernel->scratch_region_bytes;
 }

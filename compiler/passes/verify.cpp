@@ -27,11 +27,31 @@ class Verifier {
             if (const auto* join = std::get_if<JoinRows>(&stmt.node)) {
                 for (const int index : join->carried) carried(index);
             }
+            if (const auto* open = std::get_if<OpenSteps>(&stmt.node)) open_steps(*open);
+            if (const auto* close = std::get_if<CloseSteps>(&stmt.node)) close_steps(*close);
         }
+        RJ_CHECK(!in_steps_, "{}: {}: steps that nothing closes", after_, kernel_.name);
     }
 
     void carried(int index) const {
         RJ_CHECK(in_table(index, kernel_.carried.size()), "{}: {}: carried {}", after_, kernel_.name, index);
+    }
+
+    void open_steps(const OpenSteps& steps) {
+        RJ_CHECK(!in_steps_ && steps.most_steps > 0, "{}: {}: {} steps, within others: {}", after_, kernel_.name,
+                 steps.most_steps, in_steps_);
+        in_steps_ = true;
+        use(steps.start);
+        outside_steps_ = defined_;
+        define(steps.state);
+    }
+
+    void close_steps(const CloseSteps& steps) {
+        RJ_CHECK(in_steps_, "{}: {}: a close of no steps", after_, kernel_.name);
+        in_steps_ = false;
+        use(steps.next);
+        defined_ = outside_steps_;
+        define(steps.result);
     }
 
     void column_loop(const ColumnLoop& loop) {
@@ -84,6 +104,10 @@ class Verifier {
                      kernel_.name, inst.index);
         }
         if (inst.kind == InstKind::kCarry || inst.kind == InstKind::kCarried) carried(inst.index);
+        // What a step does it may do several times, and what it keeps is declared where it ends.
+        const bool once =
+            inst.kind == InstKind::kStore || inst.kind == InstKind::kCarry || inst.kind == InstKind::kKeep;
+        RJ_CHECK(!in_steps_ || !once, "{}: {}: a step stores, carries or keeps a value", after_, kernel_.name);
         if (inst.id >= 0) define(inst.id);
     }
 
@@ -117,6 +141,8 @@ class Verifier {
     std::set<ValueId> defined_;
     std::set<ValueId> ever_defined_;
     std::set<int> written_slots_;
+    bool in_steps_ = false;
+    std::set<ValueId> outside_steps_;
 };
 
 }  // namespace

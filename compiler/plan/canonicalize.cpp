@@ -83,6 +83,10 @@ class Canonicalizer {
             case NodeKind::kExtent: return source;
             case NodeKind::kInput: return to_->add_index(source, coords);
             case NodeKind::kIota: return add_coordinate_value(*to_, coords[0], node.dtype);
+            // Equal states are one, so the step that is pushed from the next state meets this one.
+            case NodeKind::kState: return to_->add_state(push(node.args[0], coords));
+            case NodeKind::kFix:
+                return to_->add_fix(push(node.args[0], coords), push(node.args[1], coords), node.most_steps);
             case NodeKind::kMap:
             case NodeKind::kCast: {
                 const NodeId copy = to_->add_copy(

@@ -20,6 +20,8 @@ constexpr double kPlanningRows =
 constexpr double kLaunchUs = 2.5;  // H200, kernel to kernel on one stream
 constexpr double kCpuLaunchUs = 5;
 constexpr double kPlanningParts = 256;  // of a sum over rows: about a block or two on each multiprocessor
+// Ten rounds of Philox for four neighbours are twenty wide multiplications, at half the rate of plain ones.
+constexpr double kUniformSpecials = 2;
 constexpr std::size_t kMaxNameLength = 60;
 
 bool contains(const std::vector<AxisId>& axes, AxisId axis) {
@@ -53,7 +55,9 @@ class Cutter {
     explicit Cutter(const GraphData& graph) : graph_(graph) {
         for (const OutputInfo& output : graph.outputs()) roots_.insert(output.node);
         for (const NodeId id : graph.live_nodes()) {
-            if (graph.node(id).kind == NodeKind::kPartialSum) cut(id);
+            const Node& node = graph.node(id);
+            if (node.kind == NodeKind::kPartialSum) cut(id);
+            if (node.kind == NodeKind::kFix) fixes_[node.args[0]].push_back(id);
         }
     }
 
@@ -94,7 +98,12 @@ class Cutter {
     // Outputs that are intermediate values of another output are computed again there, unless a rule cut them.
     bool must_load(NodeId id) const { return cuts_.contains(id); }
 
+    // Of a fixpoint's step nothing is stored but what it comes to.
     void cut(NodeId id) {
+        if (const auto fixes = fixes_.find(graph_.node(id).state); fixes != fixes_.end()) {
+            for (const NodeId fix : fixes->second) cut(fix);
+            return;
+        }
         cuts_.insert(id);
         roots_.insert(id);
     }
@@ -168,7 +177,7 @@ class Cutter {
             work.pop_back();
             if (cuts_.contains(id) || !seen.insert(id).second) continue;
             const Node& node = graph_.node(id);
-            if (node.kind == NodeKind::kReduce) return id;
+            if (node.kind == NodeKind::kReduce || node.kind == NodeKind::kFix) return id;
             work.insert(work.end(), node.args.rbegin(), node.args.rend());
         }
         return -1;
@@ -191,6 +200,7 @@ class Cutter {
     const GraphData& graph_;
     std::set<NodeId> roots_;
     std::set<NodeId> cuts_;
+    std::map<NodeId, std::vector<NodeId>> fixes_;  // by state
 
     friend class Planner;
 };
@@ -577,7 +587,8 @@ double predicted_us(const GraphData& group, const Target& target, double rows) {
         const Node& node = group.node(id);
         if (node.kind != NodeKind::kMap) continue;
         const bool special = node.op >= Op::kSqrt && node.op <= Op::kCos;
-        specials += elements(group, node, rows) * (special || node.op == Op::kDiv ? 1 : 0.1);
+        const double each = special || node.op == Op::kDiv ? 1 : node.op == Op::kUniform ? kUniformSpecials : 0.1;
+        specials += elements(group, node, rows) * each;
     }
     const double memory_us = group_bytes(group, rows) / (target.bandwidth_gbps * 1e3);
     // 16 special-function lanes per multiprocessor at about 1.7 GHz; a CPU core does about one vectorised result a

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <bit>
 #include <map>
 #include <set>
 #include <tuple>
@@ -35,7 +36,7 @@ constexpr std::int64_t kCpuPlainColumns = 32768;
 double recompute_cost(const Node& node) {
     if (node.kind == NodeKind::kMap) {
         const bool special = (node.op >= Op::kSqrt && node.op <= Op::kCos) || node.op == Op::kDiv;
-        if (special) return kSpecialCost;
+        if (special || node.op == Op::kUniform) return kSpecialCost;
     }
     const bool narrow = node.dtype == Dtype::kBf16 || node.dtype == Dtype::kF16;
     return narrow ? kRoundCost : kPlainCost;
@@ -53,6 +54,12 @@ struct LoopPlan {
     std::vector<NodeId> reduces;       // component 0 stands for all
     std::vector<std::size_t> outputs;  // indices into the group's outputs
     std::vector<NodeId> keeps;         // values to keep for later loops over the same columns
+};
+
+// A fixpoint's step: the loops of its phases, counted from its state.
+struct StepPlan {
+    NodeId fix;
+    std::vector<std::vector<LoopPlan>> loops;
 };
 
 class Lowering {
@@ -77,6 +84,7 @@ class Lowering {
             lower_rows_reduction();
         } else {
             plan_loops();
+            if (auto declined = steps_conflict()) return *declined;
             plan_keeps();
             open_sums();
             lower_phases();
@@ -210,14 +218,21 @@ class Lowering {
 
     // ---- phases ----------------------------------------------------------------------------------------------------
 
+    // Within a step phases count from the state. A fixpoint is there a phase after the last value its step is given.
     void find_phases() {
+        std::map<NodeId, int> given;  // by state
         for (const NodeId id : graph_.live_nodes()) {
             const Node& node = graph_.node(id);
             int phase = 0;
-            for (const NodeId arg : node.args) phase = std::max(phase, phase_[arg]);
+            for (const NodeId arg : node.args) {
+                const bool from_outside = node.state >= 0 && graph_.node(arg).state < 0;
+                int& latest = from_outside ? given[node.state] : phase;
+                latest = std::max(latest, phase_[arg]);
+            }
+            if (node.kind == NodeKind::kFix) phase = given[node.args[0]] + 1;
             if (node.kind == NodeKind::kReduce) ++phase;
             phase_[id] = phase;
-            phases_ = std::max(phases_, phase + 1);
+            if (node.state < 0) phases_ = std::max(phases_, phase + 1);
         }
     }
 
@@ -230,8 +245,12 @@ class Lowering {
 
     void plan_loops() {
         loops_.resize(static_cast<std::size_t>(phases_));
-        const auto loop_over = [&](int phase, const std::vector<AxisId>& axes) -> LoopPlan& {
-            std::vector<LoopPlan>& loops = loops_[static_cast<std::size_t>(phase)];
+        steps_.resize(static_cast<std::size_t>(phases_));
+        const auto loop_over = [&](std::vector<std::vector<LoopPlan>>* by_phase, int phase,
+                                   const std::vector<AxisId>& axes) -> LoopPlan& {
+            if (by_phase->size() <= static_cast<std::size_t>(phase))
+                by_phase->resize(static_cast<std::size_t>(phase) + 1);
+            std::vector<LoopPlan>& loops = (*by_phase)[static_cast<std::size_t>(phase)];
             for (LoopPlan& loop : loops) {
                 if (loop.axes == axes) return loop;
             }
@@ -239,17 +258,61 @@ class Lowering {
             return loops.back();
         };
         std::set<std::pair<Monoid, NodeId>> seen;
-        for (const NodeId id : graph_.live_nodes()) {
+        const auto add_reduce = [&](std::vector<std::vector<LoopPlan>>* by_phase, NodeId id) {
             const Node& node = graph_.node(id);
-            if (node.kind != NodeKind::kReduce || !seen.insert({node.monoid, node.args[0]}).second) continue;
-            loop_over(phase_[node.args[0]], graph_.column_axes(graph_.node(node.args[0]))).reduces.push_back(id);
+            if (node.kind != NodeKind::kReduce || !seen.insert({node.monoid, node.args[0]}).second) return;
+            loop_over(by_phase, phase_[node.args[0]], graph_.column_axes(graph_.node(node.args[0])))
+                .reduces.push_back(id);
+        };
+        for (const NodeId id : graph_.live_nodes()) {
+            if (graph_.node(id).state < 0) add_reduce(&loops_, id);
+            if (graph_.node(id).kind != NodeKind::kFix) continue;
+            seen.clear();  // fixpoints that share a state share nothing else
+            StepPlan plan{id, {}};
+            for (const NodeId of_step : step_nodes(id)) add_reduce(&plan.loops, of_step);
+            steps_[static_cast<std::size_t>(phase_[id] - 1)].push_back(std::move(plan));
         }
         for (std::size_t i = 0; i < graph_.outputs().size(); ++i) {
             const OutputInfo& output = graph_.outputs()[i];
             if (columnar(output.node)) {
-                loop_over(store_phase(output), graph_.column_axes(graph_.node(output.node))).outputs.push_back(i);
+                loop_over(&loops_, store_phase(output), graph_.column_axes(graph_.node(output.node)))
+                    .outputs.push_back(i);
             }
         }
+    }
+
+    // What a fixpoint's next state is computed from, as far as it depends on the state; operands before users.
+    std::set<NodeId> step_nodes(NodeId fix) const {
+        std::set<NodeId> found;
+        std::vector<NodeId> work = {graph_.node(fix).args[1]};
+        while (!work.empty()) {
+            const NodeId id = work.back();
+            work.pop_back();
+            if (graph_.node(id).state < 0 || !found.insert(id).second) continue;
+            work.insert(work.end(), graph_.node(id).args.begin(), graph_.node(id).args.end());
+        }
+        return found;
+    }
+
+    // Threads that meet must take the same number of steps. Rows within a warp vote; those of several warps meet at
+    // barriers of the block, where no vote is.
+    std::optional<Declined> steps_conflict() const {
+        std::size_t first = steps_.size();
+        for (std::size_t phase = steps_.size(); phase-- > 0;) first = steps_[phase].empty() ? first : phase;
+        if (first == steps_.size() || !target_.is_gpu()) return std::nullopt;
+        const int rows = schedule().rows_per_block;
+        if (rows > 1 && schedule().threads_per_row > target_.warp_size) {
+            return Declined{"rows of several warps that share a block would wait for each other's steps"};
+        }
+        if (rows > 1 && !std::has_single_bit(static_cast<unsigned>(rows))) {
+            return Declined{fmt::format("{} rows of a block do not fill warps that vote on their steps", rows)};
+        }
+        const bool loop_before = std::any_of(loops_.begin(), loops_.begin() + static_cast<std::ptrdiff_t>(first) + 1,
+                                             [](const auto& loops) { return !loops.empty(); });
+        if (schedule().prefetch && !loop_before) {
+            return Declined{"the first loop of a row is a step, which would fetch the next row several times"};
+        }
+        return std::nullopt;
     }
 
     std::vector<NodeId> roots(const LoopPlan& loop) const {
@@ -280,19 +343,29 @@ class Lowering {
     // For each set of columns, walks its loops in phase order and decides at each border what to carry over it.
     void plan_keeps() {
         if (schedule().residency == Residency::kReload) return;
-        std::set<std::vector<AxisId>> domains;
-        for (const auto& loops : loops_) {
-            for (const LoopPlan& loop : loops) domains.insert(loop.axes);
-        }
-        for (const std::vector<AxisId>& axes : domains) {
-            std::vector<LoopPlan*> sequence;
-            for (auto& loops : loops_) {
-                for (LoopPlan& loop : loops) {
-                    if (loop.axes == axes) sequence.push_back(&loop);
+        std::vector<LoopPlan*> all;
+        std::set<const LoopPlan*> repeated;
+        for (std::size_t phase = 0; phase < loops_.size(); ++phase) {
+            for (LoopPlan& loop : loops_[phase]) all.push_back(&loop);
+            for (StepPlan& step : steps_[phase]) {
+                for (auto& loops : step.loops) {
+                    for (LoopPlan& loop : loops) {
+                        all.push_back(&loop);
+                        repeated.insert(&loop);
+                    }
                 }
             }
+        }
+        std::set<std::vector<AxisId>> domains;
+        for (const LoopPlan* loop : all) domains.insert(loop->axes);
+        for (const std::vector<AxisId>& axes : domains) {
+            std::vector<LoopPlan*> sequence;
+            std::copy_if(all.begin(), all.end(), std::back_inserter(sequence),
+                         [&](const LoopPlan* loop) { return loop->axes == axes; });
             std::set<NodeId> kept;
             for (std::size_t next = 1; next < sequence.size(); ++next) {
+                // What later loops need is kept before the steps, once: a step keeps nothing.
+                if (repeated.contains(sequence[next - 1])) continue;
                 std::vector<NodeId> needed;
                 for (std::size_t later = next; later < sequence.size(); ++later) {
                     const std::vector<NodeId> more = roots(*sequence[later]);
@@ -363,7 +436,39 @@ class Lowering {
             }
             store_row_scalars(phase);
             all_reduce(accumulated, reduces);
+            for (const StepPlan& step : steps_[static_cast<std::size_t>(phase)]) lower_steps(step);
         }
+    }
+
+    void lower_steps(const StepPlan& plan) {
+        const Node& fix = graph_.node(plan.fix);
+        const Node& state = graph_.node(fix.args[0]);
+        OpenSteps open{.start = value(state.args[0]), .dtype = fix.dtype, .most_steps = fix.most_steps};
+        open.state = kernel_.value_count++;
+        open.label = unique_label(label_of(state, "state"));
+        value_labels_[open.state] = open.label;
+        const std::map<NodeId, ValueId> outside = row_values_;
+        row_values_[fix.args[0]] = open.state;
+        const std::size_t opened = kernel_.body.size();
+        kernel_.body.push_back({std::move(open)});
+        std::vector<int> of_steps;
+        for (const auto& loops : plan.loops) {
+            std::vector<int> accumulated;
+            std::vector<NodeId> reduces;
+            for (const LoopPlan& loop : loops) {
+                lower_loop(loop, &accumulated);
+                reduces.insert(reduces.end(), loop.reduces.begin(), loop.reduces.end());
+            }
+            all_reduce(accumulated, reduces);
+            of_steps.insert(of_steps.end(), accumulated.begin(), accumulated.end());
+        }
+        const ValueId next = value(fix.args[1]);
+        std::get<OpenSteps>(kernel_.body[opened].node).accumulators = std::move(of_steps);
+        // Values first computed in a step end with it, also those that are the same in each.
+        row_values_ = outside;
+        row_values_[plan.fix] = kernel_.value_count;
+        value_labels_[kernel_.value_count] = std::get<OpenSteps>(kernel_.body[opened].node).label;
+        kernel_.body.push_back({CloseSteps{next, kernel_.value_count++}});
     }
 
     // ---- sums over the kernel's rows -------------------------------------------------------------------------------
@@ -644,6 +749,8 @@ class Lowering {
                 for (const NodeId arg : node.args) inst.operands.push_back(value(arg));
                 return emit(std::move(inst), node, expression(node));
             case NodeKind::kReduce:
+            case NodeKind::kState:
+            case NodeKind::kFix:
             case NodeKind::kPartialSum: break;
         }
         RJ_CHECK(false, "lower: {} is used before the phase that computes it", graph_.describe(id));
@@ -786,6 +893,7 @@ class Lowering {
     std::map<NodeId, int> phase_;
     int phases_ = 1;
     std::vector<std::vector<LoopPlan>> loops_;                     // by phase
+    std::vector<std::vector<StepPlan>> steps_;                     // by phase: they stand behind its loops
     std::map<std::pair<std::vector<AxisId>, NodeId>, int> slots_;  // of values kept from loops over those columns
     std::vector<AxisId> loop_axes_;
     std::map<NodeId, ValueId> row_values_;

@@ -92,6 +92,8 @@ Results apply_softmax(Operands in, const OptionValues& options) {
     return {softmax(in[0], softmax_options(options), softmax_operands(in, options))};
 }
 
+Results apply_sparsemax(Operands in, const OptionValues&) { return {sparsemax(in[0])}; }
+
 Results apply_log_softmax(Operands in, const OptionValues& options) {
     return {log_softmax(in[0], softmax_options(options), softmax_operands(in, options))};
 }
@@ -203,6 +205,15 @@ std::vector<CompositeInfo> softmax_and_loss_rows() {
                     apply_log_softmax),
         softmax_row("logsumexp", "logarithm of the sum of exponentials of a row", "y = max x + log Σ exp(x − max x)",
                     apply_logsumexp),
+        {"sparsemax",
+         "projection of a row onto the probabilities",
+         "y = max(x − τ, 0), Σ y = 1",
+         "vocabulary",
+         {kX},
+         {"y"},
+         {},
+         declare_x,
+         apply_sparsemax},
         cross_entropy_row(),
         {"selective_log_probability",
          "log-probability of one class of each row",

@@ -1,4 +1,4 @@
-// Softmax and its logarithms over a row.
+// Softmax, its logarithms and sparsemax over a row.
 #include <limits>
 
 #include "base/fail.h"
@@ -109,6 +109,36 @@ Value log_softmax(Value x, SoftmaxOptions options, SoftmaxOperands operands) {
 
 Value logsumexp(Value x, SoftmaxOptions options, SoftmaxOperands operands) {
     return rounded(log_sum_exp(exponentials_of("logsumexp", x, options, operands)), x, options);
+}
+
+namespace {
+
+// Newton's step towards the root of Σ max(z − τ, 0) = 1: where the elements above τ would sum to 1 if they were all.
+Value newton_step(const Value& z, const Value& threshold) {
+    const Value zero = Graph(z.graph()).constant(z.dtype(), 0.0);
+    const Value above = (z > threshold).named("above");
+    const Value total = sum(select(above, z, zero)).named("above_sum");
+    return (total - 1.0) / sum(select(above, zero + 1.0, zero)).named("above_count");
+}
+
+}  // namespace
+
+Value sparsemax(Value x) {
+    require_columns("sparsemax", x);
+    const Value wide_x = widen(x);
+    const Value row_max = detach(max(wide_x).named("row_max"));
+    const Value z = (wide_x - row_max).named("shifted");
+    // The largest element is 0 now and takes at most 1, so −1 is below τ; NaN in rows without a largest number.
+    const Value start = (row_max * 0.0 - 1.0).named("start");
+    const auto rise = [&](const Value& state) { return maximum(state.named("threshold"), newton_step(z, state)); };
+    // Σ above − 1 times the number above falls to a quarter at least in each step of a convex function's Newton (Radzik
+    // 1992), from n² at most: after 48 it is below 2^-52 for a million columns. Rows take three to six.
+    const Value below = fixpoint(start, rise, 48).named("below");
+    // Once more, differentiably: the support no longer changes, and given that τ is what it is.
+    const Value tau = newton_step(z, below).named("tau");
+    const Value zero = Graph(x.graph()).constant(z.dtype(), 0.0);
+    const Value over = z - tau;
+    return cast(select(over <= 0.0, zero, over), x.dtype());
 }
 
 }  // namespace rowjit

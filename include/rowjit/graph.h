@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <initializer_list>
 #include <memory>
 #include <string>
@@ -167,6 +168,17 @@ Value select(Value condition, Value if_true, Value if_false);
 
 // `a`, through which no gradient flows: for what a result does not depend on, as a softmax on its maximum.
 Value detach(Value a);
+
+// A random number in [0, 1), a multiple of 2^-24, f32, of three i64: the same for the same three everywhere, on every
+// device and under every schedule (Philox4x32-10; base/philox.h says which bits). Four neighbours from a position that
+// is a multiple of four cost as much as one.
+Value uniform(Value seed, Value offset, Value position);
+
+// What `start` becomes when `step` is repeated until it changes nothing: one float for each row. step takes the state
+// and gives the next, of the same dtype and axes, and may reduce the columns of a row; it is called once, to record it.
+// A row's state stands still from the step on that gives it again, or NaN, and for good after most_steps. No gradient
+// flows through it: to differentiate at a fixpoint, write the last step once more after it (docs/gradient.md).
+Value fixpoint(Value start, const std::function<Value(Value)>& step, int most_steps);
 
 // A rounding point: never elided and never moved across arithmetic. Float to integer truncates and saturates.
 Value cast(Value a, Dtype dtype);

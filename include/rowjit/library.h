@@ -220,12 +220,35 @@ std::pair<Value, Value> packed_halves(Value packed);
 // Its even and its odd columns, as GptOssExperts packs gate and up.
 std::pair<Value, Value> packed_pairs(Value packed);
 
-// ---- Residuals, embeddings ---------------------------------------------------------------------------------------
+// ---- Residuals, dropout, embeddings ------------------------------------------------------------------------------
 
 // residual + round(x·scale), in x's dtype: LayerScale with scale {columns}, or Granite's residual multiplier, a
 // run-time scalar. x and residual have equal dtype and axes, scale x's dtype and any of its axes.
 Value scale_add(Value x, Value residual, Value scale);
 Value scale_add(Value x, Value residual, double scale);
+
+struct DropoutOptions {
+    double p = 0.1;           // in [0, 1]: the share of elements that become 0
+    std::int64_t seed = 0;    // in ±2^53, as offset: launches carry scalars as doubles
+    std::int64_t offset = 0;  // another one is another mask of the same seed: a step's or layer's number
+};
+
+// x̂ / (1 − p) where uniform(seed, offset, position) ≥ p, else 0, computed wide and rounded once, as torch's dropout
+// kernels do. position is the element's index among x's elements in the order of its axes, so that the mask depends on
+// no stride, schedule or device, and not on how the axes divide them into rows and columns. The backward computes the
+// mask again: nothing is saved. p 0 keeps and p 1 drops every element, forward and backward.
+//
+// The mask is not torch's: its generator gives each thread of its launch a part of the counter, so that its masks
+// depend on the GPU. What corresponds: seed and offset of a torch.Generator's philox state, which a training step
+// advances.
+//
+// p, seed and offset are run-time scalars, named dropout_p, dropout_seed and dropout_offset; or values of the graph,
+// p of x's wide dtype, seed and offset i64.
+Value dropout(Value x, DropoutOptions options = {});
+Value dropout(Value x, Value p, Value seed, Value offset);
+
+// residual + dropout(x), dropout's result rounded: transformers' dropout_add of BLOOM and Falcon.
+Value dropout_add(Value x, Value residual, DropoutOptions options = {});
 
 // table[id]: torch.nn.functional.embedding. table {vocabulary, columns}, vocabulary a row axis; ids {tokens…} i32 or
 // i64. An id outside the table gives zeros (torch raises). Without a backward yet.
@@ -342,6 +365,12 @@ struct SoftmaxOperands {
 Value softmax(Value x, SoftmaxOptions options = {}, SoftmaxOperands operands = {});
 Value log_softmax(Value x, SoftmaxOptions options = {}, SoftmaxOperands operands = {});
 Value logsumexp(Value x, SoftmaxOptions options = {}, SoftmaxOperands operands = {});
+
+// max(x̂ − τ, 0) with the τ of each row at which the elements sum to 1: Martins and Astudillo (ICML 2016),
+// computed wide and rounded once, without sorting: τ is found by a fixpoint over the row. A row that holds NaN or +∞,
+// or nothing above −∞, is NaN. Gradient: of the elements above 0, each less the mean of all. Saved: four numbers of
+// each row.
+Value sparsemax(Value x);
 
 // ---- Losses ------------------------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@
 #include <map>
 
 #include "base/dtype.h"
+#include "base/philox.h"
 #include "compiler/compile.h"
 #include "compiler/plan/partial_sums.h"
 #include "dsl/accuracy.h"
@@ -185,7 +186,7 @@ TEST_CASE("every composite is as exact as eager on the CPU, at even and odd widt
 }
 
 TEST_CASE("every schedule of a group gives what the oracle gives") {
-    for (const char* op : {"rms_norm", "layer_norm", "softmax", "cross_entropy", "swiglu"}) {
+    for (const char* op : {"rms_norm", "layer_norm", "softmax", "cross_entropy", "swiglu", "sparsemax", "dropout"}) {
         const Graph graph = make_graph(op, {.columns = 200});
         const Plan plan = plan_graph(*graph.data(), host());
         for (const Schedule& schedule : legal_schedules(plan.groups[0], host())) {
@@ -292,6 +293,45 @@ TEST_CASE("strided columns, packed halves and gathered columns are read where th
     g.output("y", gate * up + strided);
     g.output("moved", moved, {.column_strides = {3}});
     check("packed", *g.data(), {{"tokens", 6}});
+}
+
+TEST_CASE("random numbers are the reference's bits on the CPU under every schedule, wherever rows begin") {
+    for (const std::int64_t columns : {1, 7, 64, 130}) {
+        Graph g;
+        const Axis tokens = g.rows("tokens");
+        const Value place = g.iota(tokens, i64) * static_cast<double>(columns) + g.iota(g.columns(columns), i64);
+        const Value seed = g.scalar("seed", i64, -5e15);
+        g.output("u", uniform(seed, g.scalar("offset", i64, 4294967299.0), place + 8589934590.0));
+        const Plan plan = plan_graph(*g.data(), host());
+        const Bindings bindings = {{}, {}, {{"tokens", 5}}};
+        for (const Schedule& schedule : legal_schedules(plan.groups[0], host())) {
+            const Program program = compile(*g.data(), host(), [&](const Group&) { return std::optional(schedule); });
+            ProgramRun run(*g.data(), program, bindings);
+            const std::vector<double> u = run.output("u").values;
+            for (std::size_t i = 0; i < u.size(); ++i) {
+                REQUIRE(u[i] ==
+                        philox_uniform(-5000000000000000, 4294967299, 8589934590 + static_cast<std::int64_t>(i)));
+            }
+        }
+    }
+}
+
+// The state's value differs from row to row, some rows have no step to take, and nothing is a column of the output.
+TEST_CASE("fixpoints of a sum over rows, of two at once and of none but the state are the oracle's") {
+    Graph g;
+    const Axis tokens = g.rows("tokens");
+    const Value x = g.input("x", f32, {tokens, 50});
+    const Value greatest = max(x);
+    const auto toward = [](const Value& limit) {
+        return [=](const Value& state) { return maximum(state * 0.5, limit); };
+    };
+    const Value plain = fixpoint(greatest * 64.0, toward(abs(greatest)), 20);
+    const auto summed = [&](const Value& state) { return maximum(state - sum(select(x > state, x, x * 0.0)), plain); };
+    const Value both = fixpoint(plain + 3.0, summed, 9);
+    g.output("plain", plain);
+    g.output("y", x * both);
+    g.output("total", sum(both * greatest, tokens));
+    check("fixpoints", *g.data(), {{"tokens", 11}});
 }
 
 }  // namespace rowjit

@@ -89,6 +89,7 @@ void build_all_ops(Graph& g, Dtype dtype) {
     for (const OpInfo& op : all_ops()) {
         if (op.types == OpTypes::kCompare || op.types == OpTypes::kLogic) continue;
         if (op.types == OpTypes::kFloat && !is_float(dtype)) continue;
+        if (op.types == OpTypes::kRandom && dtype != i64) continue;
         std::vector<NodeId> args = {a.id()};
         if (op.types == OpTypes::kSelect) args.insert(args.begin(), condition.id());
         while (static_cast<int>(args.size()) < op.arity) args.push_back(b.id());

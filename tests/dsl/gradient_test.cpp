@@ -254,3 +254,23 @@ TEST_CASE("a row of -inf has a NaN gradient, as in PyTorch") {
     const Doubles d = d_logits({-kInfinity, -kInfinity, -kInfinity, -kInfinity}, {1});
     CHECK(same(d, {kNan, kNan, kNan, kNan}));
 }
+
+TEST_CASE("nothing flows through a fixpoint, and a step of Newton's behind it gives the root's derivative") {
+    // The square root of Σ x by Heron's step.
+    const auto heron = [](const Value& total, const Value& root) { return (root + total / root) * 0.5; };
+    const auto root_of = [&](const Value& x, bool once_more) {
+        const Value total = sum(x);
+        const Value root = fixpoint(total, [&](const Value& state) { return heron(total, state); }, 30);
+        return x * (once_more ? heron(total, root) : root);
+    };
+    CHECK(d_x({1, 3, 5}, [&](const Value& x) { return root_of(x, false); }) == Doubles{3, 3, 3});
+    // d Σ x·√(Σ x) = √(Σ x) + Σ x / (2 √(Σ x))
+    CHECK(d_x({1, 3, 5}, [&](const Value& x) { return root_of(x, true); }) == Doubles{4.5, 4.5, 4.5});
+}
+
+TEST_CASE("sparsemax saves a number of each row, and its backward repeats no steps") {
+    const Differentiated both = differentiate(make_graph("sparsemax", {.columns = 4096}));
+    for (const SavedValue& saved : both.saved) CHECK(saved.bytes_per_row <= 4);
+    CHECK(both.forward.print().find("fix(") != std::string::npos);
+    CHECK(both.backward.print().find("fix(") == std::string::npos);
+}

@@ -239,3 +239,38 @@ TEST_CASE("live nodes are those an output needs, operands first") {
     CHECK(live.size() == 3);  // x, 2, x * 2
     CHECK(live.back() == y.id());
 }
+
+TEST_CASE("random numbers are of i64 alone") {
+    Graph g;
+    const Value i = g.input("i", i32, {4});
+    CHECK(
+        mentions(refused([&] { (void)uniform(i, i, i); }), "uniform(i: i32[4], i: i32[4], i: i32[4]): i64 is needed"));
+    const Value position = cast(i, i64);
+    CHECK(uniform(g.constant(i64, 1), g.constant(i64, 2), position).description() == "f32[4]");
+}
+
+TEST_CASE("a state is a float of each row, and its next like it, from it, in one step at least") {
+    Graph g;
+    const Value x = g.input("x", f32, {g.rows("n"), 4});
+    const Value start = max(x);
+    const auto same = [](const Value& state) { return state * 0.5; };
+    CHECK(fixpoint(start, same, 3).description() == "f32[n]");
+    CHECK(mentions(refused([&] { fixpoint(x, same, 3); }), "a state is one number for each row"));
+    CHECK(mentions(refused([&] { fixpoint(cast(start, i32), same, 3); }), "a float dtype is needed"));
+    CHECK(mentions(refused([&] { fixpoint(start, same, 0); }), "0 steps"));
+    CHECK(mentions(refused([&] { fixpoint(start, [&](const Value&) { return start; }, 3); }), "does not depend on"));
+    CHECK(mentions(refused([&] { fixpoint(start, [&](const Value& s) { return s * x; }, 3); }), "other axes"));
+}
+
+TEST_CASE("what depends on a state stays in its step") {
+    Graph g;
+    const Value x = g.input("x", f32, {g.rows("n"), 4});
+    const auto half = [](const Value& state) { return state * 0.5; };
+    Value leaked;
+    fixpoint(max(x), [&](const Value& state) { return leaked = state * 0.5; }, 3);
+    CHECK(mentions(refused([&] { g.output("y", leaked); }), "is part of a step; take the fixpoint"));
+    const auto nested = [&](const Value& state) { return fixpoint(state, half, 3); };
+    CHECK(mentions(refused([&] { fixpoint(max(x), nested, 3); }), "a fixpoint has no other inside"));
+    const auto mixed = [&](const Value& state) { return state + leaked; };
+    CHECK(mentions(refused([&] { fixpoint(min(x), mixed, 3); }), "the steps of two states"));
+}

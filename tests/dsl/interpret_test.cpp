@@ -274,3 +274,17 @@ TEST_CASE("a missing or misshapen binding is refused by name") {
     CHECK(mentions(refused(g, {{{"x", tensor(bf16, {1, 2}, {1, 2})}}, {}, {{"tokens", 1}}}), "is bf16"));
     CHECK(mentions(refused(g, {{{"x", good}}, {}, {{"tokens", 1}}}), "accumulating output 'y'"));
 }
+
+TEST_CASE("a fixpoint repeats its step for each row until the row stands still, is NaN, or has had its steps") {
+    Graph g;
+    const Value x = g.input("x", f32, {g.rows("n"), 2});
+    // Halved while the row's least element is smaller; the logarithm makes NaN of what starts below zero.
+    const auto step = [&](const Value& state) { return maximum(state * 0.5, min(x)) + (log(state) - log(state)); };
+    g.output("y", fixpoint(max(x), step, 4));
+    const Bindings bindings = {{{"x", tensor(f32, {4, 2}, {8, 3, 1, 1, 32, 1, -1, -2})}}, {}, {{"n", 4}}};
+    const std::vector<double> y = run(g, bindings);
+    CHECK(y[0] == 3);
+    CHECK(y[1] == 1);
+    CHECK(y[2] == 2);  // after four steps
+    CHECK(std::isnan(y[3]));
+}

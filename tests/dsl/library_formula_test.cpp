@@ -3,15 +3,21 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <complex>
 #include <functional>
+#include <limits>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "dsl/interpret.h"
 #include "dsl/library/registry.h"
 #include "dsl/random_inputs.h"
+#include "rowjit/gradient.h"
+#include "rowjit/library.h"
 
 using namespace rowjit;
 
@@ -366,4 +372,116 @@ TEST_CASE("quantize rounds halves to even and gives zeros for zeros") {
 TEST_CASE("dequantize gives the codes times their scale") {
     const Run r = run("dequantize", {{"result", "f32"}});
     check(r, [&](std::size_t row, std::size_t c) { return r.row("codes", row)[c] * r["scale"][row]; });
+}
+
+TEST_CASE(
+    "dropout keeps its share, scaled so that the mean stays, and the same elements for the same seed and offset") {
+    constexpr std::size_t kElements = 200 * 1000;
+    const auto dropped = [&](const OptionMap& options) {
+        const Graph g = make_graph("dropout", {.columns = 1000, .dtype = f32, .options = options});
+        const Tensor ones = {f32, {200, 1000}, Doubles(kElements, 1.0)};
+        return interpret(*g.data(), {{{"x", ones}}, {}, {{"tokens", 200}}}, Rounding::kEager).at("y").values;
+    };
+    const auto kept = [](const Doubles& y) {
+        return std::count_if(y.begin(), y.end(), [](double v) { return v != 0; });
+    };
+    const Doubles y = dropped({{"p", "0.25"}, {"seed", "7"}});
+    // Four standard deviations of so many throws.
+    const double deviation = std::sqrt(0.25 * 0.75 * kElements);
+    CHECK(std::abs(static_cast<double>(kept(y)) - 0.75 * kElements) < 4 * deviation);
+    for (const double v : y) REQUIRE((v == 0 || v == static_cast<float>(1 / 0.75)));
+    // Neighbours, in a row and in a column, are dropped together no more often than by chance.
+    for (const std::size_t step : {std::size_t{1}, std::size_t{2}, std::size_t{4}, std::size_t{1000}}) {
+        double both = 0;
+        for (std::size_t i = step; i < kElements; ++i) both += y[i] == 0 && y[i - step] == 0 ? 1 : 0;
+        CHECK(std::abs(both - 0.0625 * kElements) < 5 * std::sqrt(0.0625 * kElements));
+    }
+    CHECK(dropped({{"p", "0.25"}, {"seed", "7"}}) == y);
+    for (const OptionMap& other :
+         {OptionMap{{"p", "0.25"}, {"seed", "8"}}, OptionMap{{"p", "0.25"}, {"seed", "7"}, {"offset", "1"}}}) {
+        const Doubles z = dropped(other);
+        double both = 0;
+        for (std::size_t i = 0; i < kElements; ++i) both += y[i] == 0 && z[i] == 0 ? 1 : 0;
+        CHECK(std::abs(both - 0.0625 * kElements) < 5 * std::sqrt(0.0625 * kElements));
+    }
+}
+
+TEST_CASE("uniform numbers fall evenly into sixteen bins") {
+    Graph g;
+    const Axis n = g.columns(160000);
+    g.output("u", uniform(g.constant(i64, -3), g.constant(i64, 5), g.iota(n, i64)));
+    const Tensors out = interpret(*g.data(), {{}, {}, {}}, Rounding::kEager);
+    std::array<double, 16> bins = {};
+    for (const double u : out.at("u").values) {
+        REQUIRE((u >= 0 && u < 1));
+        bins[static_cast<std::size_t>(u * 16)] += 1;
+    }
+    double chi_squared = 0;
+    for (const double count : bins) chi_squared += (count - 10000) * (count - 10000) / 10000;
+    CHECK(chi_squared < 37.7);  // one in a thousand, of 15 degrees of freedom
+    CHECK(chi_squared > 3.48);  // likewise: too even is not random either
+}
+
+TEST_CASE("dropout with p 0 is its operand, and with p 1 all zeros, forward and backward") {
+    for (const auto& [p, kept] : {std::pair{"0", true}, std::pair{"1", false}}) {
+        const Graph g = make_graph("dropout", {.columns = 64, .dtype = bf16, .options = {{"p", p}}});
+        for (const Graph& graph : {g, gradient(g)}) {
+            const Bindings bindings = random_inputs(*graph.data(), {{"tokens", 5}}, {.seed = 2});
+            const Tensors out = interpret(*graph.data(), bindings, Rounding::kEager);
+            const Doubles& in = bindings.tensors.begin()->second.values;
+            CHECK(out.begin()->second.values == (kept ? in : Doubles(in.size(), 0.0)));
+        }
+    }
+}
+
+TEST_CASE("dropout's mask depends on the order of the elements, not on how axes divide them") {
+    const auto mask = [](bool heads) {
+        Graph g;
+        const Axis tokens = g.rows("tokens");
+        const Axis h = heads ? g.rows("heads", 4) : g.columns("heads", 4);
+        const Value x = g.input("x", f32, {tokens, h, 16});
+        g.output("y", dropout(x, {.p = 0.5, .seed = 3}));
+        const Tensor ones = {f32, {6, 4, 16}, Doubles(6 * 4 * 16, 1.0)};
+        return interpret(*g.data(), {{{"x", ones}}, {}, {{"tokens", 6}}}, Rounding::kEager).at("y").values;
+    };
+    CHECK(mask(true) == mask(false));
+    CHECK(gradient(make_graph("dropout", {.columns = 64})).data()->find_input("x") == std::nullopt);
+}
+
+TEST_CASE("sparsemax is what sorting gives") {
+    const Run r = run("sparsemax");
+    check(r, [&](std::size_t row, std::size_t c) {
+        Doubles sorted = r.row("x", row);
+        std::sort(sorted.rbegin(), sorted.rend());
+        double total = 0;
+        double tau = 0;
+        for (std::size_t k = 0; k < sorted.size(); ++k) {
+            total += sorted[k];
+            const double candidate = (total - 1) / static_cast<double>(k + 1);
+            if (sorted[k] > candidate) tau = candidate;
+        }
+        return std::max(r.row("x", row)[c] - tau, 0.0);
+    });
+}
+
+TEST_CASE("sparsemax's gradient takes its mean off what is above zero, and rows without a largest number are NaN") {
+    Graph g;
+    const Axis tokens = g.rows("tokens");
+    const Value x = g.input("x", f32, {tokens, 4});
+    g.output("y", sparsemax(x));
+    const double inf = std::numeric_limits<double>::infinity();
+    const Tensor rows = {
+        f32, {5, 4}, {2.5, 2, 1, -inf, 0, inf, 0, 0, -inf, -inf, -inf, -inf, 0, std::nan(""), 1, 2, 3, 3, 3, 3}};
+    const Doubles y = interpret(*g.data(), {{{"x", rows}}, {}, {{"tokens", 5}}}, Rounding::kEager).at("y").values;
+    CHECK(Doubles(y.begin(), y.begin() + 4) == Doubles{0.75, 0.25, 0, 0});
+    CHECK(std::all_of(y.begin() + 4, y.begin() + 16, [](double v) { return std::isnan(v); }));
+    CHECK(Doubles(y.begin() + 16, y.end()) == Doubles(4, 0.25));
+    const Graph backward = gradient(g);
+    const Tensor d_y = {f32, {5, 4}, Doubles{1, 5, 9, 11, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3, 6}};
+    const Doubles d_x =
+        interpret(*backward.data(), {{{"x", rows}, {"d_y", d_y}}, {}, {{"tokens", 5}}}, Rounding::kEager)
+            .at("d_x")
+            .values;
+    CHECK(Doubles(d_x.begin(), d_x.begin() + 4) == Doubles{-2, 2, 0, 0});
+    CHECK(Doubles(d_x.begin() + 16, d_x.end()) == Doubles{-2, -1, 0, 3});
 }

@@ -177,7 +177,7 @@ TEST_CASE("the documentation's examples are read") {
         CHECK(Graph::parse(example, "docs/text-form.md").data()->outputs().size() > 0);
         ++examples;
     }
-    CHECK(examples == 2);
+    CHECK(examples == 3);
 }
 
 TEST_CASE("operators bind as in C") {
@@ -336,4 +336,15 @@ TEST_CASE("random mutations of valid texts either parse and print stably or are 
         }
     }
     CHECK(accepted > 500);
+}
+
+TEST_CASE("a fixpoint is a state, its step, and what closes it") {
+    const std::string text =
+        "rows n\ninput x: f32[n, 4]\nstart = max(x)\nt = state(start)\nv1 = t * 0.5\n"
+        "next = maximum(v1, 1)\ny = fix(t, next, steps=12)\noutput y\n";
+    CHECK(Graph::parse(text).print() == text);
+    CHECK(mentions(refused("rows n\ninput x: f32[n, 4]\nt = state(max(x))\ny = fix(t, t * 0.5, 12)\n"),
+                   "expected 'steps='"));
+    CHECK(mentions(refused("rows n\ninput x: f32[n, 4]\ny = fix(max(x), max(x), steps=2)\n", ErrorCode::kInvalidGraph),
+                   "the first operand is no state"));
 }

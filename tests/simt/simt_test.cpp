@@ -7,6 +7,7 @@
 #include <random>
 #include <vector>
 
+#include "base/philox.h"
 #include "compiler/schedule/choose.h"
 #include "dsl/library/registry.h"
 #include "dsl/random_inputs.h"
@@ -72,6 +73,8 @@ const std::vector<Request> kRequests = {
     {"geglu", {128, 31}},
     {"rope", {64, 128}},
     {"cross_entropy", {100, 1031, 4096}},
+    {"sparsemax", {3, 100, 1500, 4096}},
+    {"dropout_add", {7, 128, 1000}},
 };
 
 std::vector<Case> all_cases(const Target& target) {
@@ -228,4 +231,79 @@ TEST_CASE("a kernel whose row mask is deleted is caught") {
         return text;
     });
     CHECK_MESSAGE(outcome != "", "the rows past the last went unnoticed");
+}
+
+// Rows of one block that take different numbers of steps, from one to a dozen, on a fraction of a warp, a warp,
+// several.
+TEST_CASE("fixpoints of rows that stand still at different times are the oracle's under every schedule") {
+    Graph g;
+    const Value x = g.input("x", f32, {g.rows("tokens"), 96});
+    const Value limit = min(x);
+    const auto halve = [&](const Value& state) {
+        return maximum(state * 0.5, sum(select(x > state, x, x * 0.0)) * 0.0 + limit);
+    };
+    g.output("y", x - fixpoint(max(abs(x)) * 1000.0, halve, 40));
+    for (const std::string_view name : {"sm_90a", "gfx942"}) {
+        const Target target = simt::target(name);
+        std::vector<Case> cases;
+        add_cases("halving", g, target, &cases);
+        add_cases("sparsemax 160 f32", make_graph("sparsemax", {160, f32, {}}), target, &cases);
+        check_cases(cases, target, 37);
+    }
+}
+
+TEST_CASE("a step whose barrier is deleted is caught") {
+    const Graph graph = make_graph("sparsemax", {2048, f32, {}});
+    const Target target = simt::target("sm_90a");
+    const Schedule schedule = block_schedule(4);
+    CHECK(outcome_of(graph, schedule, target, {}) == "");
+    const std::string outcome = outcome_of(graph, schedule, target, [](std::string text) {
+        const std::size_t end = text.find("_stands_still) {");  // the step's close
+        REQUIRE(end != std::string::npos);
+        const std::size_t at = text.rfind("rj_barrier();", end);
+        REQUIRE(at != std::string::npos);
+        return text.erase(at, std::string_view("rj_barrier();").size());
+    });
+    CHECK_MESSAGE(outcome.find("race") != std::string::npos, outcome);
+}
+
+TEST_CASE("rows of a warp that do not wait for each other's steps are caught") {
+    const Graph graph = make_graph("sparsemax", {64, f32, {}});
+    const Target target = simt::target("sm_90a");
+    Schedule schedule = block_schedule(4);
+    schedule.threads_per_row = 8;
+    schedule.rows_per_block = 16;
+    CHECK(outcome_of(graph, schedule, target, {}) == "");
+    const std::string outcome = outcome_of(graph, schedule, target, [](std::string text) {
+        const std::size_t at = text.find("rj_all_rows<8, 32>");
+        REQUIRE(at != std::string::npos);
+        return text.erase(at, std::string_view("rj_all_rows<8, 32>").size());
+    });
+    CHECK_MESSAGE(outcome != "", "a warp whose lanes left the steps at different times went unnoticed");
+}
+
+TEST_CASE("random numbers are the reference's bits under every schedule, wherever rows begin") {
+    for (const std::int64_t columns : {1, 7, 64, 130}) {
+        Graph g;
+        const Axis tokens = g.rows("tokens");
+        const Axis n = g.columns(columns);
+        const Value position = g.iota(tokens, i64) * static_cast<double>(columns) + g.iota(n, i64) + 8589934590.0;
+        g.output("u", uniform(g.scalar("seed", i64, -5e15), g.scalar("offset", i64, 4294967299.0), position));
+        for (const std::string_view name : {"sm_90a", "gfx942"}) {
+            const Target target = simt::target(name);
+            std::vector<Case> cases;
+            add_cases("uniform", g, target, &cases);
+            std::vector<Program> programs;
+            for (Case& one : cases) programs.push_back(std::move(one.program));
+            const Device device = simt::device(target);
+            for (const Executable& executable : simt::build(std::move(programs), target, device)) {
+                const Bindings bindings = {{}, {}, {{"tokens", 5}}};
+                const std::vector<double> u = run(device, executable, *g.data(), bindings).at("u").values;
+                for (std::size_t i = 0; i < u.size(); ++i) {
+                    REQUIRE(u[i] ==
+                            philox_uniform(-5000000000000000, 4294967299, 8589934590 + static_cast<std::int64_t>(i)));
+                }
+            }
+        }
+    }
 }
