@@ -13,6 +13,7 @@
 #include "rowjit/gradient.h"
 #include "rowjit/rowjit_c.h"
 #include "runtime/c_call.h"
+#include "runtime/c_dlpack.h"
 #include "runtime/c_signature.h"
 #include "runtime/engine_impl.h"
 #include "runtime/tuner.h"
@@ -27,6 +28,7 @@ struct Compiled {
     Graph graph;  // the strings of the signature are its own
     Signature signature;
     Executable executable;
+    Backend backend;
     std::string info;
 };
 
@@ -145,7 +147,8 @@ Compiled compile_graph(Engine& engine, const Graph& graph, void* stream) {
     for (const Step& step : program.steps) {
         info["kernels"].push_back({{"name", step.kernel.name}, {"schedule", print(step.kernel.schedule)}});
     }
-    return {graph, make_signature(*graph.data()), impl.load(std::move(program), stream), dump(info)};
+    return {graph, make_signature(*graph.data()), impl.load(std::move(program), stream), impl.target().backend,
+            dump(info)};
 }
 
 void set_extent(rowjit_arguments& arguments, std::size_t axis, std::int64_t extent) {
@@ -428,6 +431,14 @@ void rowjit_arguments_destroy(rowjit_arguments* arguments) { delete arguments; }
 rowjit_status rowjit_arguments_set_tensor(rowjit_arguments* arguments, int32_t tensor, const rowjit_tensor* value) {
     return guarded([&] {
         set_tensor(required(arguments, "arguments"), tensor, read_struct(required(value, "value"), "rowjit_tensor"));
+    });
+}
+
+rowjit_status rowjit_arguments_set_dlpack(rowjit_arguments* arguments, int32_t tensor, const void* dl_tensor) {
+    return guarded([&] {
+        rowjit_arguments& of = required(arguments, "arguments");
+        const DlpackTensor& given = required(static_cast<const DlpackTensor*>(dl_tensor), "dl_tensor");
+        set_tensor(of, tensor, from_dlpack(given, of.compiled->backend));
     });
 }
 

@@ -288,6 +288,11 @@ typedef struct rowjit_tensor {
 ROWJIT_API rowjit_status rowjit_arguments_set_tensor(rowjit_arguments* arguments, int32_t tensor,
                                                      const rowjit_tensor* value);
 
+/* The same of a tensor as frameworks exchange it: `dl_tensor` points at a DLTensor of DLPack 1.x, which the call reads
+ * and does not keep. Its memory must be of the engine's kind of device. */
+ROWJIT_API rowjit_status rowjit_arguments_set_dlpack(rowjit_arguments* arguments, int32_t tensor,
+                                                     const void* dl_tensor);
+
 /* The same with nothing checked but alignment: an address, and a stride in elements for each row axis, or NULL for rows
  * that follow each other. Extents are then set by rowjit_arguments_set_rows. */
 ROWJIT_API rowjit_status rowjit_arguments_set_data(rowjit_arguments* arguments, int32_t tensor, void* data,

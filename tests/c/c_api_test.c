@@ -332,6 +332,59 @@ static void tensors_that_do_not_fit_are_refused_by_name(void) {
     rowjit_engine_destroy(engine);
 }
 
+/* DLTensor as dlpack.h of version 1 lays it out. */
+typedef struct DLTensor {
+    void* data;
+    struct {
+        int32_t device_type;
+        int32_t device_id;
+    } device;
+    int32_t ndim;
+    struct {
+        uint8_t code;
+        uint8_t bits;
+        uint16_t lanes;
+    } dtype;
+    int64_t* shape;
+    int64_t* strides;
+    uint64_t byte_offset;
+} DLTensor;
+
+static void a_tensor_of_another_framework_is_an_argument(void) {
+    rowjit_engine* engine = cpu_engine();
+    rowjit_graph* graph = parse(kScaled);
+    rowjit_executable* executable = NULL;
+    rowjit_arguments* arguments = NULL;
+    float x[1 + kColumns];
+    float w[kColumns];
+    float y[kColumns];
+    int64_t shape[] = {1, kColumns};
+    CHECK_OK(rowjit_compile(engine, graph, NULL, &executable));
+    CHECK_OK(rowjit_arguments_create(executable, &arguments));
+    for (int c = 0; c <= kColumns; ++c) x[c] = (float)c;
+    for (int c = 0; c < kColumns; ++c) w[c] = 5;
+    DLTensor tensor = {x, {1, 0}, 2, {2, 32, 1}, shape, NULL, sizeof(float)}; /* from the second element on */
+    CHECK_OK(rowjit_arguments_set_dlpack(arguments, 0, &tensor));
+    DLTensor weight = {w, {1, 0}, 1, {2, 32, 1}, shape + 1, NULL, 0};
+    CHECK_OK(rowjit_arguments_set_dlpack(arguments, 1, &weight));
+    DLTensor result = {y, {1, 0}, 2, {2, 32, 1}, shape, NULL, 0};
+    CHECK_OK(rowjit_arguments_set_dlpack(arguments, 2, &result));
+    CHECK_OK(rowjit_launch(arguments, NULL));
+    for (int c = 0; c < kColumns; ++c) CHECK(y[c] == 10 * (float)(c + 1));
+
+    tensor.dtype.code = 4;
+    CHECK_REFUSED(rowjit_arguments_set_dlpack(arguments, 0, &tensor), ROWJIT_INVALID_ARGUMENT, "code 4, 32 bits");
+    tensor.dtype.bits = 16;
+    CHECK_REFUSED(rowjit_arguments_set_dlpack(arguments, 0, &tensor), ROWJIT_INVALID_ARGUMENT, "'x' has dtype 3");
+    tensor.device.device_type = 2;
+    CHECK_REFUSED(rowjit_arguments_set_dlpack(arguments, 0, &tensor), ROWJIT_INVALID_ARGUMENT, "device type 2");
+    CHECK_REFUSED(rowjit_arguments_set_dlpack(arguments, 0, NULL), ROWJIT_INVALID_ARGUMENT, "dl_tensor is NULL");
+    rowjit_arguments_destroy(arguments);
+    rowjit_executable_destroy(executable);
+    rowjit_graph_destroy(graph);
+    rowjit_engine_destroy(engine);
+}
+
 /* The weight's gradient is a sum over rows, which takes a workspace; `tune` chooses its schedule and changes no number.
  */
 static void a_gradient_computes_tuned_or_not(void) {
@@ -397,6 +450,7 @@ int main(void) {
 #ifdef ROWJIT_TEST_CPU
     a_launch_computes();
     tensors_that_do_not_fit_are_refused_by_name();
+    a_tensor_of_another_framework_is_an_argument();
     a_gradient_computes_tuned_or_not();
 #endif
     printf("c_api_test: %d failure%s\n", failures, failures == 1 ? "" : "s");
