@@ -1,6 +1,8 @@
 #include "dsl/coordinate_value.h"
 
+#include <algorithm>
 #include <bit>
+#include <iterator>
 
 #include "base/check.h"
 #include "base/fail.h"
@@ -54,6 +56,20 @@ NodeId add_coordinate_value(GraphData& graph, const Coord& coord, Dtype dtype) {
         }
     }
     RJ_CHECK(false, "coordinate kind {}", static_cast<int>(coord.kind()));
+}
+
+void require_one_order(const GraphData& graph, std::string_view what, NodeId source, const std::vector<AxisId>& mask,
+                       const std::vector<AxisId>& masked) {
+    const auto shared = [](const std::vector<AxisId>& of, const std::vector<AxisId>& with) {
+        std::vector<AxisId> found;
+        std::copy_if(of.begin(), of.end(), std::back_inserter(found),
+                     [&](AxisId id) { return std::find(with.begin(), with.end(), id) != with.end(); });
+        return found;
+    };
+    if (shared(mask, masked) == shared(masked, mask)) return;
+    fail(ErrorCode::kUnsupported,
+         "{}({}): the data coordinate has axes [{}] and the result [{}]; declare them in one order", what,
+         graph.describe(source), graph.describe_axes(mask), graph.describe_axes(masked));
 }
 
 }  // namespace rowjit

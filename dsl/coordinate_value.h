@@ -1,6 +1,9 @@
 // A coordinate as a value: what an index of an iota reads, and what masks compare.
 #pragma once
 
+#include <string_view>
+#include <vector>
+
 #include "dsl/graph.h"
 
 namespace rowjit {
@@ -9,5 +12,10 @@ namespace rowjit {
 // divisions among the primitives: a quotient is taken in f32, exactly below 2^24. Throws Error(kUnsupported) for / and
 // % beyond that, or of data.
 NodeId add_coordinate_value(GraphData& graph, const Coord& coord, Dtype dtype);
+
+// A mask of a data coordinate and what it masks have the axes they share in one order, or Error(kUnsupported) naming
+// the source that `what` indexes.
+void require_one_order(const GraphData& graph, std::string_view what, NodeId source, const std::vector<AxisId>& mask,
+                       const std::vector<AxisId>& masked);
 
 }  // namespace rowjit

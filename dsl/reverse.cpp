@@ -320,21 +320,8 @@ class Reverse {
             if (!surely(here.high - here.value)) also(number(here.value) <= number(here.high));
         }
         if (!holds) return there;
-        require_one_order(y, axes(*holds), axes(there));
+        require_one_order(*graph_, "gradient of index", y.args[0], axes(*holds), axes(there));
         return select(*holds, there, constant(g.dtype(), 0.0));
-    }
-
-    void require_one_order(const Node& y, const std::vector<AxisId>& a, const std::vector<AxisId>& b) const {
-        const auto shared = [](const std::vector<AxisId>& of, const std::vector<AxisId>& with) {
-            std::vector<AxisId> found;
-            std::copy_if(of.begin(), of.end(), std::back_inserter(found),
-                         [&](AxisId id) { return contains(with, id); });
-            return found;
-        };
-        if (shared(a, b) == shared(b, a)) return;
-        fail(ErrorCode::kUnsupported,
-             "gradient of index({}): the data coordinate has axes [{}] and the result [{}]; declare them in one order",
-             graph_->describe(y.args[0]), graph_->describe_axes(a), graph_->describe_axes(b));
     }
 
     // Whether the coordinate is nowhere negative.

@@ -158,6 +158,7 @@ class Canonicalizer {
             const NodeId inside =
                 to_->add_map(Op::kAnd, {to_->add_map(Op::kGe, {at, to_->add_const(dtype, 0)}),
                                         to_->add_map(Op::kLt, {at, to_->add_extent(node.axes[i], dtype)})});
+            require_one_order(*to_, "index", source, to_->node(inside).axes, to_->node(result).axes);
             if (node.dtype == Dtype::kBool) {
                 result = to_->add_map(Op::kAnd, {inside, result});
             } else {

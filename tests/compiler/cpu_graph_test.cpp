@@ -16,6 +16,7 @@
 #include "rowjit/coord.h"
 #include "rowjit/library.h"
 #include "tests/compiler/cpu_kernel.h"
+#include "tests/support/refusal.h"
 
 namespace rowjit {
 namespace {
@@ -332,6 +333,20 @@ TEST_CASE("fixpoints of a sum over rows, of two at once and of none but the stat
     g.output("y", x * both);
     g.output("total", sum(both * greatest, tokens));
     check("fixpoints", *g.data(), {{"tokens", 11}});
+}
+
+TEST_CASE("a gather whose coordinate orders the rows otherwise than its result is refused with the remedy") {
+    Graph g;
+    const Axis t = g.rows("t");
+    const Axis u = g.rows("u");
+    const Axis h = g.rows("h");
+    const Axis c = g.columns(8);
+    const Value x = g.input("x", f32, {t, h, c});
+    const Value place = g.input("place", i32, {t, u, h});
+    g.output("y", index(x * x, {t, h, Coord(place)}));
+    const std::string message = refusal(ErrorCode::kUnsupported, [&] { plan_graph(*g.data(), host()); });
+    CHECK(mentions(message,
+                   "the data coordinate has axes [t, u, h] and the result [t, h, u]; declare them in one order"));
 }
 
 }  // namespace rowjit

@@ -132,6 +132,8 @@ class Generator {
     }
 
     std::optional<Known> operation() {
+        if (dice_.one_in(16)) return dropped();
+        if (dice_.one_in(16)) return threshold();
         switch (dice_.roll(12)) {
             case 0: return unary();
             case 1: return unary();
@@ -146,6 +148,31 @@ class Generator {
             case 10: return column_reduction();
             default: return row_reduction();
         }
+    }
+
+    // Some elements by a random number of where they stand.
+    std::optional<Known> dropped() {
+        Known a = any();
+        Value position = graph_.constant(i64, dice_.roll(5));
+        for (const Axis axis : a.value.axes()) position = position * 1001.0 + graph_.iota(axis, i64);
+        const Value number = uniform(graph_.constant(i64, dice_.roll(100)), graph_.constant(i64, 3), position);
+        a.value = select(number >= 0.5, a.value, graph_.constant(a.value.dtype(), 0.0));
+        return a;
+    }
+
+    // Sparsemax's, of all columns: what lies above it sums to 1 more than as many times itself.
+    std::optional<Known> threshold() {
+        const Known a = any();
+        if (a.reductions >= 1 || !column_of(a.value)) return std::nullopt;
+        const Value x = cast(a.value, f32);
+        const Value zero = graph_.constant(f32, 0.0);
+        const auto newton = [&](const Value& state) {
+            const Value above = x > state;
+            return (sum(select(above, x, zero)) - 1.0) / sum(select(above, zero + 1.0, zero));
+        };
+        const auto rise = [&](const Value& state) { return maximum(state, newton(state)); };
+        // Once more, so that it has a gradient.
+        return Known{newton(fixpoint(max(x) - 1.0, rise, 40)), a.bound + 1, false, a.reductions + 2};
     }
 
     std::optional<Known> unary() {
