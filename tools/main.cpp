@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstring>
 #include <new>
+#include <system_error>
 
 #include "base/check.h"
 #include "base/environment.h"
@@ -144,6 +145,12 @@ int run(int argc, char** argv) {
     return result;
 }
 
+int refuse_output(int error) {
+    fmt::print(stderr, "rowjit: standard output cannot be written: {}; free space or direct it elsewhere\n",
+               std::strerror(error));
+    return kExitIo;
+}
+
 }  // namespace
 }  // namespace rowjit
 
@@ -154,10 +161,12 @@ int main(int argc, char** argv) {
     std::signal(SIGXFSZ, SIG_IGN);
     try {
         const int result = rowjit::run(argc, argv);
-        if (std::fflush(stdout) == 0) return result;
-        fmt::print(stderr, "rowjit: standard output cannot be written: {}; free space or direct it elsewhere\n",
-                   std::strerror(errno));
-        return rowjit::kExitIo;
+        return std::fflush(stdout) == 0 ? result : rowjit::refuse_output(errno);
+    } catch (const std::system_error& error) {
+        // fmt throws where what was printed before does not fit the buffer and a write fails.
+        if (std::ferror(stdout) != 0) return rowjit::refuse_output(error.code().value());
+        fmt::print(stderr, "rowjit: {}\n", error.what());
+        return rowjit::kExitInternal;
     } catch (const rowjit::Error& error) {
         fmt::print(stderr, "rowjit: {}\n", rowjit::one_line(error.what()));
         return rowjit::exit_code(error.code());
