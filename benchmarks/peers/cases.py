@@ -28,6 +28,7 @@ class Op:
     liger: typing.Callable = None   # likewise; from the dict of inputs, the modules imported inside
     quack: typing.Callable = None
     one_pass: list = None           # a loss: inputs that its gradient overwrites in a joint graph
+    one_pass_options: dict = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass
@@ -164,7 +165,8 @@ OPS = {op.name: op for op in [
     Op("cross_entropy", ["loss"], ["logits"], lambda i: F.cross_entropy(wide(i["logits"]), i["target"]),
        aten=lambda i: F.cross_entropy(i["logits"], i["target"]),
        liger=lambda i: liger("cross_entropy", "LigerCrossEntropyFunction")(i["logits"], i["target"], None)[0],
-       quack=lambda i: quack("cross_entropy")(i["logits"], i["target"], reduction="mean"), one_pass=["logits"]),
+       quack=lambda i: quack("cross_entropy")(i["logits"], i["target"], reduction="mean"),
+       one_pass=["logits"], one_pass_options={"in_place": "true"}),
     Op("jsd", ["loss"], ["student"], jsd,
        liger=lambda i: liger("jsd", "LigerJSDFunction")(*log_probabilities(i)), one_pass=["student"]),
     Op("kl_div", ["loss"], ["student"], kl_div, liger=liger_kl_div, one_pass=["student"]),

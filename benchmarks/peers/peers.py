@@ -320,8 +320,8 @@ def compare(got, eager, exact):
     return {"error": ours.max().item(), "eager_error": theirs.max().item(), "within_bar": bool(within)}
 
 
-def check(engine, case, graphs, device):
-    """Every output and gradient on a few rows, against the eager function in f64."""
+def check(engine, case, graphs, one_pass, device):
+    """Every output and gradient on a few rows, against the eager function in f64; `one_pass` may be None."""
     op = cases.OPS[case.op]
     small = cases.Case(case.op, min(case.rows, CHECKED_ROWS), case.columns, case.set, case.dtype, case.options)
     sets = Sets(small, graphs[0], graphs[2], device)
@@ -339,7 +339,11 @@ def check(engine, case, graphs, device):
 
     got, rounded = all_of(ours, inputs, cotangents), all_of(eager, inputs, cotangents)
     exact = all_of(eager, doubled(inputs), doubled(cotangents))
-    return {name: compare(got[name].detach(), rounded[name].detach(), exact[name].detach()) for name in got}
+    found = {name: compare(value, rounded[name].detach(), exact[name].detach()) for name, value in got.items()}
+    if one_pass:
+        for name, value in OnePass(engine, small, one_pass, device).both(*sets.to_write_into(0)).items():
+            found[f"{name}, one pass"] = compare(value, rounded[name].detach(), exact[name].detach())
+    return found
 
 
 # --- The run ---------------------------------------------------------------------------------------------------------
@@ -369,9 +373,11 @@ class Run:
         return {"date": datetime.date.today().isoformat(), "command": words, "tuned": not self.options.untuned,
                 "machine": machine, "versions": {"rowjit": info["rowjit"]} | self.versions, "rows": []}
 
+    def graph(self, case, **options):
+        return self.library.op(case.op, case.columns, case.dtype, cases.OPS[case.op].options | case.options | options)
+
     def graphs(self, case):
-        op = cases.OPS[case.op]
-        plain = self.library.op(case.op, case.columns, case.dtype, op.options | case.options)
+        op, plain = cases.OPS[case.op], self.graph(case)
         return [plain, *plain.differentiate(op.differentiated)]
 
     def fitted(self, case):
@@ -382,12 +388,12 @@ class Run:
             rows //= 2
         return cases.Case(case.op, rows, case.columns, case.set, case.dtype, case.options)
 
-    def one_pass(self, case, graphs, row):
+    def one_pass(self, case, row):
         """A loss and its gradient in one graph, over the logits where the device's kernels can do that."""
         op = cases.OPS[case.op]
         for in_place in (op.one_pass, []):
             try:
-                graph = graphs[0].one_pass(op.differentiated, in_place)
+                graph = self.graph(case, **op.one_pass_options).one_pass(op.differentiated, in_place)
                 self.engine.compile(graph).destroy()
                 row["one_pass_in_place"] = bool(in_place)
                 return graph
@@ -405,7 +411,7 @@ class Run:
     def ours(self, case, graphs, row):
         began = time.monotonic()
         ready = dict(zip(("plain", "saving", "derived"), graphs))
-        if cases.OPS[case.op].one_pass and (graph := self.one_pass(case, graphs, row)):
+        if cases.OPS[case.op].one_pass and (graph := self.one_pass(case, row)):
             ready["one pass"] = graph
         if not self.options.untuned:
             for name, graph in ready.items():
@@ -439,7 +445,8 @@ class Run:
         row["bytes"] = {"forward": graphs[0].least_bytes(case.rows), "backward": graphs[2].least_bytes(case.rows)}
         row["bytes"]["both"] = graphs[1].least_bytes(case.rows) + row["bytes"]["backward"]
         contenders = self.ours(case, graphs, row)
-        row["checks"] = check(self.engine, case, graphs, device)
+        one_pass = contenders["ours, one pass"].kernel.graph if "ours, one pass" in contenders else None
+        row["checks"] = check(self.engine, case, graphs, one_pass, device)
         contenders |= {"copy": Copy(row["bytes"], device)} | self.peers(case)
         sets = Sets(case, graphs[0], graphs[2], device)
         for part in self.options.parts:
