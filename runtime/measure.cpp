@@ -66,7 +66,7 @@ class BufferSet {
         }
         for (const OutputInfo& output : graph.outputs()) {
             if (!output.alias.empty()) {
-                tensors_.push_back({output.name, find(output.alias)});
+                tensors_.emplace_back(output.name, find(output.alias));
                 continue;
             }
             const Layout layout = output_layout(graph, output.name, rows);
@@ -86,7 +86,7 @@ class BufferSet {
   private:
     void add(const Device& device, const std::string& name, std::size_t bytes) {
         allocations_.push_back(std::make_unique<Allocation>(device, bytes));
-        tensors_.push_back({name, allocations_.back()->data()});
+        tensors_.emplace_back(name, allocations_.back()->data());
         bytes_ += static_cast<std::int64_t>(bytes);
     }
 

@@ -110,7 +110,7 @@ class CudaDriver final : public GpuDriver {
 
     std::string version() const override {
         int version = 0;
-        entries_.driver_version(&version);
+        entries().driver_version(&version);
         return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
     }
 
@@ -171,21 +171,21 @@ class CudaDriver final : public GpuDriver {
     bool is_no_context(Context context) const noexcept override { return context == 0; }
 
     DriverResult load(void** module, const void* image) const override {
-        if (!has_libraries()) return entries_.module_load(module, image);
+        if (!has_libraries()) return entries().module_load(module, image);
         return cuda_.library_load(module, image, nullptr, nullptr, 0, nullptr, nullptr, 0);
     }
 
     // Asking a kernel for its function loads it now: the driver's default is to load at the first launch, which would
     // synchronise there and break a graph capture.
     DriverResult find_function(void** function, void* module, const char* name) const override {
-        if (!has_libraries()) return entries_.module_function(function, module, name);
+        if (!has_libraries()) return entries().module_function(function, module, name);
         void* kernel = nullptr;
         const DriverResult result = cuda_.library_kernel(&kernel, module, name);
         return result != 0 ? result : cuda_.kernel_function(function, kernel);
     }
 
     void unload(void* module) const noexcept override {
-        has_libraries() ? cuda_.library_unload(module) : entries_.module_unload(module);
+        has_libraries() ? cuda_.library_unload(module) : entries().module_unload(module);
     }
 
     DriverResult lift_limits(void* function, const Target& target) const override {

@@ -82,6 +82,7 @@ class GpuDriver {
         if (reported > 0) value = static_cast<T>(reported);
     }
 
+  private:
     const DynamicLibrary library_;
     const DriverEntries entries_;
 };

@@ -48,7 +48,7 @@ class HipDriver final : public GpuDriver {
 
     std::string version() const override {
         int version = 0;
-        entries_.driver_version(&version);
+        entries().driver_version(&version);
         return fmt::format("{}.{}", version / 10000000, version / 100000 % 100);
     }
 
@@ -101,13 +101,13 @@ class HipDriver final : public GpuDriver {
 
     bool is_no_context(Context /*context*/) const noexcept override { return false; }
 
-    DriverResult load(void** module, const void* image) const override { return entries_.module_load(module, image); }
+    DriverResult load(void** module, const void* image) const override { return entries().module_load(module, image); }
 
     DriverResult find_function(void** function, void* module, const char* name) const override {
-        return entries_.module_function(function, module, name);
+        return entries().module_function(function, module, name);
     }
 
-    void unload(void* module) const noexcept override { entries_.module_unload(module); }
+    void unload(void* module) const noexcept override { entries().module_unload(module); }
 
     // Every byte of LDS is available to a launch without asking.
     DriverResult lift_limits(void* /*function*/, const Target& /*target*/) const override { return 0; }
