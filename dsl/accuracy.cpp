@@ -15,12 +15,6 @@ namespace {
 constexpr double kChanceUlps = 2;  // beyond this much, eager has lost the element to cancellation
 constexpr double kMaxAllowance = 1;
 
-// A statistic that is a rounding off moves a whole row by up to half a unit, and a few rows are no average. The mean of
-// one element is its error, which may be a whole unit greater.
-double mean_allowance(std::int64_t count) {
-    return 0.5 + 0.5 / std::sqrt(static_cast<double>(std::max<std::int64_t>(count, 1)));
-}
-
 bool same_class(double got, double eager) {
     if (std::isnan(eager)) return std::isnan(got);
     if (std::isinf(eager)) return got == eager;
@@ -40,6 +34,12 @@ double cancellation_noise(const Tensor& exact, const Tensor& eager, Dtype dtype)
 }
 
 }  // namespace
+
+// A statistic that is a rounding off moves a whole row by up to half a unit, and a few rows are no average. The mean of
+// one element is its error, which may be a whole unit greater.
+double mean_allowance(std::int64_t count) {
+    return 0.5 + 0.5 / std::sqrt(static_cast<double>(std::max<std::int64_t>(count, 1)));
+}
 
 ErrorReport compare(const Tensor& got, const Tensor& exact, const Tensor& eager, Dtype dtype) {
     RJ_CHECK(got.extents == exact.extents && exact.extents == eager.extents &&
@@ -66,6 +66,9 @@ ErrorReport compare(const Tensor& got, const Tensor& exact, const Tensor& eager,
             report.mean_error += error;
             report.eager_mean_error += eager_error;
             report.eager_max_error = std::max(report.eager_max_error, eager_error);
+            report.most_off = std::max(report.most_off, std::abs(value - truth));
+            report.eager_most_off = std::max(report.eager_most_off, std::abs(reference - truth));
+            report.largest = std::max(report.largest, std::abs(truth));
             ++measured;
         }
         if (report.worst_index < 0 || error > report.max_error) {
@@ -83,6 +86,16 @@ ErrorReport compare(const Tensor& got, const Tensor& exact, const Tensor& eager,
     report.within_bar = report.max_error <= report.eager_max_error + kMaxAllowance &&
                         report.mean_error <= report.eager_mean_error + mean_allowance(measured);
     return report;
+}
+
+void append(Tensors launch, Tensors* all) {
+    for (auto& [name, tensor] : launch) {
+        const auto [whole, first] = all->try_emplace(name, std::move(tensor));
+        if (first) continue;
+        std::vector<double>& values = whole->second.values;
+        values.insert(values.end(), tensor.values.begin(), tensor.values.end());
+        whole->second.extents = {std::ssize(values)};
+    }
 }
 
 std::string describe(const ErrorReport& report) {

@@ -29,6 +29,9 @@ struct ErrorReport {
     double mean_error = 0;
     double eager_max_error = 0;
     double eager_mean_error = 0;
+    double most_off = 0;            // the largest |v − exact|, of finite elements
+    double eager_most_off = 0;      // likewise eager's
+    double largest = 0;             // the largest |exact| of them
     std::int64_t worst_index = -1;  // row-major; -1 when there are no elements
     double got = 0;                 // the values at worst_index
     double exact = 0;
@@ -38,6 +41,13 @@ struct ErrorReport {
 
 // All three of one shape; exact and eager are the interpreter's (dsl/interpret.h).
 ErrorReport compare(const Tensor& got, const Tensor& exact, const Tensor& eager, Dtype dtype);
+
+// How far the mean error of n elements may be beyond eager's.
+double mean_allowance(std::int64_t count);
+
+// Puts the elements of one launch's tensors behind those of the launches before, to be compared as one tensor. How far
+// eager is from one number, as a loss is, is a single draw; the largest error of several launches is a measure.
+void append(Tensors launch, Tensors* all);
 
 // "max 1.3 ulp (eager 0.5), mean …, worst at [2]: got …, exact …, eager …", for test messages.
 std::string describe(const ErrorReport& report);

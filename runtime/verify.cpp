@@ -175,9 +175,19 @@ Tensors run(const Device& device, const Executable& executable, const GraphData&
 
 std::vector<Verification> verify(const Device& device, const Executable& executable, const GraphData& graph,
                                  const Bindings& bindings, const RunOptions& options) {
-    const Tensors got = run(device, executable, graph, bindings, options);
-    const Tensors exact = interpret(graph, bindings, Rounding::kExact);
-    const Tensors eager = interpret(graph, bindings, Rounding::kEager);
+    return verify(device, executable, graph, std::span(&bindings, 1), options);
+}
+
+std::vector<Verification> verify(const Device& device, const Executable& executable, const GraphData& graph,
+                                 std::span<const Bindings> launches, const RunOptions& options) {
+    Tensors got;
+    Tensors exact;
+    Tensors eager;
+    for (const Bindings& bindings : launches) {
+        append(run(device, executable, graph, bindings, options), &got);
+        append(interpret(graph, bindings, Rounding::kExact), &exact);
+        append(interpret(graph, bindings, Rounding::kEager), &eager);
+    }
     std::vector<Verification> outputs;
     for (const OutputInfo& output : graph.outputs()) {
         outputs.push_back({output.name, compare(got.at(output.name), exact.at(output.name), eager.at(output.name),

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -36,6 +37,10 @@ struct Verification {
 // Every output against the oracle in double and in eager rounding.
 std::vector<Verification> verify(const Device& device, const Executable& executable, const GraphData& graph,
                                  const Bindings& bindings, const RunOptions& options = {});
+
+// One launch or more, their outputs compared as one tensor (dsl/accuracy.h says when that is needed).
+std::vector<Verification> verify(const Device& device, const Executable& executable, const GraphData& graph,
+                                 std::span<const Bindings> launches, const RunOptions& options = {});
 
 bool within_bar(const std::vector<Verification>& outputs);
 std::string describe(const std::vector<Verification>& outputs);

@@ -5,6 +5,7 @@
 
 #include <cstring>
 #include <map>
+#include <set>
 
 #include "base/dtype.h"
 #include "base/philox.h"
@@ -150,22 +151,37 @@ class ProgramRun {
 };
 
 void check(const std::string& what, const GraphData& graph, const RowExtents& rows, const ScheduleChoice& choice = {},
-           RandomOptions random = {.seed = 3, .out_of_range = true}, double allowed_ulp = 0) {
-    const Bindings bindings = random_inputs(graph, rows, random);
+           RandomOptions random = {.seed = 3, .out_of_range = true}, int launches = 1) {
     const Program program = compile(graph, host(), choice);
-    ProgramRun run(graph, program, bindings);
-    const Tensors exact = interpret(graph, bindings, Rounding::kExact);
-    const Tensors eager = interpret(graph, bindings, Rounding::kEager);
+    Tensors got;
+    Tensors exact;
+    Tensors eager;
+    for (int i = 0; i < launches; ++i, ++random.seed) {
+        const Bindings bindings = random_inputs(graph, rows, random);
+        ProgramRun run(graph, program, bindings);
+        Tensors outputs;
+        for (const OutputInfo& output : graph.outputs()) outputs[output.name] = run.output(output.name);
+        append(std::move(outputs), &got);
+        append(interpret(graph, bindings, Rounding::kExact), &exact);
+        append(interpret(graph, bindings, Rounding::kEager), &eager);
+    }
     for (const OutputInfo& output : graph.outputs()) {
-        const Dtype dtype = graph.node(output.node).dtype;
         const ErrorReport report =
-            compare(run.output(output.name), exact.find(output.name)->second, eager.find(output.name)->second, dtype);
-        CHECK_MESSAGE((report.within_bar || report.max_error < allowed_ulp), what, " ", output.name, ": ",
-                      describe(report));
+            compare(got.at(output.name), exact.at(output.name), eager.at(output.name), graph.node(output.node).dtype);
+        // Where terms cancel, one unit beyond eager in each of them is two of what is left.
+        const bool cancels = launches > 1 && report.max_error <= report.eager_max_error + 2 &&
+                             report.mean_error <= report.eager_mean_error + mean_allowance(launches);
+        CHECK_MESSAGE((report.within_bar || cancels), what, " ", output.name, ": ", describe(report));
     }
 }
 
 }  // namespace
+
+// Where a loss is one number, or few of the results are what is left where terms cancel, eager's largest error in one
+// launch is luck; in so many it is a measure.
+constexpr int kLaunches = 16;
+const std::set<std::string_view> kOneNumber = {"jsd", "kl_div", "policy_loss", "reverse_kl", "tvd"};
+const std::set<std::string_view> kCancelling = {"dynamic_tanh", "poly_norm"};  // at full width, f32's
 
 TEST_CASE("every composite is as exact as eager on the CPU, at even and odd widths") {
     for (const CompositeInfo& op : composites()) {
@@ -173,14 +189,9 @@ TEST_CASE("every composite is as exact as eager on the CPU, at even and odd widt
             for (const std::int64_t columns : {2, 64, 100, 130}) {
                 const OpRequest request{.columns = columns, .dtype = dtype};
                 const Graph graph = make_graph(op.name, request);
-                // A tanh that errs by 1.3 units and not by the C library's 0.5, or powers summed in another order,
-                // where what is added to them cancels: a few units of the small result. A mistake is thousands.
-                const bool cancels = dtype == f32 && (op.name == "dynamic_tanh" || op.name == "poly_norm");
-                // Likewise a loss of one number, made of differences of logarithms: how far eager is from it is chance.
-                const bool chance = op.name == "kl_div" || op.name == "reverse_kl" || op.name == "jsd" ||
-                                    op.name == "tvd" || op.name == "policy_loss";
+                const bool few = kOneNumber.contains(op.name) || (dtype == f32 && kCancelling.contains(op.name));
                 check(fmt::format("{} {} {}", op.name, name(dtype), columns), *graph.data(), {{"tokens", 7}}, {},
-                      {.seed = 3, .out_of_range = true}, cancels || chance ? 8 : 0);
+                      {.seed = 3, .out_of_range = true}, few ? kLaunches : 1);
             }
         }
     }

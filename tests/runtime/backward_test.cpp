@@ -23,12 +23,33 @@ Graph op_graph(const CompositeInfo& row, Dtype dtype) {
     return make_graph(row.name, {.columns = 64, .dtype = dtype, .options = {}});
 }
 
-// Rows have one statistic each, and five of them are measured by eager's luck: whether its roundings happened to cancel
-// there. A few units are another order of summation; a mistake is thousands.
+// Of a few results eager's largest error is luck: whether its roundings happened to cancel there. So there are as many
+// launches as give every output so many elements.
+constexpr std::int64_t kFewestElements = 16;
+
+std::uint64_t launch_count(const GraphData& graph, const RowExtents& rows) {
+    std::int64_t fewest = kFewestElements;
+    for (const OutputInfo& output : graph.outputs())
+        fewest = std::min(fewest, element_count(output_layout(graph, output.name, rows).extents));
+    return fewest == 0 ? 1 : static_cast<std::uint64_t>((kFewestElements + fewest - 1) / fewest);
+}
+
+// The mean error is held to the bar; of the largest, where terms cancel, one unit beyond eager in each term is two of
+// what is left.
 bool close(const std::vector<Verification>& outputs) {
     return std::all_of(outputs.begin(), outputs.end(), [](const Verification& output) {
-        return output.report.within_bar || output.report.max_error < 8;
+        const ErrorReport& report = output.report;
+        return report.within_bar || (report.max_error <= report.eager_max_error + 2 &&
+                                     report.mean_error <= report.eager_mean_error + mean_allowance(kFewestElements));
     });
+}
+
+// `inputs` makes the bindings of a seed.
+template <class Inputs>
+std::vector<Bindings> launches(const GraphData& graph, const RowExtents& rows, const Inputs& inputs) {
+    std::vector<Bindings> found;
+    for (std::uint64_t seed = 0; seed < launch_count(graph, rows); ++seed) found.push_back(inputs(seed));
+    return found;
 }
 
 }  // namespace
@@ -46,13 +67,17 @@ TEST_CASE("the forward that saves and its backward are the oracle's, for every c
             for (const std::int64_t rows : {0, 1, 5}) {
                 const RowExtents extents = {{"tokens", rows}};
                 const GraphData& forward = *both.forward.data();
-                const std::vector<Verification> saved =
-                    verify(engine.device(), engine.compile(both.forward), forward, random_inputs(forward, extents));
+                const GraphData& backward = *both.backward.data();
+                const std::vector<Verification> saved = verify(
+                    engine.device(), engine.compile(both.forward), forward,
+                    launches(forward, extents,
+                             [&](std::uint64_t seed) { return random_inputs(forward, extents, {.seed = seed}); }));
                 CHECK_MESSAGE(close(saved), describe(saved));
                 const std::vector<Verification> gradients =
-                    verify(engine.device(), engine.compile(both.backward), *both.backward.data(),
-                           random_inputs(both, extents), {.row_padding = rows == 5 ? 16 : 0});
-                // In f32 the cancelling terms of a derivative, as 1 − tanh², show every other rounding below them.
+                    verify(engine.device(), engine.compile(both.backward), backward,
+                           launches(backward, extents,
+                                    [&](std::uint64_t seed) { return random_inputs(both, extents, {.seed = seed}); }),
+                           {.row_padding = rows == 5 ? 16 : 0});
                 CHECK_MESSAGE((dtype == f32 ? close(gradients) : within_bar(gradients)), describe(gradients));
             }
         }
@@ -93,10 +118,13 @@ TEST_CASE("cross-entropy's gradient overwrites the logits, which are read once a
     CHECK(bytes < 2.02 * logits_bytes);
 
     Engine engine(Device("cpu"), kOptions);
-    const Bindings bindings = random_inputs(*joint.data(), {{"tokens", 5}}, {.seed = 3, .out_of_range = true});
-    const std::vector<Verification> outputs = verify(engine.device(), engine.compile(joint), *joint.data(), bindings);
+    const RowExtents rows = {{"tokens", 5}};
+    const std::vector<Verification> outputs = verify(
+        engine.device(), engine.compile(joint), *joint.data(), launches(*joint.data(), rows, [&](std::uint64_t seed) {
+            return random_inputs(*joint.data(), rows, {.seed = 3 + seed, .out_of_range = true});
+        }));
     CHECK(outputs.size() == 4);
-    CHECK_MESSAGE(close(outputs), describe(outputs));
+    CHECK_MESSAGE(within_bar(outputs), describe(outputs));
 }
 
 TEST_CASE("a weight's gradient has the same bits for any number of threads, and every time") {
