@@ -55,7 +55,9 @@ class Printer {
                            for (const Inst& inst : loop.body) line(3, instruction(inst));
                        },
                        [&](const RowsLoop& loop) {
-                           line(2, fmt::format("rows [{}]", axes(loop.axes)));
+                           const std::string range =
+                               loop.begin < 0 ? "" : fmt::format(" from %{} to %{}", loop.begin, loop.end);
+                           line(2, fmt::format("rows [{}]{}", axes(loop.axes), range));
                            for (const Inst& inst : loop.body) line(3, instruction(inst));
                        },
                        [&](const AllReduce& reduce) { line(2, all_reduce(reduce)); },
@@ -114,6 +116,9 @@ class Printer {
                                        joined);
                 case InstKind::kKept:
                     return fmt::format("kept {}", kernel_.slots[static_cast<std::size_t>(inst.index)].label);
+                case InstKind::kSearch:
+                    return fmt::format("search {} for {}", kernel_.tensors[static_cast<std::size_t>(inst.index)].name,
+                                       joined);
                 case InstKind::kCarry: return fmt::format("carry {} += {}", labels({inst.index}), joined);
                 case InstKind::kCarried: return fmt::format("carried {}", labels({inst.index}));
             }

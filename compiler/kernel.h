@@ -95,6 +95,7 @@ enum class InstKind : std::uint8_t {
     kKeep,        // operands[0] into slots[index] at this lane's place
     kKept,        // slots[index] at this lane's place
     kCarry,       // operands[0] added to carried[index] at this lane's place, or to the row's own outside loops
+    kSearch,      // the last position of tensors[index], sorted, whose element is at most operands[0]; −1 for none
     kCarried,     // carried[index] at this lane's place, of all the block's rows; only in Kernel::after
 };
 
@@ -162,9 +163,13 @@ struct ColumnLoop {
     std::vector<Inst> body = {};
 };
 
-// Positions of reduced row axes, divided over the row's threads: thread t takes t, t + threads_per_row, …
+// Positions of reduced row axes, divided over the row's threads: thread t takes t, t + threads_per_row, … Of the one
+// axis of a segment only positions [begin, end), i64 values of the row, which lie inside it.
 struct RowsLoop {
     std::vector<AxisId> axes = {};
+    AxisId segments = -1;  // ≥ 0: begin and end differ along this axis
+    ValueId begin = -1;
+    ValueId end = -1;
     std::vector<Inst> body = {};
 };
 

@@ -48,6 +48,14 @@ Value reduce_columns(Monoid monoid, const Value& a) {
     return reduce(monoid, a, graph.column_axes(graph.node(a.id())));
 }
 
+Value reduce(Monoid monoid, const Value& a, Axis axis, const Segments& segments) {
+    GraphData& graph = graph_of(a, name(monoid));
+    if (&graph_of(segments.offsets, "offsets") != &graph) {
+        fail(ErrorCode::kInvalidGraph, "{}: the operand and the offsets belong to different graphs", name(monoid));
+    }
+    return {a.graph(), graph.add_segment_reduce(monoid, a.id(), axis.id, segments.offsets.id(), segments.axis.id)};
+}
+
 std::vector<AxisId> axis_ids(GraphData& graph, const std::vector<Dim>& dims) {
     std::vector<AxisId> ids;
     for (const Dim& dim : dims) ids.push_back(dim.is_axis() ? dim.axis().id : graph.add_column_axis("", dim.extent()));
@@ -83,6 +91,10 @@ Axis Graph::rows(std::string_view name, std::int64_t extent) {
     if (extent < 0)
         fail(ErrorCode::kInvalidGraph, "row axis '{}': a static extent must be positive, not {}", name, extent);
     return {data_->add_row_axis(name, extent)};
+}
+
+Axis Graph::rows(std::string_view name, Axis like, std::int64_t more) {
+    return {data_->add_row_axis_like(name, like.id, more)};
 }
 
 Axis Graph::columns(std::string_view name, std::int64_t extent) {
@@ -176,6 +188,32 @@ Value max(Value a) { return reduce_columns(Monoid::kMax, a); }
 Value max(Value a, Axis axis) { return reduce(Monoid::kMax, a, {axis.id}); }
 Value min(Value a) { return reduce_columns(Monoid::kMin, a); }
 Value min(Value a, Axis axis) { return reduce(Monoid::kMin, a, {axis.id}); }
+
+Value sum(Value a, Axis axis, const Segments& segments) { return reduce(Monoid::kSum, a, axis, segments); }
+Value max(Value a, Axis axis, const Segments& segments) { return reduce(Monoid::kMax, a, axis, segments); }
+Value min(Value a, Axis axis, const Segments& segments) { return reduce(Monoid::kMin, a, axis, segments); }
+
+Value search(Value sorted, Value key) {
+    GraphData& graph = graph_of(sorted, "search");
+    if (&graph_of(key, "search") != &graph)
+        fail(ErrorCode::kInvalidGraph, "search: the operands belong to different graphs");
+    return {sorted.graph(), graph.add_search(sorted.id(), key.id())};
+}
+
+Value segment_of(Axis axis, const Segments& segments) {
+    GraphData& graph = graph_of(segments.offsets, "segment_of");
+    return search(segments.offsets, {segments.offsets.graph(), graph.add_iota(axis.id, Dtype::kI64)});
+}
+
+Value segment_lengths(const Segments& segments) {
+    GraphData& graph = graph_of(segments.offsets, "segment_lengths");
+    const Value segment(segments.offsets.graph(), graph.add_iota(segments.axis.id, Dtype::kI64));
+    return index(segments.offsets, {Coord(segment) + 1}) - index(segments.offsets, {Coord(segment)});
+}
+
+Value spread(Value a, Axis axis, const Segments& segments) {
+    return index(a, segments.axis, Coord(segment_of(axis, segments)));
+}
 
 Value mean(Value a) {
     const GraphData& graph = graph_of(a, "mean");

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <set>
 
 #include "base/fail.h"
@@ -65,7 +66,7 @@ std::vector<std::string> checked_outputs(const GraphData& graph, const std::vect
 Joint joint_of(const Graph& graph, std::vector<std::string> inputs, const GradientOptions& options) {
     const GraphData& data = *graph.data();
     Joint joint = reverse_mode(data, checked_inputs(data, std::move(inputs)), checked_outputs(data, options.of),
-                               options.unit_cotangent);
+                               options.unit_cotangent, options.sorted);
     for (const std::string& input : options.in_place) {
         const auto found = std::find_if(joint.gradients.begin(), joint.gradients.end(),
                                         [&](const OutputInfo& gradient) { return gradient.name == "d_" + input; });
@@ -114,9 +115,17 @@ class Extraction {
             if (!live[static_cast<std::size_t>(id)]) continue;
             used.insert(node.axes.begin(), node.axes.end());
             if (node.kind == NodeKind::kExtent) used.insert(node.axis);
+            used.insert(node.reduced.begin(), node.reduced.end());
+        }
+        for (const AxisId id : std::set<AxisId>(used)) {
+            if (from_.axis(id).follows >= 0) used.insert(from_.axis(id).follows);
         }
         for (const AxisId id : used) {
             const AxisInfo& axis = from_.axis(id);
+            if (axis.follows >= 0) {
+                axes_[id] = to_->add_row_axis_like(axis.name, axes_.at(axis.follows), axis.more);
+                continue;
+            }
             axes_[id] =
                 axis.is_row ? to_->add_row_axis(axis.name, axis.extent) : to_->add_column_axis(axis.name, axis.extent);
         }
@@ -361,6 +370,21 @@ std::vector<RecomputedValue> recomputed_values(const Joint& joint, const std::ma
 }
 
 }  // namespace
+
+RowOrder row_order(std::span<const std::int64_t> ids, std::int64_t rows) {
+    RowOrder found;
+    found.order.resize(ids.size());
+    std::iota(found.order.begin(), found.order.end(), 0);
+    const auto id = [&](std::int64_t position) { return ids[static_cast<std::size_t>(position)]; };
+    std::stable_sort(found.order.begin(), found.order.end(),
+                     [&](std::int64_t a, std::int64_t b) { return id(a) < id(b); });
+    std::int64_t first = 0;
+    for (std::int64_t row = 0; row <= rows; ++row) {
+        while (first < std::ssize(ids) && id(found.order[static_cast<std::size_t>(first)]) < row) ++first;
+        found.offsets.push_back(first);
+    }
+    return found;
+}
 
 Graph gradient(const Graph& graph, std::vector<std::string> inputs, const GradientOptions& options) {
     const Joint joint = joint_of(graph, std::move(inputs), options);

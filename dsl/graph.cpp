@@ -54,8 +54,9 @@ bool is_identifier(std::string_view text) {
 }
 
 std::string_view name(NodeKind kind) {
-    static constexpr std::array<std::string_view, 12> kNames = {
-        "input", "scalar", "const", "iota", "extent", "map", "cast", "index", "reduce", "state", "fix", "partial_sum"};
+    static constexpr std::array<std::string_view, 13> kNames = {"input", "scalar",      "const", "iota",   "extent",
+                                                                "map",   "cast",        "index", "reduce", "state",
+                                                                "fix",   "partial_sum", "search"};
     return kNames[static_cast<std::size_t>(kind)];
 }
 
@@ -72,11 +73,37 @@ AxisId GraphData::add_row_axis(std::string_view name, std::int64_t extent) {
     }
     for (std::size_t i = 0; i < axes_.size(); ++i) {
         if (axes_[i].name != name) continue;
-        if (axes_[i].is_row && axes_[i].extent == extent) return static_cast<AxisId>(i);
+        if (axes_[i].is_row && axes_[i].extent == extent && axes_[i].follows < 0) return static_cast<AxisId>(i);
         fail(ErrorCode::kInvalidGraph, "row axis '{}' is already declared differently; give it another name", name);
     }
     axes_.push_back({std::string(name), extent, true});
     return static_cast<AxisId>(axes_.size() - 1);
+}
+
+AxisId GraphData::add_row_axis_like(std::string_view name, AxisId like, std::int64_t more) {
+    if (!axis(like).is_row) {
+        fail(ErrorCode::kInvalidGraph, "row axis '{}': {} is a column axis; a row axis follows row axes", name,
+             axis(like).label());
+    }
+    if (more < 0 || more >= kMaxColumns) {
+        fail(ErrorCode::kInvalidGraph, "row axis '{}': {} positions more than {}; give 0 … 2^31 − 1", name, more,
+             axis(like).label());
+    }
+    if (axis(like).extent != kRuntimeExtent) return add_row_axis(name, axis(like).extent + more);
+    // Of the axis whose extent a launch gives.
+    const AxisId root = axis(like).follows < 0 ? like : axis(like).follows;
+    more += axis(like).more;
+    for (std::size_t i = 0; i < axes_.size(); ++i) {
+        if (axes_[i].name == name && axes_[i].follows == root && axes_[i].more == more) return static_cast<AxisId>(i);
+    }
+    const auto taken = static_cast<AxisId>(axes_.size());
+    const AxisId id = add_row_axis(name, kRuntimeExtent);
+    if (id != taken) {
+        fail(ErrorCode::kInvalidGraph, "row axis '{}' is already declared differently; give it another name", name);
+    }
+    axes_.back().follows = root;
+    axes_.back().more = more;
+    return id;
 }
 
 AxisId GraphData::add_column_axis(std::string_view name, std::int64_t extent) {
@@ -350,6 +377,57 @@ NodeId GraphData::add_reduce(Monoid monoid, NodeId arg, std::vector<AxisId> redu
     return intern(std::move(result));
 }
 
+// Whether `axis` has as many positions as `than` and `more` beside, whatever a launch gives.
+bool GraphData::is_longer(AxisId longer, AxisId than, std::int64_t more) const {
+    const AxisInfo& a = axis(longer);
+    const AxisInfo& b = axis(than);
+    if (a.extent != kRuntimeExtent || b.extent != kRuntimeExtent) {
+        return a.extent != kRuntimeExtent && b.extent != kRuntimeExtent && a.extent == b.extent + more;
+    }
+    const AxisId root_of_a = a.follows < 0 ? longer : a.follows;
+    const AxisId root_of_b = b.follows < 0 ? than : b.follows;
+    return root_of_a == root_of_b && a.more == b.more + more;
+}
+
+// `id` is integers along one row axis, which a kernel can find in memory.
+void GraphData::require_places(std::string_view what, NodeId id) const {
+    const Node& n = node(id);
+    if (n.state >= 0) fail(ErrorCode::kInvalidGraph, "{}: {} is part of a fixpoint's step", what, describe(id));
+    if (is_integer(n.dtype) && n.axes.size() == 1 && axis(n.axes[0]).is_row) return;
+    fail(ErrorCode::kInvalidGraph, "{}: {} must be i32 or i64 along one row axis", what, describe(id));
+}
+
+NodeId GraphData::add_segment_reduce(Monoid monoid, NodeId arg, AxisId reduced, NodeId offsets, AxisId segments) {
+    const std::string_view what = rowjit::name(monoid);
+    require_places(what, offsets);
+    if (components(monoid) > 1)
+        fail(ErrorCode::kInvalidGraph, "{}({}): segments have sums, maxima and minima", what, describe(arg));
+    if (!axis(segments).is_row || !is_longer(node(offsets).axes[0], segments, 1)) {
+        fail(ErrorCode::kInvalidGraph,
+             "{}({}): the axis of offsets {} must be one longer than {}, a row axis: rows(\"offsets\", {}, 1)", what,
+             describe(arg), describe(offsets), axis(segments).label(), axis(segments).label());
+    }
+    const NodeId whole = add_reduce(monoid, arg, {reduced});
+    if (!axis(reduced).is_row || contains(node(arg).axes, segments)) {
+        fail(ErrorCode::kInvalidGraph, "{}({}): segments {} of {}: a row axis is reduced to one that is not there yet",
+             what, describe(arg), axis(segments).label(), axis(reduced).label());
+    }
+    Node result = node(whole);
+    result.axes = node(arg).axes;
+    std::replace(result.axes.begin(), result.axes.end(), reduced, segments);
+    result.args = {arg, offsets};
+    result.axis = segments;
+    result.label.clear();
+    return intern(std::move(result));
+}
+
+NodeId GraphData::add_search(NodeId sorted, NodeId key) {
+    require_places("search", sorted);
+    if (!is_integer(node(key).dtype))
+        fail(ErrorCode::kInvalidGraph, "search: the key {} must be i32 or i64; cast it", describe(key));
+    return intern({.kind = NodeKind::kSearch, .dtype = Dtype::kI64, .axes = node(key).axes, .args = {sorted, key}});
+}
+
 NodeId GraphData::add_partial_sum(NodeId arg, AxisId slots, Dtype dtype) {
     const Node& from = node(arg);
     RJ_CHECK(is_float(from.dtype) && axis(slots).is_slots, "partial sums of {} by {}", describe(arg),
@@ -437,7 +515,11 @@ NodeId GraphData::add_copy(const Node& node, const std::function<NodeId(NodeId)>
             case NodeKind::kExtent: return add_extent(node.axis, node.dtype);
             case NodeKind::kMap: return add_map(node.op, std::move(args));
             case NodeKind::kCast: return add_cast(args[0], node.dtype);
-            case NodeKind::kReduce: return add_reduce(node.monoid, args[0], node.reduced, node.component);
+            case NodeKind::kReduce:
+                if (node.is_segmented())
+                    return add_segment_reduce(node.monoid, args[0], node.reduced[0], args[1], node.axis);
+                return add_reduce(node.monoid, args[0], node.reduced, node.component);
+            case NodeKind::kSearch: return add_search(args[0], args[1]);
             case NodeKind::kPartialSum: return add_partial_sum(args[0], node.axis, node.dtype);
             case NodeKind::kState: return add_state(args[0]);
             case NodeKind::kFix: return add_fix(args[0], args[1], node.most_steps);

@@ -28,8 +28,11 @@ struct AxisInfo {
     bool is_row = false;
     bool is_promoted = false;  // a column axis that the planner made a row axis; it stands behind the declared ones
     bool is_slots = false;     // the planner's: a position for each block of a kernel that sums over its rows
+    AxisId follows = -1;       // ≥ 0: the extent is that of this axis and `more`
+    std::int64_t more = 0;
 
     std::string label() const { return name.empty() ? std::to_string(extent) : name; }
+    bool is_given() const { return is_row && extent == kRuntimeExtent && follows < 0; }  // its extent is, at launch
 };
 
 enum class NodeKind : std::uint8_t {
@@ -41,12 +44,15 @@ enum class NodeKind : std::uint8_t {
     kMap,     // `op` on args, elementwise
     kCast,    // args[0] rounded to dtype
     kIndex,   // args[0] read at `coords`; further args are the data nodes the coordinates mention
-    kReduce,  // `monoid` over `reduced` axes of args[0]
-    kState,   // what a kFix of it has come to; args[0] is what it starts from
-    kFix,     // args[0], a kState, when args[1], which depends on it, gives it again; after most_steps in any case
+    // `monoid` over `reduced` axes of args[0]. Where there is an args[1], the offsets, over the segments of the one
+    // reduced row axis; `axis` then takes its place.
+    kReduce,
+    kState,  // what a kFix of it has come to; args[0] is what it starts from
+    kFix,    // args[0], a kState, when args[1], which depends on it, gives it again; after most_steps in any case
     // args[0] summed over its row axes, `reduced`, in parts: one for each position of `axis`. Only the planner makes it
     // (compiler/plan/partial_sums.h).
     kPartialSum,
+    kSearch,  // the last position of args[0], sorted along its one row axis, whose element is at most args[1]
 };
 
 std::string_view name(NodeKind kind);
@@ -62,7 +68,7 @@ struct Node {
     int component = 0;                              // kReduce: which of the monoid's values
     std::vector<AxisId> reduced = {};               // kReduce, kPartialSum
     double value = 0;                               // kConst, kScalar
-    AxisId axis = -1;                               // kIota, kExtent, kPartialSum
+    AxisId axis = -1;                               // kIota, kExtent, kPartialSum, kReduce
     std::vector<Coord> coords = {};                 // kIndex: one per axis of args[0]
     std::string name = {};                          // kInput, kScalar
     std::vector<std::int64_t> column_strides = {};  // kInput: one per column axis; empty is contiguous
@@ -72,6 +78,13 @@ struct Node {
     // value one of many: only nodes of the step and the kFix use it. Follows from the operands.
     NodeId state = -1;
     std::string label = {};  // what emitted code and messages call it; no part of its identity
+
+    bool is_segmented() const { return kind == NodeKind::kReduce && args.size() == 2; }
+    // Whether args[i] is read at places that the node finds itself, so that it must be a tensor in memory.
+    bool reads_from_memory(std::size_t i) const {
+        const bool first = kind == NodeKind::kIndex || kind == NodeKind::kSearch;
+        return (first && i == 0) || (kind == NodeKind::kReduce && i == 1);
+    }
 };
 
 struct OutputInfo {
@@ -94,6 +107,7 @@ class GraphData {
     // Axes. A name names one axis; declaring it again with the same extent gives the same axis.
     AxisId add_row_axis(std::string_view name, std::int64_t extent);
     AxisId add_column_axis(std::string_view name, std::int64_t extent);  // name "" is the anonymous axis of that extent
+    AxisId add_row_axis_like(std::string_view name, AxisId like, std::int64_t more);
     AxisId add_slots_axis(std::string_view name);
     const AxisInfo& axis(AxisId id) const { return axes_[static_cast<std::size_t>(id)]; }
     const std::vector<AxisInfo>& axes() const { return axes_; }
@@ -109,6 +123,8 @@ class GraphData {
     NodeId add_cast(NodeId arg, Dtype dtype);
     NodeId add_index(NodeId source, std::vector<Coord> coords);
     NodeId add_reduce(Monoid monoid, NodeId arg, std::vector<AxisId> reduced, int component = 0);
+    NodeId add_segment_reduce(Monoid monoid, NodeId arg, AxisId reduced, NodeId offsets, AxisId segments);
+    NodeId add_search(NodeId sorted, NodeId key);
     NodeId add_partial_sum(NodeId arg, AxisId slots, Dtype dtype);
     NodeId add_state(NodeId start);
     NodeId add_fix(NodeId state, NodeId next, int most_steps);
@@ -141,6 +157,8 @@ class GraphData {
     std::vector<AxisId> merge_axes(std::string_view what, const std::vector<NodeId>& args) const;
     void require_unused_name(std::string_view what, std::string_view name) const;
     void require_alias(const OutputInfo& output) const;
+    bool is_longer(AxisId axis, AxisId than, std::int64_t more) const;
+    void require_places(std::string_view what, NodeId id) const;
     void order_by_space(std::vector<AxisId>* axes) const;
     void require_few_columns(std::string_view what, const std::vector<AxisId>& axes) const;
     void require_column_strides(std::string_view what, std::string_view name, const std::vector<std::int64_t>& strides,

@@ -237,7 +237,10 @@ class Interpreter {
             case NodeKind::kMap: map(node, result.own); break;
             case NodeKind::kCast: cast(node, result.own); break;
             case NodeKind::kIndex: index(node, result.own); break;
-            case NodeKind::kReduce: reduce(node, result.own); break;
+            case NodeKind::kReduce:
+                node.is_segmented() ? reduce_segments(node, result.own) : reduce(node, result.own);
+                break;
+            case NodeKind::kSearch: search(node, result.own); break;
             case NodeKind::kFix: fix(node, result.own); break;
             case NodeKind::kState:  // the fix's
             case NodeKind::kInput:
@@ -352,6 +355,47 @@ class Interpreter {
                 result[row] = next[row];
             }
             if (std::all_of(still.begin(), still.end(), [](bool row) { return row; })) return;
+        }
+    }
+
+    void reduce_segments(const Node& node, Buffer& result) const {
+        const std::vector<AxisId>& from = graph_.node(node.args[0]).axes;
+        const auto reduced = std::find(from.begin(), from.end(), node.reduced[0]);
+        const std::int64_t length = extent(node.reduced[0]);
+        const std::int64_t segments = extent(node.axis);
+        const std::int64_t inner = element_count(extents({reduced + 1, from.end()}));
+        const std::int64_t outer = element_count(extents({from.begin(), reduced}));
+        const auto offset = [&](std::int64_t i) {
+            return std::clamp(static_cast<std::int64_t>(data(node.args[1])[i]), std::int64_t{0}, length);
+        };
+        const double* source = data(node.args[0]);
+        double* out = result.data();
+        Buffer gathered;
+        for (std::int64_t before = 0; before < outer; ++before) {
+            for (std::int64_t segment = 0; segment < segments; ++segment) {
+                for (std::int64_t i = 0; i < inner; ++i) {
+                    gathered.clear();
+                    for (std::int64_t t = offset(segment); t < offset(segment + 1); ++t)
+                        gathered.push_back(source[(before * length + t) * inner + i]);
+                    *out++ = fold_row(node, gathered);
+                }
+            }
+        }
+        round(node.dtype, result);
+    }
+
+    // Emitted code searches by the same steps, so that both answer alike where the elements are not sorted.
+    void search(const Node& node, Buffer& result) const {
+        const double* sorted = data(node.args[0]);
+        const double* keys = data(node.args[1]);
+        const std::int64_t count = extent(graph_.node(node.args[0]).axes[0]);
+        for (std::size_t i = 0; i < result.size(); ++i) {
+            std::int64_t low = 0;
+            for (std::int64_t high = count; low < high;) {
+                const std::int64_t middle = (low + high) / 2;
+                (sorted[middle] <= keys[i] ? low : high) = sorted[middle] <= keys[i] ? middle + 1 : middle;
+            }
+            result[i] = static_cast<double>(low - 1);
         }
     }
 

@@ -50,7 +50,13 @@ class Parser {
 
     void rows() {
         const Token name = cursor_.word("the axis's name: rows tokens");
-        const std::int64_t extent = cursor_.accept("=") ? cursor_.integer("the axis's extent") : kRuntimeExtent;
+        const bool given = cursor_.accept("=");
+        if (given && cursor_.peek().kind == Token::Kind::kWord) {
+            const AxisId like = parse_axis(cursor_, scope_).id;
+            const std::int64_t more = cursor_.accept("+") ? cursor_.integer("how many positions more") : 0;
+            return declare_axis(name, [&] { return scope_.graph.data()->add_row_axis_like(name.text, like, more); });
+        }
+        const std::int64_t extent = given ? cursor_.integer("the axis's extent") : kRuntimeExtent;
         declare_axis(name, [&] { return scope_.graph.data()->add_row_axis(name.text, extent); });
     }
 

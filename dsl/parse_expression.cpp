@@ -169,6 +169,7 @@ class ExpressionParser {
             Form{"iota", &ExpressionParser::iota},      Form{"extent", &ExpressionParser::extent},
             Form{"index", &ExpressionParser::index},    Form{"mean", &ExpressionParser::mean_call},
             Form{"state", &ExpressionParser::state},    Form{"fix", &ExpressionParser::fix},
+            Form{"search", &ExpressionParser::search},
         };
         const TokenCursor::Level level(cursor_, name);
         for (const Form& form : kForms) {
@@ -227,6 +228,15 @@ class ExpressionParser {
         return cursor_.build(name, [&] { return scope_.graph.extent_of(of, type); });
     }
 
+    Value search(const Token& name) {
+        cursor_.expect("(");
+        const Value sorted = value();
+        cursor_.expect(",");
+        const Value key = value();
+        cursor_.expect(")");
+        return cursor_.build(name, [&] { return rowjit::search(sorted, key); });
+    }
+
     Value mean_call(const Token& name) {
         cursor_.expect("(");
         const Value operand = value();
@@ -265,18 +275,34 @@ class ExpressionParser {
         const Value operand = value();
         std::vector<AxisId> axes;
         int component = 0;
+        std::optional<Axis> into;
+        std::optional<Value> offsets;
+        const auto keyword = [&](std::string_view word) {
+            if (!cursor_.at(word) || !cursor_.at("=", 1)) return false;
+            cursor_.next();
+            cursor_.next();
+            return true;
+        };
         while (cursor_.accept(",")) {
-            if (cursor_.at("component") && cursor_.at("=", 1)) {
-                cursor_.next();
-                cursor_.next();
+            if (keyword("component")) {
                 component = static_cast<int>(std::min<std::int64_t>(cursor_.integer("a component"), 99));
+            } else if (keyword("into")) {
+                into = axis();
+            } else if (keyword("offsets")) {
+                offsets = value();
             } else {
                 axes.push_back(reduced_axis(name).id);
             }
         }
         cursor_.expect(")");
+        if (into.has_value() != offsets.has_value() || (into && axes.size() != 1)) {
+            cursor_.refuse(name, "segments need one axis, into= and offsets=");
+        }
         return cursor_.build(name, [&] {
             GraphData& data = *scope_.graph.data();
+            if (into) {
+                return node_value(data.add_segment_reduce(monoid, operand.id(), axes[0], offsets->id(), into->id));
+            }
             if (axes.empty()) axes = data.column_axes(data.node(operand.id()));
             return node_value(data.add_reduce(monoid, operand.id(), axes, component));
         });

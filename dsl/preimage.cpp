@@ -77,8 +77,9 @@ class Solver {
         for (std::size_t i = 0; i < source.size(); ++i) {
             if (!graph_.axis(source[i]).is_row || !has_data(index_.coords[i])) continue;
             fail(ErrorCode::kUnsupported,
-                 "gradient of index({}): rows of {} are read at a data coordinate; rows that are read more than once "
-                 "need a sum over row segments, so give the gathered rows as an input",
+                 "gradient of index({}): rows of {} are read at a data coordinate; that has a gradient where the data "
+                 "lies "
+                 "along one other row axis and the rest is as it is, so give the gathered rows as an input",
                  graph_.describe(index_.args[0]), graph_.axis(source[i]).label());
         }
     }

@@ -4,6 +4,7 @@
 #include <array>
 #include <limits>
 #include <optional>
+#include <set>
 #include <string_view>
 
 #include "base/dtype.h"
@@ -75,6 +76,7 @@ class Ranges {
     }
 
     const Range& of(NodeId id) const { return ranges_[static_cast<std::size_t>(id)]; }
+    bool is_sorted(NodeId id) const { return sorted_.contains(id); }
 
   private:
     Range& of(NodeId id) { return ranges_[static_cast<std::size_t>(id)]; }
@@ -83,6 +85,15 @@ class Ranges {
         const Node& node = graph_.node(id);
         if (node.kind == NodeKind::kCast && is_integer(graph_.node(node.args[0]).dtype))
             of(node.args[0]).narrow(of(id));
+        if (node.is_segmented()) {
+            sorted_.insert(node.args[1]);
+            of(node.args[1]).narrow({0, extent_of(graph_, node.reduced[0], rows_)});
+        }
+        if (node.kind == NodeKind::kSearch) {
+            sorted_.insert(node.args[0]);
+            const Node& key = graph_.node(node.args[1]);
+            if (key.kind == NodeKind::kIota) of(node.args[0]).narrow({0, extent_of(graph_, key.axis, rows_)});
+        }
         if (node.kind == NodeKind::kIndex) {
             const std::vector<AxisId>& axes = graph_.node(node.args[0]).axes;
             for (std::size_t i = 0; i < axes.size(); ++i) {
@@ -144,6 +155,7 @@ class Ranges {
     const GraphData& graph_;
     const RowExtents& rows_;
     std::vector<Range> ranges_;
+    std::set<NodeId> sorted_;  // offsets, and what is searched
 };
 
 // Huge values in a sum over rows cancel, overflow or swallow the others by the order they are added in: such a graph
@@ -208,8 +220,9 @@ Bindings random_inputs(const GraphData& graph, const RowExtents& rows, const Ran
         const Node& node = graph.node(id);
         if (node.kind != NodeKind::kInput) continue;
         const Layout layout = input_layout(graph, node.name, rows);
-        bindings.tensors[node.name] =
+        Tensor& tensor = bindings.tensors[node.name] =
             random_tensor(layout, Stream(options.seed, node.name), ranges.of(id), options, sums_rows);
+        if (ranges.is_sorted(id)) std::sort(tensor.values.begin(), tensor.values.end());
     }
     for (const OutputInfo& output : graph.outputs()) {
         if (!output.accumulate || !output.alias.empty()) continue;

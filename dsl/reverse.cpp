@@ -41,8 +41,8 @@ std::vector<Value> derivatives(Op op, [[maybe_unused]] const Value& a, [[maybe_u
 class Reverse {
   public:
     Reverse(const GraphData& forward, const std::vector<std::string>& inputs, const std::vector<std::string>& of,
-            bool unit_cotangent)
-        : graph_(std::make_shared<GraphData>(forward.axes())) {
+            bool unit_cotangent, const std::vector<std::string>& sorted)
+        : graph_(std::make_shared<GraphData>(forward.axes())), sorted_(sorted) {
         std::vector<NodeId> mapped(static_cast<std::size_t>(forward.size()), -1);
         // Inputs that no output needs have a gradient too: zero.
         std::vector<NodeId> nodes = forward.live_nodes();
@@ -244,6 +244,7 @@ class Reverse {
     void reduce(NodeId id, const Value& g) {
         const Node y = node(id);
         const NodeId arg = y.args[0];
+        if (y.is_segmented()) return reduce_segments(y, id, g);
         if (y.monoid == Monoid::kSum) {
             // Constant along what was summed.
             const bool ordered = one_axis_a_space(axes(arg));
@@ -262,11 +263,114 @@ class Reverse {
         add(arg, select(is_extremum, share, share * 0.0));
     }
 
+    void reduce_segments(const Node& y, NodeId id, const Value& g) {
+        const NodeId arg = y.args[0];
+        if (!is_active(arg)) return;
+        const Axis over{y.reduced[0]};
+        const Segments segments{Axis{y.axis}, value(y.args[1])};
+        const Value whole = spread(g, y.axes);
+        if (y.monoid == Monoid::kSum) return add(arg, rowjit::spread(whole, over, segments));
+        const Value one = constant(wide(y.dtype), 1.0);
+        const Value is_extremum = value(arg) == rowjit::spread(value(id), over, segments);
+        const Value count = sum(select(is_extremum, one, one * 0.0), over, segments);
+        const Value share = rowjit::spread(cast(widen(whole) / count, y.dtype), over, segments);
+        // What belongs to no segment may equal the 0 that is read there; its share is 0.
+        add(arg, select(is_extremum, share, share * 0.0));
+    }
+
     // ---- Index ---------------------------------------------------------------------------------------------------
+
+    // An index that takes whole rows: one row axis at data along one other row axis, the rest as they are.
+    struct RowGather {
+        Axis rows;       // of the source
+        Axis positions;  // of the data
+        Value ids;
+    };
+
+    std::optional<RowGather> row_gather(const Node& y) const {
+        const Node& source = node(y.args[0]);
+        std::optional<RowGather> found;
+        for (std::size_t i = 0; i < y.coords.size(); ++i) {
+            if (y.coords[i].is_axis(Axis{source.axes[i]})) continue;
+            const bool data = y.coords[i].kind() == Coord::Kind::kData && graph_->axis(source.axes[i]).is_row;
+            if (!data || found) return std::nullopt;
+            const NodeId ids = y.coords[i].data();
+            const std::vector<AxisId>& along = node(ids).axes;
+            if (along.size() != 1 || !graph_->axis(along[0]).is_row || contains(source.axes, along[0]))
+                return std::nullopt;
+            found = RowGather{{source.axes[i]}, {along[0]}, value(ids)};
+        }
+        return found;
+    }
+
+    // Σ of the cotangents of the positions that took a row, in the order of the positions: a sum over segments of those
+    // positions, ordered by the row they took.
+    void gather_rows(const Node& y, const RowGather& gather, const Value& g) {
+        const Value whole = spread(g, y.axes);
+        const Node ids = node(gather.ids.id());
+        if (ids.kind == NodeKind::kSearch && is_longer_by_one(ids.args[0], gather.rows)) {
+            const Node& key = node(ids.args[1]);
+            if (key.kind == NodeKind::kIota && key.axis == gather.positions.id)  // in order already
+                return add(y.args[0], sum(whole, gather.positions, {gather.rows, value(ids.args[0])}));
+        }
+        const std::string name = ids.label.empty() ? "rows" : ids.label;
+        Graph graph(graph_);
+        const Axis ordered = graph.rows(fresh_name(name + "_ordered"), gather.positions, 0);
+        const Axis ends = graph.rows(fresh_name(name + "_ends"), gather.rows, 1);
+        const bool given = std::find(sorted_.begin(), sorted_.end(), ids.name) != sorted_.end() && !ids.name.empty();
+        const auto input = [&](std::string_view what, Axis axis) {
+            const std::string input_name = fmt::format("{}_{}", ids.name, what);
+            const auto found = graph_->find_input(input_name);
+            return found ? value(*found) : graph.input(input_name, i64, {axis});
+        };
+        const Value order = given ? input("order", ordered) : stable_order(gather, ordered).named(name + "_order");
+        const Value offsets = given ? input("offsets", ends) : starts(gather.ids, order, ends).named(name + "_offsets");
+        const Value in_order = rowjit::index(whole, gather.positions, Coord(order));
+        add(y.args[0], sum(in_order, ordered, {gather.rows, offsets}));
+    }
+
+    bool is_longer_by_one(NodeId offsets, Axis axis) const {
+        const AxisInfo& longer = graph_->axis(node(offsets).axes[0]);
+        const AxisInfo& shorter = graph_->axis(axis.id);
+        if (shorter.extent != kRuntimeExtent) return longer.extent == shorter.extent + 1;
+        return longer.follows == (shorter.follows < 0 ? axis.id : shorter.follows) && longer.more == shorter.more + 1;
+    }
+
+    std::string fresh_name(const std::string& stem) const {
+        const auto taken = [&](const std::string& name) {
+            return std::any_of(graph_->axes().begin(), graph_->axes().end(),
+                               [&](const AxisInfo& axis) { return axis.name == name; });
+        };
+        std::string name = stem;
+        for (int suffix = 2; taken(name); ++suffix) name = fmt::format("{}_{}", stem, suffix);
+        return name;
+    }
+
+    // Which position comes where in the stable order of what they hold: by counting, for each, those before it. Time is
+    // quadratic, and nothing is written at data coordinates.
+    Value stable_order(const RowGather& gather, Axis ordered) const {
+        Graph graph(graph_);
+        const Value here = graph.iota(gather.positions, i64);
+        const Value there = graph.iota(ordered, i64);
+        const Value other = rowjit::index(gather.ids, {Coord(there)});
+        const Value before = other < gather.ids || (other == gather.ids && there < here);
+        const Value one = graph.constant(i64, 1);
+        const Value zero = graph.constant(i64, 0);
+        const Value rank = sum(select(before, one, zero), ordered).named("rank");
+        return sum(select(rank == there, here, zero), gather.positions);
+    }
+
+    // How many of the ids, in their order, are below each row.
+    Value starts(const Value& ids, const Value& order, Axis ends) const {
+        const Value row = Graph(graph_).iota(ends, i64);
+        const Value in_order = rowjit::index(ids, {Coord(order)});
+        return search(in_order, row - 1.0) + 1.0;
+    }
 
     void index(NodeId id, const Value& g) {
         const NodeId source = node(id).args[0];
         if (!is_active(source)) return;
+        if (const auto gather = row_gather(node(id))) return gather_rows(Node(node(id)), *gather, g);
         const Preimage preimage = preimage_of(*graph_, node(id));
         if (preimage.empty) return;
         const Node y = node(id);
@@ -358,6 +462,7 @@ class Reverse {
     }
 
     std::shared_ptr<GraphData> graph_;
+    const std::vector<std::string>& sorted_;  // inputs whose stable order is given
     Joint joint_;
     std::vector<bool> active_;                      // by forward node
     std::vector<std::optional<Value>> cotangents_;  // by forward node
@@ -366,8 +471,8 @@ class Reverse {
 }  // namespace
 
 Joint reverse_mode(const GraphData& graph, const std::vector<std::string>& inputs, const std::vector<std::string>& of,
-                   bool unit_cotangent) {
-    return Reverse(graph, inputs, of, unit_cotangent).run(inputs);
+                   bool unit_cotangent, const std::vector<std::string>& sorted) {
+    return Reverse(graph, inputs, of, unit_cotangent, sorted).run(inputs);
 }
 
 }  // namespace rowjit

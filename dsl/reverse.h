@@ -21,8 +21,9 @@ struct Joint {
 };
 
 // The cotangents of `inputs`, names of float inputs or scalars, from those of the outputs named in `of`: inputs
-// "d_<output>", or the constant 1 with `unit_cotangent`. Names are checked by the caller.
+// "d_<output>", or the constant 1 with `unit_cotangent`. Names are checked by the caller, but those of `sorted`
+// (GradientOptions).
 Joint reverse_mode(const GraphData& graph, const std::vector<std::string>& inputs, const std::vector<std::string>& of,
-                   bool unit_cotangent);
+                   bool unit_cotangent, const std::vector<std::string>& sorted = {});
 
 }  // namespace rowjit

@@ -57,7 +57,7 @@ void for_each_position(const Layout& layout, Visit visit) {
 RowExtents all_rows(const GraphData& graph, std::int64_t extent) {
     RowExtents rows;
     for (const AxisInfo& axis : graph.axes()) {
-        if (axis.is_row && axis.extent == kRuntimeExtent) rows[axis.name] = extent;
+        if (axis.is_given()) rows[axis.name] = extent;
     }
     return rows;
 }
@@ -65,6 +65,7 @@ RowExtents all_rows(const GraphData& graph, std::int64_t extent) {
 std::int64_t extent_of(const GraphData& graph, AxisId axis, const RowExtents& rows) {
     const AxisInfo& info = graph.axis(axis);
     if (info.extent != kRuntimeExtent) return info.extent;
+    if (info.follows >= 0) return extent_of(graph, info.follows, rows) + info.more;
     const auto found = rows.find(info.name);
     if (found == rows.end()) {
         fail(ErrorCode::kInvalidArgument, "row axis '{}' has no extent; give the number of its rows", info.name);

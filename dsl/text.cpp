@@ -76,8 +76,10 @@ class Printer {
         return graph_.node(id).kind == NodeKind::kConst && is_inline(graph_.node(id));
     }
 
-    static std::string declaration(const AxisInfo& axis) {
+    std::string declaration(const AxisInfo& axis) const {
         const std::string_view space = axis.is_row ? "rows" : "columns";
+        if (axis.follows >= 0)
+            return fmt::format("{} {} = {} + {}", space, axis.name, graph_.axis(axis.follows).name, axis.more);
         if (axis.extent == kRuntimeExtent) return fmt::format("{} {}", space, axis.name);
         return fmt::format("{} {} = {}", space, axis.name, axis.extent);
     }
@@ -123,6 +125,7 @@ class Printer {
             case NodeKind::kFix:
                 return fmt::format("fix({}, {}, steps={})", operand(node.args[0]), operand(node.args[1]),
                                    node.most_steps);
+            case NodeKind::kSearch: return fmt::format("search({}, {})", operand(node.args[0]), operand(node.args[1]));
             case NodeKind::kPartialSum:
                 return fmt::format("partial_sum({}, {})", operand(node.args[0]), graph_.axis(node.axis).label());
             case NodeKind::kInput:
@@ -173,6 +176,10 @@ class Printer {
         std::vector<std::string> parts = {operand(node.args[0])};
         if (node.reduced != graph_.column_axes(graph_.node(node.args[0]))) {
             for (const AxisId axis : node.reduced) parts.push_back(graph_.axis(axis).label());
+        }
+        if (node.is_segmented()) {
+            parts.push_back("into=" + graph_.axis(node.axis).label());
+            parts.push_back("offsets=" + operand(node.args[1]));
         }
         if (node.component != 0) parts.push_back(fmt::format("component={}", node.component));
         return fmt::format("{}({})", rowjit::name(node.monoid), fmt::join(parts, ", "));

@@ -48,7 +48,7 @@ Signature make_signature(const GraphData& graph) {
     std::vector<int> place_of_axis(graph.axes().size(), -1);
     for (std::size_t i = 0; i < place_of_axis.size(); ++i) {
         const AxisInfo& axis = graph.axes()[i];
-        if (!axis.is_row || axis.extent != kRuntimeExtent) continue;
+        if (!axis.is_given()) continue;
         place_of_axis[i] = static_cast<int>(signature.row_axes.size());
         signature.row_axes.push_back(axis.name.c_str());
     }

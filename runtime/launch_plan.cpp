@@ -63,6 +63,14 @@ LaunchPlan::LaunchPlan(Program program, std::vector<LoadedStep> loaded, std::sha
         extent_axes_.push_back(static_cast<AxisId>(i));
         argument_extents_ += program_.axes[i].is_slots ? 0 : 1;
     }
+    const auto place_of = [&](AxisId axis) {
+        return static_cast<std::size_t>(std::find(extent_axes_.begin(), extent_axes_.end(), axis) -
+                                        extent_axes_.begin());
+    };
+    for (std::size_t i = 0; i < argument_extents_; ++i) {
+        const AxisInfo& axis = program_.axes[static_cast<std::size_t>(extent_axes_[i])];
+        if (axis.follows >= 0) following_.push_back({i, place_of(axis.follows), axis.more});
+    }
     if (extent_axes_.size() > kMaxExtents) {
         fail(ErrorCode::kUnsupported,
              "the graph has {} row axes of run-time extent and sums over rows; a launch carries {}; split the graph",
@@ -192,6 +200,7 @@ int LaunchPlan::tensor_place(std::string_view name) const {
 int LaunchPlan::extent_place(std::string_view axis) const {
     std::vector<std::string_view> known;
     for (std::size_t i = 0; i < argument_extents_; ++i) {
+        if (!is_given(i)) continue;
         known.push_back(program_.axes[static_cast<std::size_t>(extent_axes_[i])].name);
         if (known.back() == axis) return static_cast<int>(i);
     }
@@ -228,6 +237,9 @@ std::int64_t LaunchPlan::rows_of(const Launch& launch, const Resolved& resolved)
 // What the caller set, then the slots of kernels that sum over their rows: as many as they have blocks along the rows.
 void LaunchPlan::resolve_extents(const Arguments& arguments, Resolved* resolved) const noexcept {
     for (std::size_t i = 0; i < argument_extents_; ++i) resolved->extents[i] = arguments.extents_[i];
+    for (const Following& axis : following_) {
+        resolved->extents[axis.place] = resolved->extents[axis.followed] + axis.more;
+    }
     for (const Launch& launch : launches_) {
         if (launch.slots_place < 0) continue;
         const Kernel& kernel = *launch.kernel;
@@ -263,7 +275,7 @@ std::size_t LaunchPlan::resolve(const Arguments& arguments, Resolved* resolved) 
 std::size_t LaunchPlan::workspace_bytes(const Arguments& arguments) const {
     if (tensors_.size() == argument_tensors_) return 0;
     for (std::size_t i = 0; i < argument_extents_; ++i) {
-        if (arguments.extents_[i] >= 0) continue;
+        if (arguments.extents_[i] >= 0 || !is_given(i)) continue;
         fail(ErrorCode::kInvalidArgument, "workspace: the extent of row axis '{}' is not set; call rows() first",
              program_.axes[static_cast<std::size_t>(extent_axes_[i])].name);
     }
@@ -317,7 +329,7 @@ Status LaunchPlan::check_tensor(std::size_t index, const Arguments& arguments,
 
 Status LaunchPlan::launch(StreamHandle stream, const Arguments& arguments) const noexcept {
     for (std::size_t i = 0; i < argument_extents_; ++i) {
-        if (arguments.extents_[i] >= 0) continue;
+        if (arguments.extents_[i] >= 0 || !is_given(i)) continue;
         return refuse(ErrorCode::kInvalidArgument, "the extent of row axis '{}' is not set; call Arguments::rows",
                       program_.axes[static_cast<std::size_t>(extent_axes_[i])].name);
     }

@@ -75,6 +75,13 @@ class LaunchPlan {
         int slots_place = -1;                // the run-time axis whose extent is this kernel's number of row blocks
     };
 
+    // A run-time axis whose extent is another's and `more`: places among the extents.
+    struct Following {
+        std::size_t place;
+        std::size_t followed;
+        std::int64_t more;
+    };
+
     // Extents of the run-time axes, and row strides and address of every tensor, for one launch.
     struct Resolved {
         std::int64_t extents[kMaxExtents];
@@ -82,6 +89,9 @@ class LaunchPlan {
         std::int64_t row_strides[kMaxTensors][Arguments::kMaxRowAxes];
     };
 
+    bool is_given(std::size_t extent_place) const noexcept {
+        return program_.axes[static_cast<std::size_t>(extent_axes_[extent_place])].is_given();
+    }
     void find_tensor_facts();
     Launch make_launch(const Step& step, const LoadedStep& loaded) const;
     Parameter make_parameter(const Step& step, const KernelArgument& argument) const;
@@ -97,6 +107,7 @@ class LaunchPlan {
     std::shared_ptr<DeviceImpl> device_;
     std::vector<AxisId> extent_axes_;  // run-time row axes: those of the arguments, in declaration order, then slots
     std::size_t argument_extents_ = 0;
+    std::vector<Following> following_;
     std::vector<TensorFacts> tensors_;
     std::size_t argument_tensors_ = 0;  // inputs and outputs; temporaries follow
     std::vector<Launch> launches_;

@@ -283,6 +283,22 @@ RJ_DEVICE long long rj_clamp(long long coordinate, long long extent) {
     return rj_inside(coordinate, extent) ? coordinate : 0;
 }
 
+// The last of `count` elements, sorted, that is at most `key`; -1 where there is none. By the oracle's steps, so that
+// both answer alike where the elements are not sorted.
+template <class T>
+RJ_DEVICE long long rj_search(const T* sorted, long long stride, long long count, long long key) {
+    long long low = 0;
+    long long high = count;
+    RJ_ROLLED
+    while (low < high) {
+        const long long middle = (low + high) / 2;
+        const bool after = static_cast<long long>(rj_load_one(sorted + middle * stride)) <= key;
+        low = after ? middle + 1 : low;
+        high = after ? high : middle;
+    }
+    return low - 1;
+}
+
 // ---- reductions ---------------------------------------------------------------------------------------------------
 // A monoid's state: constructed as its identity; add() takes the values of one vector access, combine() another
 // thread's state. combine(a, b) and combine(b, a) give the same bits, so that after a butterfly all lanes agree.

@@ -234,11 +234,17 @@ class KernelEmitter {
     // Loads of neighbouring positions are independent, so unrolling puts four in flight.
     void rows_loop(const RowsLoop& loop) {
         out_.blank();
-        const std::string positions = scope_.names().fresh("positions");
-        out_.line(fmt::format("const long long {} = {};", positions, scope_.positions(loop.axes)));
+        std::string first = scope_.threads() > 1 ? "t" : "0";
+        std::string positions;
+        if (loop.begin >= 0) {
+            first = scope_.threads() > 1 ? scope_.value(loop.begin) + " + t" : scope_.value(loop.begin);
+            positions = scope_.value(loop.end);
+        } else {
+            positions = scope_.names().fresh("positions");
+            out_.line(fmt::format("const long long {} = {};", positions, scope_.positions(loop.axes)));
+        }
         out_.line("#pragma unroll 4");
-        out_.open(fmt::format("for (long long p = {}; p < {}; p += {})", scope_.threads() > 1 ? "t" : "0", positions,
-                              scope_.threads()));
+        out_.open(fmt::format("for (long long p = {}; p < {}; p += {})", first, positions, scope_.threads()));
         scope_.declare_coordinates("p", loop.axes);
         GpuLoop inside{.axes = {loop.axes.begin(), loop.axes.end()}};
         std::vector<std::string> live;

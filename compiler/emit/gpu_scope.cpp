@@ -315,6 +315,12 @@ std::string GpuScope::computed(const Inst& inst, const std::string& divisor) con
         case InstKind::kMap: return map(inst, divisor);
         case InstKind::kCast: return cast(inst);
         case InstKind::kExtent: return rounded(inst, converted(inst.dtype, extent(inst.axis)));
+        case InstKind::kSearch: {
+            const AxisId axis = tensor(inst).axes[0];
+            return fmt::format("rj_search({}, {}, {}, {})", argument(KernelArgument::Kind::kPointer, inst.index, -1),
+                               argument(KernelArgument::Kind::kStride, inst.index, axis), extent(axis),
+                               converted(Dtype::kI64, value(inst.operands[0])));
+        }
         default: break;
     }
     RJ_CHECK(false, "emit gpu: {}: instruction kind {} in this scope", kernel_.name, static_cast<int>(inst.kind));

@@ -312,6 +312,7 @@ void KernelEmitter::emit_inst(const Inst& inst, const Lanes& lanes) {
             return define(inst.id, inst.dtype,
                           convert(b_, dtype(inst.operands[0]), inst.dtype, value(inst.operands[0])), inst.label);
         case InstKind::kLoad: return define(inst.id, inst.dtype, emit_load(inst, lanes), inst.label);
+        case InstKind::kSearch: return define(inst.id, inst.dtype, emit_search(inst), inst.label);
         case InstKind::kStore: return emit_store(inst, lanes);
         case InstKind::kAccumulate: return emit_accumulate(inst, lanes);
         case InstKind::kKeep: {
@@ -362,6 +363,48 @@ Value* KernelEmitter::emit_map(const Inst& inst) {
     for (std::size_t i = 0; i < inst.operands.size(); ++i) operands[i] = spread(value(inst.operands[i]), width);
     Value* result = apply(b_, inst.op, operands[0], operands[1], operands[2]);
     return is_exact(inst.op) ? result : round_carried(b_, inst.dtype, result);
+}
+
+// Lane by lane: each takes a way of its own.
+Value* KernelEmitter::emit_search(const Inst& inst) {
+    const auto* type = llvm::dyn_cast<llvm::FixedVectorType>(value(inst.operands[0])->getType());
+    if (type == nullptr) return search(inst, data_coordinate(inst.operands[0], 0));
+    Value* found = llvm::PoisonValue::get(llvm::FixedVectorType::get(b_.getInt64Ty(), type->getNumElements()));
+    for (unsigned lane = 0; lane < type->getNumElements(); ++lane) {
+        Value* one = search(inst, data_coordinate(inst.operands[0], static_cast<int>(lane)));
+        found = b_.CreateInsertElement(found, one, std::uint64_t{lane});
+    }
+    return found;
+}
+
+// low = 0; high = count; while (low < high): the half in which the first element above `key` lies. By the oracle's
+// steps, so that both answer alike where the elements are not sorted.
+Value* KernelEmitter::search(const Inst& inst, Value* key) {
+    const KernelTensor& tensor = kernel_.tensors[static_cast<std::size_t>(inst.index)];
+    llvm::BasicBlock* before = b_.GetInsertBlock();
+    auto* head = llvm::BasicBlock::Create(b_.getContext(), "search_head", function_);
+    auto* inside = llvm::BasicBlock::Create(b_.getContext(), "search_body", function_);
+    auto* after = llvm::BasicBlock::Create(b_.getContext(), "search_done", function_);
+    b_.CreateBr(head);
+    b_.SetInsertPoint(head);
+    llvm::PHINode* low = b_.CreatePHI(b_.getInt64Ty(), 2, "low");
+    llvm::PHINode* high = b_.CreatePHI(b_.getInt64Ty(), 2, "high");
+    low->addIncoming(i64(0), before);
+    high->addIncoming(extent(tensor.axes[0]), before);
+    b_.CreateCondBr(b_.CreateICmpSLT(low, high), inside, after);
+
+    b_.SetInsertPoint(inside);
+    Value* middle = b_.CreateLShr(b_.CreateAdd(low, high), 1, "middle");
+    Value* offset = b_.CreateMul(middle, strides_.at({inst.index, tensor.axes[0]}));
+    Value* place = b_.CreateGEP(stored_type(b_, tensor.dtype), pointers_[static_cast<std::size_t>(inst.index)], offset);
+    Value* element = widen(b_, tensor.dtype, load_memory(inst, place, 1));
+    Value* at_most = b_.CreateICmpSLE(convert(b_, tensor.dtype, Dtype::kI64, element), key);
+    low->addIncoming(b_.CreateSelect(at_most, b_.CreateAdd(middle, i64(1)), low), inside);
+    high->addIncoming(b_.CreateSelect(at_most, high, middle), inside);
+    b_.CreateBr(head);
+
+    b_.SetInsertPoint(after);
+    return b_.CreateSub(low, i64(1));
 }
 
 // i32 lanes: columns fit, and 64-bit vector division would be done lane by lane.

@@ -119,6 +119,7 @@ class KernelEmitter {
     void for_lanes(Value* lanes, Value* whole, const std::function<void(const Lanes&)>& body);
     void emit_row_values(std::size_t statements, const Lanes& lanes, bool stores);
     Value* unit_strides();
+    bool bounds_differ_by_lane() const;
     int result_vector() const;
     Reach reach_of_rows(const Inst& inst);
     FoldState read_rows(const std::vector<llvm::AllocaInst*>& arrays, const Lanes& lanes);
@@ -127,6 +128,8 @@ class KernelEmitter {
     // Instructions.
     void emit_inst(const Inst& inst, const Lanes& lanes);
     Value* emit_map(const Inst& inst);
+    Value* emit_search(const Inst& inst);
+    Value* search(const Inst& inst, Value* key);
     Value* emit_coord(AxisId axis, const Lanes& lanes, Dtype dtype);
     Value* emit_load(const Inst& inst, const Lanes& lanes);
     void emit_store(const Inst& inst, const Lanes& lanes);

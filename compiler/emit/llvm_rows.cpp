@@ -26,6 +26,7 @@ void KernelEmitter::emit_row_reductions(Value* first, Value* last) {
             lanes = b_.CreateBinaryIntrinsic(llvm::Intrinsic::smin, lanes, left);
         }
         lanes = b_.CreateBinaryIntrinsic(llvm::Intrinsic::smin, lanes, i64(kResultLanes), {}, "lanes");
+        if (bounds_differ_by_lane()) lanes = i64(1);
         emit_result_chunk(position, lanes);
         return b_.CreateNSWAdd(result, lanes);
     });
@@ -84,7 +85,17 @@ void KernelEmitter::emit_rows_loop(std::size_t statement, const RowsLoop& loop, 
             });
         });
     };
-    fold(kReducedLevels - 1, i64(0), positions_of(loop.axes));
+    if (loop.begin < 0) return fold(kReducedLevels - 1, i64(0), positions_of(loop.axes));
+    emit_row_values(statement, {&result_axis_, 1, chunk_first_, i64(0), 1, 0}, false);
+    fold(kReducedLevels - 1, value(loop.begin), value(loop.end));
+}
+
+// Whether neighbouring results are of segments of their own; else a chunk has one.
+bool KernelEmitter::bounds_differ_by_lane() const {
+    return std::any_of(kernel_.body.begin(), kernel_.body.end(), [&](const Stmt& stmt) {
+        const auto* loop = std::get_if<RowsLoop>(&stmt.node);
+        return loop != nullptr && loop->segments >= 0 && !result_axis_.empty() && result_axis_[0] == loop->segments;
+    });
 }
 
 // The chunk's lanes in vectors, then the rest one by one.

@@ -22,7 +22,7 @@ class Verifier {
         for (const Stmt& stmt : block) {
             if (const auto* inst = std::get_if<Inst>(&stmt.node)) instruction(*inst, false);
             if (const auto* loop = std::get_if<ColumnLoop>(&stmt.node)) column_loop(*loop);
-            if (const auto* rows = std::get_if<RowsLoop>(&stmt.node)) body(rows->body);
+            if (const auto* rows = std::get_if<RowsLoop>(&stmt.node)) rows_loop(*rows);
             if (const auto* reduce = std::get_if<AllReduce>(&stmt.node)) all_reduce(*reduce);
             if (const auto* join = std::get_if<JoinRows>(&stmt.node)) {
                 for (const int index : join->carried) carried(index);
@@ -69,6 +69,14 @@ class Verifier {
         body(loop.body);
     }
 
+    void rows_loop(const RowsLoop& loop) {
+        RJ_CHECK((loop.begin < 0) == (loop.segments < 0) && (loop.begin < 0 || loop.axes.size() == 1),
+                 "{}: {}: a segment of {} axes", after_, kernel_.name, loop.axes.size());
+        if (loop.begin >= 0) use(loop.begin);
+        if (loop.begin >= 0) use(loop.end);
+        body(loop.body);
+    }
+
     void body(const std::vector<Inst>& insts) {
         const std::set<ValueId> outer = defined_;
         for (const Inst& inst : insts) instruction(inst, true);
@@ -91,6 +99,10 @@ class Verifier {
             RJ_CHECK(inst.coords.size() == tensor.axes.size(), "{}: {}: {} coordinates for {}", after_, kernel_.name,
                      inst.coords.size(), tensor.name);
             RJ_CHECK(inst.dtype == tensor.dtype, "{}: {}: dtype of {}", after_, kernel_.name, tensor.name);
+        }
+        if (inst.kind == InstKind::kSearch) {
+            RJ_CHECK(in_table(inst.index, kernel_.tensors.size()) && inst.operands.size() == 1, "{}: {}: search of {}",
+                     after_, kernel_.name, inst.index);
         }
         if (inst.kind == InstKind::kAccumulate) {
             RJ_CHECK(in_loop && in_table(inst.index, kernel_.accumulators.size()), "{}: {}: accumulator {}", after_,

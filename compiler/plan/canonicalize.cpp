@@ -59,7 +59,9 @@ class Canonicalizer {
         }
         const NodeId source = mapped_.at(node.args[0]);
         const NodeId pushed = push(source, coords);
-        if (to_->node(source).kind == NodeKind::kInput) return pushed;
+        const Node& read = to_->node(pushed);
+        const bool reads_source = read.kind == NodeKind::kIndex && read.args[0] == source;
+        if (reads_source || to_->node(source).kind == NodeKind::kInput) return pushed;
         return guard_data(pushed, source, coords);
     }
 
@@ -103,7 +105,13 @@ class Canonicalizer {
                 }
                 return push(node.args[0], composed);
             }
-            case NodeKind::kReduce: return push_reduce(node, coords);
+            case NodeKind::kReduce:
+                // What a sum over rows gives is read where its kernel leaves it: nobody adds those rows up again for
+                // every row that wants it.
+                if (to_->axis(node.reduced[0]).is_row && !rows_stay(node, coords))
+                    return to_->add_index(source, coords);
+                return push_reduce(node, coords);
+            case NodeKind::kSearch: return to_->add_search(node.args[0], push(node.args[1], coords));
             case NodeKind::kPartialSum: break;  // the planner's
         }
         RJ_CHECK(false, "canonicalize: {}", to_->describe(source));
@@ -121,19 +129,27 @@ class Canonicalizer {
             }
             const bool clashes =
                 std::any_of(coords.begin(), coords.end(), [&](const Coord& coord) { return mentions(coord, axis); });
-            if (clashes && to_->axis(axis).is_row) {
-                fail(ErrorCode::kUnsupported,
-                     "index of {}: a coordinate runs along {}, which the reduction runs over; use another axis",
-                     to_->describe(node.args[0]), to_->axis(axis).label());
-            }
             const AxisId kept = clashes ? fresh_axis(axis) : axis;
             reduced.push_back(kept);
             inner.emplace_back(Axis{kept});
         }
         const NodeId moved = push(node.args[0], inner);
-        const NodeId result = to_->add_reduce(node.monoid, moved, reduced, node.component);
+        const NodeId result = node.is_segmented()
+                                  ? to_->add_segment_reduce(node.monoid, moved, reduced[0], node.args[1], node.axis)
+                                  : to_->add_reduce(node.monoid, moved, reduced, node.component);
         to_->set_label(result, node.label);
         return result;
+    }
+
+    // Whether an index of a reduction over rows leaves its rows where they are.
+    bool rows_stay(const Node& node, const std::vector<Coord>& coords) const {
+        for (std::size_t i = 0; i < coords.size(); ++i) {
+            if (to_->axis(node.axes[i]).is_row && !coords[i].is_axis(Axis{node.axes[i]})) return false;
+            for (const AxisId axis : node.reduced) {
+                if (mentions(coords[i], axis)) return false;
+            }
+        }
+        return true;
     }
 
     AxisId fresh_axis(AxisId axis) {

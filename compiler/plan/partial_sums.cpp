@@ -14,6 +14,7 @@ constexpr std::int64_t kMostColumns = 65536;
 
 bool splits(const GraphData& graph, const Node& node) {
     if (node.kind != NodeKind::kReduce || node.monoid != Monoid::kSum || !is_float(node.dtype)) return false;
+    if (node.is_segmented()) return false;
     const Node& operand = graph.node(node.args[0]);
     const auto is_row = [&](AxisId axis) { return graph.axis(axis).is_row; };
     const auto at_run_time = [&](AxisId axis) { return graph.axis(axis).extent == kRuntimeExtent; };

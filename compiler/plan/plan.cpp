@@ -58,6 +58,9 @@ class Cutter {
             const Node& node = graph.node(id);
             if (node.kind == NodeKind::kPartialSum) cut(id);
             if (node.kind == NodeKind::kFix) fixes_[node.args[0]].push_back(id);
+            for (std::size_t i = 0; i < node.args.size(); ++i) {
+                if (node.reads_from_memory(i) && graph.node(node.args[i]).kind != NodeKind::kInput) cut(node.args[i]);
+            }
         }
     }
 
@@ -142,8 +145,11 @@ class Cutter {
         }
         const NodeId inner = reduction_below(node.args[0]);
         if (inner < 0) return false;
-        // A value of one number per row is the narrowest place; else the reduction's own result is.
-        const bool narrow = graph_.column_axes(graph_.node(node.args[0])).empty();
+        // A value of one number per row of the reduction's result is the narrowest place; else that result is.
+        const Node& operand = graph_.node(node.args[0]);
+        const bool narrow = graph_.column_axes(operand).empty() &&
+                            std::all_of(operand.axes.begin(), operand.axes.end(),
+                                        [&](AxisId axis) { return contains(graph_.node(inner).axes, axis); });
         cut(narrow ? node.args[0] : inner);
         return true;
     }

@@ -14,6 +14,8 @@ GroupFacts facts_of(const Group& group) {
     facts.online_phases = phase_count(*rewrite_online(group.graph));
     facts.reduces_rows = group.reduces_rows;
     facts.scalar_rows = group.row_axes.empty();
+    facts.promoted = std::any_of(group.row_axes.begin(), group.row_axes.end(),
+                                 [&](AxisId axis) { return graph.axis(axis).is_promoted; });
     facts.widest_bytes = 1;
     facts.narrowest_bytes = 8;
     const auto tensor = [&](const Node& node) {
@@ -27,6 +29,7 @@ GroupFacts facts_of(const Group& group) {
         const Node& node = graph.node(id);
         // A loop runs over the columns of what it computes, which may be more than any tensor has (an outer product).
         facts.columns = std::max(facts.columns, node.kind == NodeKind::kInput ? 1 : graph.column_count(node));
+        facts.segmented = facts.segmented || node.is_segmented();
         if (node.kind != NodeKind::kInput) continue;
         tensor(node);
         facts.column_inputs += graph.column_axes(node).empty() ? 0 : 1;

@@ -21,6 +21,8 @@ struct GroupFacts {
     bool stores_columns = false;  // some output has columns
     bool sums_rows = false;       // some output is a part of a sum over the group's rows
     bool reduces_rows = false;
+    bool segmented = false;    // some of those reductions are of segments
+    bool promoted = false;     // columns lie among the group's row axes
     bool scalar_rows = false;  // one row in all: no run-time row axis
 };
 

@@ -34,6 +34,7 @@ constexpr std::int64_t kCpuParts = 64;
 constexpr std::int64_t kCpuPlainColumns = 32768;
 
 double recompute_cost(const Node& node) {
+    if (node.kind == NodeKind::kSearch) return kSpecialCost;
     if (node.kind == NodeKind::kMap) {
         const bool special = (node.op >= Op::kSqrt && node.op <= Op::kCos) || node.op == Op::kDiv;
         if (special || node.op == Op::kUniform) return kSpecialCost;
@@ -333,7 +334,9 @@ class Lowering {
             if (graph_.node(id).kind == NodeKind::kInput) continue;
             for (const NodeId arg : graph_.node(id).args) {
                 // An index loads its input itself; only its data coordinates are evaluated.
-                if (graph_.node(id).kind == NodeKind::kIndex && arg == graph_.node(id).args[0]) continue;
+                const bool loads =
+                    graph_.node(id).kind == NodeKind::kIndex || graph_.node(id).kind == NodeKind::kSearch;
+                if (loads && arg == graph_.node(id).args[0]) continue;
                 work.push_back(arg);
             }
         }
@@ -642,7 +645,7 @@ class Lowering {
             if (node.kind != NodeKind::kReduce) continue;
             for (std::size_t i = 0; i < reduces.size(); ++i) {
                 const Node& first = graph_.node(reduces[i]);
-                if (first.monoid != node.monoid || first.args != node.args || first.reduced != node.reduced) continue;
+                if (first.monoid != node.monoid || !same_terms(first, node)) continue;
                 ValueId result = results.at({i, node.component});
                 if (accumulator_dtype(node.dtype) != node.dtype) {
                     Inst inst{.kind = InstKind::kCast, .dtype = node.dtype, .operands = {result}};
@@ -660,20 +663,31 @@ class Lowering {
         }
     }
 
-    // One row loop per set of reduced axes, then the fold, then what follows from it.
+    static bool same_terms(const Node& a, const Node& b) {
+        return a.args == b.args && a.reduced == b.reduced && a.axis == b.axis;
+    }
+
+    // Where a reduction's terms lie: the reduced axes, the axis of segments and their offsets.
+    using Range = std::tuple<std::vector<AxisId>, AxisId, NodeId>;
+    static Range range_of(const Node& node) {
+        return {node.reduced, node.axis, node.is_segmented() ? node.args[1] : -1};
+    }
+
+    // One row loop per range, then the fold, then what follows from it.
     void lower_rows_reduction() {
-        std::map<std::vector<AxisId>, std::vector<NodeId>> by_axes;
-        std::set<std::tuple<Monoid, NodeId, std::vector<AxisId>>> seen;
+        std::map<Range, std::vector<NodeId>> by_range;
+        std::set<std::tuple<Monoid, NodeId, Range>> seen;
         for (const NodeId id : graph_.live_nodes()) {
             const Node& node = graph_.node(id);
             if (node.kind != NodeKind::kReduce) continue;
-            if (seen.insert({node.monoid, node.args[0], node.reduced}).second) by_axes[node.reduced].push_back(id);
+            if (seen.insert({node.monoid, node.args[0], range_of(node)}).second) by_range[range_of(node)].push_back(id);
         }
         std::vector<int> accumulated;
         std::vector<NodeId> reduces;
-        for (const auto& [axes, nodes] : by_axes) {
+        for (const auto& [range, nodes] : by_range) {
             RowsLoop loop;
-            loop.axes = axes;
+            loop.axes = std::get<0>(range);
+            if (std::get<2>(range) >= 0) bound_by_offsets(std::get<1>(range), std::get<2>(range), &loop);
             lane_values_.clear();
             loop_body_ = &loop.body;
             for (const NodeId id : nodes) {
@@ -685,6 +699,30 @@ class Lowering {
         }
         all_reduce(accumulated, reduces);
         for (std::size_t i = 0; i < graph_.outputs().size(); ++i) store(i, value(graph_.outputs()[i].node));
+    }
+
+    // Offsets are the caller's: what they give outside the axis is cut off.
+    void bound_by_offsets(AxisId segments, NodeId offsets, RowsLoop* loop) {
+        const Coord segment{Axis{segments}};
+        Inst zero{.kind = InstKind::kConst, .dtype = Dtype::kI64};
+        Inst extent{.kind = InstKind::kExtent, .dtype = Dtype::kI64};
+        extent.axis = loop->axes[0];
+        const ValueId low = emit(std::move(zero), Node{});
+        const ValueId high = emit(std::move(extent), Node{.label = "positions"});
+        const auto bound = [&](const Coord& coord, std::string_view label, Op op, ValueId by) {
+            Node named{.label = std::string(label)};
+            ValueId offset = load(offsets, {coord}, &named);
+            if (graph_.node(offsets).dtype != Dtype::kI64) {
+                Inst widened{.kind = InstKind::kCast, .dtype = Dtype::kI64, .operands = {offset}};
+                offset = emit(std::move(widened), named);
+            }
+            Inst inside{.kind = InstKind::kMap, .dtype = Dtype::kI64, .operands = {offset, by}};
+            inside.op = op;
+            return emit(std::move(inside), named);
+        };
+        loop->segments = segments;
+        loop->begin = bound(segment, "segment_begin", Op::kMax, low);
+        loop->end = bound(segment + 1, "segment_end", Op::kMin, high);
     }
 
     // Whether a value differs between the lanes (or reduced rows) of a loop.
@@ -726,6 +764,11 @@ class Lowering {
                 }
                 return load(node.args[0], std::move(coords), &node);
             }
+            case NodeKind::kSearch:
+                inst.kind = InstKind::kSearch;
+                inst.index = tensor_of_input_.at(node.args[0]);
+                inst.operands = {value(node.args[1])};
+                return emit(std::move(inst), node, fmt::format("search in {}", graph_.node(node.args[0]).name));
             case NodeKind::kScalar:
                 inst.kind = InstKind::kScalar;
                 inst.index = scalar_of_node_.at(id);

@@ -1,11 +1,17 @@
 // Reductions over row axes: the threads of a block share the reduced rows and fold in a fixed order, so the result does
 // not depend on how the device schedules blocks.
+#include <algorithm>
+
 #include "compiler/schedule/choose.h"
 
 namespace rowjit {
 namespace {
 
 constexpr int kRun = 32;  // results that neighbouring threads take: a 128-byte line of f32
+
+bool contains(const std::vector<Schedule>& schedules, const Schedule& schedule) {
+    return std::find(schedules.begin(), schedules.end(), schedule) != schedules.end();
+}
 
 }  // namespace
 
@@ -27,6 +33,13 @@ FamilyOffer offer_rows_reduction(const GroupFacts& facts, const Target& target) 
         }
         return offer;
     }
+    // A segment of rows with columns: most have few rows, of which a thread takes a column. Of one number a row, a warp
+    // takes a segment, whose rows are what lies side by side.
+    if (facts.segmented && !facts.scalar_rows) {
+        s.threads_per_row = facts.promoted ? 1 : 32;
+        s.rows_per_block = facts.promoted ? 256 : 4;
+        offer.schedules.push_back(s);
+    }
     // Results lie side by side in memory, and so do what they are made of: a warp reads a run of them.
     if (!facts.scalar_rows) {
         s.across = true;
@@ -42,7 +55,7 @@ FamilyOffer offer_rows_reduction(const GroupFacts& facts, const Target& target) 
     for (const int threads : widths) {
         s.threads_per_row = threads;
         s.rows_per_block = threads >= 128 ? 1 : 128 / threads;
-        offer.schedules.push_back(s);
+        if (!contains(offer.schedules, s)) offer.schedules.push_back(s);
     }
     return offer;
 }

@@ -89,7 +89,7 @@ std::vector<CompositeInfo> residual_rows() {
          "rows of a table by index",
          "y = table[ids]",
          "hidden size",
-         {{"table", "{vocabulary, columns}", "dtype", true, true}, {"ids", "{tokens}", "i64 or i32", true}},
+         {{"table", "{vocabulary, columns}", "dtype", true}, {"ids", "{tokens}", "i64 or i32", true}},
          {"y"},
          {{"vocabulary", OptionType::kInteger, "1000", "", true, "rows of the table"},
           {"ids", OptionType::kChoice, "i64", "i64 i32", true, "the indices' dtype"}},

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -26,7 +27,19 @@ struct GradientOptions {
     // read everything before they write, Engine::compile refuses and names the remedy.
     std::vector<std::string> in_place;
     bool unit_cotangent = false;  // d_<output> is the constant 1 and no input: the gradient of a loss
+    // Integer inputs by which rows are gathered (the ids of an embedding), whose stable order the caller gives the
+    // backward, as inputs "<ids>_order" and "<ids>_offsets" (row_order). Of others the backward finds it itself, in
+    // time quadratic in their number.
+    std::vector<std::string> sorted;
 };
+
+// The positions of `ids` in the stable order of what they hold, and where in that order each of the rows 0 … rows − 1
+// begins; offsets[rows] is where the last ends. Those outside belong to none.
+struct RowOrder {
+    std::vector<std::int64_t> order;    // as many as there are ids
+    std::vector<std::int64_t> offsets;  // rows + 1
+};
+RowOrder row_order(std::span<const std::int64_t> ids, std::int64_t rows);
 
 // A value that the forward stores for the backward.
 struct SavedValue {

@@ -85,8 +85,11 @@ class Graph {
     Graph();
     explicit Graph(std::shared_ptr<GraphData> data) : data_(std::move(data)) {}
 
-    Axis rows(std::string_view name);                          // run-time extent, given at launch
-    Axis rows(std::string_view name, std::int64_t extent);     // a row axis of static extent, e.g. heads
+    Axis rows(std::string_view name);                       // run-time extent, given at launch
+    Axis rows(std::string_view name, std::int64_t extent);  // a row axis of static extent, e.g. heads
+    // A row axis that always has `more` positions more than another: the offsets of segments have one more than there
+    // are segments. A launch gives no extent for it.
+    Axis rows(std::string_view name, Axis like, std::int64_t more);
     Axis columns(std::string_view name, std::int64_t extent);  // a named column axis
     Axis columns(std::int64_t extent);                         // the anonymous column axis of that extent
     std::int64_t extent(Axis axis) const;                      // -1 for a run-time extent
@@ -194,6 +197,34 @@ Value max(Value a);
 Value max(Value a, Axis axis);
 Value min(Value a);
 Value min(Value a, Axis axis);
+
+// Consecutive positions of a row axis, of any lengths, as variable-length attention has its sequences: segment s is
+// [offsets[s], offsets[s + 1]). `offsets` is i32 or i64 over an axis one longer than `axis`, declared by
+// Graph::rows(name, axis, 1), and does not decrease; what it gives beyond the reduced axis is cut off. Positions before
+// the first offset or from the last on belong to no segment.
+struct Segments {
+    Axis axis;  // a position for each segment
+    Value offsets;
+};
+
+// A reduction of `axis` to the segments, which take its place among the axes: in a fixed order, so bitwise repeatable.
+// Of an empty segment the sum is 0, the maximum −∞ and the minimum ∞. A mean is a sum divided by segment_lengths.
+Value sum(Value a, Axis axis, const Segments& segments);
+Value max(Value a, Axis axis, const Segments& segments);
+Value min(Value a, Axis axis, const Segments& segments);
+
+// The last position of `sorted`, i32 or i64 along one row axis and not decreasing, whose element is at most `key`; −1
+// where there is none. i64, over the axes of key.
+Value search(Value sorted, Value key);
+
+// For every position of `axis` the segment it belongs to, i64: −1 before the first, beyond them after the last.
+Value segment_of(Axis axis, const Segments& segments);
+
+// offsets[s + 1] − offsets[s], in the dtype of the offsets.
+Value segment_lengths(const Segments& segments);
+
+// `a`, a value for each segment, at every position of `axis`; 0 at those that belong to none. The adjoint of sum.
+Value spread(Value a, Axis axis, const Segments& segments);
 
 // A coordinate: a quasi-affine expression of axes (sums, products with constants, floor division and remainder by
 // positive constants) or an integer tensor's value.

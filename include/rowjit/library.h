@@ -251,7 +251,8 @@ Value dropout(Value x, Value p, Value seed, Value offset);
 Value dropout_add(Value x, Value residual, DropoutOptions options = {});
 
 // table[id]: torch.nn.functional.embedding. table {vocabulary, columns}, vocabulary a row axis; ids {tokens…} i32 or
-// i64. An id outside the table gives zeros (torch raises). Without a backward yet.
+// i64. An id outside the table gives zeros (torch raises) and takes no part in the
+// table's gradient (docs/gradient.md).
 Value embedding(Value table, Value ids);
 
 // ---- Quantisation ------------------------------------------------------------------------------------------------

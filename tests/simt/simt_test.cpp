@@ -11,6 +11,7 @@
 #include "compiler/schedule/choose.h"
 #include "dsl/library/registry.h"
 #include "dsl/random_inputs.h"
+#include "rowjit/gradient.h"
 #include "runtime/verify.h"
 #include "tests/simt/simt_device.h"
 
@@ -39,6 +40,20 @@ Graph norm_backward(std::int64_t columns, Dtype dtype) {
     g.output("d_weight", sum(dy * cast(normed, dtype), tokens));
     g.output("d_bias", sum(dy, tokens));
     g.output("dot", sum(sum(d_normed), tokens));
+    return g;
+}
+
+// Sums of ragged sequences, with columns and without, and each given back to the tokens.
+Graph ragged(std::int64_t columns, Dtype dtype) {
+    Graph g;
+    const Axis tokens = g.rows("tokens");
+    const Axis sequences = g.rows("sequences");
+    const Segments segments = {sequences, g.input("offsets", i32, {g.rows("ends", sequences, 1)})};
+    const Value x = g.input("x", dtype, {tokens, columns});
+    const Value of_sequence = sum(x, tokens, segments);
+    g.output("of_sequence", of_sequence);
+    g.output("numbers", sum(sum(cast(x, f32)), tokens, segments));
+    g.output("centered", x - spread(of_sequence, tokens, segments));
     return g;
 }
 
@@ -189,6 +204,18 @@ TEST_CASE("sums over rows beside a row reduction agree with the oracle under eve
         }
         add_cases("norm_backward 256 f16", norm_backward(256, f16), target, &cases);
         check_cases(cases, target, 19, false);
+    }
+}
+
+TEST_CASE("sums over segments, searches and gathered rows agree with the oracle under every schedule") {
+    for (const std::string_view name : {"sm_90a", "gfx942"}) {
+        const Target target = simt::target(name);
+        std::vector<Case> cases;
+        add_cases("ragged 7", ragged(7, bf16), target, &cases);
+        add_cases("ragged 64 f32", ragged(64, f32), target, &cases);
+        const Graph embedding = make_graph("embedding", {12, bf16, {{"vocabulary", "9"}}});
+        add_cases("embedding backward", gradient(embedding, {"table"}), target, &cases);
+        check_cases(cases, target, 13, false);
     }
 }
 

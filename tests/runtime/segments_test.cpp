@@ -1,0 +1,240 @@
+// Sums over segments of rows, the search for a row's segment, and gradients of gathered rows: by hand in the oracle,
+// and compiled for the CPU against it.
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "compiler/compile.h"
+#include "dsl/interpret.h"
+#include "dsl/library/registry.h"
+#include "dsl/random_inputs.h"
+#include "rowjit/coord.h"
+#include "rowjit/engine.h"
+#include "rowjit/gradient.h"
+#include "rowjit/library.h"
+#include "runtime/verify.h"
+
+using namespace rowjit;
+
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+Engine& engine() {
+    static Engine instance(Device("cpu"), {.cache_directory = "off", .use_tuning = false});
+    return instance;
+}
+
+// x {tokens…} by sequences, whose offsets are an input.
+struct Ragged {
+    Graph g;
+    Axis tokens = g.rows("tokens");
+    Axis sequences = g.rows("sequences");
+    Segments segments = {sequences, g.input("offsets", i64, {g.rows("ends", sequences, 1)})};
+};
+
+Tensor tensor(Dtype dtype, std::vector<double> values) {
+    return {dtype, {static_cast<std::int64_t>(values.size())}, std::move(values)};
+}
+
+Tensor compiled(const Graph& graph, const Bindings& bindings, const std::string& output) {
+    return run(engine().device(), engine().compile(graph), *graph.data(), bindings).at(output);
+}
+
+std::string faults(const Graph& graph, const Bindings& bindings, std::int64_t row_padding = 0) {
+    const auto outputs =
+        verify(engine().device(), engine().compile(graph), *graph.data(), bindings, {.row_padding = row_padding});
+    return within_bar(outputs) ? "" : describe(outputs);
+}
+
+// The logarithm of the probability of one class a row.
+Value class_log_probability(const Value& logits, const Value& target) {
+    const Axis classes = logits.axes().back();
+    return cast(index(log_softmax(logits), classes, Coord(target)), f32);
+}
+
+}  // namespace
+
+TEST_CASE("a segment's reduction takes its rows, and an empty one is the identity") {
+    Ragged r;
+    const Value x = r.g.input("x", f32, {r.tokens});
+    r.g.output("sum", sum(x, r.tokens, r.segments));
+    r.g.output("max", max(x, r.tokens, r.segments));
+    r.g.output("min", min(x, r.tokens, r.segments));
+    r.g.output("length", segment_lengths(r.segments));
+    const Bindings bindings{.tensors = {{"x", tensor(f32, {1, 2, 3, 4, 5, 6})}, {"offsets", tensor(i64, {1, 3, 3, 5})}},
+                            .scalars = {},
+                            .rows = {{"tokens", 6}, {"sequences", 3}}};
+    const Tensors exact = interpret(*r.g.data(), bindings, Rounding::kExact);
+    CHECK(exact.at("sum").values == std::vector<double>{5, 0, 9});
+    CHECK(exact.at("max").values == std::vector<double>{3, -kInfinity, 5});
+    CHECK(exact.at("min").values == std::vector<double>{2, kInfinity, 4});
+    CHECK(exact.at("length").values == std::vector<double>{2, 0, 2});
+    for (const std::string output : {"sum", "max", "min", "length"})
+        CHECK(compiled(r.g, bindings, output).values == exact.at(output).values);
+}
+
+TEST_CASE("offsets beyond the rows are cut off") {
+    Ragged r;
+    r.g.output("y", sum(r.g.input("x", f32, {r.tokens}), r.tokens, r.segments));
+    const Bindings bindings{.tensors = {{"x", tensor(f32, {1, 2, 3})}, {"offsets", tensor(i64, {-5, 2, 90, 200})}},
+                            .scalars = {},
+                            .rows = {{"tokens", 3}, {"sequences", 3}}};
+    CHECK(interpret(*r.g.data(), bindings, Rounding::kExact).at("y").values == std::vector<double>{3, 3, 0});
+    CHECK(compiled(r.g, bindings, "y").values == std::vector<double>{3, 3, 0});
+}
+
+TEST_CASE("a row's segment is found among empty ones, and rows outside belong to none") {
+    Ragged r;
+    r.g.output("segment", segment_of(r.tokens, r.segments));
+    r.g.output("y", spread(r.g.input("a", f32, {r.sequences}), r.tokens, r.segments));
+    const Bindings bindings{
+        .tensors = {{"a", tensor(f32, {10, 20, 30, 40})}, {"offsets", tensor(i64, {1, 1, 3, 3, 4})}},
+        .scalars = {},
+        .rows = {{"tokens", 6}, {"sequences", 4}}};
+    const Tensors exact = interpret(*r.g.data(), bindings, Rounding::kExact);
+    CHECK(exact.at("segment").values == std::vector<double>{-1, 1, 1, 3, 4, 4});
+    CHECK(exact.at("y").values == std::vector<double>{0, 20, 20, 40, 0, 0});
+    CHECK(compiled(r.g, bindings, "segment").values == exact.at("segment").values);
+    CHECK(compiled(r.g, bindings, "y").values == exact.at("y").values);
+}
+
+TEST_CASE("sums over segments are within the bar, of columns and of numbers, with no rows and one segment") {
+    for (const std::int64_t columns : {0, 1, 7, 64}) {
+        for (const auto& [tokens, sequences] : std::vector<std::pair<std::int64_t, std::int64_t>>{
+                 {0, 3}, {5, 0}, {1, 1}, {300, 1}, {41, 9}, {300, 700}}) {
+            for (const Dtype dtype : {f32, bf16}) {
+                Ragged r;
+                std::vector<Dim> dims = {r.tokens};
+                if (columns > 0) dims.emplace_back(columns);
+                const Value x = r.g.input("x", dtype, dims);
+                r.g.output("y", sum(x, r.tokens, r.segments));
+                r.g.output("scaled", cast(sum(cast(x, f32) * 0.5, r.tokens, r.segments), dtype) + 1.0);
+                r.g.output("back", spread(sum(x, r.tokens, r.segments), r.tokens, r.segments) * x);
+                CAPTURE(columns);
+                CAPTURE(tokens);
+                CAPTURE(sequences);
+                const Bindings bindings = random_inputs(*r.g.data(), {{"tokens", tokens}, {"sequences", sequences}},
+                                                        {.out_of_range = sequences == 9});
+                CHECK(faults(r.g, bindings, tokens == 41 ? 3 : 0) == "");
+            }
+        }
+    }
+}
+
+TEST_CASE("uniform segments are a sum over one of two row axes, forward and backward") {
+    Graph g;
+    const Axis batch = g.rows("batch");
+    const Axis tokens = g.rows("tokens");
+    const Value logits = g.input("logits", bf16, {batch, tokens, 300});
+    const Value target = g.input("target", i64, {batch, tokens});
+    const Value mask = g.input("mask", boolean, {batch, tokens});
+    const Value logp = class_log_probability(logits, target);
+    const Value kept = select(mask, logp, g.constant(f32, 0.0));
+    g.output("y", tanh(sum(kept, tokens)));
+    const RowExtents rows = {{"batch", 3}, {"tokens", 17}};
+    CHECK(faults(g, random_inputs(*g.data(), rows)) == "");
+    const Differentiated both = differentiate(g, {"logits"});
+    CHECK(faults(both.forward, random_inputs(*both.forward.data(), rows)) == "");
+    CHECK(faults(both.backward, random_inputs(both, rows)) == "");
+}
+
+TEST_CASE("a loss over ragged sequences and its gradient are one program, which reads the logits once for each") {
+    Ragged r;
+    const Value logits = r.g.input("logits", bf16, {r.tokens, 300});
+    const Value logp = class_log_probability(logits, r.g.input("target", i64, {r.tokens})).named("logp");
+    const Value of_sequence = sum(logp, r.tokens, r.segments).named("of_sequence");
+    r.g.output("loss", sum(log1p(exp(-(of_sequence * 0.1))), r.sequences));
+    const Graph joint = gradient(r.g, {"logits"}, {.joint = true, .unit_cotangent = true});
+    const RowExtents rows = {{"tokens", 40}, {"sequences", 6}};
+    CHECK(faults(joint, random_inputs(*joint.data(), rows, {.seed = 4})) == "");
+
+    int over_the_logits = 0;
+    for (const Step& step : compile(*joint.data(), find_target("sm_90a")).steps)
+        over_the_logits += step.group.graph->find_input("logits") ? 1 : 0;
+    CHECK(over_the_logits == 2);
+}
+
+TEST_CASE("the gradient of gathered rows is the sum over the positions that took them") {
+    Graph g;
+    const Axis vocabulary = g.rows("vocabulary", 5);
+    const Axis tokens = g.rows("tokens");
+    const Value table = g.input("table", f32, {vocabulary, 2});
+    g.output("y", embedding(table, g.input("ids", i64, {tokens})));
+    const Graph backward = gradient(g, {"table"});
+    const Bindings bindings{.tensors = {{"ids", tensor(i64, {3, 0, 3, -1, 7, 3, 1})},
+                                        {"d_y", {f32, {7, 2}, {1, 2, 3, 4, 5, 6, 70, 80, 90, 100, 11, 12, 13, 14}}}},
+                            .scalars = {},
+                            .rows = {{"tokens", 7}}};
+    const std::vector<double> wanted = {3, 4, 13, 14, 0, 0, 17, 20, 0, 0};
+    CHECK(interpret(*backward.data(), bindings, Rounding::kExact).at("d_table").values == wanted);
+    CHECK(compiled(backward, bindings, "d_table").values == wanted);
+
+    const Graph given = gradient(g, {"table"}, {.sorted = {"ids"}});
+    const std::vector<std::int64_t> ids = {3, 0, 3, -1, 7, 3, 1};
+    const RowOrder order = row_order(ids, 5);
+    Bindings with_order = bindings;
+    with_order.tensors.erase("ids");
+    with_order.tensors["ids_order"] = tensor(i64, {order.order.begin(), order.order.end()});
+    with_order.tensors["ids_offsets"] = tensor(i64, {order.offsets.begin(), order.offsets.end()});
+    CHECK(order.order == std::vector<std::int64_t>{3, 1, 6, 0, 2, 5, 4});
+    CHECK(order.offsets == std::vector<std::int64_t>{1, 2, 3, 3, 6, 6});
+    CHECK(interpret(*given.data(), with_order, Rounding::kExact).at("d_table").values == wanted);
+    CHECK(compiled(given, with_order, "d_table").values == wanted);
+}
+
+TEST_CASE("the gradient of an embedding is within the bar, and the same bits every time") {
+    Graph g;
+    const Axis tokens = g.rows("tokens");
+    const Value table = g.input("table", bf16, {g.rows("vocabulary", 17), 100});
+    g.output("y", embedding(table, g.input("ids", i32, {tokens})));
+    const Graph backward = gradient(g, {"table"});
+    const Bindings bindings = random_inputs(*backward.data(), {{"tokens", 500}}, {.out_of_range = true});
+    CHECK(faults(backward, bindings) == "");
+    const Tensor first = compiled(backward, bindings, "d_table");
+    for (int again = 0; again < 3; ++again) CHECK(compiled(backward, bindings, "d_table").values == first.values);
+}
+
+TEST_CASE("an axis follows another, and a launch gives no extent for it") {
+    Ragged r;
+    r.g.output("y", sum(r.g.input("x", f32, {r.tokens}), r.tokens, r.segments));
+    const Executable f = engine().compile(r.g);
+    Arguments arguments = f.arguments();
+    CHECK_THROWS_WITH_AS(arguments.rows("ends", 4), doctest::Contains("no row axis 'ends'"), Error);
+    arguments.rows("tokens", 0).rows("sequences", 0);
+    const std::int64_t offset = 0;
+    arguments.tensor("offsets", &offset);
+    CHECK(f.launch(nullptr, arguments).ok());
+}
+
+TEST_CASE("segments have a text form") {
+    const std::string text =
+        "rows tokens\n"
+        "rows sequences\n"
+        "rows ends = sequences + 1\n"
+        "input x: bf16[tokens, 64]\n"
+        "input offsets: i32[ends]\n"
+        "total = sum(x, tokens, into=sequences, offsets=offsets)\n"
+        "segment = search(offsets, iota(tokens))\n"
+        "back = index(total, segment, @64)\n"
+        "output total\n"
+        "output back\n";
+    CHECK(Graph::parse(text).print() == text);
+}
+
+TEST_CASE("segments that do not fit are refused") {
+    Ragged r;
+    const Value x = r.g.input("x", f32, {r.tokens, 8});
+    const Value floats = r.g.input("floats", f32, {r.g.rows("ends", r.sequences, 1)});
+    const Value short_ones = r.g.input("short_ones", i64, {r.sequences});
+    const Axis columns = r.g.columns(8);
+    CHECK_THROWS_AS(sum(x, r.tokens, {r.sequences, floats}), Error);
+    CHECK_THROWS_AS(sum(x, r.tokens, {r.sequences, short_ones}), Error);
+    CHECK_THROWS_AS(sum(x, columns, r.segments), Error);
+    CHECK_THROWS_AS(sum(x, r.sequences, r.segments), Error);
+    CHECK_THROWS_AS(search(r.segments.offsets, x), Error);
+    CHECK_THROWS_AS(r.g.rows("tokens", r.sequences, 1), Error);
+}
