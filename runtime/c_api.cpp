@@ -168,8 +168,8 @@ void set_tensor(rowjit_arguments& arguments, std::int32_t index, const rowjit_te
         value.strides == nullptr ? std::span<const std::int64_t>() : std::span(value.strides, row_axes));
     arguments.shapes[tensor].assign(value.shape, value.shape + declared.row_axes);
     for (std::size_t i = 0; i < row_axes; ++i) {
-        const int axis = signature.row_places[tensor][i];
-        if (axis >= 0) set_extent(arguments, static_cast<std::size_t>(axis), value.shape[i]);
+        const auto [axis, more] = signature.row_places[tensor][i];
+        if (axis >= 0) set_extent(arguments, static_cast<std::size_t>(axis), value.shape[i] - more);
     }
 }
 
@@ -178,8 +178,8 @@ const rowjit_tensor_info* odd_tensor(const rowjit_arguments& arguments) {
     const Signature& signature = arguments.compiled->signature;
     for (std::size_t tensor = 0; tensor < arguments.shapes.size(); ++tensor) {
         for (std::size_t i = 0; i < arguments.shapes[tensor].size(); ++i) {
-            const int axis = signature.row_places[tensor][i];
-            if (axis >= 0 && arguments.shapes[tensor][i] != arguments.extents[static_cast<std::size_t>(axis)])
+            const auto [axis, more] = signature.row_places[tensor][i];
+            if (axis >= 0 && arguments.shapes[tensor][i] - more != arguments.extents[static_cast<std::size_t>(axis)])
                 return &signature.tensors[tensor];
         }
     }

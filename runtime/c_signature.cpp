@@ -45,15 +45,19 @@ rowjit_tensor_info describe_tensor(const GraphData& graph, const std::string& na
 
 Signature make_signature(const GraphData& graph) {
     Signature signature;
-    std::vector<int> place_of_axis(graph.axes().size(), -1);
+    std::vector<RowPlace> place_of_axis(graph.axes().size());
     for (std::size_t i = 0; i < place_of_axis.size(); ++i) {
         const AxisInfo& axis = graph.axes()[i];
-        if (!axis.is_given()) continue;
-        place_of_axis[i] = static_cast<int>(signature.row_axes.size());
-        signature.row_axes.push_back(axis.name.c_str());
+        // The axis that another follows stands before it.
+        if (axis.follows >= 0) {
+            place_of_axis[i] = {place_of_axis[static_cast<std::size_t>(axis.follows)].place, axis.more};
+        } else if (axis.is_given()) {
+            place_of_axis[i].place = static_cast<int>(signature.row_axes.size());
+            signature.row_axes.push_back(axis.name.c_str());
+        }
     }
     const auto add = [&](const rowjit_tensor_info& info, const Node& node) {
-        std::vector<int> places;
+        std::vector<RowPlace> places;
         for (std::size_t i = 0; i < static_cast<std::size_t>(info.row_axes); ++i)
             places.push_back(place_of_axis[static_cast<std::size_t>(node.axes[i])]);
         signature.tensors.push_back(info);

@@ -9,10 +9,15 @@
 
 namespace rowjit {
 
+// Which of Signature::row_axes a tensor's row axis has the extent of, and how many positions more; -1 for a static one.
+struct RowPlace {
+    int place = -1;
+    std::int64_t more = 0;
+};
+
 struct Signature {
-    std::vector<rowjit_tensor_info> tensors;  // inputs, then outputs: the places of an executable's arguments
-    std::vector<std::vector<int>>
-        row_places;  // of each tensor's row axes, the index into row_axes; -1 for a static one
+    std::vector<rowjit_tensor_info> tensors;        // inputs, then outputs: the places of an executable's arguments
+    std::vector<std::vector<RowPlace>> row_places;  // of each tensor's row axes
     std::vector<rowjit_scalar_info> scalars;
     std::vector<const char*> row_axes;  // with a run-time extent
     std::int32_t inputs = 0;
