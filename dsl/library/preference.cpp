@@ -31,24 +31,43 @@ Value smoothing(std::string_view op, const Value& x, double value, double limit)
     return Graph(x.graph()).scalar("label_smoothing", x.dtype(), value);
 }
 
-Axis token_axis(std::string_view op, const Value& logp, const Value& mask) {
+// Where the tokens of sequences lie: along an axis of each sequence's own, or one sequence after the other.
+struct Tokens {
+    Axis axis;
+    std::optional<Segments> sequences = std::nullopt;
+};
+
+Tokens token_axis(std::string_view op, const Value& logp, const Value& mask,
+                  const std::optional<Segments>& sequences = std::nullopt) {
     require_float(op, "logp", logp);
     require_within(op, "mask", mask, logp);
     if (logp.axes().empty() || mask.dtype() != boolean || mask.axes().size() != logp.axes().size()) {
         fail(ErrorCode::kInvalidGraph, "{}({}): mask {} must be bool and have the same axes", op, logp.description(),
              mask.description());
     }
-    return logp.axes().back();
+    if (sequences && logp.axes().size() != 1) {
+        fail(ErrorCode::kInvalidGraph, "{}({}): sequences that stand one after the other have one axis, the tokens'",
+             op, logp.description());
+    }
+    return {logp.axes().back(), sequences};
 }
 
 Value zero_of(const Value& x) { return Graph(x.graph()).constant(x.dtype(), 0.0); }
 Value one_of(const Value& x) { return Graph(x.graph()).constant(x.dtype(), 1.0); }
 
 // Of the tokens that count.
-Value masked_sum(const Value& x, const Value& mask, Axis tokens) { return sum(select(mask, x, zero_of(x)), tokens); }
+Value masked_sum(const Value& x, const Value& mask, const Tokens& tokens) {
+    const Value kept = select(mask, x, zero_of(x));
+    return tokens.sequences ? sum(kept, tokens.axis, *tokens.sequences) : sum(kept, tokens.axis);
+}
 
-Value token_count(const Value& like, const Value& mask, Axis tokens) {
-    return sum(select(mask, one_of(like), zero_of(like)), tokens).named("tokens_counted");
+Value token_count(const Value& like, const Value& mask, const Tokens& tokens) {
+    return masked_sum(one_of(like), mask, tokens).named("tokens_counted");
+}
+
+// A number of each sequence, where its tokens are.
+Value at_tokens(const Value& x, const Tokens& tokens) {
+    return tokens.sequences ? spread(x, tokens.axis, *tokens.sequences) : x;
 }
 
 Value over_sequences(const Value& loss, Reduction reduction) {
@@ -156,15 +175,36 @@ Value log_odds(const Value& x) {
     return held - log(-tanh(held * 0.5) * (exp(held) + 1.0));
 }
 
-// exp of log ρ: {sequences…, tokens}, or {sequences…}.
-Value importance_ratio(const Value& logp, const Value& old, const Value& mask, Axis tokens, Importance importance) {
-    const Value log_ratio = logp - old;
+// exp of log ρ: of each token, or the same for those of a sequence.
+Value importance_ratio(const Value& log_ratio, const Value& mask, const Tokens& tokens, Importance importance) {
     if (importance == Importance::kToken) return exp(log_ratio);
-    return exp(masked_sum(log_ratio, mask, tokens) / maximum(token_count(logp, mask, tokens), 1.0));
+    const Value counted = maximum(token_count(log_ratio, mask, tokens), 1.0);
+    return at_tokens(exp(masked_sum(log_ratio, mask, tokens) / counted), tokens);
 }
 
-Value token_policy_loss(const Value& logp, const Value& ratio, const Value& advantage, const PolicyOptions& options) {
+// φ of VESPO: the density of a gamma distribution at w, 1 at w = 1.
+Value gamma_weight(const Value& log_ratio, const Value& advantage, const Value& mask, const Tokens& tokens,
+                   const PolicyOptions& options) {
+    const auto scalar = [&](std::string_view name, double value) {
+        return positive("policy_loss", log_ratio, name, value);
+    };
+    const Value held = minimum(maximum(log_ratio, -20.0), 20.0);
+    const Value total = minimum(maximum(masked_sum(held, mask, tokens), std::log(1e-8)), 20.0);
+    const Value log_w = at_tokens(total, tokens);
+    const Value is_positive = advantage >= 0.0;
+    const Value k =
+        select(is_positive, scalar("k_positive", options.k_positive), scalar("k_negative", options.k_negative));
+    const Value lambda = select(is_positive, scalar("lambda_positive", options.lambda_positive),
+                                scalar("lambda_negative", options.lambda_negative));
+    return detach(exp(lambda + k * log_w - lambda * exp(log_w))).named("gamma_weight");
+}
+
+Value token_policy_loss(const Value& logp, const Value& log_ratio, const Value& advantage, const Value& mask,
+                        const Tokens& tokens, const PolicyOptions& options) {
     constexpr std::string_view kOp = "policy_loss";
+    if (options.loss == PolicyLoss::kVespo)
+        return -gamma_weight(log_ratio, advantage, mask, tokens, options) * advantage * logp;
+    const Value ratio = importance_ratio(log_ratio, mask, tokens, options.importance).named("ratio");
     const auto scalar = [&](std::string_view name, double value) {
         return non_negative_scalar(kOp, logp, name, logp.dtype(), value);
     };
@@ -180,7 +220,7 @@ Value token_policy_loss(const Value& logp, const Value& ratio, const Value& adva
 }
 
 // The tokens' losses, over the batch as the paper has it.
-Value over_tokens(const Value& loss, const Value& mask, Axis tokens, const PolicyOptions& options) {
+Value over_tokens(const Value& loss, const Value& mask, const Tokens& tokens, const PolicyOptions& options) {
     constexpr std::string_view kOp = "policy_loss";
     const Value of_sequence = masked_sum(loss, mask, tokens);
     const Value counted = token_count(loss, mask, tokens);
@@ -188,13 +228,17 @@ Value over_tokens(const Value& loss, const Value& mask, Axis tokens, const Polic
     switch (options.loss) {
         case PolicyLoss::kGrpo:
         case PolicyLoss::kSapo: return sum_over_rows(of_sequence / maximum(counted, 1.0)) / sequences;
+        case PolicyLoss::kLuspo: return sum_over_rows(of_sequence) / sequences;
         case PolicyLoss::kDrGrpo: {
+            if (tokens.sequences && !options.max_length)
+                fail(ErrorCode::kInvalidGraph, "{}: sequences of any lengths have no longest; give max_length", kOp);
             const Value length = options.max_length ? positive(kOp, loss, "max_length", *options.max_length)
-                                                    : Graph(loss.graph()).extent_of(tokens, loss.dtype());
+                                                    : Graph(loss.graph()).extent_of(tokens.axis, loss.dtype());
             return sum_over_rows(of_sequence) / (sequences * length);
         }
         case PolicyLoss::kDapo:
         case PolicyLoss::kCispo:
+        case PolicyLoss::kVespo:
             if (options.items) return sum_over_rows(of_sequence) / positive(kOp, loss, "items", *options.items);
             [[fallthrough]];
         case PolicyLoss::kBnpo: break;
@@ -204,15 +248,27 @@ Value over_tokens(const Value& loss, const Value& mask, Axis tokens, const Polic
 
 }  // namespace
 
-Value sequence_log_probability(Value logp, Value mask, bool average) {
-    const Axis tokens = token_axis("sequence_log_probability", logp, mask);
+namespace {
+
+Value sequence_log_probability_of(const Value& logp, const Value& mask, const Tokens& tokens, bool average) {
     const Value wide_logp = widen(logp);
     const Value total = masked_sum(wide_logp, mask, tokens);
     return average ? total / maximum(token_count(wide_logp, mask, tokens), 1.0) : total;
 }
 
+}  // namespace
+
+Value sequence_log_probability(Value logp, Value mask, bool average) {
+    return sequence_log_probability_of(logp, mask, token_axis("sequence_log_probability", logp, mask), average);
+}
+
+Value sequence_log_probability(Value logp, Value mask, const Segments& sequences, bool average) {
+    const Tokens tokens = token_axis("sequence_log_probability", logp, mask, sequences);
+    return sequence_log_probability_of(logp, mask, tokens, average);
+}
+
 Value token_nll(Value logp, Value mask) {
-    const Axis tokens = token_axis("token_nll", logp, mask);
+    const Tokens tokens = token_axis("token_nll", logp, mask);
     const Value wide_logp = widen(logp);
     return -sum_over_rows(masked_sum(wide_logp, mask, tokens)) / sum_over_rows(token_count(wide_logp, mask, tokens));
 }
@@ -288,15 +344,19 @@ Value kto(Value policy, Value reference, Value desirable, const std::optional<Va
 }
 
 PolicyLossResult policy_loss(Value logp, Value old, Value advantage, Value mask, const std::optional<Value>& reference,
-                             PolicyOptions options) {
+                             PolicyOptions options, const std::optional<Segments>& sequences) {
     constexpr std::string_view kOp = "policy_loss";
-    const Axis tokens = token_axis(kOp, logp, mask);
+    const Tokens tokens = token_axis(kOp, logp, mask, sequences);
     require_alike(kOp, "old", old, logp);
     require_float(kOp, "advantage", advantage);
-    require_within(kOp, "advantage", advantage, logp);
+    if (!sequences) {
+        require_within(kOp, "advantage", advantage, logp);
+    } else if (advantage.axes().size() != 1 || advantage.axes()[0].id != sequences->axis.id) {
+        fail(ErrorCode::kInvalidGraph, "{}: advantage {} must be one number a sequence", kOp, advantage.description());
+    }
     const Value policy = widen(logp);
-    const Value ratio = importance_ratio(policy, widen(old), mask, tokens, options.importance).named("ratio");
-    Value loss = token_policy_loss(policy, ratio, cast(advantage, policy.dtype()), options);
+    const Value given = at_tokens(cast(advantage, policy.dtype()), tokens);
+    Value loss = token_policy_loss(policy, policy - widen(old), given, mask, tokens, options);
     PolicyLossResult result;
     if (reference) {
         require_alike(kOp, "reference", *reference, logp);

@@ -21,7 +21,7 @@ constexpr std::string_view kDpoWords[] = {"sigmoid",  "hinge",     "ipo",      "
                                           "bco_pair", "sppo_hard", "apo_zero", "apo_down", "discopop"};
 constexpr std::string_view kDivergenceWords[] = {"reverse_kl", "js", "alpha"};
 constexpr std::string_view kCpoWords[] = {"sigmoid", "hinge", "ipo", "simpo"};
-constexpr std::string_view kPolicyWords[] = {"grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo"};
+constexpr std::string_view kPolicyWords[] = {"grpo", "bnpo", "dr_grpo", "dapo", "cispo", "luspo", "vespo", "sapo"};
 
 DpoOptions dpo_options(const OptionValues& options) {
     return {.loss = enumerator<DpoLoss>(options, "loss", kDpoWords),
@@ -229,7 +229,7 @@ CompositeInfo policy_row() {
          kMask,
          {"reference", kSequences, "dtype", false, true}},
         {"loss", "kl"},
-        {{"loss", OptionType::kChoice, "grpo", "grpo bnpo dr_grpo dapo cispo sapo", false,
+        {{"loss", OptionType::kChoice, "grpo", "grpo bnpo dr_grpo dapo cispo luspo vespo sapo", false,
           "the tokens' loss and the mean over them"},
          {"importance", OptionType::kChoice, "token", "token sequence", false, "what has a ratio; sequence is GSPO"},
          number("clip_low", "0.2", "the ratio is clipped at 1 − clip_low"),
@@ -237,7 +237,7 @@ CompositeInfo policy_row() {
          number("delta", "", "two-sided clipping: the unclipped ratio's bound"),
          number("beta", "0.04", "β: the weight of the divergence from the reference"),
          number("max_length", "", "tokens that dr_grpo divides a sequence by, instead of columns"),
-         number("items", "", "tokens that dapo and cispo divide by, instead of the batch's own"),
+         number("items", "", "tokens that dapo, cispo and vespo divide by, instead of the batch's own"),
          flag("kl", "false", false, "whether the mean divergence of a token is a second result"),
          flag("reference", "true", true, "whether there is a reference")},
         declare_policy,

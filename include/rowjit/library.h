@@ -504,6 +504,10 @@ Value cosine_distance(Value student, Value teacher, std::optional<Value> target 
 // without any, where TRL's mean is NaN and takes the batch with it.
 Value sequence_log_probability(Value logp, Value mask, bool average = false);
 
+// Likewise of sequences of any lengths that stand one after the other: logp and mask {tokens}; {sequences}. Chosen and
+// rejected ones of one batch are two calls over the same tokens, each with its own part of the offsets.
+Value sequence_log_probability(Value logp, Value mask, const Segments& sequences, bool average = false);
+
 // −Σ logp / number of tokens, over the tokens of all sequences that count, {}: the NLL term of RPO, CPO and ORPO.
 Value token_nll(Value logp, Value mask);
 
@@ -603,6 +607,8 @@ enum class PolicyLoss : std::uint8_t {
     kDrGrpo,  // likewise, Σ / (sequences · max_length): Dr. GRPO (2503.20783)
     kDapo,    // likewise, Σ / items: DAPO (2503.14476)
     kCispo,   // −min(ρ, clip_high)·A·logp, no gradient through the ratio, Σ / items: MiniMax-M1 (2506.13585)
+    kLuspo,   // as kGrpo, the mean over sequences of the sums over their tokens, with Importance::kSequence as meant
+    kVespo,   // −φ·A·logp, no gradient through φ = exp(λ + k·log w − λ·w), w = exp Σ log ρ of the sequence, Σ / items
     kSapo,    // −4/τ·σ(τ(ρ − 1))·A, τ 1 for A > 0, else 1.05, the mean as kGrpo: SAPO (2511.20347)
 };
 
@@ -619,8 +625,12 @@ struct PolicyOptions {
     std::optional<double> delta = std::nullopt;       // the unclipped ρ is held at or below it: two-sided clipping
     double beta = 0.04;                               // of the divergence, where there is a reference
     std::optional<double> max_length = std::nullopt;  // of kDrGrpo; none: the extent of the token axis
-    std::optional<double> items = std::nullopt;  // of kDapo and kCispo: tokens of the global batch a process; none: the
-                                                 // batch's own
+    // Of kDapo, kCispo and kVespo: tokens of the global batch a process; none: the batch's own.
+    std::optional<double> items = std::nullopt;
+    double k_positive = 2;  // k and λ of kVespo, where A ≥ 0
+    double lambda_positive = 3;
+    double k_negative = 3;  // and elsewhere
+    double lambda_negative = 2;
 };
 
 struct PolicyLossResult {
@@ -628,10 +638,15 @@ struct PolicyLossResult {
     std::optional<Value> kl;  // {}: the mean divergence of a token, where there is a reference
 };
 
-// logp, old, reference and mask {sequences…, tokens}, advantage {sequences…}: TRL's GRPOTrainer (0.21; SAPO 0.26). The
+// logp, old, reference and mask {sequences…, tokens}, advantage {sequences…}: TRL's GRPOTrainer (0.21; SAPO, LUSPO and
+// VESPO as its later versions and Liger-Kernel 0.8 have them: log ρ is held to ±20, its sum to [log 1e-8, 20]). The
 // first step's old is detach(logp). A reference adds β·(exp(d) − d − 1), d = reference − logp, to each token:
-// Schulman's estimator k3.
+// Schulman's estimator k3; kLuspo sums it over the tokens that count, where TRL takes its mean over all that there are.
+//
+// With `sequences` they are of any lengths, one after the other: logp, old, reference and mask {tokens}, advantage
+// {sequences}. kDrGrpo then needs max_length.
 PolicyLossResult policy_loss(Value logp, Value old, Value advantage, Value mask,
-                             const std::optional<Value>& reference = std::nullopt, PolicyOptions options = {});
+                             const std::optional<Value>& reference = std::nullopt, PolicyOptions options = {},
+                             const std::optional<Segments>& sequences = std::nullopt);
 
 }  // namespace rowjit

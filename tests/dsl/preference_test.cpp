@@ -264,6 +264,74 @@ TEST_CASE("CISPO's ratio is bounded above and only weighs the log-probability's 
         CHECK(d[i] == doctest::Approx(-kChosenMask[i] * std::min(ratio(i), 1.1) * kAdvantage[i / 3] / 5));
 }
 
+TEST_CASE("LUSPO adds up a sequence's tokens, and VESPO weighs a sequence by its whole ratio without a gradient") {
+    const Doubles clipped = sums([](std::size_t i) { return clipped_loss(ratio(i), kAdvantage[i / 3]); });
+    const OptionMap luspo = {{"loss", "luspo"}, {"reference", "false"}};
+    CHECK(loss_of("policy_loss", luspo, policy_inputs(false)) == doctest::Approx((clipped[0] + clipped[1]) / 2));
+
+    const OptionMap vespo = {{"loss", "vespo"}, {"reference", "false"}};
+    Doubles weight;
+    for (std::size_t row = 0; row < 2; ++row) {
+        const double log_w = sum(kChosen, kChosenMask, row) - sum(kReferenceChosen, kChosenMask, row);
+        const double k = kAdvantage[row] >= 0 ? 2 : 3;
+        const double lambda = kAdvantage[row] >= 0 ? 3 : 2;
+        weight.push_back(std::exp(lambda + k * log_w - lambda * std::exp(log_w)));
+    }
+    const Doubles totals = sums([&](std::size_t i) { return -weight[i / 3] * kAdvantage[i / 3] * kChosen[i]; });
+    CHECK(loss_of("policy_loss", vespo, policy_inputs(false)) == doctest::Approx((totals[0] + totals[1]) / 5));
+    const Graph g = make_graph("policy_loss", {.columns = kTokens, .dtype = f64, .options = vespo});
+    const Doubles d = interpret(*gradient(g, {"logp"}, {.unit_cotangent = true}).data(),
+                                {policy_inputs(false), {}, {{"tokens", kRows}}}, Rounding::kExact)
+                          .at("d_logp")
+                          .values;
+    for (std::size_t i = 0; i < 6; ++i)
+        CHECK(d[i] == doctest::Approx(-kChosenMask[i] * weight[i / 3] * kAdvantage[i / 3] / 5));
+}
+
+TEST_CASE("policy losses of sequences one after the other are those of padded ones, and so are their gradients") {
+    const std::vector<PolicyOptions> all = {{},
+                                            {.loss = PolicyLoss::kBnpo},
+                                            {.loss = PolicyLoss::kDrGrpo, .max_length = 3},
+                                            {.importance = Importance::kSequence},
+                                            {.loss = PolicyLoss::kLuspo, .importance = Importance::kSequence},
+                                            {.loss = PolicyLoss::kVespo},
+                                            {.loss = PolicyLoss::kSapo}};
+    for (const PolicyOptions& options : all) {
+        CAPTURE(static_cast<int>(options.loss));
+        Graph padded;
+        const Axis rows = padded.rows("sequences");
+        const auto of_tokens = [&](std::string_view name) { return padded.input(name, f64, {rows, kTokens}); };
+        padded.output("loss", policy_loss(of_tokens("logp"), of_tokens("old"), padded.input("advantage", f32, {rows}),
+                                          padded.input("mask", boolean, {rows, kTokens}), std::nullopt, options)
+                                  .loss);
+        Graph ragged;
+        const Axis tokens = ragged.rows("tokens");
+        const Axis sequences = ragged.rows("sequences");
+        const Segments segments = {sequences, ragged.input("offsets", i32, {ragged.rows("ends", sequences, 1)})};
+        ragged.output("loss", policy_loss(ragged.input("logp", f64, {tokens}), ragged.input("old", f64, {tokens}),
+                                          ragged.input("advantage", f32, {sequences}),
+                                          ragged.input("mask", boolean, {tokens}), std::nullopt, options, segments)
+                                  .loss);
+        // The first sequence is shorter: its last token, which the mask left out, is not there.
+        Tensors inputs = policy_inputs(false);
+        const Bindings of_padded = {inputs, {}, {{"sequences", kRows}}};
+        for (const std::string name : {"logp", "old", "mask"}) {
+            Tensor& tensor = inputs.at(name);
+            tensor.extents = {5};
+            tensor.values.erase(tensor.values.begin() + 2);
+        }
+        inputs["offsets"] = {i32, {3}, {0, 2, 5}};
+        const Bindings of_ragged = {inputs, {}, {{"tokens", 5}, {"sequences", kRows}}};
+        const GradientOptions joint = {.joint = true, .unit_cotangent = true};
+        const Tensors wanted = interpret(*gradient(padded, {"logp"}, joint).data(), of_padded, Rounding::kExact);
+        const Tensors got = interpret(*gradient(ragged, {"logp"}, joint).data(), of_ragged, Rounding::kExact);
+        CHECK(got.at("loss").values[0] == doctest::Approx(wanted.at("loss").values[0]));
+        Doubles d = wanted.at("d_logp").values;
+        d.erase(d.begin() + 2);
+        for (std::size_t i = 0; i < 5; ++i) CHECK(got.at("d_logp").values[i] == doctest::Approx(d[i]));
+    }
+}
+
 TEST_CASE("where policy and old policy are equal the gradient is the advantage's, undivided by the clip") {
     Tensors inputs = policy_inputs(false);
     inputs["old"] = inputs["logp"];

@@ -158,6 +158,29 @@ TEST_CASE("a loss over ragged sequences and its gradient are one program, which 
     CHECK(over_the_logits == 2);
 }
 
+TEST_CASE("a preference loss of ragged halves of one batch is one program, from logits to their gradient") {
+    Graph g;
+    const Axis tokens = g.rows("tokens");
+    const Axis pairs = g.rows("pairs");
+    const Axis ends = g.rows("ends", pairs, 1);
+    const Value logits = g.input("logits", bf16, {tokens, 200});
+    const Value logp = selective_log_probability(logits, g.input("target", i64, {tokens})).logp;
+    const Value mask = g.input("mask", boolean, {tokens});
+    const auto of = [&](std::string_view name) {
+        return sequence_log_probability(logp, mask, {pairs, g.input(name, i32, {ends})}, true);
+    };
+    g.output("loss", dpo({of("chosen_offsets"), of("rejected_offsets")}, std::nullopt).loss);
+    const Graph joint = gradient(g, {"logits"}, {.joint = true, .unit_cotangent = true});
+    Bindings bindings = random_inputs(*joint.data(), {{"tokens", 30}, {"pairs", 3}}, {.seed = 2});
+    bindings.tensors["chosen_offsets"] = tensor(i32, {0, 5, 5, 14});
+    bindings.tensors["rejected_offsets"] = tensor(i32, {14, 20, 21, 28});
+    const auto outputs = verify(engine().device(), engine().compile(joint), *joint.data(), bindings, {});
+    CHECK(outputs.size() == 2);
+    // One number for the whole batch is measured by eager's luck with it.
+    for (const Verification& output : outputs)
+        CHECK_MESSAGE((output.report.within_bar || output.report.max_error < 8), describe(outputs));
+}
+
 TEST_CASE("the gradient of gathered rows is the sum over the positions that took them") {
     Graph g;
     const Axis vocabulary = g.rows("vocabulary", 5);
