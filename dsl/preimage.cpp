@@ -172,7 +172,7 @@ class Solver {
         }
         if (open.empty()) return require(target, settled, settled);
         if (open.size() == 1) return solve_term(open[0], target - settled);
-        solve_terms(std::move(open), target - settled);
+        solve_terms(open, target - settled);
     }
 
     // What data depends on is not decided by an equation with that data: it is summed over.
@@ -233,7 +233,7 @@ class Solver {
 
     // Several open terms: the digits of a mixed radix, where each term counts what the smaller ones cannot reach; else
     // all but the longest are summed over.
-    void solve_terms(std::vector<Term> terms, const Coord& target) {
+    void solve_terms(const std::vector<Term>& terms, const Coord& target) {
         struct Digit {
             Coord unit;
             std::int64_t weight;

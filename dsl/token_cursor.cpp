@@ -48,9 +48,9 @@ Token TokenCursor::word(std::string_view what) {
 std::int64_t TokenCursor::integer(std::string_view what) {
     const Token token = peek();
     std::int64_t value = 0;
-    const char* end = token.text.data() + token.text.size();
-    const auto [stop, error] = std::from_chars(token.text.data(), end, value);
-    if (token.kind != Token::Kind::kNumber || error != std::errc() || stop != end) {
+    const auto [stop, error] = std::from_chars(token.text.data(), token.text.data() + token.text.size(), value);
+    const bool whole = stop == token.text.data() + token.text.size();
+    if (token.kind != Token::Kind::kNumber || error != std::errc() || !whole) {
         refuse(token, fmt::format("expected {}, a whole number below 2^63", what));
     }
     next();

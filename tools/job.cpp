@@ -53,14 +53,14 @@ struct UsualWidths {
 };
 
 std::vector<std::int64_t> usual_widths(const CompositeInfo& op) {
-    static const std::vector<UsualWidths> kRows = {
+    static const std::vector<UsualWidths> rows = {
         {"hidden size", {4096, 1024, 8192, 16384}},
         {"intermediate size", {14336, 4096, 28672}},
         {"head width", {128, 64}},
         {"classes", {4096, 128, 32768, 131072}},
         {"vocabulary", {128256, 32000}},
     };
-    for (const UsualWidths& row : kRows) {
+    for (const UsualWidths& row : rows) {
         if (row.columns == op.columns) return row.widths;
     }
     return {4096};

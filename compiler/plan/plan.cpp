@@ -528,7 +528,7 @@ void Planner::order_axes(const std::vector<AxisId>& declared, const std::vector<
 
 }  // namespace
 
-Plan make_plan(std::shared_ptr<const GraphData> graph, const Target& target) {
+Plan make_plan(const std::shared_ptr<const GraphData>& graph, const Target& target) {
     return Planner(split_row_sums(graph, target), target).run();
 }
 

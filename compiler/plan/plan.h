@@ -44,7 +44,7 @@ struct Plan {
 
 // Plans `graph` (already canonical) for `target`. Throws Error(kUnsupported) for an aliasing that no order of kernels
 // satisfies, naming the output, the input and the remedy.
-Plan make_plan(std::shared_ptr<const GraphData> graph, const Target& target);
+Plan make_plan(const std::shared_ptr<const GraphData>& graph, const Target& target);
 
 // Bytes a group must move for `rows` rows: every input read once (what is broadcast over rows, once in all), every
 // output written once.
