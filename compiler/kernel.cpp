@@ -155,6 +155,14 @@ class Printer {
 
 }  // namespace
 
+bool Kernel::by_row(const Inst& access) const {
+    return std::any_of(access.coords.begin(), access.coords.end(), [&](const Coord& coord) {
+        const std::vector<Axis> axes = coord.axes();
+        return !coord.data_nodes().empty() ||
+               std::any_of(axes.begin(), axes.end(), [&](Axis used) { return axis(used.id).is_row; });
+    });
+}
+
 std::string print(const Kernel& kernel) { return Printer(kernel).run(); }
 
 bool is_reserved_word(std::string_view text) {
@@ -166,7 +174,7 @@ bool is_reserved_word(std::string_view text) {
         "or",      "private",  "public", "register",  "return", "short", "signed",  "sizeof",   "static", "struct",
         "switch",  "template", "this",   "throw",     "true",   "try",   "typedef", "typename", "union",  "unsigned",
         "using",   "virtual",  "void",   "while",     "xor",    "block", "c",       "column",   "grid",   "i",
-        "l",       "lane",     "row",    "row_block", "rows",   "step",  "t",       "thread",   "warp"};
+        "l",       "lane",     "row",    "row_block", "rows",   "step",  "t",       "thread",   "turn",   "warp"};
     return std::find(kWords.begin(), kWords.end(), text) != kWords.end() || text.starts_with("rj_");
 }
 

@@ -3,8 +3,8 @@
 //
 // A kernel runs `body` once for every position of its row space. The loops above the body are its geometry: a grid of
 // blocks, `rows_per_block` rows in each, `threads_per_row` threads on each row, and `column_blocks` blocks side by side
-// on one row when a row is divided over the grid. On the CPU the grid becomes tasks, a row has one thread, and the
-// lanes of a column loop become SIMD lanes.
+// on one row when a row is divided over the grid; where such a row is reduced, they are a cluster. On the CPU the grid
+// becomes tasks, a row has one thread, and the lanes of a column loop become SIMD lanes.
 //
 //     for each row (grid × rows_per_block)            values here are uniform over the row's threads
 //       column loop: i, thread, lane                  values here are one per lane
@@ -173,8 +173,8 @@ struct RowsLoop {
     std::vector<Inst> body = {};
 };
 
-// Folds accumulators over the row's threads; every thread gets the result. `results` holds one value per component of
-// each accumulator, in order.
+// Folds accumulators over the row's threads, which may be those of a cluster of blocks; every thread gets the result.
+// `results` holds one value per component of each accumulator, in order.
 struct AllReduce {
     std::vector<int> accumulators = {};
     std::vector<ValueId> results = {};
@@ -210,6 +210,8 @@ struct Stmt {
     std::variant<Inst, ColumnLoop, RowsLoop, AllReduce, JoinRows, Barrier, OpenSteps, CloseSteps> node;
 };
 
+inline constexpr std::int64_t kTransactionBarrierBytes = 8;
+
 struct Kernel {
     std::string name;  // the entry point
     Schedule schedule;
@@ -231,10 +233,17 @@ struct Kernel {
     int scratch_regions = 0;                // passes/barriers
     std::int64_t scratch_region_bytes = 0;  // likewise, of all the block's rows
     std::int64_t shared_bytes_per_row = 0;  // slots
+    std::int64_t mailbox_offset_bytes = 0;  // clusters: of the scratch regions' transaction barriers (passes/barriers)
     std::int64_t shared_bytes = 0;          // dynamic shared memory of a block, scratch included
 
     const AxisInfo& axis(AxisId id) const { return axes[static_cast<std::size_t>(id)]; }
+    // Whether rows load from, or store to, different places.
+    bool by_row(const Inst& access) const;
     int block_threads() const { return schedule.threads_per_row * schedule.rows_per_block; }
+    // Blocks that run together and reach into each other's shared memory; 1 where none do.
+    int cluster_blocks() const {
+        return schedule.family == Family::kRowReduction ? static_cast<int>(schedule.column_blocks) : 1;
+    }
 };
 
 // The kernel as text, for `explain`, messages and tests.

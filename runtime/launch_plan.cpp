@@ -134,6 +134,7 @@ LaunchPlan::Launch LaunchPlan::make_launch(const Step& step, const LoadedStep& l
     launch.kernel = &step.kernel;
     launch.geometry.block = static_cast<std::uint32_t>(step.kernel.block_threads());
     launch.geometry.shared_bytes = static_cast<std::uint32_t>(step.kernel.shared_bytes);
+    launch.geometry.cluster = static_cast<std::uint32_t>(step.kernel.cluster_blocks());
     for (const AxisId axis : step.kernel.row_axes) {
         const std::int64_t extent = step.kernel.axis(axis).extent;
         if (extent != kRuntimeExtent) {

@@ -79,7 +79,8 @@ class GroupTuner {
         result_.schedule = candidates[best].schedule;
         result_.ms = measured.candidates[best].median_ms;
         result_.static_ms = measured.candidates[0].median_ms;
-        result_.candidates = static_cast<int>(candidates.size());
+        for (std::size_t i = 0; i < candidates.size(); ++i)
+            result_.timed.push_back({candidates[i].schedule, measured.candidates[i].median_ms});
         store(measured.candidates[best]);
         return result_;
     }

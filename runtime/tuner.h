@@ -19,14 +19,19 @@ struct TuneOptions {
     std::uint64_t seed = 1;
 };
 
+struct TimedSchedule {
+    Schedule schedule;
+    double ms = 0;
+};
+
 // What became of one kernel of a graph.
 struct TunedKernel {
     std::string kernel;
     Schedule schedule;
     double ms = 0;         // the winner's
     double static_ms = 0;  // the static choice's, measured alongside
-    int candidates = 0;    // that compiled, were right and were timed
     bool from_database = false;
+    std::vector<TimedSchedule> timed;   // those that compiled and were right, the static choice first
     std::vector<std::string> rejected;  // "schedule: why": refused by a toolchain, spilling, or outside the bar
 };
 

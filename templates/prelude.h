@@ -12,6 +12,7 @@
 //   rj_shared_load<T>, rj_shared_store<T>         dynamic shared memory by byte offset, aligned to T
 //   rj_memory<bytes>::load, load_readonly, store  one global access
 //   rj_bits, rj_float                             an f32's bits and back
+//   rj_opaque(word)                               the word, of which the compiler may know nothing more
 //   rj_pack_f16, rj_f16_value                     to and from f16, to nearest even
 //   rj_to_i32, rj_to_i64                          f32 toward zero, saturating, NaN to 0
 //   rj_max, rj_min                                NaN if either is
@@ -145,6 +146,15 @@ RJ_DEVICE rj_vec<T, N> rj_zeros() {
     rj_vec<T, N> vec;
 #pragma unroll
     for (int k = 0; k < rj_vec<T, N>::kWords; ++k) vec.words[k] = 0;
+    return vec;
+}
+
+// A vector that an earlier loop left in registers. Behind rj_opaque what was computed from it there is computed from it
+// again, where compilers would carry a row of f32 through the barrier: twice the registers.
+template <class T, int N>
+RJ_DEVICE rj_vec<T, N> rj_kept(rj_vec<T, N> vec) {
+#pragma unroll
+    for (int k = 0; k < rj_vec<T, N>::kWords; ++k) vec.words[k] = rj_opaque(vec.words[k]);
     return vec;
 }
 

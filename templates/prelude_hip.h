@@ -71,6 +71,10 @@ RJ_DEVICE unsigned rj_shuffle_xor_word(unsigned word) {
 
 RJ_DEVICE unsigned rj_bits(float value) { return __builtin_bit_cast(unsigned, value); }
 RJ_DEVICE float rj_float(unsigned bits) { return __builtin_bit_cast(float, bits); }
+RJ_DEVICE unsigned rj_opaque(unsigned word) {
+    asm("" : "+v"(word));
+    return word;
+}
 
 // ---- memory -------------------------------------------------------------------------------------------------------
 

@@ -64,6 +64,7 @@ nlohmann::json launch_description(const Program& program, const Step& step, cons
         {"shared_bytes", kernel.shared_bytes},
         {"rows_per_block", kernel.schedule.rows_per_block},
         {"column_blocks", kernel.schedule.column_blocks},
+        {"cluster", {kernel.cluster_blocks(), 1, 1}},
         {"grid", "ceil(rows / rows_per_block) * column_blocks; fewer blocks loop, in multiples of column_blocks"}};
     json["row_axes"] = nlohmann::json::array();
     for (const AxisId axis : kernel.row_axes) json["row_axes"].push_back(axis_json(kernel.axis(axis)));

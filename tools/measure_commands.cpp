@@ -35,13 +35,28 @@ struct Record {
     double eager_error = 0;
     bool within_bar = true;
     std::string failure;  // "" when the job succeeded
+    std::vector<TunedKernel> tuned;
 };
+
+nlohmann::json to_json(const TunedKernel& kernel) {
+    nlohmann::json json = {{"kernel", kernel.kernel},
+                           {"schedule", print(kernel.schedule)},
+                           {"ms", json_number(kernel.ms)},
+                           {"static_ms", json_number(kernel.static_ms)},
+                           {"from_database", kernel.from_database},
+                           {"timed", nlohmann::json::array()},
+                           {"rejected", kernel.rejected}};
+    for (const TimedSchedule& timed : kernel.timed)
+        json["timed"].push_back({{"schedule", print(timed.schedule)}, {"ms", json_number(timed.ms)}});
+    return json;
+}
 
 nlohmann::json to_json(const Record& record, const std::string& target) {
     nlohmann::json json = {{"kernel", record.kernel},    {"op", record.op},
                            {"shape", record.shape},      {"dtype", record.dtype},
                            {"target", target},           {"schedule", record.schedule},
                            {"launches", record.kernels}, {"per_step", record.per_step}};
+    for (const TunedKernel& kernel : record.tuned) json["tuned"].push_back(to_json(kernel));
     if (!record.failure.empty()) {
         json["failure"] = record.failure;
         return json;
@@ -119,13 +134,16 @@ int run_jobs(const CommonOptions& common, const TuneCommand* tuning) {
             progress.start(job.name);
             const RowExtents rows =
                 bounded_rows(*job.graph.data(), bounds.tokens * job.rows_per_token, bounds.max_bytes);
+            std::vector<TunedKernel> tuned;
             try {
                 if (tuning != nullptr) {
                     const TuneOptions options{.max_candidates = tuning->max_candidates, .force = tuning->force};
-                    tune(engine, *job.graph.data(), rows, options,
-                         [&](const std::string& kernel, int done, int total) { progress.step(kernel, done, total); });
+                    tuned = tune(
+                        engine, *job.graph.data(), rows, options,
+                        [&](const std::string& kernel, int done, int total) { progress.step(kernel, done, total); });
                 }
                 records.push_back(measure_job(engine, job, rows));
+                records.back().tuned = std::move(tuned);
                 findings = findings || !records.back().within_bar;
             } catch (const Error& error) {
                 Record record{job.name, job.op, shape_text(*job.graph.data(), rows), job.dtype};

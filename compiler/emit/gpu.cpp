@@ -3,12 +3,14 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <bit>
 
 #include "base/check.h"
 #include "compiler/emit/gpu_columns.h"
 #include "compiler/emit/gpu_scope.h"
 #include "embedded/prelude.h"
+#include "embedded/prelude_cluster.h"
 #include "embedded/prelude_cuda.h"
 #include "embedded/prelude_divide.h"
 #include "embedded/prelude_hip.h"
@@ -55,6 +57,7 @@ class KernelEmitter {
         scope_.declare_coordinates("row", kernel_.row_axes);
         scope_.declare_states();
         for (const Stmt& stmt : kernel_.body) statement(stmt);
+        if (kernel_.cluster_blocks() > 1) out_.line("++turn;");
         out_.close();
         scope_.set_row_names(outside);
         if (scope_.rows() > 1) scope_.set_live("row_in_block == 0");
@@ -97,6 +100,10 @@ class KernelEmitter {
             const std::string first = first_row_block();
             out_.line(fmt::format("const long long slot = {};", first), "this block's place among the parts of sums");
             scope_.bind_axis(kernel_.slots_axis, "slot");
+        }
+        if (kernel_.cluster_blocks() > 1) {
+            out_.line(fmt::format("rj_cluster_open<{}>({});", kernel_.scratch_regions, kernel_.mailbox_offset_bytes));
+            out_.line("int turn = 0;", "rows of this cluster that are done");
         }
         out_.line(fmt::format("const long long rows = {};", scope_.positions(kernel_.row_axes)));
     }
@@ -259,17 +266,7 @@ class KernelEmitter {
 
     void all_reduce(const AllReduce& reduce) {
         out_.blank();
-        if (scope_.threads() > 1) {
-            std::vector<std::string> states;
-            for (const int index : reduce.accumulators) states.push_back(scope_.state(index));
-            if (kernel_.schedule.across) {
-                out_.line(fmt::format("rj_all_reduce_across<{}, {}>(t, row_in_block, {}, {});", scope_.threads(),
-                                      scope_.rows(), scratch_begin(reduce), fmt::join(states, ", ")));
-            } else {
-                out_.line(fmt::format("rj_all_reduce<{}>(t, {}, {});", scope_.threads(), scratch_offset(reduce),
-                                      fmt::join(states, ", ")));
-            }
-        }
+        if (scope_.threads() > 1) out_.line(fold(reduce));
         std::size_t result = 0;
         for (const int index : reduce.accumulators) {
             const Accumulator& accumulator = kernel_.accumulators[static_cast<std::size_t>(index)];
@@ -282,6 +279,41 @@ class KernelEmitter {
                 scope_.bind(reduce.results[result++], name);
             }
         }
+    }
+
+    // The call that folds the states of a row's threads.
+    std::string fold(const AllReduce& reduce) {
+        std::vector<std::string> states;
+        for (const int index : reduce.accumulators) states.push_back(scope_.state(index));
+        const std::string all = fmt::format("{}", fmt::join(states, ", "));
+        const int threads = scope_.threads();
+        if (kernel_.cluster_blocks() > 1) return fold_in_cluster(reduce, all);
+        if (kernel_.schedule.across) {
+            return fmt::format("rj_all_reduce_across<{}, {}>(t, row_in_block, {}, {});", threads, scope_.rows(),
+                               scratch_begin(reduce), all);
+        }
+        return fmt::format("rj_all_reduce<{}>(t, {}, {});", threads, scratch_offset(reduce), all);
+    }
+
+    // A region is used every row, or by rows in turn when it is one of two for one all-reduce; its transaction barrier
+    // has another parity each time.
+    std::string fold_in_cluster(const AllReduce& reduce, const std::string& states) {
+        if (reduce.scratch == 0) out_.line("if (turn == 0) rj_cluster_wait();", "all blocks have begun");
+        std::string region = std::to_string(scratch_begin(reduce));
+        std::string mailbox = std::to_string(kernel_.mailbox_offset_bytes + reduce.scratch * kTransactionBarrierBytes);
+        std::string parity = "turn & 1";
+        if (single_reduce()) {
+            region = fmt::format("{} + (turn & 1) * {}", region, kernel_.scratch_region_bytes);
+            mailbox = fmt::format("{} + (turn & 1) * {}", mailbox, kTransactionBarrierBytes);
+            parity = "turn >> 1 & 1";
+        }
+        return fmt::format("rj_all_reduce_cluster<{}, {}>(t, column_block, {}, {}, {}, {});", scope_.threads(),
+                           kernel_.cluster_blocks(), region, mailbox, parity, states);
+    }
+
+    bool single_reduce() const {
+        const auto reduces = [](const Stmt& stmt) { return std::holds_alternative<AllReduce>(stmt.node); };
+        return std::count_if(kernel_.body.begin(), kernel_.body.end(), reduces) == 1;
     }
 
     std::int64_t scratch_begin(const AllReduce& reduce) const {
@@ -321,6 +353,7 @@ std::string gpu_prelude(const Target& target) {
           embedded::prelude_trig, embedded::prelude_divide, embedded::prelude}) {
         if (!part.empty()) text.append(part).append("\n");
     }
+    if (target.clusters) text.append(embedded::prelude_cluster).append("\n");
     return text;
 }
 

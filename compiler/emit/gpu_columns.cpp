@@ -59,8 +59,8 @@ class ColumnEmitter {
         declare_divisors();
         declare_kept();
         name_vectors();
-        if (!resident_) {
-            out_.line("RJ_ROLLED");
+        if (several_groups()) {
+            out_.line(resident_ ? "#pragma unroll" : "RJ_ROLLED");
             out_.open(fmt::format("for (int first = 0; first < {}; first += {})", loop_.iterations, group_));
         }
         if (group_ == 1 && !fetches()) {
@@ -68,7 +68,7 @@ class ColumnEmitter {
         } else {
             grouped();
         }
-        if (!resident_) out_.close();
+        if (several_groups()) out_.close();
     }
 
   private:
@@ -84,6 +84,12 @@ class ColumnEmitter {
     // "[i]" where a group holds several iterations' vectors.
     std::string entry() const { return group_ > 1 ? "[i]" : ""; }
     std::string entries() const { return group_ > 1 ? fmt::format("[{}]", group_) : ""; }
+    std::string iteration() const {
+        if (!several_groups()) return "i";
+        return group_ == 1 ? "first" : "first + i";
+    }
+    // Which of a resident loop's vectors this iteration's is, in an array of all of them.
+    std::string resident_entry() const { return loop_.iterations > 1 ? "[" + iteration() + "]" : ""; }
 
     // ---- before the loop -------------------------------------------------------------------------------------------
 
@@ -123,15 +129,27 @@ class ColumnEmitter {
         });
     }
 
-    // A resident loop is one group of all its iterations.
+    // A resident loop that reads the row is one group of all its iterations. One that reads only what all rows share
+    // (weights, from a cache) holds a few of its vectors at a time: a layer norm of 64 columns a thread took 168
+    // registers with all of them at its front, which left one row on a multiprocessor.
     void choose_group() {
         std::int64_t bytes = 0;
-        for (const Inst* load : front_) bytes += static_cast<std::int64_t>(size_bytes(load->dtype)) * lanes(*load);
+        bool whole = std::any_of(loop_.body.begin(), loop_.body.end(),
+                                 [&](const Inst& inst) { return inst.kind == InstKind::kKeep && in_registers(inst); });
+        for (const Inst* load : front_) {
+            bytes += static_cast<std::int64_t>(size_bytes(load->dtype)) * lanes(*load);
+            whole = whole || scope_.kernel().by_row(*load);
+        }
         resident_ = loop_.unrolled || loop_.iterations == 1;
-        group_ = resident_ ? loop_.iterations
-                           : std::clamp(kBytesInFlightPerThread / std::max<std::int64_t>(bytes, 1), std::int64_t{1},
-                                        std::min(kMaxGroup, loop_.iterations));
+        group_ = std::clamp(kBytesInFlightPerThread / std::max<std::int64_t>(bytes, 1), std::int64_t{1},
+                            std::min(kMaxGroup, loop_.iterations));
+        if (!resident_) return;
+        while (loop_.iterations % group_ != 0) --group_;
+        if (whole || front_.empty()) group_ = loop_.iterations;
     }
+
+    // Iterations in groups: a resident loop that is one group needs no loop over them.
+    bool several_groups() const { return group_ < loop_.iterations; }
 
     // Divisions by a value of the row: what can be done once for all of them stands before the loop.
     void declare_divisors() {
@@ -153,18 +171,21 @@ class ColumnEmitter {
                      scope_.kernel().name, slot(inst).label);
             const Inst* load = kept_load(inst);
             if (load != nullptr && vectors_.contains(load)) {
-                kept_[inst.index] = vectors_.at(load);
+                kept_[inst.index] = array_of(vectors_.at(load));
                 continue;
             }
             const std::string name =
                 scope_.names().fresh(load != nullptr ? tensor(*load).name + "_vec" : slot(inst).label);
             out_.line(fmt::format("{} {}{};", vec_type(slot(inst).dtype, loop_.vector), name, entries()),
                       "kept in registers");
-            kept_[inst.index] = name + entry();
+            kept_[inst.index] = name;
             declared_.insert(name + entry());
             if (load != nullptr) vectors_[load] = name + entry();
         }
     }
+
+    // The array that an iteration's vector is an entry of.
+    std::string array_of(const std::string& vec) const { return vec.substr(0, vec.size() - entry().size()); }
 
     const Inst* kept_load(const Inst& keep) const {
         for (const Inst* load : front_) {
@@ -195,10 +216,9 @@ class ColumnEmitter {
 
     void grouped() {
         for (const Inst* load : front_) {
-            std::string name = vectors_.at(load);
+            const std::string& name = vectors_.at(load);
             if (!declared_.insert(name).second) continue;
-            name.resize(name.size() - entry().size());
-            out_.line(fmt::format("{} {}{};", vec_type(load->dtype, lanes(*load)), name, entries()));
+            out_.line(fmt::format("{} {}{};", vec_type(load->dtype, lanes(*load)), array_of(name), entries()));
         }
         if (!front_.empty()) {
             open_iterations(true);
@@ -232,10 +252,7 @@ class ColumnEmitter {
     }
 
     void declare_column() {
-        std::string iteration = resident_ ? "i" : "first + i";
-        if (group_ == 1) iteration = resident_ ? "" : "first";
-        if (resident_ && loop_.iterations == 1) iteration = "";
-        out_.line(fmt::format("const int c = {};", column_of(loop_, scope_, iteration)));
+        out_.line(fmt::format("const int c = {};", column_of(loop_, scope_, loop_.iterations > 1 ? iteration() : "")));
     }
 
     bool open_guard() {
@@ -268,7 +285,7 @@ class ColumnEmitter {
         declare_lane_arrays();
         declare_uniforms();
         declare_permutations();
-        load_shared_slots();
+        take_kept();
         if (loop_.vector > 1) {
             out_.line("#pragma unroll");
             out_.open(fmt::format("for (int l = 0; l < {}; ++l)", loop_.vector));
@@ -333,20 +350,24 @@ class ColumnEmitter {
     }
 
     std::string shared_offset(const Slot& slot) const {
-        RJ_CHECK(scope_.kernel().schedule.column_blocks == 1, "emit gpu: {}: slot {} of a row divided over blocks",
-                 scope_.kernel().name, slot.label);
-        std::string text = fmt::format("c * {}", size_bytes(slot.dtype));
+        std::string column = "c";
+        if (scope_.kernel().schedule.column_blocks > 1) {  // each block keeps its own columns
+            column = fmt::format("(c - column_block * {})", loop_.iterations * scope_.threads() * loop_.vector);
+        }
+        std::string text = fmt::format("{} * {}", column, size_bytes(slot.dtype));
         if (slot.shared_offset_bytes > 0) text = fmt::format("{} + {}", slot.shared_offset_bytes, text);
         return scope_.rows() > 1 ? "row_shared + " + text : text;
     }
 
-    void load_shared_slots() {
+    void take_kept() {
         for (const Inst& inst : loop_.body) {
-            if (inst.kind != InstKind::kKept || in_registers(inst)) continue;
+            if (inst.kind != InstKind::kKept) continue;
             vectors_[&inst] = scope_.names().fresh(slot(inst).label);
             const std::string type = vec_type(slot(inst).dtype, loop_.vector);
-            out_.line(fmt::format("const {} {} = rj_shared_load<{}>({});", type, vectors_[&inst], type,
-                                  shared_offset(slot(inst))));
+            const std::string from = in_registers(inst)
+                                         ? fmt::format("rj_kept({}{})", kept_.at(inst.index), resident_entry())
+                                         : fmt::format("rj_shared_load<{}>({})", type, shared_offset(slot(inst)));
+            out_.line(fmt::format("const {} {} = {};", type, vectors_[&inst], from));
         }
     }
 
@@ -355,8 +376,7 @@ class ColumnEmitter {
         switch (inst.kind) {
             case InstKind::kLoad: return lane_load(inst);
             case InstKind::kKept: {
-                const std::string& vec = in_registers(inst) ? kept_.at(inst.index) : vectors_.at(&inst);
-                return scope_.define(inst, fmt::format("rj_get({}, {})", vec, lane()));
+                return scope_.define(inst, fmt::format("rj_get({}, {})", vectors_.at(&inst), lane()));
             }
             case InstKind::kCoord: return scope_.define(inst, scope_.coordinate(inst, inside_, lane_column()));
             case InstKind::kStore:
@@ -380,8 +400,11 @@ class ColumnEmitter {
     std::string carried_place(const Inst& inst) const {
         RJ_CHECK(resident_, "emit gpu: {}: {} is carried over a serial loop", scope_.kernel().name,
                  scope_.carried(inst.index));
-        if (group_ == 1) return lane();
-        return loop_.vector == 1 ? "i" : fmt::format("i * {} + l", loop_.vector);
+        if (loop_.iterations == 1) return lane();
+        if (loop_.vector == 1) return iteration();
+        const std::string which = iteration();
+        return fmt::format("{} * {} + l", which.find(' ') == std::string::npos ? which : "(" + which + ")",
+                           loop_.vector);
     }
 
     void lane_load(const Inst& inst) {
@@ -432,7 +455,7 @@ class ColumnEmitter {
             load != nullptr ? vectors_.at(load)
                             : fmt::format("rj_pack<{}>({})", gpu_storage_type(slot(inst).dtype), arrays_.at(&inst));
         if (in_registers(inst)) {
-            out_.line(fmt::format("{} = {};", kept_.at(inst.index), vec));
+            out_.line(fmt::format("{} = {};", kept_.at(inst.index) + resident_entry(), vec));
         } else {
             out_.line(fmt::format("rj_shared_store({}, {});", shared_offset(slot(inst)), vec));
         }

@@ -224,12 +224,10 @@ std::string row_step(const Kernel& kernel) {
 
 bool GpuScope::can_fetch(const Inst& inst) const {
     if (inst.kind != InstKind::kLoad || (tensor(inst).written && !tensor(inst).aliased)) return false;
-    bool by_row = false;
     for (const Coord& coord : inst.coords) {
         if (!coord.data_nodes().empty()) return false;
-        for (const Axis axis : coord.axes()) by_row = by_row || kernel_.axis(axis.id).is_row;
     }
-    return by_row;
+    return kernel_.by_row(inst);
 }
 
 void GpuScope::fetch_ahead() {

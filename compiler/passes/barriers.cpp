@@ -6,6 +6,11 @@
 // a region every thread passes another all-reduce's wait. With a single one, the loop over rows comes back to the same
 // region with no wait between, so a barrier closes the row; and likewise a step, which is repeated, with one
 // all-reduce.
+//
+// In a cluster every warp sends its states to all blocks, and a block's region is complete when its transaction barrier
+// has counted them all: no fence, which would wait for the stores of the row before as well. A warp sends to a region
+// again when all others have sent to another in between, so when they have read the first; a single all-reduce
+// therefore has two regions, which rows take in turn.
 #include <algorithm>
 
 #include "base/check.h"
@@ -68,12 +73,19 @@ void add_scratch(Kernel* kernel, const Target& target) {
         // Threads that lie across rows meet in shared memory alone; those of a row first meet within their warps.
         const std::int64_t states =
             kernel->schedule.across ? kernel->block_threads() : kernel->block_threads() / target.warp_size;
-        const std::int64_t region = state * states;
+        const std::int64_t region = state * states * kernel->cluster_blocks();
         kernel->scratch_region_bytes = std::max(kernel->scratch_region_bytes, region);
     }
     close_steps(&kernel->body);
-    if (kernel->scratch_regions == 1) kernel->body.push_back({Barrier{}});
+    const bool cluster = kernel->cluster_blocks() > 1;
+    if (cluster) kernel->scratch_regions = std::max(kernel->scratch_regions, 2);
     kernel->shared_bytes += kernel->scratch_regions * kernel->scratch_region_bytes;
+    if (cluster) {
+        kernel->mailbox_offset_bytes = kernel->shared_bytes;
+        kernel->shared_bytes += kernel->scratch_regions * kTransactionBarrierBytes;
+    } else if (kernel->scratch_regions == 1) {
+        kernel->body.push_back({Barrier{}});
+    }
 }
 
 }  // namespace
@@ -93,7 +105,7 @@ Kernel place_barriers(Kernel kernel, const Target& target) {
     kernel.shared_bytes = kernel.shared_bytes_per_row * kernel.schedule.rows_per_block;
     if (!target.is_gpu()) return kernel;
     const int alone = kernel.schedule.across ? 1 : target.warp_size;  // threads that need no shared memory to meet
-    if (kernel.schedule.threads_per_row > alone) add_scratch(&kernel, target);
+    if (kernel.schedule.threads_per_row > alone || kernel.cluster_blocks() > 1) add_scratch(&kernel, target);
     kernel.shared_bytes = std::max(kernel.shared_bytes, join_bytes(kernel));
     return kernel;
 }

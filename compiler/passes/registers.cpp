@@ -35,16 +35,19 @@ int estimated_registers(const Kernel& kernel, const Target& target) {
         const auto* loop = std::get_if<ColumnLoop>(&stmt.node);
         if (loop == nullptr || !loop->unrolled) continue;
         std::int64_t batches = 0;
+        std::int64_t shared = 0;  // of what all rows read
         for (const Inst& inst : loop->body) {
             const bool slot_in_registers =
                 inst.kind == InstKind::kKeep &&
                 kernel.slots[static_cast<std::size_t>(inst.index)].residency == Residency::kRegisters;
             if (slot_in_registers) kept += registers_of(inst.dtype, *loop);
-            if (inst.kind == InstKind::kLoad) batches += std::min(batch, registers_of(inst.dtype, *loop));
+            if (inst.kind == InstKind::kLoad)
+                (kernel.by_row(inst) ? batches : shared) += std::min(batch, registers_of(inst.dtype, *loop));
             if (inst.kind == InstKind::kLoad && fetching) kept += registers_of(inst.dtype, *loop);
         }
         fetching = false;
-        most = std::max(most, kept + batches);
+        if (target.backend == Backend::kCuda) shared = std::min(shared, batch);
+        most = std::max(most, kept + batches + shared);
     }
     return static_cast<int>(most + kWorkingSet);
 }

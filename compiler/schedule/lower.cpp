@@ -33,6 +33,18 @@ constexpr std::int64_t kCpuParts = 64;
 // columns and missed it at 128,256.
 constexpr std::int64_t kCpuPlainColumns = 32768;
 
+constexpr std::int64_t kMostClusterBlocks = 16;  // of Hopper and Blackwell; more than 8 where the driver allows it
+
+// Clusters that run at the same time, with a block on each multiprocessor. A cluster keeps within a group of 16 or 18
+// multiprocessors (Hopper's GPC), so bigger ones leave some idle; one too many would wait for all others to end.
+constexpr std::int64_t kMultiprocessorsPerGroup = 16;
+
+std::int64_t clusters_at_once(std::int64_t blocks, const Target& target) {
+    if (blocks <= 2) return std::max<std::int64_t>(1, target.sm_count / blocks);
+    const std::int64_t groups = target.sm_count / kMultiprocessorsPerGroup;
+    return std::max<std::int64_t>(1, groups * (kMultiprocessorsPerGroup / blocks));
+}
+
 double recompute_cost(const Node& node) {
     if (node.kind == NodeKind::kSearch) return kSpecialCost;
     if (node.kind == NodeKind::kMap) {
@@ -125,7 +137,7 @@ class Lowering {
             if (output.slots >= 0) kernel_.slots_axis = output.slots;
         }
         const bool sums = kernel_.slots_axis >= 0;
-        kernel_.most_row_blocks = std::int64_t{schedule().blocks_per_sm} * target_.sm_count;
+        kernel_.most_row_blocks = schedule().blocks_per_sm * clusters_at_once(kernel_.cluster_blocks(), target_);
         if (!target_.is_gpu()) kernel_.most_row_blocks = sums ? kCpuParts : 0;
         if (sums && kernel_.most_row_blocks == 0) {
             return Declined{"a sum over rows needs a bounded number of blocks"};
@@ -595,12 +607,13 @@ class Lowering {
     // Whether a sum is carried as a pair: when every term comes from an f32 of its own in memory. A result as exact as
     // such data is not rounded to hide the order of its terms, and reading it leaves time for the arithmetic; narrow
     // data leaves little, and a result of its own dtype hides that order, except where a lane of the CPU adds up
-    // thousands of terms in one chain.
+    // thousands of terms in one chain, or where a statistic of the row is stored in f32 (a norm's, for its backward).
     bool compensated(const Node& reduce) const {
         const bool sums = reduce.monoid != Monoid::kMax && reduce.monoid != Monoid::kMin;
         if (!sums || reduce.dtype != Dtype::kF32) return false;
         const Node& terms = graph_.node(reduce.args[0]);
         if (!target_.is_gpu() && !group_.reduces_rows && graph_.column_count(terms) > kCpuPlainColumns) return true;
+        if (!target_.is_gpu() && stored_in_f32(reduce)) return true;
         std::set<NodeId> seen;
         std::vector<NodeId> work = {reduce.args[0]};
         while (!work.empty()) {
@@ -610,6 +623,27 @@ class Lowering {
             if (node.axes != terms.axes || !seen.insert(id).second) continue;
             const bool loads = node.kind == NodeKind::kInput || node.kind == NodeKind::kIndex;
             if (loads && node.dtype == Dtype::kF32) return true;
+            work.insert(work.end(), node.args.begin(), node.args.end());
+        }
+        return false;
+    }
+
+    // Whether the sum, or what is made of it for the row alone, is an output in f32.
+    bool stored_in_f32(const Node& reduce) const {
+        std::set<NodeId> seen;
+        std::vector<NodeId> work;
+        for (const OutputInfo& output : graph_.outputs()) {
+            if (output.slots < 0 && graph_.node(output.node).dtype == Dtype::kF32) work.push_back(output.node);
+        }
+        while (!work.empty()) {
+            const NodeId id = work.back();
+            work.pop_back();
+            const Node& node = graph_.node(id);
+            if (columnar(id) || !seen.insert(id).second) continue;
+            if (node.kind == NodeKind::kReduce) {
+                if (node.monoid == reduce.monoid && node.args == reduce.args) return true;
+                continue;
+            }
             work.insert(work.end(), node.args.begin(), node.args.end());
         }
         return false;
@@ -961,7 +995,18 @@ Offer<Kernel> lower(const Group& group, const Schedule& schedule, const Target& 
     if (schedule.across && !group.reduces_rows)
         return Declined{"threads lie across rows only in a reduction over rows"};
     if (schedule.column_blocks > 1 && phase_count(*group.graph) > 1) {
-        return Declined{"a row divided over blocks cannot be reduced over its columns"};
+        if (!target.clusters) return Declined{fmt::format("{} has no clusters of blocks to share a row", target.name)};
+        const std::vector<NodeId> nodes = group.graph->live_nodes();
+        if (std::any_of(nodes.begin(), nodes.end(),
+                        [&](NodeId id) { return group.graph->node(id).kind == NodeKind::kFix; }))
+            return Declined{"the blocks of a cluster take turns by the row, not by the step of a fixpoint"};
+        // The states of the cluster's warps are written by the lanes of each, one to a block.
+        if (schedule.family != Family::kRowReduction || schedule.rows_per_block > 1 ||
+            schedule.threads_per_row < target.warp_size || schedule.column_blocks > kMostClusterBlocks ||
+            !std::has_single_bit(static_cast<std::uint64_t>(schedule.column_blocks))) {
+            return Declined{
+                fmt::format("a cluster is 2, 4, 8 or {} blocks of whole warps on one row", kMostClusterBlocks)};
+        }
     }
     return Lowering(group, schedule, target).run();
 }

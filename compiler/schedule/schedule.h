@@ -11,7 +11,7 @@ namespace rowjit {
 
 enum class Family : std::uint8_t {
     kElementwise,    // no reduction over columns: a row may be divided over blocks
-    kRowReduction,   // reductions over columns, all threads of a row in one block
+    kRowReduction,   // reductions over columns, all threads of a row in one block or one cluster of blocks
     kRowsReduction,  // reductions over row axes
 };
 
@@ -30,7 +30,7 @@ struct Schedule {
     int threads_per_row = 1;
     int rows_per_block = 1;
     int vector = 1;                  // columns per thread and access
-    std::int64_t column_blocks = 1;  // blocks side by side on one row
+    std::int64_t column_blocks = 1;  // blocks side by side on one row; a cluster where the row is reduced
     bool online = false;             // reductions that would read the row twice carry a pair instead (plan/online)
     int blocks_per_sm = 0;           // > 0: no more blocks than so many on each multiprocessor, looping over rows
     bool prefetch = false;           // a row's loads are issued while the block works on the row before (blocks_per_sm)

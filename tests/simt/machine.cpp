@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <map>
 #include <stdexcept>
 #include <vector>
 
@@ -19,26 +20,50 @@ namespace {
 
 // Kernels hold a row's registers in arrays, which the sanitizers' red zones enlarge further.
 constexpr std::size_t kStackBytes = std::size_t{512} << 10;
+constexpr int kMailboxBytes = 8;
 
-enum class State { kReady, kAtBarrier, kAtShuffle, kDone };
+enum class State { kReady, kAtBarrier, kAtShuffle, kAtCluster, kAtMailbox, kDone };
+
+// Of each thread of a cluster, how far what it did is known to have happened.
+using Clock = std::vector<int>;
+
+void join(Clock* known, const Clock& more) {
+    for (std::size_t i = 0; i < known->size(); ++i) (*known)[i] = std::max((*known)[i], more[i]);
+}
 
 struct Fiber {
     Context context;
     void* stack = nullptr;
     State state = State::kReady;
-    int epoch = 0;  // barriers passed
+    int epoch = 0;  // barriers of the block passed
+    bool all_begun = false;
+    Clock clock;       // in a cluster; its own entry is its time
+    int mailbox = -1;  // that it waits for, by its place in the cluster's shared memory
+    int parity = 0;    // of the turn it waits for
     unsigned word = 0;
     int mask = 0;
     unsigned received = 0;
 };
 
-// Who last touched a byte of shared memory, and between which barriers.
+// Who touched a byte of shared memory, and when. Threads are numbered through the cluster.
+struct Touch {
+    int thread = -1;
+    int epoch = -1;
+    int time = 0;
+};
 struct Shadow {
-    int writer = -1;
-    int write_epoch = -1;
-    int reader = -1;  // one of them
+    Touch written;
+    Touch read;  // by one of them, where several have
     bool several_readers = false;
-    int read_epoch = -1;
+    Clock reads;  // in a cluster: when each thread last read it, since it was written
+};
+
+// A transaction barrier: a turn ends when one thread has said how many bytes to expect and they have come.
+struct Mailbox {
+    int turns = 0;
+    int expected = -1;
+    int received = 0;
+    Clock clock;  // of all who sent to it or said what to expect
 };
 
 struct Fault : std::runtime_error {
@@ -70,13 +95,13 @@ class Machine {
     Machine(const Launch& launch, const std::function<void()>& body) : launch_(launch), body_(body) {}
 
     std::string run() {
-        fibers_.resize(static_cast<std::size_t>(launch_.block));
+        fibers_.resize(static_cast<std::size_t>(threads()));
         for (std::size_t i = 0; i < fibers_.size(); ++i) {
             fibers_[i].stack = stacks.at(i);
             if (fibers_[i].stack == nullptr) return "the machine has no memory for the threads' stacks";
         }
-        for (block_ = 0; block_ < launch_.grid; ++block_) {
-            run_block();
+        for (first_block_ = 0; first_block_ < launch_.grid; first_block_ += launch_.cluster) {
+            run_cluster();
             if (fault_.empty()) continue;
             for (const Fiber& fiber : fibers_) forget_frames(fiber.stack);
             return fault_;
@@ -84,14 +109,55 @@ class Machine {
         return "";
     }
 
-    int thread() const { return current_; }
-    int block() const { return block_; }
+    int thread() const { return current_ % launch_.block; }
+    int block() const { return first_block_ + rank_of(current_); }
     int grid() const { return launch_.grid; }
 
     void barrier() {
         fiber().state = State::kAtBarrier;
         yield();
         ++fiber().epoch;
+    }
+
+    void cluster_open(int mailboxes, int count) {
+        if (thread() != 0) return;
+        for (int k = 0; k < count; ++k) mailboxes_[mailbox_at(rank_of(current_), mailboxes + k * kMailboxBytes)] = {};
+    }
+
+    // All threads of the cluster have come.
+    void cluster_wait() {
+        fiber().state = State::kAtCluster;
+        yield();
+        fiber().all_begun = true;
+    }
+
+    void mailbox_expect(int offset, int bytes) {
+        Mailbox& mailbox = find_mailbox(rank_of(current_), offset);
+        if (mailbox.expected >= 0) throw Fault("a mailbox is told twice in a turn what to expect");
+        mailbox.expected = bytes;
+        publish(&mailbox);
+    }
+
+    void mailbox_wait(int offset, int parity) {
+        find_mailbox(rank_of(current_), offset);
+        fiber().mailbox = mailbox_at(rank_of(current_), offset);
+        fiber().parity = parity;
+        fiber().state = State::kAtMailbox;
+        yield();
+    }
+
+    unsigned char* cluster_send(int rank, int offset, int bytes, int mailbox_offset) {
+        if (!fiber().all_begun) throw Fault("a message before all blocks of the cluster are known to have begun");
+        if (rank < 0 || rank >= launch_.cluster)
+            throw Fault(fmt::format("a message to block {} of a cluster of {}", rank, launch_.cluster));
+        const auto first = fibers_.begin() + static_cast<std::ptrdiff_t>(rank) * launch_.block;
+        if (std::all_of(first, first + launch_.block, [](const Fiber& f) { return f.state == State::kDone; }))
+            throw Fault(fmt::format("a message to block {} of the cluster, which has ended", rank));
+        unsigned char* const place = access(rank, offset, bytes, true);
+        Mailbox& mailbox = find_mailbox(rank, mailbox_offset);
+        mailbox.received += bytes;
+        publish(&mailbox);
+        return place;
     }
 
     unsigned shuffle_xor(unsigned word, int mask) {
@@ -102,17 +168,7 @@ class Machine {
         return fiber().received;
     }
 
-    unsigned char* shared(int offset, int bytes, bool write) {
-        if (offset < 0 || offset + bytes > launch_.shared_bytes) {
-            throw Fault(
-                fmt::format("shared memory: bytes {} … {} of {}", offset, offset + bytes - 1, launch_.shared_bytes));
-        }
-        if (offset % (bytes < 16 ? bytes & -bytes : 16) != 0) {
-            throw Fault(fmt::format("shared memory: {} bytes at {} are not aligned", bytes, offset));
-        }
-        for (int i = offset; i < offset + bytes; ++i) touch(i, write);
-        return shared_.data() + offset;
-    }
+    unsigned char* shared(int offset, int bytes, bool write) { return access(rank_of(current_), offset, bytes, write); }
 
     [[noreturn]] static void fault(const char* what) { throw Fault(what); }
 
@@ -122,7 +178,7 @@ class Machine {
         try {
             body_();
         } catch (const std::exception& error) {
-            fault_ = fmt::format("thread {} of block {}: {}", current_, block_, error.what());
+            fault_ = fmt::format("thread {} of block {}: {}", thread(), block(), error.what());
         }
         fiber().state = State::kDone;
         start_switch(nullptr, scheduler_stack_, scheduler_stack_bytes_);
@@ -132,38 +188,109 @@ class Machine {
 
   private:
     Fiber& fiber() { return fibers_[static_cast<std::size_t>(current_)]; }
+    int threads() const { return launch_.block * launch_.cluster; }
+    int rank_of(int thread) const { return thread / launch_.block; }
+
+    // Bytes of the shared memory of the cluster's block `rank`.
+    unsigned char* access(int rank, int offset, int bytes, bool write) {
+        if (offset < 0 || offset + bytes > launch_.shared_bytes) {
+            throw Fault(
+                fmt::format("shared memory: bytes {} … {} of {}", offset, offset + bytes - 1, launch_.shared_bytes));
+        }
+        if (offset % (bytes < 16 ? bytes & -bytes : 16) != 0) {
+            throw Fault(fmt::format("shared memory: {} bytes at {} are not aligned", bytes, offset));
+        }
+        const int start = rank * launch_.shared_bytes + offset;
+        for (int i = start; i < start + bytes; ++i) touch(i, write);
+        return shared_.data() + start;
+    }
+
+    // Whether this thread may know that it was done: a barrier, or messages and turns waited for, lie between.
+    bool past(const Touch& touch) {
+        if (launch_.cluster > 1) return touch.time <= fiber().clock[static_cast<std::size_t>(touch.thread)];
+        return touch.epoch < fiber().epoch;
+    }
+
+    int& time() { return fiber().clock[static_cast<std::size_t>(current_)]; }
+
+    // What was done until now is known to whom `mailbox` wakes.
+    void publish(Mailbox* mailbox) {
+        mailbox->clock.resize(fibers_.size(), -1);
+        join(&mailbox->clock, fiber().clock);
+        ++time();
+    }
+
+    int mailbox_at(int rank, int offset) const { return rank * launch_.shared_bytes + offset; }
+
+    Mailbox& find_mailbox(int rank, int offset) {
+        const auto found = mailboxes_.find(mailbox_at(rank, offset));
+        if (found == mailboxes_.end())
+            throw Fault(fmt::format("there is no mailbox at byte {} of block {}", offset, rank));
+        return found->second;
+    }
+
+    std::string where(int byte) const {
+        const int rank = byte / launch_.shared_bytes;
+        return launch_.cluster == 1 ? fmt::format("shared byte {}", byte)
+                                    : fmt::format("shared byte {} of block {}", byte % launch_.shared_bytes, rank);
+    }
 
     void touch(int byte, bool write) {
         Shadow& shadow = shadow_[static_cast<std::size_t>(byte)];
-        const int epoch = fiber().epoch;
-        if (shadow.write_epoch == epoch && shadow.writer != current_) {
-            throw Fault(fmt::format("race: shared byte {} is {} here and written by thread {}, with no barrier between",
-                                    byte, write ? "written" : "read", shadow.writer));
+        const bool was_written = shadow.written.thread >= 0;
+        if (was_written && shadow.written.thread != current_ && !past(shadow.written)) {
+            throw Fault(fmt::format("race: {} is {} here and written by thread {}, with no barrier between",
+                                    where(byte), write ? "written" : "read", shadow.written.thread));
         }
-        if (!write && shadow.write_epoch < 0)
-            throw Fault(fmt::format("shared byte {} is read before it is written", byte));
+        if (!write && !was_written) throw Fault(where(byte) + " is read before it is written");
+        const Touch now = {current_, fiber().epoch, launch_.cluster > 1 ? time() : 0};
+        if (launch_.cluster > 1) return touch_in_cluster(byte, write, now);
+        const bool read_now = shadow.read.thread >= 0 && !past(shadow.read);
         if (write) {
-            const bool read_by_other =
-                shadow.read_epoch == epoch && (shadow.several_readers || shadow.reader != current_);
-            if (read_by_other) {
-                throw Fault(
-                    fmt::format("race: shared byte {} is written here and read by thread {}, with no barrier between",
-                                byte, shadow.reader));
+            if (read_now && (shadow.several_readers || shadow.read.thread != current_)) {
+                throw Fault(fmt::format("race: {} is written here and read by thread {}, with no barrier between",
+                                        where(byte), shadow.read.thread));
             }
-            shadow.writer = current_;
-            shadow.write_epoch = epoch;
+            shadow.written = now;
             return;
         }
-        shadow.several_readers = shadow.read_epoch == epoch && (shadow.several_readers || shadow.reader != current_);
-        shadow.reader = current_;
-        shadow.read_epoch = epoch;
+        shadow.several_readers = read_now && (shadow.several_readers || shadow.read.thread != current_);
+        shadow.read = now;
     }
 
-    void run_block();
+    void touch_in_cluster(int byte, bool write, const Touch& now) {
+        Shadow& shadow = shadow_[static_cast<std::size_t>(byte)];
+        if (!write) {
+            shadow.reads.resize(fibers_.size(), -1);
+            shadow.reads[static_cast<std::size_t>(current_)] = now.time;
+            return;
+        }
+        for (std::size_t reader = 0; reader < shadow.reads.size(); ++reader) {
+            if (static_cast<int>(reader) == current_ || shadow.reads[reader] <= fiber().clock[reader]) continue;
+            throw Fault(fmt::format("race: {} is written here and read by thread {}, with no barrier between",
+                                    where(byte), reader));
+        }
+        shadow.reads.clear();
+        shadow.written = now;
+    }
+
+    // Threads that have met know of all that any of them did.
+    template <class Fibers>
+    void meet(Fibers first, Fibers last) {
+        if (launch_.cluster == 1) return;
+        Clock all(fibers_.size(), -1);
+        for (Fibers fiber = first; fiber != last; ++fiber) join(&all, fiber->clock);
+        for (Fibers fiber = first; fiber != last; ++fiber) {
+            fiber->clock = all;
+            ++fiber->clock[static_cast<std::size_t>(&*fiber - fibers_.data())];
+        }
+    }
+
+    void run_cluster();
 
     // Runs fibers until each waits or is done.
     void run_ready() {
-        for (current_ = 0; current_ < launch_.block && fault_.empty(); ++current_) {
+        for (current_ = 0; current_ < threads() && fault_.empty(); ++current_) {
             if (fiber().state != State::kReady) continue;
             start_switch(&scheduler_fake_stack_, fiber().stack, kStackBytes);
             switch_context(scheduler_, fiber().context);
@@ -174,33 +301,69 @@ class Machine {
     // Lets every warp whose lanes have all come to a shuffle go on.
     bool release_shuffles() {
         bool released = false;
-        for (int first = 0; first < launch_.block; first += launch_.warp) {
-            const int last = std::min(first + launch_.warp, launch_.block);
+        int last = 0;
+        for (int first = 0; first < threads(); first = last) {
+            last = std::min(first + launch_.warp, (rank_of(first) + 1) * launch_.block);
             int waiting = 0;
             for (int lane = first; lane < last; ++lane) waiting += at(lane).state == State::kAtShuffle ? 1 : 0;
             if (waiting == 0) continue;
             if (waiting != last - first) continue;  // the others may still be on their way, or never come
             for (int lane = first; lane < last; ++lane) {
                 if (at(lane).mask != at(first).mask) {
-                    fault_ = fmt::format("block {}: lanes {} and {} of a warp shuffle with different masks", block_,
-                                         first, lane);
+                    fault_ = fmt::format("block {}: lanes {} and {} of a warp shuffle with different masks",
+                                         first_block_ + rank_of(first), first, lane);
                     return false;
                 }
                 const int partner = first + ((lane - first) ^ at(lane).mask);
                 at(lane).received = partner < last ? at(partner).word : at(lane).word;
                 at(lane).state = State::kReady;
             }
+            meet(fibers_.begin() + first, fibers_.begin() + last);
             released = true;
         }
         return released;
     }
 
-    bool release_barrier() {
-        for (Fiber& fiber : fibers_) {
-            if (fiber.state != State::kAtBarrier) return false;
+    // Lets every block go on whose threads have all come to its barrier.
+    bool release_barriers() {
+        bool released = false;
+        for (auto first = fibers_.begin(); first != fibers_.end(); first += launch_.block) {
+            const auto waits = [](const Fiber& fiber) { return fiber.state == State::kAtBarrier; };
+            if (!std::all_of(first, first + launch_.block, waits)) continue;
+            std::for_each(first, first + launch_.block, [](Fiber& fiber) { fiber.state = State::kReady; });
+            meet(first, first + launch_.block);
+            released = true;
         }
+        return released;
+    }
+
+    // Lets the cluster go on when all its threads have come.
+    bool release_cluster() {
+        const auto waits = [](const Fiber& fiber) { return fiber.state == State::kAtCluster; };
+        if (!std::all_of(fibers_.begin(), fibers_.end(), waits)) return false;
         for (Fiber& fiber : fibers_) fiber.state = State::kReady;
+        meet(fibers_.begin(), fibers_.end());
         return true;
+    }
+
+    // Ends the turns of mailboxes that have all they expect, and lets those go on who wait for a turn that has ended.
+    bool release_mailboxes() {
+        for (auto& [place, mailbox] : mailboxes_) {
+            if (mailbox.expected < 0 || mailbox.received < mailbox.expected) continue;
+            mailbox.received -= mailbox.expected;
+            mailbox.expected = -1;
+            ++mailbox.turns;
+        }
+        bool released = false;
+        for (Fiber& fiber : fibers_) {
+            if (fiber.state != State::kAtMailbox) continue;
+            const Mailbox& mailbox = mailboxes_.at(fiber.mailbox);
+            if ((mailbox.turns & 1) == fiber.parity) continue;  // that turn goes on
+            join(&fiber.clock, mailbox.clock);
+            fiber.state = State::kReady;
+            released = true;
+        }
+        return released;
     }
 
     bool all_done() const {
@@ -244,12 +407,13 @@ class Machine {
     std::vector<Fiber> fibers_;
     std::vector<unsigned char> shared_;
     std::vector<Shadow> shadow_;
+    std::map<int, Mailbox> mailboxes_;  // by their place in the cluster's shared memory
     Context scheduler_;
     void* scheduler_fake_stack_ = nullptr;
     const void* scheduler_stack_ = nullptr;
     std::size_t scheduler_stack_bytes_ = 0;
     int current_ = 0;
-    int block_ = 0;
+    int first_block_ = 0;  // of the cluster that runs
     std::string fault_;
 };
 
@@ -257,22 +421,29 @@ thread_local Machine* machine = nullptr;
 
 void enter_machine() { machine->enter(); }
 
-void Machine::run_block() {
-    shared_.assign(static_cast<std::size_t>(launch_.shared_bytes), 0xCD);
+void Machine::run_cluster() {
+    shared_.assign(static_cast<std::size_t>(launch_.shared_bytes) * static_cast<std::size_t>(launch_.cluster), 0xCD);
     shadow_.assign(shared_.size(), Shadow{});
     for (Fiber& fiber : fibers_) {
         fiber.context = make_context(fiber.stack, kStackBytes, enter_machine);
         fiber.state = State::kReady;
         fiber.epoch = 0;
+        fiber.all_begun = false;
+        fiber.clock.assign(launch_.cluster > 1 ? fibers_.size() : 0, -1);
+        if (launch_.cluster > 1) fiber.clock[static_cast<std::size_t>(&fiber - fibers_.data())] = 0;
     }
+    mailboxes_.clear();
     while (fault_.empty() && !all_done()) {
         run_ready();
         if (!fault_.empty()) return;
         const bool shuffled = release_shuffles();
         if (shuffled || !fault_.empty() || all_done()) continue;
-        if (!release_barrier()) {
-            fault_ =
-                fmt::format("block {}: some threads wait at a barrier or shuffle that the others never reach", block_);
+        bool released = release_barriers();
+        released = release_cluster() || released;
+        released = release_mailboxes() || released;
+        if (!released) {
+            fault_ = fmt::format("block {}: some threads wait at a barrier or shuffle that the others never reach",
+                                 first_block_);
         }
     }
 }
@@ -297,6 +468,13 @@ void rj_simt_barrier() { rowjit::simt::machine->barrier(); }
 unsigned rj_simt_shuffle_xor(unsigned word, int mask) { return rowjit::simt::machine->shuffle_xor(word, mask); }
 unsigned char* rj_simt_shared(int offset, int bytes, bool write) {
     return rowjit::simt::machine->shared(offset, bytes, write);
+}
+void rj_simt_cluster_open(int mailboxes, int count) { rowjit::simt::machine->cluster_open(mailboxes, count); }
+void rj_simt_cluster_wait() { rowjit::simt::machine->cluster_wait(); }
+void rj_simt_mailbox_expect(int mailbox, int bytes) { rowjit::simt::machine->mailbox_expect(mailbox, bytes); }
+void rj_simt_mailbox_wait(int mailbox, int parity) { rowjit::simt::machine->mailbox_wait(mailbox, parity); }
+unsigned char* rj_simt_cluster_send(int block, int offset, int bytes, int mailbox) {
+    return rowjit::simt::machine->cluster_send(block, offset, bytes, mailbox);
 }
 void rj_simt_fault(const char* what) { rowjit::simt::Machine::fault(what); }
 }

@@ -1,11 +1,11 @@
-// A block of GPU threads on the CPU: a fiber per thread, warps of 32 or 64, barriers and shuffles as meeting points,
-// and shadow memory that sees races on shared memory. Emitted kernels run on it unchanged, over
-// tests/simt/prelude_simt.h in the place of a vendor's half of the prelude.
+// A block of GPU threads on the CPU, or a cluster of blocks: a fiber per thread, warps of 32 or 64, barriers and
+// shuffles as meeting points, and shadow memory that sees races on shared memory. Emitted kernels run on it unchanged,
+// over tests/simt/prelude_simt.h in the place of a vendor's half of the prelude.
 //
 // What a GPU leaves undefined is a fault here: a barrier or shuffle that some threads never reach, two threads that
-// touch a byte of shared memory between the same barriers when one of them writes, a shared byte read before it was
-// written, an access outside the block's shared memory, a vector access that is not aligned. Global memory is the
-// process's own, so the sanitizers watch it.
+// touch a byte of shared memory with no barrier between them when one of them writes, a shared byte read before it was
+// written, a message to a block of the cluster that has ended, an access outside the block's shared
+// memory, a vector access that is not aligned. Global memory is the process's own, so the sanitizers watch it.
 #pragma once
 
 #include <cstdint>
@@ -19,6 +19,7 @@ struct Launch {
     int block = 1;
     int warp = 32;
     int shared_bytes = 0;
+    int cluster = 1;  // blocks that run together; divides the grid
 };
 
 // Runs `thread_body` once for every thread of every block, the threads of a block interleaved. Returns "" or the first
@@ -36,6 +37,11 @@ int rj_simt_grid();
 void rj_simt_barrier();
 unsigned rj_simt_shuffle_xor(unsigned word, int mask);
 unsigned char* rj_simt_shared(int offset_bytes, int bytes, bool write);
+void rj_simt_cluster_open(int mailboxes, int count);
+void rj_simt_cluster_wait();
+void rj_simt_mailbox_expect(int mailbox, int bytes);
+void rj_simt_mailbox_wait(int mailbox, int parity);
+unsigned char* rj_simt_cluster_send(int block, int offset_bytes, int bytes, int mailbox);
 void rj_simt_fault(const char* what);
 }
 #pragma GCC visibility pop

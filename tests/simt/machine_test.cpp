@@ -61,6 +61,69 @@ TEST_CASE("a shuffle that some lanes never reach is a fault") {
     CHECK(fault.find("never reach") != std::string::npos);
 }
 
+TEST_CASE("what a block of a cluster sends to another is there when its turn has ended, turn after turn") {
+    const Launch launch{.grid = 4, .block = 32, .warp = 32, .shared_bytes = 32, .cluster = 2};
+    const std::string fault = run(launch, [] {
+        const int rank = rj_simt_block() % 2;
+        rj_simt_cluster_open(16, 2);
+        rj_simt_cluster_wait();
+        for (int turn = 0; turn < 5; ++turn) {
+            const int place = turn % 2 * 4;
+            const int mailbox = 16 + turn % 2 * 8;
+            if (rj_simt_thread() == 0) {
+                rj_simt_mailbox_expect(mailbox, 4);
+                *rj_simt_cluster_send(1 - rank, place, 4, mailbox) = static_cast<unsigned char>(7 * turn + rank);
+            }
+            rj_simt_mailbox_wait(mailbox, turn / 2 % 2);
+            const unsigned char got = *rj_simt_shared(place, 4, false);
+            if (got != 7 * turn + 1 - rank) rj_simt_fault("the other block's value did not arrive");
+            rj_simt_shuffle_xor(0, 1);
+        }
+    });
+    CHECK(fault == "");
+}
+
+TEST_CASE("what was sent and not waited for is a race to read, and to send again before the other has read") {
+    const Launch launch{.grid = 2, .block = 1, .warp = 32, .shared_bytes = 16, .cluster = 2};
+    const auto body = [](bool wait, int turns) {
+        return [wait, turns] {
+            rj_simt_cluster_open(8, 1);
+            rj_simt_cluster_wait();
+            for (int turn = 0; turn < turns; ++turn) {
+                rj_simt_mailbox_expect(8, 4);
+                rj_simt_cluster_send(1 - rj_simt_block(), 0, 4, 8);
+                if (wait) rj_simt_mailbox_wait(8, turn % 2);
+                if (!wait) rj_simt_barrier();
+                rj_simt_shared(0, 4, false);
+            }
+            rj_simt_cluster_wait();
+        };
+    };
+    CHECK(run(launch, body(true, 1)) == "");
+    CHECK(run(launch, body(false, 1)).find("race") != std::string::npos);
+    CHECK(run(launch, body(true, 2)).find("race") != std::string::npos);  // one place is not enough for turn after turn
+}
+
+TEST_CASE("a turn that never ends, a mailbox that is not there and a message to a block that has ended are faults") {
+    const Launch launch{.grid = 2, .block = 2, .warp = 32, .shared_bytes = 16, .cluster = 2};
+    const std::string waiting = run(launch, [] {
+        rj_simt_cluster_open(8, 1);
+        rj_simt_cluster_wait();
+        if (rj_simt_thread() == 0) rj_simt_mailbox_expect(8, 4);
+        rj_simt_mailbox_wait(8, 0);
+    });
+    CHECK(waiting.find("never reach") != std::string::npos);
+    const std::string missing = run(launch, [] { rj_simt_mailbox_expect(8, 4); });
+    CHECK(missing.find("no mailbox") != std::string::npos);
+    const std::string ended = run(launch, [] {
+        rj_simt_cluster_open(8, 1);
+        rj_simt_cluster_wait();
+        if (rj_simt_block() == 0) return;
+        rj_simt_cluster_send(0, 0, 4, 8);
+    });
+    CHECK(ended.find("has ended") != std::string::npos);
+}
+
 TEST_CASE("shared memory past the block's, unwritten or unaligned is a fault") {
     const Launch launch{.grid = 1, .block = 1, .warp = 32, .shared_bytes = 16};
     CHECK(run(launch, [] { rj_simt_shared(16, 4, true); }).find("of 16") != std::string::npos);

@@ -13,6 +13,11 @@ int rj_simt_grid();
 void rj_simt_barrier();
 unsigned rj_simt_shuffle_xor(unsigned word, int mask);
 unsigned char* rj_simt_shared(int offset_bytes, int bytes, bool write);
+void rj_simt_cluster_open(int mailboxes, int count);
+void rj_simt_cluster_wait();
+void rj_simt_mailbox_expect(int mailbox, int bytes);
+void rj_simt_mailbox_wait(int mailbox, int parity);
+unsigned char* rj_simt_cluster_send(int block, int offset_bytes, int bytes, int mailbox);
 void rj_simt_fault(const char* what);
 }
 
@@ -41,6 +46,8 @@ RJ_DEVICE float rj_float(unsigned bits) {
     return value;
 }
 
+RJ_DEVICE unsigned rj_opaque(unsigned word) { return word; }
+
 template <class T>
 RJ_DEVICE T rj_shared_load(int offset_bytes) {
     T value;
@@ -50,6 +57,18 @@ RJ_DEVICE T rj_shared_load(int offset_bytes) {
 template <class T>
 RJ_DEVICE void rj_shared_store(int offset_bytes, const T& value) {
     std::memcpy(rj_simt_shared(offset_bytes, int(sizeof(T)), true), &value, sizeof(T));
+}
+
+template <int kCount>
+RJ_DEVICE void rj_cluster_open(int mailboxes) {
+    rj_simt_cluster_open(mailboxes, kCount);
+}
+RJ_DEVICE void rj_cluster_wait() { rj_simt_cluster_wait(); }
+RJ_DEVICE void rj_mailbox_expect(int mailbox, int bytes) { rj_simt_mailbox_expect(mailbox, bytes); }
+RJ_DEVICE void rj_mailbox_wait(int mailbox, int parity) { rj_simt_mailbox_wait(mailbox, parity); }
+template <class T>
+RJ_DEVICE void rj_cluster_send(int block, int offset_bytes, const T& value, int mailbox) {
+    std::memcpy(rj_simt_cluster_send(block, offset_bytes, int(sizeof(T)), mailbox), &value, sizeof(T));
 }
 
 template <int kBytes>

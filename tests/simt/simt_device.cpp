@@ -17,6 +17,7 @@
 
 #include "compiler/emit/gpu.h"
 #include "embedded/prelude.h"
+#include "embedded/prelude_cluster.h"
 #include "embedded/prelude_divide.h"
 #include "embedded/prelude_math.h"
 #include "embedded/prelude_trig.h"
@@ -97,6 +98,7 @@ class SimtDevice : public DeviceImpl {
         launch.block = static_cast<int>(geometry.block);
         launch.warp = target_.warp_size;
         launch.shared_bytes = static_cast<int>(geometry.shared_bytes);
+        launch.cluster = static_cast<int>(geometry.cluster);
         static thread_local std::string fault;
         fault = run(launch, [&] { entry.call(arguments); });
         return fault.empty() ? nullptr : fault.c_str();
@@ -131,6 +133,7 @@ std::string source_text(const std::vector<const Kernel*>& kernels, const Target&
     if (own_math) text.append(embedded::prelude_math).append("\n");
     for (const std::string_view part : {embedded::prelude_trig, embedded::prelude_divide, embedded::prelude})
         text.append(part).append("\n");
+    if (target.clusters) text.append(embedded::prelude_cluster).append("\n");
     for (std::size_t i = 0; i < kernels.size(); ++i) {
         std::string body = emit_gpu_body(*kernels[i], target);
         if (sabotage) body = sabotage(std::move(body));

@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <cstdlib>
 #include <random>
+#include <tuple>
 #include <vector>
 
 #include "base/philox.h"
+#include "compiler/plan/partial_sums.h"
 #include "compiler/schedule/choose.h"
 #include "dsl/library/registry.h"
 #include "dsl/random_inputs.h"
@@ -217,6 +219,64 @@ TEST_CASE("sums over segments, searches and gathered rows agree with the oracle 
         add_cases("embedding backward", gradient(embedding, {"table"}), target, &cases);
         check_cases(cases, target, 13, false);
     }
+}
+
+TEST_CASE("rows divided over clusters of blocks agree with the oracle") {
+    const Target target = simt::target("sm_90a");
+    std::vector<Case> cases;
+    const auto add = [&](const std::string& name, const Graph& graph) {
+        for (const auto& [blocks, threads, residency, online] :
+             {std::tuple(2, 32, Residency::kRegisters, false), std::tuple(8, 128, Residency::kRegisters, true),
+              std::tuple(4, 64, Residency::kShared, false), std::tuple(16, 32, Residency::kReload, true)}) {
+            Schedule schedule = block_schedule(4);
+            schedule.threads_per_row = threads;
+            schedule.column_blocks = blocks;
+            schedule.residency = residency;
+            schedule.online = online;
+            const auto choose = [&](const Group& group) {
+                Schedule chosen = schedule;
+                if (makes_parts(*group.graph)) chosen.blocks_per_sm = 2 * blocks;
+                if (chosen.blocks_per_sm > 0 && residency == Residency::kRegisters) chosen.prefetch = true;
+                const Offer<Kernel> kernel = build_kernel(group, chosen, target);
+                const bool main = !adds_parts(*group.graph);
+                REQUIRE_MESSAGE((kernel || !main), name, ": ", print(chosen), ": ", kernel.reason());
+                return main ? std::optional(chosen) : std::nullopt;
+            };
+            Program program = compile(*graph.data(), target, choose);
+            const Kernel& kernel = program.steps[0].kernel;
+            REQUIRE_MESSAGE(kernel.cluster_blocks() == blocks, name, ": ", print(kernel));
+            cases.push_back({fmt::format("{}: {}", name, print(schedule)), graph, std::move(program)});
+        }
+    };
+    for (const std::int64_t columns : {100, 1000, 2048}) {
+        for (const char* op : {"rms_norm", "layer_norm", "softmax", "cross_entropy"})
+            add(fmt::format("{} {}", op, columns), make_graph(op, {columns, bf16, {}}));
+        add(fmt::format("layer_norm {} f32", columns), make_graph("layer_norm", {columns, f32, {}}));
+        add(fmt::format("norm_backward {}", columns), norm_backward(columns, bf16));
+    }
+    check_cases(cases, target, 5, false);
+}
+
+TEST_CASE("a kernel whose cluster does not wait for its messages, or has one place for all of them, is caught") {
+    const Graph graph = make_graph("rms_norm", {2048, f32, {}});
+    const Target target = simt::target("sm_90a");
+    Schedule schedule = block_schedule(4);
+    schedule.column_blocks = 2;
+    CHECK(outcome_of(graph, schedule, target, {}) == "");
+    const auto replacing = [](const std::string& what, const std::string& with) {
+        return [=](std::string text) {
+            const std::size_t at = text.find(what);
+            REQUIRE(at != std::string::npos);
+            return text.replace(at, what.size(), with);
+        };
+    };
+    const std::string one_place = outcome_of(graph, schedule, target, replacing("0 + (turn & 1) * ", "0 + 0 * "));
+    CHECK_MESSAGE(one_place.find("race") != std::string::npos, one_place);
+    const std::string other_turn = outcome_of(graph, schedule, target, replacing("turn >> 1 & 1", "~turn >> 1 & 1"));
+    CHECK_MESSAGE(other_turn.find("never reach") != std::string::npos, other_turn);
+    const std::string not_begun =
+        outcome_of(graph, schedule, target, replacing("if (turn == 0) rj_cluster_wait();", ""));
+    CHECK_MESSAGE(not_begun.find("have begun") != std::string::npos, not_begun);
 }
 
 TEST_CASE("a kernel whose closing barrier is deleted is caught") {

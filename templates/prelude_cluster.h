@@ -1,0 +1,49 @@
+// Reductions over a row whose threads are a cluster of blocks (NVIDIA, from sm_90 on). Follows prelude.h for targets
+// that have clusters; the vendor's half, or the tests' SIMT shim, supplies
+//
+//   rj_cluster_open<count>(mailboxes)             thread 0 makes transaction barriers there; all threads of the cluster
+//   rj_cluster_wait                               call it, and wait, once, before the first of them sends
+//   rj_mailbox_expect(mailbox, bytes)             one thread a block and turn: the turn ends when so many have come
+//   rj_mailbox_wait(mailbox, parity)              until the turn of that parity has ended; orders what was sent
+//   rj_cluster_send<T>(block, offset, value,
+//                      mailbox)                   into the shared memory of the cluster's block of that rank
+
+// The states of all the cluster's warps, `kStates` of them in this block's shared memory: each lane takes every 32nd,
+// in order, and the lanes fold theirs.
+template <int kStates, class State>
+RJ_DEVICE State rj_gather_cluster(int lane, int offset_bytes) {
+    constexpr int kLanes = kStates < RJ_WARP_SIZE ? kStates : RJ_WARP_SIZE;
+    const int first = offset_bytes + lane % kLanes * int(sizeof(State));
+    State state = rj_shared_load<State>(first);
+#pragma unroll
+    for (int k = kLanes; k < kStates; k += kLanes) state.combine(rj_shared_load<State>(first + k * int(sizeof(State))));
+    return state;
+}
+
+// Folds the states over the kBlocks x kThreads threads of a row, whole warps in each block; every thread gets the
+// result. `thread` is the thread within its block and `block` the block's rank. Every warp sends its states to all
+// blocks, a lane to each, at `offset_bytes` of their shared memory, and then reads them all. Every thread of the
+// cluster has to call; between two calls with one place there must be one with another.
+template <int kThreads, int kBlocks, class... States>
+RJ_DEVICE void rj_all_reduce_cluster(int thread, int block, int offset_bytes, int mailbox, int parity,
+                                     States&... states) {
+    constexpr int kWarps = kThreads / RJ_WARP_SIZE;
+    constexpr int kStates = kWarps * kBlocks;
+    constexpr int kLanes = kStates < RJ_WARP_SIZE ? kStates : RJ_WARP_SIZE;
+    if (thread == 0) rj_mailbox_expect(mailbox, (int(sizeof(States)) + ...) * kStates);
+    (rj_level<RJ_WARP_SIZE>(states), ...);
+    rj_butterfly<RJ_WARP_SIZE>(states...);
+    const int lane = thread % RJ_WARP_SIZE;
+    int at = offset_bytes;
+    if (lane < kBlocks) {
+        const int place = block * kWarps + thread / RJ_WARP_SIZE;
+        ((rj_cluster_send(lane, at + place * int(sizeof(States)), states, mailbox),
+          at += kStates * int(sizeof(States))),
+         ...);
+    }
+    rj_mailbox_wait(mailbox, parity);
+    at = offset_bytes;
+    ((states = rj_gather_cluster<kStates, States>(lane, at), at += kStates * int(sizeof(States))), ...);
+    (rj_level<kLanes>(states), ...);
+    rj_butterfly<kLanes>(states...);
+}
