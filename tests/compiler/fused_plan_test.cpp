@@ -1,0 +1,155 @@
+// What fused forms cost: how many kernels they are, and how many bytes those move beside the least that any could —
+// each input of the graph read once, each output written once. A planner that parts what was one kernel fails here.
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include "compiler/compile.h"
+#include "dsl/library/registry.h"
+#include "dsl/traffic.h"
+#include "rowjit/gradient.h"
+
+using namespace rowjit;
+
+namespace {
+
+constexpr std::int64_t kTokens = 8192;
+
+struct Cost {
+    std::size_t kernels = 0;
+    double bytes = 0;
+    double least_bytes = 0;
+};
+
+Cost cost_of(const Graph& graph) {
+    const Program program = compile(*graph.data(), find_target("sm_90a"));
+    Cost cost{program.steps.size(), 0,
+              static_cast<double>(least_bytes(*graph.data(), all_rows(*graph.data(), kTokens)))};
+    for (const Step& step : program.steps) cost.bytes += group_bytes(*step.group.graph, kTokens);
+    return cost;
+}
+
+// A model's width, by what the op's columns are.
+std::int64_t width_of(std::string_view op) {
+    const std::string_view columns = find_composite(op).columns;
+    if (columns == "head width") return 128;
+    return columns == "vocabulary" ? 128256 : 4096;
+}
+
+Graph forward(std::string_view op, const OptionMap& options = {}) {
+    return make_graph(op, {width_of(op), bf16, options});
+}
+
+Graph backward(std::string_view op, const OptionMap& options = {}) {
+    const Graph graph = forward(op, options);
+    return differentiate(graph, trained_inputs(op, graph)).backward;
+}
+
+// The rows of `op`'s last result quantized, the others results as they are.
+Graph quantized(std::string_view op, std::size_t operands) {
+    Graph g;
+    const Axis tokens = g.rows("tokens");
+    std::vector<Value> inputs;
+    for (std::size_t i = 0; i < operands; ++i) {
+        const std::string name = fmt::format("x{}", i);
+        inputs.push_back(i < 2 ? g.input(name, bf16, {tokens, 4096}) : g.input(name, bf16, {4096}));
+    }
+    const std::vector<Value> results = call_composite(op, inputs, {});
+    for (std::size_t i = 0; i + 1 < results.size(); ++i) g.output(fmt::format("y{}", i), results[i]);
+    const std::vector<Value> codes = call_composite("quantize", std::vector{results.back()}, {});
+    g.output("codes", codes[0]);
+    g.output("scale", codes[1]);
+    return g;
+}
+
+Graph loss_and_gradient(const OptionMap& options) {
+    return gradient(forward("cross_entropy", options), {"logits"},
+                    {.of = {"loss"}, .joint = true, .in_place = {"logits"}, .unit_cotangent = true});
+}
+
+struct Form {
+    std::string name;
+    Graph graph;
+};
+
+// The bytes of a few numbers a row, as the parts of a sum over all rows, are within this.
+constexpr double kNumbersOfRows = 1.001;
+
+void check_one_kernel(const std::vector<Form>& forms) {
+    for (const Form& form : forms) {
+        CAPTURE(form.name);
+        const Cost cost = cost_of(form.graph);
+        CHECK(cost.kernels == 1);
+        CHECK(cost.bytes == doctest::Approx(cost.least_bytes).epsilon(1e-4));
+    }
+}
+
+}  // namespace
+
+TEST_CASE("norms with what stands before and behind them are one kernel that moves nothing twice") {
+    check_one_kernel({{"add_rms_norm", forward("add_rms_norm")},
+                      {"add_layer_norm", forward("add_layer_norm")},
+                      {"add_rms_norm and quantize", quantized("add_rms_norm", 3)},
+                      {"rms_norm modulated by row", forward("modulated_rms_norm")},
+                      {"rms_norm modulated by batch", forward("modulated_rms_norm", {{"modulation", "batch"}})},
+                      {"rms_norm modulated by column", forward("modulated_rms_norm", {{"modulation", "column"}})},
+                      {"layer_norm modulated by row", forward("modulated_layer_norm")},
+                      {"gated_rms_norm", forward("gated_rms_norm")}});
+}
+
+TEST_CASE("activations are one kernel with quantization behind them, and so are their backwards") {
+    check_one_kernel({{"swiglu and quantize", quantized("swiglu", 2)},
+                      {"geglu and quantize", quantized("geglu", 2)},
+                      {"swiglu backward", backward("swiglu")},
+                      {"packed swiglu backward", backward("swiglu", {{"packed", "true"}})},
+                      {"geglu backward", backward("geglu")},
+                      {"clipped_swiglu backward", backward("clipped_swiglu")}});
+}
+
+TEST_CASE("the backwards of softmax and of rotary embeddings are one kernel each") {
+    check_one_kernel({{"softmax", backward("softmax")},
+                      {"log_softmax", backward("log_softmax")},
+                      {"rope", backward("rope")},
+                      {"rope_qk", backward("rope_qk")},
+                      {"mrope", backward("mrope")}});
+}
+
+// The sum over rows is of the numbers that the first kernel leaves, a few for each block.
+TEST_CASE("the logits are read once for a loss with z-loss, entropy and accuracy") {
+    const Cost cost =
+        cost_of(forward("cross_entropy", {{"z_loss", "1e-4"}, {"entropy", "true"}, {"accuracy", "true"}}));
+    CHECK(cost.kernels == 2);
+    CHECK(cost.bytes < kNumbersOfRows * cost.least_bytes);
+}
+
+TEST_CASE("the logits are read once and written once for a loss and its gradient in their place") {
+    check_one_kernel({{"of each row", loss_and_gradient({{"reduction", "none"}, {"in_place", "true"}})}});
+    const Cost sum = cost_of(loss_and_gradient({{"reduction", "sum"}, {"in_place", "true"}}));
+    CHECK(sum.kernels == 2);
+    CHECK(sum.bytes < kNumbersOfRows * sum.least_bytes);
+    // The gradient of a mean needs the number of rows that count, which is in the targets, before the logits are read.
+    const Cost mean = cost_of(loss_and_gradient({{"in_place", "true"}}));
+    CHECK(mean.kernels == 4);
+    CHECK(mean.bytes < kNumbersOfRows * mean.least_bytes);
+}
+
+TEST_CASE("a norm's backward with its weights' gradients is a kernel over the rows, and one that adds their parts") {
+    for (const std::string_view op : {"rms_norm", "add_rms_norm", "layer_norm", "add_layer_norm"}) {
+        CAPTURE(op);
+        const Graph graph = backward(op);
+        const Cost cost = cost_of(graph);
+        CHECK(cost.kernels == 2);
+        // The planner expects 256 parts of each weight's gradient, in f32, written and read.
+        const double parts = 2.0 * 4 * 4096 * 256 * (op.ends_with("layer_norm") ? 2 : 1);
+        CHECK(cost.bytes <= kNumbersOfRows * (cost.least_bytes + parts));
+    }
+}
+
+// A kernel has one row space, and the heads of queries and of keys are two; docs/performance.md says what that costs.
+TEST_CASE("norms and rotary embeddings of queries and keys are two kernels, and five backwards") {
+    const Cost rotated = cost_of(forward("qk_norm_rope"));
+    CHECK(rotated.kernels == 2);
+    CHECK(rotated.bytes < 1.03 * rotated.least_bytes);  // cosines and sines are read by both
+    const Cost turned_back = cost_of(backward("qk_norm_rope"));
+    CHECK(turned_back.kernels == 5);
+    CHECK(turned_back.bytes < 1.75 * turned_back.least_bytes);
+}
