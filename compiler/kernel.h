@@ -246,6 +246,22 @@ struct Kernel {
     }
 };
 
+// Calls visit(inst) for every instruction, in order.
+template <class Visit>
+void each_inst(const Kernel& kernel, const Visit& visit) {
+    for (const Block* block : {&kernel.before, &kernel.body, &kernel.after}) {
+        for (const Stmt& stmt : *block) {
+            if (const auto* inst = std::get_if<Inst>(&stmt.node)) visit(*inst);
+            if (const auto* loop = std::get_if<ColumnLoop>(&stmt.node)) {
+                for (const Inst& inst : loop->body) visit(inst);
+            }
+            if (const auto* rows = std::get_if<RowsLoop>(&stmt.node)) {
+                for (const Inst& inst : rows->body) visit(inst);
+            }
+        }
+    }
+}
+
 // The kernel as text, for `explain`, messages and tests.
 std::string print(const Kernel& kernel);
 

@@ -237,6 +237,13 @@ RJ_DEVICE float rj_log1p(float a) { return log1pf(a); }
 RJ_DEVICE float rj_tanh(float a) { return tanhf(a); }
 RJ_DEVICE float rj_erf(float a) { return erff(a); }
 
+// The rounding of the product moves e^a by at most |a| 2^-24 of it, and |a| is below 104 where e^a is finite and not 0.
+RJ_DEVICE float rj_exp_narrow(float a) {
+    float power;
+    asm("ex2.approx.f32 %0, %1;" : "=f"(power) : "f"(a * 1.44269504f));
+    return power;
+}
+
 // 2^a in one instruction: 2 units in the last place, results below 2^-126 flushed to zero.
 RJ_DEVICE float rj_exp2_fast(float a) {
     float power;

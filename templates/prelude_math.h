@@ -69,6 +69,7 @@ RJ_DEVICE float rj_exp(float a) {
     r = rj_fma(r, f, 1.0f);
     return a != a ? a : rj_scale(r, static_cast<int>(n));
 }
+RJ_DEVICE float rj_exp_narrow(float a) { return rj_exp(a); }
 
 // log(a) = e * ln(2) + log1p(m) with m in [-1/3, 1/3].
 RJ_DEVICE float rj_log(float a) {

@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "base/fail.h"
+#include "compiler/emit/gpu_exponentials.h"
 #include "compiler/passes/passes.h"
 
 namespace rowjit {
@@ -48,21 +49,6 @@ std::string converted(Dtype dtype, const std::string& text) {
     return fmt::format("static_cast<{}>({})", gpu_value_type(dtype), text);
 }
 
-template <class Visit>
-void each_inst(const Kernel& kernel, const Visit& visit) {
-    for (const Block* block : {&kernel.before, &kernel.body, &kernel.after}) {
-        for (const Stmt& stmt : *block) {
-            if (const auto* inst = std::get_if<Inst>(&stmt.node)) visit(*inst);
-            if (const auto* loop = std::get_if<ColumnLoop>(&stmt.node)) {
-                for (const Inst& inst : loop->body) visit(inst);
-            }
-            if (const auto* rows = std::get_if<RowsLoop>(&stmt.node)) {
-                for (const Inst& inst : rows->body) visit(inst);
-            }
-        }
-    }
-}
-
 void refuse_f64(const Kernel& kernel, const Target& target) {
     const auto refuse = [&](Dtype dtype, const std::string& what) {
         if (dtype != Dtype::kF64) return;
@@ -91,6 +77,7 @@ GpuScope::GpuScope(const Kernel& kernel, const Target& target)
       text_(static_cast<std::size_t>(kernel.value_count)) {
     refuse_f64(kernel, target);
     find_uses();
+    narrow_exps_ = narrow_exponentials(kernel_);
 }
 
 // A narrow value that is only stored or kept in its own format need not be rounded before: packing rounds it.
@@ -328,6 +315,7 @@ std::string GpuScope::map(const Inst& inst, const std::string& divisor) const {
     if (!divisor.empty()) return rounded(inst, fmt::format("rj_div({}, {})", value(inst.operands[0]), divisor));
     const auto operand = [&](std::size_t i) { return i < inst.operands.size() ? value(inst.operands[i]) : ""; };
     std::string text = fmt::format(fmt::runtime(info(inst.op).gpu), operand(0), operand(1), operand(2));
+    if (narrow_exps_.contains(inst.id)) text = fmt::format("rj_exp_narrow({})", operand(0));
     return exact_on_narrow(inst.op) ? text : rounded(inst, std::move(text));
 }
 

@@ -23,8 +23,9 @@ int power_of_two_at_least(std::int64_t n, int limit) {
     return power;
 }
 
-// Blocks on a multiprocessor where each has a part of a sum over rows: full occupancy, or half of it, for fewer parts.
-constexpr std::array kSummingBlocksPerSm = {8, 4};
+// Blocks on a multiprocessor that stay for many rows: full occupancy, or half of it. Where each has a part of a sum
+// over rows there must be few; elsewhere the tuner may find that starting blocks is what a short row's time goes to.
+constexpr std::array kStayingBlocksPerSm = {8, 4};
 
 void add_gpu(const GroupFacts& facts, int vector, std::int64_t per_thread, std::vector<Schedule>* schedules) {
     const std::int64_t vectors = (facts.columns + vector - 1) / vector;
@@ -35,8 +36,8 @@ void add_gpu(const GroupFacts& facts, int vector, std::int64_t per_thread, std::
     s.threads_per_row = power_of_two_at_least((vectors + per_thread - 1) / per_thread, kBlockThreads);
     s.rows_per_block = kBlockThreads / s.threads_per_row;
     s.column_blocks = (vectors + s.threads_per_row * per_thread - 1) / (s.threads_per_row * per_thread);
-    if (!facts.sums_rows) return schedules->push_back(s);
-    for (const int blocks : kSummingBlocksPerSm) {
+    if (!facts.sums_rows) schedules->push_back(s);
+    for (const int blocks : kStayingBlocksPerSm) {
         s.blocks_per_sm = static_cast<int>(std::max<std::int64_t>(1, blocks / s.column_blocks));
         schedules->push_back(s);
     }

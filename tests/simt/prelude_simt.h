@@ -137,6 +137,7 @@ RJ_DEVICE unsigned rj_pack_bf16(float low, float high) { return rj_simt_bf16(low
 RJ_DEVICE float rj_sqrt(float a) { return std::sqrt(a); }
 RJ_DEVICE float rj_rsqrt(float a) { return static_cast<float>(1.0 / std::sqrt(static_cast<double>(a))); }
 RJ_DEVICE float rj_exp(float a) { return std::exp(a); }
+RJ_DEVICE float rj_exp_narrow(float a) { return std::exp2(a * 1.44269504f); }
 RJ_DEVICE float rj_log(float a) { return std::log(a); }
 RJ_DEVICE float rj_log1p(float a) { return std::log1p(a); }
 // CUDA's tanhf errs by a unit at most; this machine's may err by two, which GELU's 1 + tanh then magnifies.
