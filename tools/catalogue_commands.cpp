@@ -1,13 +1,31 @@
-// `rowjit ops`: the operations by name, from the registry.
+// `rowjit ops`: the operations by name, from the registry, and with --json what tests cover of each:
+// docs/coverage.json, which the tests are held to (tests/support/coverage.h).
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "dsl/library/registry.h"
+#include "embedded/coverage.h"
 #include "tools/commands.h"
 #include "tools/report.h"
 
 namespace rowjit {
 namespace {
+
+// A record for each test of the operation: its options by dtype, and what all of them are tested for.
+nlohmann::json tests_of(const CompositeInfo& op) {
+    static const nlohmann::json coverage = nlohmann::json::parse(embedded::coverage);
+    nlohmann::json found = nlohmann::json::array();
+    for (const auto& [test, section] : coverage.items()) {
+        const auto covered = section.at("ops").find(op.name);
+        if (covered == section.at("ops").end()) continue;
+        found.push_back({{"test", test},
+                         {"checks", section.at("checks")},
+                         {"in_ci", section.at("in_ci")},
+                         {"targets", section.at("targets")},
+                         {"options", *covered}});
+    }
+    return found;
+}
 
 nlohmann::json to_json(const CompositeInfo& op) {
     nlohmann::json json = {{"name", op.name},
@@ -29,6 +47,7 @@ nlohmann::json to_json(const CompositeInfo& op) {
                                    {"choices", option.choices},
                                    {"meaning", option.meaning}});
     }
+    json["tests"] = tests_of(op);
     return json;
 }
 

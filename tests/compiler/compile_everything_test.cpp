@@ -25,6 +25,7 @@
 #include "compiler/toolchain/toolchain.h"
 #include "dsl/library/registry.h"
 #include "rowjit/error.h"
+#include "tests/support/coverage.h"
 
 using namespace rowjit;
 
@@ -95,6 +96,8 @@ constexpr std::array<std::string_view, 11> kNotFitted = {
 std::vector<Case> all_cases(const Target& target) {
     std::vector<Case> cases;
     std::set<std::string> seen;
+    Coverage coverage("compile_everything_test", "every schedule compiles for the target and spills nothing",
+                      target.name, "a sample");
     for (const CompositeInfo& op : composites()) {
         if (std::find(kNotFitted.begin(), kNotFitted.end(), op.name) != kNotFitted.end()) continue;
         int graphs = 0;
@@ -102,6 +105,7 @@ std::vector<Case> all_cases(const Target& target) {
             const std::optional<Graph> graph = graph_of(op, request);
             if (!graph) continue;
             ++graphs;
+            coverage.add(op.name, request);
             for (const Group& group : plan_graph(*graph->data(), target).groups) {
                 for (const Schedule& schedule : legal_schedules(group, target)) {
                     const Offer<Kernel> kernel = build_kernel(group, schedule, target);
@@ -115,6 +119,7 @@ std::vector<Case> all_cases(const Target& target) {
         }
         CHECK_MESSAGE(graphs >= 4, op.name, " takes ", graphs, " of the requests made of it");
     }
+    CHECK(coverage.difference() == "");
     return cases;
 }
 

@@ -17,6 +17,7 @@
 #include "rowjit/coord.h"
 #include "rowjit/library.h"
 #include "tests/compiler/cpu_kernel.h"
+#include "tests/support/coverage.h"
 #include "tests/support/refusal.h"
 
 namespace rowjit {
@@ -184,17 +185,20 @@ const std::set<std::string_view> kOneNumber = {"jsd", "kl_div", "policy_loss", "
 const std::set<std::string_view> kCancelling = {"dynamic_tanh", "poly_norm"};  // at full width, f32's
 
 TEST_CASE("every composite is as exact as eager on the CPU, at even and odd widths") {
+    Coverage coverage("cpu_test", "kernels against the oracle's bar", "cpu");
     for (const CompositeInfo& op : composites()) {
         for (const Dtype dtype : {bf16, f16, f32}) {
             for (const std::int64_t columns : {2, 64, 100, 130}) {
                 const OpRequest request{.columns = columns, .dtype = dtype};
                 const Graph graph = make_graph(op.name, request);
+                coverage.add(op.name, request);
                 const bool few = kOneNumber.contains(op.name) || (dtype == f32 && kCancelling.contains(op.name));
                 check(fmt::format("{} {} {}", op.name, name(dtype), columns), *graph.data(), {{"tokens", 7}}, {},
                       {.seed = 3, .out_of_range = true}, few ? kLaunches : 1);
             }
         }
     }
+    CHECK(coverage.difference() == "");
 }
 
 TEST_CASE("every schedule of a group gives what the oracle gives") {

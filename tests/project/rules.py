@@ -73,6 +73,8 @@ def include_complaint(folder, bracket, included):
     if folder not in LAYER:
         return None
     if target == "templates":
+        if included == "embedded/coverage.h" and folder == "tools":
+            return None  # docs/coverage.json
         embedded = included.startswith("embedded/") and folder == "compiler"
         return None if embedded else f"{included}: templates are embedded into compiler/ and included nowhere"
     if target not in LAYER:

@@ -34,6 +34,7 @@ class IncludeDirection(TreeTest):
         self.assertEqual(self.include("compiler/emit/gpu.cpp", '#include "compiler/kernel.h"'), [])
         self.assertEqual(self.include("base/error.cpp", '#include "rowjit/error.h"'), [])
         self.assertEqual(self.include("compiler/emit/gpu.cpp", '#include "embedded/prelude.h"'), [])
+        self.assertEqual(self.include("tools/catalogue_commands.cpp", '#include "embedded/coverage.h"'), [])
 
     def test_an_include_to_the_right_is_found(self):
         for path, line in [("base/log.cpp", '#include "dsl/graph.h"'), ("cache/store.cpp", '  #  include "runtime/engine.h"'),

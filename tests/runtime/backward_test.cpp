@@ -12,6 +12,7 @@
 #include "runtime/cpu/device.h"
 #include "runtime/device.h"
 #include "runtime/verify.h"
+#include "tests/support/coverage.h"
 
 using namespace rowjit;
 
@@ -56,6 +57,7 @@ std::vector<Bindings> launches(const GraphData& graph, const RowExtents& rows, c
 
 TEST_CASE("the forward that saves and its backward are the oracle's, for every composite") {
     Engine engine(Device("cpu"), kOptions);
+    Coverage coverage("engine_test", "the forward that saves and its derived backward against the oracle", "cpu");
     for (const CompositeInfo& row : composites()) {
         for (const Dtype dtype : {bf16, f32}) {
             CAPTURE(row.name);
@@ -63,6 +65,7 @@ TEST_CASE("the forward that saves and its backward are the oracle's, for every c
             const Graph graph = op_graph(row, dtype);
             const std::vector<std::string> trained = trained_inputs(row.name, graph);
             if (trained.empty()) continue;
+            coverage.add(row.name, {64, dtype, {}});
             const Differentiated both = differentiate(graph, trained);
             for (const std::int64_t rows : {0, 1, 5}) {
                 const RowExtents extents = {{"tokens", rows}};
@@ -82,6 +85,7 @@ TEST_CASE("the forward that saves and its backward are the oracle's, for every c
             }
         }
     }
+    CHECK(coverage.difference() == "");
 }
 
 TEST_CASE("a loss and its gradient in one graph are the oracle's") {

@@ -23,6 +23,7 @@
 #include "dsl/library/registry.h"
 #include "dsl/random_inputs.h"
 #include "runtime/verify.h"
+#include "tests/support/coverage.h"
 
 using namespace rowjit;
 
@@ -165,6 +166,7 @@ class Findings {
     void add(const Job& job, std::string_view inputs, const Verification& output, bool one_number) {
         const std::lock_guard lock(mutex_);
         ++checks_;
+        coverage_.add(job.op, job.request);
         const ErrorReport& report = output.report;
         const std::string where = fmt::format("{}, {}, {}", job.name, inputs, output.output);
         const bool close = report.within_bar || (is_loss(job.op) && one_number && is_close_loss(report));
@@ -184,6 +186,7 @@ class Findings {
     }
 
     std::size_t checks() const { return checks_; }
+    const Coverage& coverage() const { return coverage_; }
     std::size_t refused() const { return refused_; }
     const std::vector<std::string>& wrong() const { return wrong_; }
     const std::map<std::string, Excess>& excess() const { return excess_; }
@@ -191,6 +194,8 @@ class Findings {
   private:
     std::mutex mutex_;
     std::size_t checks_ = 0;
+    Coverage coverage_ = {"sweep_test", "kernels against the oracle's bar, on ordinary and on extreme rows", "cpu",
+                          "a sample"};
     std::size_t refused_ = 0;
     std::vector<std::string> wrong_;
     std::map<std::string, Excess> excess_;
@@ -280,6 +285,7 @@ TEST_CASE("every operation in every dtype is within the bar at every width, on o
     for (const auto& [op, excess] : findings.excess())
         MESSAGE(op, ": at most ", excess.most, " units beyond eager (", excess.where, ")");
     CHECK_MESSAGE(10 * findings.refused() <= all.size(), findings.refused(), " of ", all.size(), " were refused");
+    CHECK(findings.coverage().difference() == "");
     CHECK(findings.checks() >= 4 * (all.size() - findings.refused()));
 }
 

@@ -16,6 +16,7 @@
 #include "rowjit/gradient.h"
 #include "runtime/verify.h"
 #include "tests/simt/simt_device.h"
+#include "tests/support/coverage.h"
 
 using namespace rowjit;
 
@@ -96,14 +97,18 @@ const std::vector<Request> kRequests = {
 
 std::vector<Case> all_cases(const Target& target) {
     std::vector<Case> cases;
+    Coverage coverage("simt_test", "emitted source against the oracle's bar without a GPU, under every schedule",
+                      target.name, "a sample");
     for (const Request& request : kRequests) {
         for (const std::int64_t columns : request.columns) {
             for (const Dtype dtype : {bf16, f16, f32}) {
                 const Graph graph = make_graph(request.op, {columns, dtype, {}});
+                coverage.add(request.op, {columns, dtype, {}});
                 add_cases(fmt::format("{} {} {}", request.op, columns, name(dtype)), graph, target, &cases);
             }
         }
     }
+    CHECK(coverage.difference() == "");
     return cases;
 }
 

@@ -378,6 +378,9 @@ class LookingAround(CommandTest):
         self.assertIn("rms_norm", [op["name"] for op in self.document("ops")])
         self.assertIn("eps", [option["name"] for option in self.document("ops", "rms_norm")["options"]])
         self.assertIn("rsqrt", self.result("ops", "rms_norm").stdout)
+        tests = {test["test"]: test for test in self.document("ops", "rms_norm")["tests"]}
+        self.assertIn("casting=gemma", tests["compile_everything_test"]["options"]["bf16"])
+        self.assertIn("gfx942", tests["compile_everything_test"]["targets"])
         self.assert_refused(USAGE, ["ops", "bogus"], "'bogus'")
 
     def test_doctor_finds_the_cpu_and_names_every_variable(self):

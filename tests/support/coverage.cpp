@@ -1,0 +1,93 @@
+#include "tests/support/coverage.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+
+namespace rowjit {
+namespace {
+
+constexpr const char* kRecord = ROWJIT_SOURCE_DIR "/docs/coverage.json";
+constexpr const char* kMended = ROWJIT_BINARY_DIR "/coverage.json";
+
+std::string record_text() {
+    std::ifstream file(kRecord);
+    return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+bool has(const nlohmann::json& list, const nlohmann::json& value) {
+    return std::find(list.begin(), list.end(), value) != list.end();
+}
+
+// A line for every operation of a test, so that a change shows as one.
+std::string text_of(const nlohmann::json& record) {
+    std::string text = "{";
+    for (const auto& [test, section] : record.items()) {
+        text += fmt::format("{}\n  {}: {{\n", text.size() > 1 ? "," : "", nlohmann::json(test).dump());
+        for (const char* field : {"checks", "in_ci", "targets"})
+            text += fmt::format("    \"{}\": {},\n", field, section.at(field).dump());
+        text += "    \"ops\": {";
+        std::string_view comma;
+        for (const auto& [op, dtypes] : section.at("ops").items()) {
+            text += fmt::format("{}\n      \"{}\": {}", comma, op, dtypes.dump());
+            comma = ",";
+        }
+        text += "\n    }\n  }";
+    }
+    return text + "\n}\n";
+}
+
+// Whether every option of every dtype and operation in `less` is in `more`.
+bool holds(const nlohmann::json& more, const nlohmann::json& less) {
+    for (const auto& [op, dtypes] : less.items()) {
+        for (const auto& [dtype, options] : dtypes.items()) {
+            if (!more.contains(op) || !more[op].contains(dtype)) return false;
+            const nlohmann::json& known = more[op][dtype];
+            if (!std::all_of(options.begin(), options.end(), [&](const auto& one) { return has(known, one); }))
+                return false;
+        }
+    }
+    return true;
+}
+
+}  // namespace
+
+Coverage::Coverage(std::string_view test, std::string_view checks, std::string_view target, std::string_view in_ci)
+    : test_(test), checks_(checks), target_(target), in_ci_(in_ci) {}
+
+void Coverage::add(std::string_view op, const OpRequest& request) {
+    std::string options;
+    for (const auto& [name, value] : request.options)
+        options += fmt::format("{}{}={}", options.empty() ? "" : " ", name, value);
+    ops_[std::string(op)][std::string(name(request.dtype))].insert(options.empty() ? "default" : options);
+}
+
+bool Coverage::agrees(std::string_view record, bool more_is_fine) const {
+    const nlohmann::json all = nlohmann::json::parse(record);
+    if (!all.contains(test_)) return false;
+    const nlohmann::json& section = all[test_];
+    if (section.at("checks") != checks_ || section.at("in_ci") != in_ci_ || !has(section.at("targets"), target_))
+        return false;
+    const nlohmann::json covered = ops_;
+    return more_is_fine ? holds(covered, section.at("ops")) : covered == section.at("ops");
+}
+
+std::string Coverage::difference() const {
+    const std::string text = record_text();
+    if (agrees(text, std::getenv("ROWJIT_FUZZ_SEEDS") != nullptr)) return "";
+    nlohmann::json all = nlohmann::json::parse(text);
+    nlohmann::json& section = all[test_];
+    section["checks"] = checks_;
+    section["in_ci"] = in_ci_;
+    section["ops"] = ops_;
+    nlohmann::json& targets = section["targets"];
+    if (!has(targets, target_)) targets.push_back(target_);
+    std::ofstream(kMended) << text_of(all);
+    return fmt::format("{} on {} is not what docs/coverage.json says: copy {} over it", test_, target_, kMended);
+}
+
+}  // namespace rowjit
