@@ -661,9 +661,12 @@ RJ_DEVICE void rj_all_reduce(int thread, int offset_bytes, States&... states) {
     }
 }
 
+// Unrolled whole, all states of 32 threads are loaded before the first two meet: in the 64 registers that blocks of 1024
+// threads have, that spilled.
 template <int kThreads, int kRows, class State>
 RJ_DEVICE State rj_gather_across(int offset_bytes) {
     State state = rj_shared_load<State>(offset_bytes);
+#pragma unroll 4
     for (int thread = 1; thread < kThreads; ++thread)
         state.combine(rj_shared_load<State>(offset_bytes + thread * kRows * int(sizeof(State))));
     return state;

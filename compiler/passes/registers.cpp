@@ -3,8 +3,10 @@
 // kWorkingSet covers addresses, accumulators and a vector's lanes. A narrow value kept one column at a time takes a
 // whole register. tests/compiler/compile_everything_test.cpp holds the estimate to what the toolchains make.
 #include <algorithm>
+#include <set>
 
 #include "compiler/passes/passes.h"
+#include "compiler/schedule/lower.h"
 
 namespace rowjit {
 namespace {
@@ -23,13 +25,57 @@ std::int64_t registers_of(Dtype dtype, const ColumnLoop& loop) {
     return loop.iterations * per_access;
 }
 
+// Values of a lane that are live at once, besides the one that a plain chain of operations has. A special function
+// works on one more.
+std::int64_t live_beyond_one(const ColumnLoop& loop) {
+    std::set<ValueId> lane_values;
+    bool special = false;
+    for (const Inst& inst : loop.body) {
+        const bool computed = inst.kind == InstKind::kMap || inst.kind == InstKind::kCast;
+        if (computed || inst.kind == InstKind::kLoad || inst.kind == InstKind::kKept) lane_values.insert(inst.id);
+        special = special || (inst.kind == InstKind::kMap && is_special(inst.op));
+    }
+    std::set<ValueId> live;
+    std::size_t most = 1;
+    for (auto inst = loop.body.rbegin(); inst != loop.body.rend(); ++inst) {
+        live.erase(inst->id);
+        for (const ValueId operand : inst->operands) {
+            if (lane_values.contains(operand)) live.insert(operand);
+        }
+        most = std::max(most, live.size());
+    }
+    return static_cast<std::int64_t>(most) - 1 + (special ? 1 : 0);
+}
+
+// Values of the row that the lanes read: statistics, weights of the whole row.
+std::int64_t row_values(const ColumnLoop& loop) {
+    std::set<ValueId> inside;
+    std::set<ValueId> outside;
+    for (const Inst& inst : loop.body) {
+        for (const ValueId operand : inst.operands) {
+            if (!inside.contains(operand)) outside.insert(operand);
+        }
+        inside.insert(inst.id);
+    }
+    return std::ssize(outside);
+}
+
+// Nothing orders the lanes of a loop that stores what it computes, and ptxas works on many at once: about this part of
+// all values that a thread's columns have live. Where lanes meet in an accumulator they are taken one after the other.
+std::int64_t interleaved(const ColumnLoop& loop, const Target& target) {
+    const bool stores =
+        std::any_of(loop.body.begin(), loop.body.end(), [](const Inst& inst) { return inst.kind == InstKind::kStore; });
+    if (!stores || target.backend != Backend::kCuda) return 0;
+    return loop.iterations * loop.vector * live_beyond_one(loop) * 7 / 10 + row_values(loop);
+}
+
 }  // namespace
 
 int estimated_registers(const Kernel& kernel, const Target& target) {
     const std::int64_t batch = target.backend == Backend::kHip ? kHipBatch : kCudaBatch;
     std::int64_t kept = 0;
     for (std::size_t i = 0; i < kernel.carried.size(); ++i) kept += carried_lanes(kernel, static_cast<int>(i));
-    std::int64_t most = kept;
+    std::int64_t most = kept + kWorkingSet;
     bool fetching = kernel.schedule.prefetch;  // the first loop's loads are held a row longer
     for (const Stmt& stmt : kernel.body) {
         const auto* loop = std::get_if<ColumnLoop>(&stmt.node);
@@ -47,9 +93,9 @@ int estimated_registers(const Kernel& kernel, const Target& target) {
         }
         fetching = false;
         if (target.backend == Backend::kCuda) shared = std::min(shared, batch);
-        most = std::max(most, kept + batches + shared);
+        most = std::max(most, kept + batches + shared + std::max(kWorkingSet, interleaved(*loop, target)));
     }
-    return static_cast<int>(most + kWorkingSet);
+    return static_cast<int>(most);
 }
 
 int register_limit(const Kernel& kernel, const Target& target) {

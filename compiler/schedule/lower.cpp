@@ -48,8 +48,7 @@ std::int64_t clusters_at_once(std::int64_t blocks, const Target& target) {
 double recompute_cost(const Node& node) {
     if (node.kind == NodeKind::kSearch) return kSpecialCost;
     if (node.kind == NodeKind::kMap) {
-        const bool special = (node.op >= Op::kSqrt && node.op <= Op::kCos) || node.op == Op::kDiv;
-        if (special || node.op == Op::kUniform) return kSpecialCost;
+        if (is_special(node.op) || node.op == Op::kUniform) return kSpecialCost;
     }
     const bool narrow = node.dtype == Dtype::kBf16 || node.dtype == Dtype::kF16;
     return narrow ? kRoundCost : kPlainCost;
@@ -983,6 +982,8 @@ class Lowering {
 };
 
 }  // namespace
+
+bool is_special(Op op) { return (op >= Op::kSqrt && op <= Op::kCos) || op == Op::kDiv; }
 
 Offer<Kernel> lower(const Group& group, const Schedule& schedule, const Target& target) {
     if (group.reduces_rows != (schedule.family == Family::kRowsReduction)) {

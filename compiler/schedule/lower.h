@@ -22,4 +22,7 @@ Offer<Kernel> lower(const Group& group, const Schedule& schedule, const Target& 
 // chip is read that often for.
 int phase_count(const GraphData& group);
 
+// Operations of a dozen instructions and more: roots, exponentials, divisions.
+bool is_special(Op op);
+
 }  // namespace rowjit
