@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <exception>
+#include <map>
 #include <optional>
 #include <thread>
 
@@ -97,6 +98,44 @@ std::vector<BuiltKernel> build_all(const std::vector<const Kernel*>& kernels, co
     std::vector<BuiltKernel> result;
     for (auto& kernel : built) result.push_back(std::move(*kernel));
     return result;
+}
+
+Program compile_without_spills(const GraphData& graph, const Target& target, const ScheduleChoice& choice,
+                               KernelCache& cache) {
+    // Each of these compiles a kernel; past them the rule's own is as good as any.
+    constexpr std::size_t kMostTried = 8;
+    std::map<std::string, std::vector<Schedule>> left;  // by kernel: schedules to try instead
+    std::map<std::string, Schedule> instead;
+    while (true) {
+        Program program = compile(graph, target, [&](const Group& group) -> std::optional<Schedule> {
+            if (auto chosen = choice ? choice(group) : std::nullopt) return chosen;
+            const auto found = instead.find(group.name);
+            return found == instead.end() ? std::nullopt : std::optional(found->second);
+        });
+        std::vector<const Kernel*> kernels;
+        for (const Step& step : program.steps) kernels.push_back(&step.kernel);
+        const std::vector<BuiltKernel> built = build_all(kernels, target, cache);
+        bool again = false;
+        for (std::size_t i = 0; i < built.size(); ++i) {
+            const Step& step = program.steps[i];
+            if (!target.is_gpu() || built[i].artifact->functions.front().spill_bytes == 0) continue;
+            if (choice && choice(step.group)) continue;
+            const std::string& name = step.group.name;
+            if (!left.contains(name)) {
+                std::vector<Schedule>& others = left[name] = legal_schedules(step.group, target);
+                if (others.size() > kMostTried) others.resize(kMostTried);
+                // Taken from the end: the most promising last, and after the last the rule's own for good.
+                std::reverse(others.begin(), others.end());
+                std::erase(others, step.kernel.schedule);
+                others.insert(others.begin(), step.kernel.schedule);
+            }
+            if (left[name].empty()) continue;
+            instead[name] = left[name].back();
+            left[name].pop_back();
+            again = true;
+        }
+        if (!again) return program;
+    }
 }
 
 }  // namespace rowjit

@@ -33,4 +33,11 @@ BuiltKernel build(const Kernel& kernel, const Target& target, KernelCache& cache
 // All of them, as many at once as there are processors. The first failure is thrown once the others have ended.
 std::vector<BuiltKernel> build_all(const std::vector<const Kernel*>& kernels, const Target& target, KernelCache& cache);
 
+// The program of a graph as compile() makes it, all its kernels built, but for this: where the static rule's schedule
+// makes a kernel that spills, the first legal one that does not takes its place. Register needs are estimated before
+// (compiler/ passes) and known only now. A schedule that `choice` gives stays, and so does the rule's when every
+// schedule spills.
+Program compile_without_spills(const GraphData& graph, const Target& target, const ScheduleChoice& choice,
+                               KernelCache& cache);
+
 }  // namespace rowjit

@@ -142,7 +142,7 @@ std::string operations() {
 
 Compiled compile_graph(Engine& engine, const Graph& graph, void* stream) {
     Engine::Impl& impl = engine.impl();
-    Program program = compile(*graph.data(), impl.target(), impl.choice());
+    Program program = impl.program(*graph.data());
     nlohmann::json info = {{"kernels", nlohmann::json::array()}, {"notes", program.notes}};
     for (const Step& step : program.steps) {
         info["kernels"].push_back({{"name", step.kernel.name}, {"schedule", print(step.kernel.schedule)}});

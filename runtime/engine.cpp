@@ -45,9 +45,11 @@ ScheduleChoice Engine::Impl::choice() const {
     return options_.use_tuning ? tuned_choice(tuning_, target()) : ScheduleChoice();
 }
 
-Executable Engine::Impl::compile(const GraphData& graph, Stream stream) {
-    return load(rowjit::compile(graph, target(), choice()), stream);
+Program Engine::Impl::program(const GraphData& graph) {
+    return compile_without_spills(graph, target(), choice(), *cache_);
 }
+
+Executable Engine::Impl::compile(const GraphData& graph, Stream stream) { return load(program(graph), stream); }
 
 Executable Engine::Impl::load(Program program, Stream stream) {
     std::vector<const Kernel*> kernels;

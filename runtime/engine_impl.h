@@ -25,6 +25,7 @@ class Engine::Impl {
     const TuningDb& tuning() const { return tuning_; }
     ScheduleChoice choice() const;
 
+    Program program(const GraphData& graph);  // what compile() loads
     Executable compile(const GraphData& graph, Stream stream = nullptr);
 
     // A program compiled elsewhere made ready to launch: built through the cache, loaded, each module once per engine.

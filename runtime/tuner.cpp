@@ -98,7 +98,8 @@ class GroupTuner {
         return true;
     }
 
-    // The static choice first; it must work. The others are dropped, with the reason, when they do not.
+    // The static choice first; it must work. The others are dropped, with the reason, when they do not, as is any that
+    // spills while another does not.
     std::vector<Candidate> checked_candidates() {
         std::vector<Schedule> schedules = legal_schedules(group_, impl_.target());
         if (schedules.empty())
@@ -110,9 +111,10 @@ class GroupTuner {
         std::vector<Candidate> candidates;
         for (std::size_t i = 0; i < schedules.size(); ++i) {
             if (progress_) progress_(group_.name, static_cast<int>(i), static_cast<int>(schedules.size()));
-            const std::string fault = try_candidate(schedules[i], check, i == 0, &candidates);
+            const std::string fault = try_candidate(schedules[i], check, i == 0, false, &candidates);
             if (!fault.empty()) result_.rejected.push_back(fmt::format("{}: {}", print(schedules[i]), fault));
         }
+        if (candidates.empty()) try_candidate(schedules[0], check, true, true, &candidates);
         if (candidates.empty()) {
             fail(ErrorCode::kUnsupported, "kernel {}: no schedule is right and fast enough to time on {}; first: {}",
                  group_.name, impl_.device().description(), result_.rejected.front());
@@ -136,14 +138,14 @@ class GroupTuner {
         }
     }
 
-    std::string try_candidate(const Schedule& schedule, const GroupCheck& check, bool is_static,
+    std::string try_candidate(const Schedule& schedule, const GroupCheck& check, bool is_static, bool may_spill,
                               std::vector<Candidate>* candidates) {
         try {
             Program program = compile(*graph_, impl_.target(), [&](const Group& group) {
                 return adds_parts(*group.graph) ? std::nullopt : std::optional(schedule);
             });
             if (program.steps[0].kernel.schedule != schedule) return "planned alone, its kernel takes another schedule";
-            if (impl_.target().is_gpu() && !is_static) {
+            if (impl_.target().is_gpu() && !may_spill) {
                 const BuiltKernel built = build(program.steps[0].kernel, impl_.target(), impl_.cache());
                 const int spilled = built.artifact->functions[0].spill_bytes;
                 if (spilled > 0) return fmt::format("spills {} bytes a thread", spilled);

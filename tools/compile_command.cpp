@@ -86,7 +86,7 @@ void write_outputs(const CompileCommand& command, const Job& job, const Step& st
 void compile_job(const Job& job, const Target& target, const CompileCommand& command, KernelCache& cache,
                  std::vector<Compiled>* results) {
     try {
-        const Program program = compile(*job.graph.data(), target);
+        const Program program = compile_without_spills(*job.graph.data(), target, {}, cache);
         std::vector<const Kernel*> kernels;
         for (const Step& step : program.steps) kernels.push_back(&step.kernel);
         const std::vector<BuiltKernel> built = build_all(kernels, target, cache);

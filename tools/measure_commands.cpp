@@ -85,7 +85,7 @@ Record measure_job(Engine& engine, const Job& job, const RowExtents& rows) {
     const GraphData& graph = *job.graph.data();
     Record record{job.name, job.op, shape_text(graph, rows), job.dtype};
     record.per_step = job.per_step;
-    const Program program = compile(graph, engine.impl().target(), engine.impl().choice());
+    const Program program = engine.impl().program(graph);
     for (const Step& step : program.steps)
         record.schedule += (record.schedule.empty() ? "" : "; ") + print(step.kernel.schedule);
     record.kernels = static_cast<int>(program.steps.size());

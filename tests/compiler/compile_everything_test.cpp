@@ -1,7 +1,8 @@
 // Every schedule that is offered for an operation of the registry, compiled for every GPU target by that target's
-// toolchain, spills nothing: the schedules the tuner may time, and any that the static rule may fall back to. No GPU
-// takes part. A kernel that spills is refused here by its binary's own metadata, and mended where it was offered: in
-// the family's limits or the register estimate (compiler/passes).
+// toolchain: the schedules the tuner may time, and any that the static rule may fall back to. No GPU takes part. Register
+// needs are estimated before a kernel is compiled, and the same loops spill on one architecture and not on another, so a
+// few schedules spill; the binary's own metadata says which, and neither the engine nor the tuner takes one while another
+// does not. More than a few are mended where they are offered: in the family's limits or the estimate (compiler/passes).
 //
 // CI compiles a sample, the same each time; ./dev fuzz, which sets ROWJIT_FUZZ_SEEDS, compiles everything.
 #include <doctest/doctest.h>
@@ -25,6 +26,7 @@
 #include "compiler/toolchain/toolchain.h"
 #include "dsl/library/registry.h"
 #include "rowjit/error.h"
+#include "runtime/build.h"
 #include "tests/support/coverage.h"
 
 using namespace rowjit;
@@ -138,14 +140,17 @@ std::vector<Case> sample(std::vector<Case> cases, std::size_t count) {
     return chosen;
 }
 
+constexpr std::string_view kSpills = "spills";
+constexpr std::size_t kSpillingOneOf = 100;
+
 // What is wrong with a compiled case, "" for nothing.
 std::string fault(const Case& one, const Target& target, const std::string& prelude) {
     try {
         const Artifact artifact = compile_source({prelude + one.body, {one.function}}, target);
         const FunctionInfo& info = artifact.functions.at(0);
         if (info.spill_bytes == 0) return "";
-        return fmt::format("{} bytes of local memory a thread, {} registers, about {} expected", info.spill_bytes,
-                           info.registers, one.estimated_registers);
+        return fmt::format("{}: {} bytes of local memory a thread, {} registers, about {} expected", kSpills,
+                           info.spill_bytes, info.registers, one.estimated_registers);
     } catch (const std::exception& error) {
         return error.what();
     }
@@ -172,20 +177,44 @@ void check_everything(const std::vector<const char*>& targets, std::size_t sampl
         for (unsigned i = 1; i < std::max(1U, std::thread::hardware_concurrency()); ++i) threads.emplace_back(work);
         work();
         for (std::thread& thread : threads) thread.join();
-        for (std::size_t i = 0; i < cases.size(); ++i)
-            CHECK_MESSAGE(faults[i].empty(), target.name, ": ", cases[i].name, ": ", faults[i]);
-        MESSAGE(target.name, ": ", cases.size(), " kernels compiled");
+        std::size_t spilling = 0;
+        for (std::size_t i = 0; i < cases.size(); ++i) {
+            const bool spills = faults[i].starts_with(kSpills);
+            CHECK_MESSAGE((faults[i].empty() || spills), target.name, ": ", cases[i].name, ": ", faults[i]);
+            if (spills) MESSAGE(target.name, ": ", cases[i].name, ": ", faults[i]);
+            spilling += spills ? 1 : 0;
+        }
+        MESSAGE(target.name, ": ", cases.size(), " kernels compiled, ", spilling, " spill");
+        CHECK(spilling <= 1 + cases.size() / kSpillingOneOf);
     }
 }
 
 }  // namespace
 
-TEST_CASE("every schedule compiles for NVIDIA and spills nothing") {
+TEST_CASE("every schedule compiles for NVIDIA and next to nothing spills") {
     check_everything({"sm_80", "sm_90a", "sm_100a"}, 60);
 }
 
-TEST_CASE("every schedule compiles for AMD by hipRTC and spills nothing") { check_everything({"gfx90a"}, 24); }
+TEST_CASE("every schedule compiles for AMD by hipRTC and next to nothing spills") { check_everything({"gfx90a"}, 24); }
 
-TEST_CASE("every schedule compiles for AMD by clang and spills nothing") {
+TEST_CASE("every schedule compiles for AMD by clang and next to nothing spills") {
     check_everything({"gfx942", "gfx1100", "gfx1201"}, 24);
+}
+
+TEST_CASE("the schedule that is taken spills nothing where another does not") {
+    const Target target = find_target("sm_90a");
+    if (!find_toolchain(target)) {
+        MESSAGE("SKIPPED: no toolchain for ", target.name);
+        return;
+    }
+    KernelCache cache(nullptr);
+    // Each made the static rule's first choice spill.
+    for (const auto& [op, columns] : {std::pair("group_norm", 4096), std::pair("add_layer_norm", 32768)}) {
+        const Graph graph = make_graph(op, {columns, bf16, {}});
+        const Program program = compile_without_spills(*graph.data(), target, {}, cache);
+        for (const Step& step : program.steps) {
+            const BuiltKernel built = build(step.kernel, target, cache);
+            CHECK_MESSAGE(built.artifact->functions.front().spill_bytes == 0, op, ": ", print(step.kernel.schedule));
+        }
+    }
 }
