@@ -10,6 +10,7 @@
 #include "base/dtype.h"
 #include "base/fail.h"
 #include "dsl/coordinate_value.h"
+#include "rowjit/error.h"
 
 namespace rowjit {
 namespace {
@@ -58,11 +59,25 @@ class Canonicalizer {
                                               [&](NodeId data) { return Coord::data_node(mapped_.at(data)); }));
         }
         const NodeId source = mapped_.at(node.args[0]);
-        const NodeId pushed = push(source, coords);
+        const NodeId pushed = push_from(node, source, coords);
         const Node& read = to_->node(pushed);
         const bool reads_source = read.kind == NodeKind::kIndex && read.args[0] == source;
         if (reads_source || to_->node(source).kind == NodeKind::kInput) return pushed;
         return guard_data(pushed, source, coords);
+    }
+
+    // The graph is right, so what the pushed computation cannot be is for the planner to say: data along two row axes
+    // may give its operands the axes in two orders, and no node exchanges them.
+    NodeId push_from(const Node& index, NodeId source, const std::vector<Coord>& coords) {
+        try {
+            return push(source, coords);
+        } catch (const Error& error) {
+            if (error.code() != ErrorCode::kInvalidGraph) throw;
+            fail(ErrorCode::kUnsupported,
+                 "an index of the computed {} with data along [{}] is taken of what it is computed from, where {}; "
+                 "declare the tensors' row axes in the order of the data's, or index the inputs themselves",
+                 to_->describe(source), to_->describe_axes(index.axes), error.what());
+        }
     }
 
     // `source` at `coords`, with the index pushed through every computation down to the inputs. Each value is pushed to

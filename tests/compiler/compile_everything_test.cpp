@@ -1,8 +1,9 @@
 // Every schedule that is offered for an operation of the registry, compiled for every GPU target by that target's
-// toolchain: the schedules the tuner may time, and any that the static rule may fall back to. No GPU takes part. Register
-// needs are estimated before a kernel is compiled, and the same loops spill on one architecture and not on another, so a
-// few schedules spill; the binary's own metadata says which, and neither the engine nor the tuner takes one while another
-// does not. More than a few are mended where they are offered: in the family's limits or the estimate (compiler/passes).
+// toolchain: the schedules the tuner may time, and any that the static rule may fall back to. No GPU takes part.
+// Register needs are estimated before a kernel is compiled, and the same loops spill on one architecture and not on
+// another, so a few schedules spill; the binary's own metadata says which, and neither the engine nor the tuner takes
+// one while another does not. More than a few are mended where they are offered: in the family's limits or the estimate
+// (compiler/passes).
 //
 // CI compiles a sample, the same each time; ./dev fuzz, which sets ROWJIT_FUZZ_SEEDS, compiles everything.
 #include <doctest/doctest.h>

@@ -1,5 +1,5 @@
 // Plans and derivatives of graphs in which a value is reached in 2^40 ways: a walk that goes each of them never
-// returns.
+// returns. And what the planner refuses.
 #include "compiler/plan/plan.h"
 
 #include <doctest/doctest.h>
@@ -7,6 +7,7 @@
 #include "compiler/compile.h"
 #include "rowjit/coord.h"
 #include "rowjit/gradient.h"
+#include "tests/support/refusal.h"
 
 using namespace rowjit;
 
@@ -70,4 +71,12 @@ TEST_CASE("the derivative of a deep value is found at once") {
     const Differentiated both = differentiate(g);
     CHECK(kernels(both.backward) == 1);
     CHECK(both.backward.print().size() < 10000);
+}
+
+TEST_CASE("data that would give a pushed computation's operands two orders of axes is refused as unsupported") {
+    const Graph g = Graph::parse(
+        "rows t\nrows u\ncolumns c = 1\ninput x: bf16[t, u, c]\ninput cut: bf16[u, c]\ninput place: i32[t, u]\n"
+        "v = cut * x\ny = index(v, t, u, place)\noutput y\n");
+    const auto plan = [&] { plan_graph(*g.data(), find_target("sm_90a")); };
+    CHECK(mentions(refusal(ErrorCode::kUnsupported, plan), "data along [t, u]"));
 }
