@@ -661,8 +661,8 @@ RJ_DEVICE void rj_all_reduce(int thread, int offset_bytes, States&... states) {
     }
 }
 
-// Unrolled whole, all states of 32 threads are loaded before the first two meet: in the 64 registers that blocks of 1024
-// threads have, that spilled.
+// Unrolled whole, all states of 32 threads are loaded before the first two meet: in the 64 registers that blocks of
+// 1024 threads have, that spilled.
 template <int kThreads, int kRows, class State>
 RJ_DEVICE State rj_gather_across(int offset_bytes) {
     State state = rj_shared_load<State>(offset_bytes);

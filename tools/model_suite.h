@@ -1,7 +1,7 @@
 // From a model's configuration to the kernels that its forward pass launches around the matrix products and attention:
-// what `rowjit tune --model` tunes; a training step launches the backward of each besides. Which norm, rotary embedding,
-// activation and loss an architecture has is a row of a table in model_suite.cpp; extents and numbers come from the
-// configuration.
+// what `rowjit tune --model` tunes; a training step launches the backward of each besides. Which norm, rotary
+// embedding, activation and loss an architecture has is a row of a table in model_suite.cpp; extents and numbers come
+// from the configuration.
 //
 // Of a model with a vision tower, the language model. Left out: the embedding's look-up and its scaling, a router's
 // choice of experts (and its sigmoid, where it has one in place of a softmax), and the weighted sum of the experts.
