@@ -153,15 +153,16 @@ Program compile(const GraphData& graph, const Target& target, const ScheduleChoi
     program.axes = plan.graph->axes();
     program.notes = plan.notes;
     declare_arguments(graph, plan, &program);
-    for (const Group& group : plan.groups) {
-        Step step{group, choose_kernel(group, target, choice), {}, {}};
-        for (const KernelTensor& tensor : step.kernel.tensors)
-            step.tensors.push_back(find_tensor(program, tensor.name));
-        for (const KernelScalar& scalar : step.kernel.scalars)
-            step.scalars.push_back(find_scalar(program, scalar.name));
-        program.steps.push_back(std::move(step));
-    }
+    for (const Group& group : plan.groups)
+        program.steps.push_back(make_step(program, group, choose_kernel(group, target, choice)));
     return program;
+}
+
+Step make_step(const Program& program, Group group, Kernel kernel) {
+    Step step{std::move(group), std::move(kernel), {}, {}};
+    for (const KernelTensor& tensor : step.kernel.tensors) step.tensors.push_back(find_tensor(program, tensor.name));
+    for (const KernelScalar& scalar : step.kernel.scalars) step.scalars.push_back(find_scalar(program, scalar.name));
+    return step;
 }
 
 std::vector<std::int64_t> contiguous_strides(const std::vector<std::int64_t>& extents) {

@@ -61,6 +61,9 @@ using ScheduleChoice = std::function<std::optional<Schedule>(const Group&)>;
 // reason each family gave.
 Program compile(const GraphData& graph, const Target& target, const ScheduleChoice& choice = {});
 
+// The group's kernel as a step of the program, whose tensors and scalars it names.
+Step make_step(const Program& program, Group group, Kernel kernel);
+
 // One group with one schedule, through every pass.
 Offer<Kernel> build_kernel(const Group& group, const Schedule& schedule, const Target& target);
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <atomic>
 #include <exception>
-#include <map>
 #include <optional>
 #include <thread>
 
@@ -14,6 +13,9 @@
 
 namespace rowjit {
 namespace {
+
+// In place of a schedule that spills. Each of these compiles a kernel; past them the rule's own is as good as any.
+constexpr std::size_t kMostTried = 8;
 
 CacheKey gpu_key(const Source& source, const Target& target) {
     const auto toolchain = find_toolchain(target);
@@ -100,42 +102,36 @@ std::vector<BuiltKernel> build_all(const std::vector<const Kernel*>& kernels, co
     return result;
 }
 
-Program compile_without_spills(const GraphData& graph, const Target& target, const ScheduleChoice& choice,
-                               KernelCache& cache) {
-    // Each of these compiles a kernel; past them the rule's own is as good as any.
-    constexpr std::size_t kMostTried = 8;
-    std::map<std::string, std::vector<Schedule>> left;  // by kernel: schedules to try instead
-    std::map<std::string, Schedule> instead;
-    while (true) {
-        Program program = compile(graph, target, [&](const Group& group) -> std::optional<Schedule> {
-            if (auto chosen = choice ? choice(group) : std::nullopt) return chosen;
-            const auto found = instead.find(group.name);
-            return found == instead.end() ? std::nullopt : std::optional(found->second);
-        });
-        std::vector<const Kernel*> kernels;
-        for (const Step& step : program.steps) kernels.push_back(&step.kernel);
-        const std::vector<BuiltKernel> built = build_all(kernels, target, cache);
-        bool again = false;
-        for (std::size_t i = 0; i < built.size(); ++i) {
-            const Step& step = program.steps[i];
-            if (!target.is_gpu() || built[i].artifact->functions.front().spill_bytes == 0) continue;
-            if (choice && choice(step.group)) continue;
-            const std::string& name = step.group.name;
-            if (!left.contains(name)) {
-                std::vector<Schedule>& others = left[name] = legal_schedules(step.group, target);
-                if (others.size() > kMostTried) others.resize(kMostTried);
-                // Taken from the end: the most promising last, and after the last the rule's own for good.
-                std::reverse(others.begin(), others.end());
-                std::erase(others, step.kernel.schedule);
-                others.insert(others.begin(), step.kernel.schedule);
-            }
-            if (left[name].empty()) continue;
-            instead[name] = left[name].back();
-            left[name].pop_back();
-            again = true;
+bool spills(const BuiltKernel& kernel, const Target& target) {
+    return target.is_gpu() && kernel.artifact->functions.front().spill_bytes > 0;
+}
+
+BuiltProgram build_program(Program program, const Target& target, KernelCache& cache) {
+    std::vector<const Kernel*> kernels;
+    for (const Step& step : program.steps) kernels.push_back(&step.kernel);
+    std::vector<BuiltKernel> built = build_all(kernels, target, cache);
+    return {std::move(program), std::move(built)};
+}
+
+BuiltProgram build_without_spills(const GraphData& graph, const Target& target, const ScheduleChoice& choice,
+                                  KernelCache& cache) {
+    BuiltProgram made = build_program(compile(graph, target, choice), target, cache);
+    for (std::size_t i = 0; i < made.kernels.size(); ++i) {
+        Step& step = made.program.steps[i];
+        if (!spills(made.kernels[i], target) || (choice && choice(step.group))) continue;
+        std::vector<Schedule> others = legal_schedules(step.group, target);
+        if (others.size() > kMostTried) others.resize(kMostTried);
+        std::erase(others, step.kernel.schedule);
+        for (const Schedule& schedule : others) {
+            Kernel kernel = *build_kernel(step.group, schedule, target);
+            BuiltKernel built = build(kernel, target, cache);
+            if (spills(built, target)) continue;
+            step = make_step(made.program, step.group, std::move(kernel));
+            made.kernels[i] = std::move(built);
+            break;
         }
-        if (!again) return program;
     }
+    return made;
 }
 
 }  // namespace rowjit

@@ -30,14 +30,24 @@ std::string readable_source(const Kernel& kernel, const Target& target);
 // Throws Error(kEnvironment) when no toolchain compiles for the target, Error(kCompile) when one refuses the source.
 BuiltKernel build(const Kernel& kernel, const Target& target, KernelCache& cache);
 
-// All of them, as many at once as there are processors. The first failure is thrown once the others have ended.
-std::vector<BuiltKernel> build_all(const std::vector<const Kernel*>& kernels, const Target& target, KernelCache& cache);
+// Whether it keeps some of a thread's values in memory. A CPU has the stack for that.
+bool spills(const BuiltKernel& kernel, const Target& target);
 
-// The program of a graph as compile() makes it, all its kernels built, but for this: where the static rule's schedule
-// makes a kernel that spills, the first legal one that does not takes its place. Register needs are estimated before
-// (compiler/ passes) and known only now. A schedule that `choice` gives stays, and so does the rule's when every
-// schedule spills.
-Program compile_without_spills(const GraphData& graph, const Target& target, const ScheduleChoice& choice,
-                               KernelCache& cache);
+struct BuiltProgram {
+    Program program;
+    std::vector<BuiltKernel> kernels;  // of its steps
+};
+
+// Every step's kernel, as many at once as there are processors. The first failure is thrown once the others have ended.
+BuiltProgram build_program(Program program, const Target& target, KernelCache& cache);
+
+// The program of a graph as compile() makes it, built, but for this: where the static rule's schedule makes a kernel
+// that spills, the first legal one that does not takes its place. Register needs are estimated before (compiler/passes)
+// and known only now. A schedule that `choice` gives stays, and so does the rule's when all that are tried spill.
+BuiltProgram build_without_spills(const GraphData& graph, const Target& target, const ScheduleChoice& choice,
+                                  KernelCache& cache);
+
+// Kernels of no program, likewise.
+std::vector<BuiltKernel> build_all(const std::vector<const Kernel*>& kernels, const Target& target, KernelCache& cache);
 
 }  // namespace rowjit

@@ -142,12 +142,12 @@ std::string operations() {
 
 Compiled compile_graph(Engine& engine, const Graph& graph, void* stream) {
     Engine::Impl& impl = engine.impl();
-    Program program = impl.program(*graph.data());
-    nlohmann::json info = {{"kernels", nlohmann::json::array()}, {"notes", program.notes}};
-    for (const Step& step : program.steps) {
+    BuiltProgram built = impl.build(*graph.data());
+    nlohmann::json info = {{"kernels", nlohmann::json::array()}, {"notes", built.program.notes}};
+    for (const Step& step : built.program.steps) {
         info["kernels"].push_back({{"name", step.kernel.name}, {"schedule", print(step.kernel.schedule)}});
     }
-    return {graph, make_signature(*graph.data()), impl.load(std::move(program), stream), impl.target().backend,
+    return {graph, make_signature(*graph.data()), impl.load(std::move(built), stream), impl.target().backend,
             dump(info)};
 }
 

@@ -45,19 +45,21 @@ ScheduleChoice Engine::Impl::choice() const {
     return options_.use_tuning ? tuned_choice(tuning_, target()) : ScheduleChoice();
 }
 
-Program Engine::Impl::program(const GraphData& graph) {
-    return compile_without_spills(graph, target(), choice(), *cache_);
+BuiltProgram Engine::Impl::build(const GraphData& graph) {
+    return build_without_spills(graph, target(), choice(), *cache_);
 }
 
-Executable Engine::Impl::compile(const GraphData& graph, Stream stream) { return load(program(graph), stream); }
+Executable Engine::Impl::compile(const GraphData& graph, Stream stream) { return load(build(graph), stream); }
 
 Executable Engine::Impl::load(Program program, Stream stream) {
-    std::vector<const Kernel*> kernels;
-    for (const Step& step : program.steps) kernels.push_back(&step.kernel);
-    const std::vector<BuiltKernel> built = build_all(kernels, target(), *cache_);
+    return load(build_program(std::move(program), target(), *cache_), stream);
+}
+
+Executable Engine::Impl::load(BuiltProgram built, Stream stream) {
     std::vector<LoadedStep> loaded;
-    for (std::size_t i = 0; i < built.size(); ++i) loaded.push_back(load_step(program.steps[i], built[i], stream));
-    return Executable(std::make_shared<LaunchPlan>(std::move(program), std::move(loaded), device_.shared()));
+    for (std::size_t i = 0; i < built.kernels.size(); ++i)
+        loaded.push_back(load_step(built.program.steps[i], built.kernels[i], stream));
+    return Executable(std::make_shared<LaunchPlan>(std::move(built.program), std::move(loaded), device_.shared()));
 }
 
 LoadedStep Engine::Impl::load_step(const Step& step, const BuiltKernel& built, Stream stream) {
@@ -70,7 +72,7 @@ LoadedStep Engine::Impl::load_step(const Step& step, const BuiltKernel& built, S
             if (!built.from_cache || error.code() != ErrorCode::kEnvironment) throw;
             // What was stored in good order but the driver refuses is compiled once more, for this driver.
             cache_->reject(built.key, error.what());
-            module = device_.impl().load(*build(step.kernel, target(), *cache_).artifact, stream);
+            module = device_.impl().load(*rowjit::build(step.kernel, target(), *cache_).artifact, stream);
         }
     }
     return {module, module->functions().front()};

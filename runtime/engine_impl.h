@@ -25,12 +25,13 @@ class Engine::Impl {
     const TuningDb& tuning() const { return tuning_; }
     ScheduleChoice choice() const;
 
-    Program program(const GraphData& graph);  // what compile() loads
+    BuiltProgram build(const GraphData& graph);  // what compile() loads
     Executable compile(const GraphData& graph, Stream stream = nullptr);
 
-    // A program compiled elsewhere made ready to launch: built through the cache, loaded, each module once per engine.
-    // Throws Error(kLaunch) when `stream` is being captured and a module is not loaded yet.
+    // A program compiled elsewhere made ready to launch: built through the cache where it is not yet, loaded, each
+    // module once per engine. Throws Error(kLaunch) when `stream` is being captured and a module is not loaded yet.
     Executable load(Program program, Stream stream = nullptr);
+    Executable load(BuiltProgram built, Stream stream = nullptr);
 
     EngineStatistics statistics() const;
 

@@ -145,12 +145,11 @@ class GroupTuner {
                 return adds_parts(*group.graph) ? std::nullopt : std::optional(schedule);
             });
             if (program.steps[0].kernel.schedule != schedule) return "planned alone, its kernel takes another schedule";
-            if (impl_.target().is_gpu() && !may_spill) {
-                const BuiltKernel built = build(program.steps[0].kernel, impl_.target(), impl_.cache());
-                const int spilled = built.artifact->functions[0].spill_bytes;
-                if (spilled > 0) return fmt::format("spills {} bytes a thread", spilled);
-            }
-            const Executable executable = impl_.load(std::move(program));
+            BuiltProgram built = build_program(std::move(program), impl_.target(), impl_.cache());
+            const BuiltKernel& kernel = built.kernels.front();
+            if (!may_spill && spills(kernel, impl_.target()))
+                return fmt::format("spills {} bytes a thread", kernel.artifact->functions.front().spill_bytes);
+            const Executable executable = impl_.load(std::move(built));
             std::string fault = check.fault(impl_.device(), executable);
             if (fault.empty()) candidates->push_back({schedule, executable});
             return fault;

@@ -86,22 +86,20 @@ void write_outputs(const CompileCommand& command, const Job& job, const Step& st
 void compile_job(const Job& job, const Target& target, const CompileCommand& command, KernelCache& cache,
                  std::vector<Compiled>* results) {
     try {
-        const Program program = compile_without_spills(*job.graph.data(), target, {}, cache);
-        std::vector<const Kernel*> kernels;
-        for (const Step& step : program.steps) kernels.push_back(&step.kernel);
-        const std::vector<BuiltKernel> built = build_all(kernels, target, cache);
+        const auto [program, built] = build_without_spills(*job.graph.data(), target, {}, cache);
         for (std::size_t i = 0; i < built.size(); ++i) {
+            const Step& step = program.steps[i];
             const Artifact& artifact = *built[i].artifact;
             Compiled done;
             done.job = &job;
             done.target = target.name;
-            done.kernel = kernels[i]->name;
-            done.schedule = print(kernels[i]->schedule);
+            done.kernel = step.kernel.name;
+            done.schedule = print(step.kernel.schedule);
             done.resources = artifact.functions.front();
             done.compile_ms = artifact.compile_ms;
             done.from_cache = built[i].from_cache;
             results->push_back(std::move(done));
-            if (!command.output.empty()) write_outputs(command, job, program.steps[i], target, program, artifact);
+            if (!command.output.empty()) write_outputs(command, job, step, target, program, artifact);
         }
     } catch (const Error& error) {
         if (error.code() == ErrorCode::kIo) throw;

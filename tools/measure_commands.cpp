@@ -85,11 +85,11 @@ Record measure_job(Engine& engine, const Job& job, const RowExtents& rows) {
     const GraphData& graph = *job.graph.data();
     Record record{job.name, job.op, shape_text(graph, rows), job.dtype};
     record.per_step = job.per_step;
-    const Program program = engine.impl().program(graph);
-    for (const Step& step : program.steps)
+    BuiltProgram built = engine.impl().build(graph);
+    for (const Step& step : built.program.steps)
         record.schedule += (record.schedule.empty() ? "" : "; ") + print(step.kernel.schedule);
-    record.kernels = static_cast<int>(program.steps.size());
-    const Executable executable = engine.compile(job.graph);
+    record.kernels = static_cast<int>(built.program.steps.size());
+    const Executable executable = engine.impl().load(std::move(built));
     check(engine, executable, job, &record);
     const Measurement measured = measure(engine.device(), {executable}, graph, rows);
     record.ms = measured.candidates[0].median_ms;

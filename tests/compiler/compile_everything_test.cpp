@@ -212,10 +212,12 @@ TEST_CASE("the schedule that is taken spills nothing where another does not") {
     // Each made the static rule's first choice spill.
     for (const auto& [op, columns] : {std::pair("group_norm", 4096), std::pair("add_layer_norm", 32768)}) {
         const Graph graph = make_graph(op, {columns, bf16, {}});
-        const Program program = compile_without_spills(*graph.data(), target, {}, cache);
-        for (const Step& step : program.steps) {
-            const BuiltKernel built = build(step.kernel, target, cache);
-            CHECK_MESSAGE(built.artifact->functions.front().spill_bytes == 0, op, ": ", print(step.kernel.schedule));
+        const BuiltProgram built = build_without_spills(*graph.data(), target, {}, cache);
+        REQUIRE(built.kernels.size() == built.program.steps.size());
+        for (std::size_t i = 0; i < built.kernels.size(); ++i) {
+            const Schedule& schedule = built.program.steps[i].kernel.schedule;
+            CHECK_MESSAGE(built.kernels[i].artifact->functions.front().spill_bytes == 0, op, ": ", print(schedule));
+            CHECK_MESSAGE(!built.kernels[i].from_cache, op, ": compiled here, and said to have been cached");
         }
     }
 }
