@@ -8,6 +8,9 @@
 
 namespace rowjit {
 
+// The floats that frameworks compute on in f32 and round again.
+constexpr bool is_narrow(Dtype dtype) { return dtype == Dtype::kBf16 || dtype == Dtype::kF16; }
+
 float bf16_to_f32(std::uint16_t bits);
 float f16_to_f32(std::uint16_t bits);
 std::uint16_t f32_to_bf16(float value);  // NaN stays NaN (quiet)

@@ -257,13 +257,13 @@ class Interpreter {
     // A number that takes part in arithmetic of `dtype`: f32 beside narrow floats, as the frameworks hold it.
     double held(Dtype dtype, double value) const {
         if (rounding_ == Rounding::kExact) return value;
-        return round_to(dtype == Dtype::kBf16 || dtype == Dtype::kF16 ? Dtype::kF32 : dtype, value);
+        return round_to(is_narrow(dtype) ? Dtype::kF32 : dtype, value);
     }
 
     // Arithmetic results: narrow floats from the f32 result, as their kernels compute.
     void round(Dtype dtype, Buffer& buffer) const {
         if (dtype == Dtype::kBool || (is_float(dtype) && rounding_ == Rounding::kExact)) return;
-        if (dtype == Dtype::kBf16 || dtype == Dtype::kF16) {
+        if (is_narrow(dtype)) {
             for (double& value : buffer) value = round_to(dtype, static_cast<float>(value));
         } else {
             for (double& value : buffer) value = round_to(dtype, value);

@@ -6,6 +6,7 @@
 #include <span>
 #include <string_view>
 
+#include "base/dtype.h"
 #include "rowjit/dtype.h"
 
 namespace rowjit {
@@ -46,8 +47,6 @@ std::optional<Monoid> find_monoid(std::string_view name);
 int components(Monoid monoid);  // values a reduction yields: 1, or 2 for the pairs
 
 // What a sum of such values is carried in: f32 for the narrow floats, whose total is rounded once.
-constexpr Dtype accumulator_dtype(Dtype dtype) {
-    return dtype == Dtype::kBf16 || dtype == Dtype::kF16 ? Dtype::kF32 : dtype;
-}
+constexpr Dtype accumulator_dtype(Dtype dtype) { return is_narrow(dtype) ? Dtype::kF32 : dtype; }
 
 }  // namespace rowjit

@@ -8,7 +8,7 @@
 
 #include "base/digest.h"
 #include "base/log.h"
-#include "dsl/library/registry.h"
+#include "dsl/library/registry_json.h"
 #include "dsl/traffic.h"
 #include "rowjit/gradient.h"
 #include "rowjit/rowjit_c.h"
@@ -115,28 +115,7 @@ const T& at(const std::vector<T>& elements, std::int32_t index, const char* what
 
 std::string operations() {
     nlohmann::json rows = nlohmann::json::array();
-    for (const CompositeInfo& op : composites()) {
-        nlohmann::json row = {{"name", op.name},
-                              {"summary", op.summary},
-                              {"formula", op.formula},
-                              {"columns", op.columns},
-                              {"results", op.results}};
-        for (const OperandInfo& operand : op.operands) {
-            row["operands"].push_back({{"name", operand.name},
-                                       {"shape", operand.shape},
-                                       {"dtype", operand.dtype},
-                                       {"required", operand.required},
-                                       {"constant", operand.constant}});
-        }
-        row["options"] = nlohmann::json::array();
-        for (const OptionInfo& option : op.options) {
-            row["options"].push_back({{"name", option.name},
-                                      {"default", option.default_value},
-                                      {"choices", option.choices},
-                                      {"meaning", option.meaning}});
-        }
-        rows.push_back(std::move(row));
-    }
+    for (const CompositeInfo& op : composites()) rows.push_back(to_json(op));
     return dump(rows);
 }
 

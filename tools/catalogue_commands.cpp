@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "dsl/library/registry.h"
+#include "dsl/library/registry_json.h"
 #include "embedded/coverage.h"
 #include "tools/commands.h"
 #include "tools/report.h"
@@ -27,26 +27,8 @@ nlohmann::json tests_of(const CompositeInfo& op) {
     return found;
 }
 
-nlohmann::json to_json(const CompositeInfo& op) {
-    nlohmann::json json = {{"name", op.name},
-                           {"summary", op.summary},
-                           {"formula", op.formula},
-                           {"columns", op.columns},
-                           {"results", op.results}};
-    json["operands"] = nlohmann::json::array();
-    for (const OperandInfo& operand : op.operands) {
-        json["operands"].push_back({{"name", operand.name},
-                                    {"shape", operand.shape},
-                                    {"dtype", operand.dtype},
-                                    {"required", operand.required}});
-    }
-    json["options"] = nlohmann::json::array();
-    for (const OptionInfo& option : op.options) {
-        json["options"].push_back({{"name", option.name},
-                                   {"default", option.default_value},
-                                   {"choices", option.choices},
-                                   {"meaning", option.meaning}});
-    }
+nlohmann::json tested(const CompositeInfo& op) {
+    nlohmann::json json = to_json(op);
     json["tests"] = tests_of(op);
     return json;
 }
@@ -74,7 +56,7 @@ int ops_command(const CommonOptions& common, const std::string& op) {
     if (!op.empty()) {
         const CompositeInfo& found = find_composite(op);
         if (common.json) {
-            fmt::print("{}\n", to_json(found).dump(2));
+            fmt::print("{}\n", tested(found).dump(2));
         } else {
             print_one(found);
         }
@@ -83,7 +65,7 @@ int ops_command(const CommonOptions& common, const std::string& op) {
     nlohmann::json document = nlohmann::json::array();
     Table table({"op", "what it is"});
     for (const CompositeInfo& row : composites()) {
-        document.push_back(to_json(row));
+        document.push_back(tested(row));
         table.add({std::string(row.name), std::string(row.summary)});
     }
     fmt::print("{}", common.json ? document.dump(2) + "\n" : table.text());

@@ -344,16 +344,18 @@ class KernelEmitter {
 
 }  // namespace
 
-std::string gpu_prelude(const Target& target) {
+std::vector<std::string_view> gpu_prelude_parts(const Target& target) {
     RJ_CHECK(target.is_gpu(), "emit gpu: {} is no GPU", target.name);
+    std::vector<std::string_view> parts = {embedded::prelude_cuda};
+    if (target.backend == Backend::kHip) parts = {embedded::prelude_hip, embedded::prelude_math};
+    parts.insert(parts.end(), {embedded::prelude_trig, embedded::prelude_divide, embedded::prelude});
+    if (target.clusters) parts.push_back(embedded::prelude_cluster);
+    return parts;
+}
+
+std::string gpu_prelude(const Target& target) {
     std::string text = fmt::format("#define RJ_WARP_SIZE {}\n\n", target.warp_size);
-    const bool cuda = target.backend == Backend::kCuda;
-    for (const std::string_view part :
-         {cuda ? embedded::prelude_cuda : embedded::prelude_hip, cuda ? std::string_view() : embedded::prelude_math,
-          embedded::prelude_trig, embedded::prelude_divide, embedded::prelude}) {
-        if (!part.empty()) text.append(part).append("\n");
-    }
-    if (target.clusters) text.append(embedded::prelude_cluster).append("\n");
+    for (const std::string_view part : gpu_prelude_parts(target)) text.append(part).append("\n");
     return text;
 }
 

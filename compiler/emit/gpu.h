@@ -7,12 +7,17 @@
 #pragma once
 
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "base/target.h"
 #include "compiler/kernel.h"
 #include "compiler/toolchain/artifact.h"
 
 namespace rowjit {
+
+// The prelude's texts in their order, the vendor's half first: each needs only those before it.
+std::vector<std::string_view> gpu_prelude_parts(const Target& target);
 
 // What stands before the kernel: the warp width and the prelude of the target's vendor.
 std::string gpu_prelude(const Target& target);

@@ -4,10 +4,10 @@
 #include <map>
 #include <vector>
 
+#include "base/dtype.h"
+
 namespace rowjit {
 namespace {
-
-bool is_narrow(Dtype dtype) { return dtype == Dtype::kBf16 || dtype == Dtype::kF16; }
 
 // Whether a value, and the sums it goes into, are only multiplied, divided, kept and rounded: so that a relative error
 // stays what it is.

@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "base/check.h"
+#include "base/dtype.h"
 #include "base/fail.h"
 #include "compiler/emit/gpu_exponentials.h"
 #include "compiler/passes/passes.h"
@@ -15,8 +16,6 @@ namespace rowjit {
 namespace {
 
 constexpr std::int64_t kInt32Limit = std::int64_t{1} << 31;
-
-bool is_narrow(Dtype dtype) { return dtype == Dtype::kBf16 || dtype == Dtype::kF16; }
 
 // Maps whose result is one of their operands, or exact: representable operands give a representable result.
 bool exact_on_narrow(Op op) {

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/dtype.h"
 #include "base/philox.h"
 
 namespace rowjit {
@@ -473,7 +474,7 @@ llvm::Type* carried_type(Builder& b, Dtype dtype) {
 
 llvm::Type* stored_type(Builder& b, Dtype dtype) {
     if (dtype == Dtype::kBool) return b.getInt8Ty();
-    if (dtype == Dtype::kBf16 || dtype == Dtype::kF16) return b.getInt16Ty();
+    if (is_narrow(dtype)) return b.getInt16Ty();
     return carried_type(b, dtype);
 }
 
@@ -517,7 +518,7 @@ Value* round_carried(Builder& b, Dtype dtype, Value* value) {
 Value* convert(Builder& b, Dtype from, Dtype to, Value* value) {
     if (from == to) return value;
     llvm::Type* type = shaped(carried_type(b, to), value);
-    const bool to_narrow = to == Dtype::kBf16 || to == Dtype::kF16;
+    const bool to_narrow = is_narrow(to);
     if (from == Dtype::kBool) return is_float(to) ? b.CreateUIToFP(value, type) : b.CreateZExt(value, type);
     if (to == Dtype::kBool) {
         return is_fp(value) ? b.CreateFCmpUNE(value, constant(value, 0)) : b.CreateICmpNE(value, integer(value, 0));

@@ -10,6 +10,7 @@
 #include <tuple>
 
 #include "base/check.h"
+#include "base/dtype.h"
 #include "base/min_cut.h"
 #include "compiler/plan/online.h"
 
@@ -33,8 +34,6 @@ constexpr std::int64_t kCpuParts = 64;
 // columns and missed it at 128,256.
 constexpr std::int64_t kCpuPlainColumns = 32768;
 
-constexpr std::int64_t kMostClusterBlocks = 16;  // of Hopper and Blackwell; more than 8 where the driver allows it
-
 // Clusters that run at the same time, with a block on each multiprocessor. A cluster keeps within a group of 16 or 18
 // multiprocessors (Hopper's GPC), so bigger ones leave some idle; one too many would wait for all others to end.
 constexpr std::int64_t kMultiprocessorsPerGroup = 16;
@@ -50,7 +49,7 @@ double recompute_cost(const Node& node) {
     if (node.kind == NodeKind::kMap) {
         if (is_special(node.op) || node.op == Op::kUniform) return kSpecialCost;
     }
-    const bool narrow = node.dtype == Dtype::kBf16 || node.dtype == Dtype::kF16;
+    const bool narrow = is_narrow(node.dtype);
     return narrow ? kRoundCost : kPlainCost;
 }
 

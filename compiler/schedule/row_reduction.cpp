@@ -34,29 +34,9 @@ int static_threads(std::int64_t columns) {
     return kMostThreads;
 }
 
-// A block that sums over its rows stays on its multiprocessor, where so many threads fill the register file at 64
-// registers each, or at 128: the fewer columns a thread has, the more loads are in flight.
-constexpr std::array kSummingThreadsPerSm = {1024, 512};
-
-// clang keeps what is fetched ahead beside all that the row itself unrolls to, and spills: CUDA only.
-std::vector<Schedule> with_bounded_blocks(const std::vector<Schedule>& schedules, const Target& target) {
-    std::vector<Schedule> bounded;
-    for (Schedule s : schedules) {
-        for (const int threads : kSummingThreadsPerSm) {
-            s.blocks_per_sm = std::max(1, threads / (s.threads_per_row * s.rows_per_block));
-            s.min_blocks_per_sm = s.blocks_per_sm;
-            for (const bool prefetch : {true, false}) {
-                s.prefetch = prefetch;
-                if (prefetch && (s.residency != Residency::kRegisters || target.backend != Backend::kCuda)) continue;
-                if (std::find(bounded.begin(), bounded.end(), s) == bounded.end()) bounded.push_back(s);
-            }
-        }
-    }
-    return bounded;
-}
-
-// Threads of so many registers that this many of them share a multiprocessor: while one row is reduced another is
-// loaded and a third stored. Left alone, compilers take what registers there are, and one row is all there is room for.
+// Threads of so many registers that this many of them share a multiprocessor: 64 registers each, or 128. Where rows are
+// only read and stored, one is loaded while another is reduced and a third stored; where they are summed as well, the
+// fewer columns a thread has, the more loads are in flight. Left alone, compilers take what registers there are.
 constexpr std::array kResidentThreadsPerSm = {1024, 512};
 constexpr std::int64_t kManyBytesPerThread = 64;
 
@@ -70,23 +50,41 @@ Schedule row_schedule(Residency residency, int threads, int vector) {
     return s;
 }
 
-// The schedule with blocks whose registers let `threads_per_sm` threads share a multiprocessor; with `staying`, first
-// with blocks that stay for many rows and fetch each row while they work on the one before, or at least stay.
-std::vector<Schedule> sharing(Schedule s, int threads_per_sm, bool staying) {
-    std::vector<Schedule> schedules;
+// With blocks whose registers let `threads_per_sm` threads share a multiprocessor.
+Schedule sharing(Schedule s, int threads_per_sm) {
     s.min_blocks_per_sm = std::max(1, threads_per_sm / (s.threads_per_row * s.rows_per_block));
+    return s;
+}
+
+// The same blocks staying for many rows: first such that fetch each row while they work on the one before. clang keeps
+// what is fetched ahead beside all that the row itself unrolls to, and spills: CUDA only.
+std::vector<Schedule> staying(Schedule s, int threads_per_sm, const Target& target) {
+    std::vector<Schedule> schedules;
+    s = sharing(s, threads_per_sm);
+    s.blocks_per_sm = s.min_blocks_per_sm;
     for (const bool prefetch : {true, false}) {
-        s.blocks_per_sm = s.min_blocks_per_sm;
         s.prefetch = prefetch;
-        if (staying) schedules.push_back(s);
+        if (prefetch && (s.residency != Residency::kRegisters || target.backend != Backend::kCuda)) continue;
+        schedules.push_back(s);
     }
-    s.blocks_per_sm = 0;
-    schedules.push_back(s);
     return schedules;
 }
 
 void append(const std::vector<Schedule>& more, std::vector<Schedule>* schedules) {
     schedules->insert(schedules->end(), more.begin(), more.end());
+}
+
+// A block that sums over its rows stays on its multiprocessor, to keep what it sums.
+std::vector<Schedule> all_staying(const std::vector<Schedule>& schedules, const Target& target) {
+    std::vector<Schedule> all;
+    for (const Schedule& s : schedules) {
+        for (const int per_sm : kResidentThreadsPerSm) {
+            for (const Schedule& stays : staying(s, per_sm, target)) {
+                if (std::find(all.begin(), all.end(), stays) == all.end()) all.push_back(stays);
+            }
+        }
+    }
+    return all;
 }
 
 // A row of more bytes of its widest tensor than a block takes is divided over a cluster, so that a block's part is 256
@@ -95,7 +93,6 @@ void append(const std::vector<Schedule>& more, std::vector<Schedule>* schedules)
 constexpr std::int64_t kBlockRowBytes = 64 * 1024;
 constexpr std::int64_t kClusterPartBytes = 32 * 1024;
 constexpr std::int64_t kSummedPartBytes = 16 * 1024;
-constexpr std::int64_t kMostClusterBlocks = 16;
 
 bool wider_than_block(const GroupFacts& facts) {
     return facts.columns * facts.widest_bytes > (facts.sums_rows ? kSummedPartBytes : kBlockRowBytes);
@@ -126,7 +123,9 @@ std::vector<Schedule> cluster_schedules(const GroupFacts& facts, const Target& t
             Schedule s = row_schedule(Residency::kRegisters, threads, vector);
             s.column_blocks = blocks;
             schedules.push_back(s);
-            if (!facts.sums_rows) append(sharing(s, kResidentThreadsPerSm.back(), true), &schedules);
+            if (facts.sums_rows) continue;
+            append(staying(s, kResidentThreadsPerSm.back(), target), &schedules);
+            schedules.push_back(sharing(s, kResidentThreadsPerSm.back()));
         }
     }
     return schedules;
@@ -140,8 +139,9 @@ std::vector<Schedule> staying_schedules(const GroupFacts& facts, const Target& t
     if (!fills || wider_than_block(facts) || facts.sums_rows || target.backend != Backend::kCuda) return schedules;
     for (const int threads : {512, 1024}) {
         if ((facts.columns + threads - 1) / threads * facts.widest_bytes > kMaxBytesPerThread) continue;
-        append(sharing(row_schedule(Residency::kRegisters, threads, vector), kResidentThreadsPerSm.back(), true),
-               &schedules);
+        const Schedule s = row_schedule(Residency::kRegisters, threads, vector);
+        append(staying(s, kResidentThreadsPerSm.back(), target), &schedules);
+        schedules.push_back(sharing(s, kResidentThreadsPerSm.back()));
     }
     return schedules;
 }
@@ -165,7 +165,7 @@ std::vector<Schedule> gpu_schedules(const GroupFacts& facts, const Target& targe
         const bool many = elements(threads) * facts.widest_bytes >= kManyBytesPerThread;
         for (const int per_sm : kResidentThreadsPerSm) {
             const bool shares = threads >= kBlockThreads && per_sm > threads;
-            if (many && shares && !facts.sums_rows) append(sharing(s, per_sm, false), &schedules);
+            if (many && shares && !facts.sums_rows) schedules.push_back(sharing(s, per_sm));
         }
         schedules.push_back(s);
     }
@@ -190,7 +190,7 @@ std::vector<Schedule> gpu_schedules(const GroupFacts& facts, const Target& targe
         schedules.push_back(row_schedule(Residency::kReload, preferred, vector));
         if (facts.sums_rows) schedules.back().rows_per_block = 1;
     }
-    return facts.sums_rows ? with_bounded_blocks(schedules, target) : schedules;
+    return facts.sums_rows ? all_staying(schedules, target) : schedules;
 }
 
 // On the CPU a kept value lies on the stack, in cache, which saves an exponential computed twice; loads are not kept. A

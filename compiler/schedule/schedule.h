@@ -24,6 +24,9 @@ enum class Residency : std::uint8_t {
 std::string_view name(Family family);
 std::string_view name(Residency residency);
 
+// Of Hopper and Blackwell; more than 8 where the driver allows it.
+inline constexpr std::int64_t kMostClusterBlocks = 16;
+
 struct Schedule {
     Family family = Family::kElementwise;
     Residency residency = Residency::kReload;

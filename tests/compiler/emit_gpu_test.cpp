@@ -14,12 +14,6 @@
 #include "compiler/compile.h"
 #include "compiler/toolchain/toolchain.h"
 #include "dsl/graph.h"
-#include "embedded/prelude.h"
-#include "embedded/prelude_cuda.h"
-#include "embedded/prelude_divide.h"
-#include "embedded/prelude_hip.h"
-#include "embedded/prelude_math.h"
-#include "embedded/prelude_trig.h"
 #include "rowjit/library.h"
 
 using namespace rowjit;
@@ -333,13 +327,8 @@ TEST_CASE("f64 is refused with the value's name and the remedy") {
 
 TEST_CASE("each template compiles alone for every target, needing only those before it") {
     for (const Target& target : gpu_targets()) {
-        const bool cuda = target.backend == Backend::kCuda;
         std::string text = fmt::format("#define RJ_WARP_SIZE {}\n", target.warp_size);
-        std::vector<std::string_view> parts = {cuda ? embedded::prelude_cuda : embedded::prelude_hip};
-        if (!cuda) parts.push_back(embedded::prelude_math);
-        for (const std::string_view part : {embedded::prelude_trig, embedded::prelude_divide, embedded::prelude})
-            parts.push_back(part);
-        for (const std::string_view part : parts) {
+        for (const std::string_view part : gpu_prelude_parts(target)) {
             text.append(part);
             CHECK_NOTHROW(compile_source({text + "\nRJ_KERNEL(64) empty() {}\n", {"empty"}}, target));
         }

@@ -16,11 +16,6 @@
 #include <stdexcept>
 
 #include "compiler/emit/gpu.h"
-#include "embedded/prelude.h"
-#include "embedded/prelude_cluster.h"
-#include "embedded/prelude_divide.h"
-#include "embedded/prelude_math.h"
-#include "embedded/prelude_trig.h"
 #include "runtime/device.h"
 #include "runtime/launch_plan.h"
 #include "tests/simt/machine.h"
@@ -127,13 +122,10 @@ std::string read_file(const std::string& path) {
 
 std::string source_text(const std::vector<const Kernel*>& kernels, const Target& target, const Sabotage& sabotage) {
     std::string text = fmt::format("#define RJ_WARP_SIZE {}\n", target.warp_size);
-    const bool own_math = target.backend == Backend::kHip;
-    if (own_math) text += "#define RJ_SIMT_MATH\n";
-    text += read_file(ROWJIT_SIMT_PRELUDE);
-    if (own_math) text.append(embedded::prelude_math).append("\n");
-    for (const std::string_view part : {embedded::prelude_trig, embedded::prelude_divide, embedded::prelude})
-        text.append(part).append("\n");
-    if (target.clusters) text.append(embedded::prelude_cluster).append("\n");
+    if (target.backend == Backend::kHip) text += "#define RJ_SIMT_MATH\n";
+    text += read_file(ROWJIT_SIMT_PRELUDE);  // in the place of the vendor's half
+    const std::vector<std::string_view> parts = gpu_prelude_parts(target);
+    for (std::size_t i = 1; i < parts.size(); ++i) text.append(parts[i]).append("\n");
     for (std::size_t i = 0; i < kernels.size(); ++i) {
         std::string body = emit_gpu_body(*kernels[i], target);
         if (sabotage) body = sabotage(std::move(body));

@@ -1,0 +1,31 @@
+#include "dsl/library/registry_json.h"
+
+#include <nlohmann/json.hpp>
+
+namespace rowjit {
+
+nlohmann::json to_json(const CompositeInfo& op) {
+    nlohmann::json json = {{"name", op.name},
+                           {"summary", op.summary},
+                           {"formula", op.formula},
+                           {"columns", op.columns},
+                           {"results", op.results},
+                           {"operands", nlohmann::json::array()},
+                           {"options", nlohmann::json::array()}};
+    for (const OperandInfo& operand : op.operands) {
+        json["operands"].push_back({{"name", operand.name},
+                                    {"shape", operand.shape},
+                                    {"dtype", operand.dtype},
+                                    {"required", operand.required},
+                                    {"constant", operand.constant}});
+    }
+    for (const OptionInfo& option : op.options) {
+        json["options"].push_back({{"name", option.name},
+                                   {"default", option.default_value},
+                                   {"choices", option.choices},
+                                   {"meaning", option.meaning}});
+    }
+    return json;
+}
+
+}  // namespace rowjit
