@@ -1,16 +1,14 @@
-// Every schedule that is offered for an operation of the registry, compiled for every GPU target by that target's
-// toolchain: the schedules the tuner may time, and any that the static rule may fall back to. No GPU takes part.
-// Register needs are estimated before a kernel is compiled, and the same loops spill on one architecture and not on
-// another, so a few schedules spill; the binary's own metadata says which, and neither the engine nor the tuner takes
-// one while another does not. More than a few are mended where they are offered: in the family's limits or the estimate
-// (compiler/passes).
+// Every schedule that is offered for an operation of the registry or its derived backward, compiled for every GPU
+// target by that target's toolchain, spills nothing: the schedules the tuner may time, and any that the static rule may
+// fall back to. No GPU takes part. A kernel that spills is refused here by its binary's own metadata, and mended where
+// it was offered: in the family's limits or the register estimate (compiler/passes).
 //
-// CI compiles a sample, the same each time; ./dev fuzz, which sets ROWJIT_FUZZ_SEEDS, compiles everything.
+// CI compiles a sample, half of it of backwards and the same each time; ./dev fuzz, which sets ROWJIT_FUZZ_SEEDS,
+// compiles everything.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <cstdlib>
 #include <optional>
@@ -27,6 +25,7 @@
 #include "compiler/toolchain/toolchain.h"
 #include "dsl/library/registry.h"
 #include "rowjit/error.h"
+#include "rowjit/gradient.h"
 #include "runtime/build.h"
 #include "tests/support/coverage.h"
 
@@ -91,39 +90,57 @@ std::string options_text(const OptionMap& options) {
 }
 
 // Every kernel once. Equal bodies are one: ops share kernels, and schedules that differ in nothing the kernel shows.
-// Rows of many exponentials and logarithms beside sums over rows, for which the estimate is not fitted: some of their
-// schedules spill 64 to 360 bytes a thread. The tuner drops what spills; the static choice may still be one of them.
-constexpr std::array<std::string_view, 11> kNotFitted = {
-    "kl_div", "reverse_kl", "jsd", "tvd", "cosine_distance", "dpo", "cpo", "orpo", "kto", "policy_loss", "poly_norm"};
+class Cases {
+  public:
+    explicit Cases(const Target& target) : target_(target) {}
 
-std::vector<Case> all_cases(const Target& target) {
-    std::vector<Case> cases;
-    std::set<std::string> seen;
+    void add(const std::string& name, const Graph& graph) {
+        for (const Group& group : plan_graph(*graph.data(), target_).groups) {
+            for (const Schedule& schedule : legal_schedules(group, target_)) {
+                const Offer<Kernel> kernel = build_kernel(group, schedule, target_);
+                std::string body = emit_gpu_body(*kernel, target_);
+                if (!seen_.insert(body).second) continue;
+                cases_.push_back({fmt::format("{}: {}", name, print(schedule)), kernel->name, std::move(body),
+                                  estimated_registers(*kernel, target_)});
+            }
+        }
+    }
+
+    std::vector<Case> take() { return std::move(cases_); }
+
+  private:
+    const Target& target_;
+    std::vector<Case> cases_;
+    std::set<std::string> seen_;
+};
+
+struct BothWays {
+    std::vector<Case> forward;
+    std::vector<Case> backward;
+};
+
+BothWays all_cases(const Target& target) {
+    Cases forward(target);
+    Cases backward(target);
     Coverage coverage("compile_everything_test", "every schedule compiles for the target and spills nothing",
                       target.name, "a sample");
     for (const CompositeInfo& op : composites()) {
-        if (std::find(kNotFitted.begin(), kNotFitted.end(), op.name) != kNotFitted.end()) continue;
         int graphs = 0;
         for (const OpRequest& request : requests(op)) {
             const std::optional<Graph> graph = graph_of(op, request);
             if (!graph) continue;
             ++graphs;
             coverage.add(op.name, request);
-            for (const Group& group : plan_graph(*graph->data(), target).groups) {
-                for (const Schedule& schedule : legal_schedules(group, target)) {
-                    const Offer<Kernel> kernel = build_kernel(group, schedule, target);
-                    std::string body = emit_gpu_body(*kernel, target);
-                    if (!seen.insert(body).second) continue;
-                    cases.push_back({fmt::format("{} {} {}{}: {}", op.name, request.columns, name(request.dtype),
-                                                 options_text(request.options), print(schedule)),
-                                     kernel->name, std::move(body), estimated_registers(*kernel, target)});
-                }
-            }
+            const std::string name = fmt::format("{} {} {}{}", op.name, request.columns, rowjit::name(request.dtype),
+                                                 options_text(request.options));
+            forward.add(name, *graph);
+            const std::vector<std::string> trained = trained_inputs(op.name, *graph);
+            if (!trained.empty()) backward.add(name + " backward", differentiate(*graph, trained).backward);
         }
         CHECK_MESSAGE(graphs >= 4, op.name, " takes ", graphs, " of the requests made of it");
     }
     CHECK(coverage.difference() == "");
-    return cases;
+    return {forward.take(), backward.take()};
 }
 
 // A sample in which every family and residency has its share: the cases ordered by their schedules, and every n-th of
@@ -166,7 +183,9 @@ void check_everything(const std::vector<const char*>& targets, std::size_t sampl
             MESSAGE("SKIPPED for ", target.name, ": ", toolchain.reason());
             continue;
         }
-        const std::vector<Case> cases = sample(all_cases(target), sampled);
+        BothWays all = all_cases(target);
+        std::vector<Case> cases = sample(std::move(all.forward), sampled / 2);
+        for (Case& one : sample(std::move(all.backward), sampled / 2)) cases.push_back(std::move(one));
         REQUIRE(!cases.empty());
         const std::string prelude = gpu_prelude(target);
         std::vector<std::string> faults(cases.size());
