@@ -13,6 +13,7 @@
 #include "runtime/device.h"
 #include "runtime/verify.h"
 #include "tests/support/coverage.h"
+#include "tests/support/launches.h"
 
 using namespace rowjit;
 
@@ -24,16 +25,8 @@ Graph op_graph(const CompositeInfo& row, Dtype dtype) {
     return make_graph(row.name, {.columns = 64, .dtype = dtype, .options = {}});
 }
 
-// Of a few results eager's largest error is luck: whether its roundings happened to cancel there. So there are as many
-// launches as give every output so many elements.
+// Of each output, over the launches of a comparison.
 constexpr std::int64_t kFewestElements = 16;
-
-std::uint64_t launch_count(const GraphData& graph, const RowExtents& rows) {
-    std::int64_t fewest = kFewestElements;
-    for (const OutputInfo& output : graph.outputs())
-        fewest = std::min(fewest, element_count(output_layout(graph, output.name, rows).extents));
-    return fewest == 0 ? 1 : static_cast<std::uint64_t>((kFewestElements + fewest - 1) / fewest);
-}
 
 // The mean error is held to the bar; of the largest, where terms cancel, one unit beyond eager in each term is two of
 // what is left.
@@ -43,14 +36,6 @@ bool close(const std::vector<Verification>& outputs) {
         return report.within_bar || (report.max_error <= report.eager_max_error + 2 &&
                                      report.mean_error <= report.eager_mean_error + mean_allowance(kFewestElements));
     });
-}
-
-// `inputs` makes the bindings of a seed.
-template <class Inputs>
-std::vector<Bindings> launches(const GraphData& graph, const RowExtents& rows, const Inputs& inputs) {
-    std::vector<Bindings> found;
-    for (std::uint64_t seed = 0; seed < launch_count(graph, rows); ++seed) found.push_back(inputs(seed));
-    return found;
 }
 
 }  // namespace
@@ -73,12 +58,12 @@ TEST_CASE("the forward that saves and its backward are the oracle's, for every c
                 const GraphData& backward = *both.backward.data();
                 const std::vector<Verification> saved = verify(
                     engine.device(), engine.compile(both.forward), forward,
-                    launches(forward, extents,
+                    launches(forward, extents, kFewestElements,
                              [&](std::uint64_t seed) { return random_inputs(forward, extents, {.seed = seed}); }));
                 CHECK_MESSAGE(close(saved), describe(saved));
                 const std::vector<Verification> gradients =
                     verify(engine.device(), engine.compile(both.backward), backward,
-                           launches(backward, extents,
+                           launches(backward, extents, kFewestElements,
                                     [&](std::uint64_t seed) { return random_inputs(both, extents, {.seed = seed}); }),
                            {.row_padding = rows == 5 ? 16 : 0});
                 CHECK_MESSAGE((dtype == f32 ? close(gradients) : within_bar(gradients)), describe(gradients));
@@ -123,10 +108,11 @@ TEST_CASE("cross-entropy's gradient overwrites the logits, which are read once a
 
     Engine engine(Device("cpu"), kOptions);
     const RowExtents rows = {{"tokens", 5}};
-    const std::vector<Verification> outputs = verify(
-        engine.device(), engine.compile(joint), *joint.data(), launches(*joint.data(), rows, [&](std::uint64_t seed) {
-            return random_inputs(*joint.data(), rows, {.seed = 3 + seed, .out_of_range = true});
-        }));
+    const std::vector<Verification> outputs =
+        verify(engine.device(), engine.compile(joint), *joint.data(),
+               launches(*joint.data(), rows, kFewestElements, [&](std::uint64_t seed) {
+                   return random_inputs(*joint.data(), rows, {.seed = 3 + seed, .out_of_range = true});
+               }));
     CHECK(outputs.size() == 4);
     CHECK_MESSAGE(within_bar(outputs), describe(outputs));
 }
