@@ -122,24 +122,28 @@ struct BothWays {
 BothWays all_cases(const Target& target) {
     Cases forward(target);
     Cases backward(target);
-    Coverage coverage("compile_everything_test", "every schedule compiles for the target and spills nothing",
+    Coverage forwards("compile_everything_test", "every schedule compiles for the target and spills nothing",
                       target.name, "a sample");
+    Coverage backwards("compile_everything_test backward", "derived backwards likewise", target.name, "a sample");
     for (const CompositeInfo& op : composites()) {
         int graphs = 0;
         for (const OpRequest& request : requests(op)) {
             const std::optional<Graph> graph = graph_of(op, request);
             if (!graph) continue;
             ++graphs;
-            coverage.add(op.name, request);
+            forwards.add(op.name, request);
             const std::string name = fmt::format("{} {} {}{}", op.name, request.columns, rowjit::name(request.dtype),
                                                  options_text(request.options));
             forward.add(name, *graph);
             const std::vector<std::string> trained = trained_inputs(op.name, *graph);
-            if (!trained.empty()) backward.add(name + " backward", differentiate(*graph, trained).backward);
+            if (trained.empty()) continue;
+            backwards.add(op.name, request);
+            backward.add(name + " backward", differentiate(*graph, trained).backward);
         }
         CHECK_MESSAGE(graphs >= 4, op.name, " takes ", graphs, " of the requests made of it");
     }
-    CHECK(coverage.difference() == "");
+    CHECK(forwards.difference() == "");
+    CHECK(backwards.difference() == "");
     return {forward.take(), backward.take()};
 }
 
