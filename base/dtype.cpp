@@ -23,7 +23,9 @@ struct DtypeRow {
     double max_finite;
 };
 
-constexpr std::array<DtypeRow, 7> kDtypes = {{
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+constexpr std::array<DtypeRow, 10> kDtypes = {{
     {Dtype::kBool, "bool", 1, 0, 0, 1},
     {Dtype::kI32, "i32", 4, 0, 0, 2147483647.0},
     {Dtype::kI64, "i64", 8, 0, 0, 9223372036854775807.0},
@@ -31,6 +33,9 @@ constexpr std::array<DtypeRow, 7> kDtypes = {{
     {Dtype::kF16, "f16", 2, 10, -14, 65504.0},
     {Dtype::kF32, "f32", 4, 23, -126, 0x1.FFFFFEp127},
     {Dtype::kF64, "f64", 8, 52, -1022, std::numeric_limits<double>::max()},
+    {Dtype::kI8, "i8", 1, 0, 0, 127},
+    {Dtype::kE4m3, "e4m3", 1, 3, -6, 448},
+    {Dtype::kE5m2, "e5m2", 1, 2, -14, 57344},
 }};
 
 const DtypeRow& row(Dtype dtype) { return kDtypes[static_cast<std::size_t>(dtype)]; }
@@ -42,8 +47,14 @@ double spacing(const DtypeRow& r, double value) {
     return std::ldexp(1.0, exponent - r.mantissa_bits);
 }
 
+// What is greater than every finite number of `r` after rounding: of the sign, where there is an infinity.
+double beyond(const DtypeRow& r, double value) {
+    return r.dtype == Dtype::kE4m3 ? std::numeric_limits<double>::quiet_NaN() : std::copysign(kInfinity, value);
+}
+
 double round_float(const DtypeRow& r, double value) {
-    if (!std::isfinite(value) || value == 0) return value;
+    if (std::isnan(value) || value == 0) return value;
+    if (std::isinf(value)) return beyond(r, value);
     const auto bits = std::bit_cast<std::uint64_t>(value);
     const int exponent = static_cast<int>((bits >> 52) & 0x7FF) - 1023;
     if (exponent >= r.min_exponent) {
@@ -54,7 +65,7 @@ double round_float(const DtypeRow& r, double value) {
         const std::uint64_t odd = (bits >> dropped) & 1;
         const std::uint64_t carried = bits + (half - 1) + odd;
         const double nearest = std::bit_cast<double>(carried >> dropped << dropped);
-        if (std::abs(nearest) > r.max_finite) return std::copysign(std::numeric_limits<double>::infinity(), value);
+        if (std::abs(nearest) > r.max_finite) return beyond(r, value);
         return nearest;
     }
     const double step = spacing(r, value);
@@ -83,8 +94,9 @@ void write(void* address, T value) {
 
 std::string_view name(Dtype dtype) { return row(dtype).name; }
 std::size_t size_bytes(Dtype dtype) { return row(dtype).size_bytes; }
-bool is_float(Dtype dtype) { return row(dtype).mantissa_bits > 0; }
+bool is_float(Dtype dtype) { return row(dtype).mantissa_bits > 0 && !is_storage(dtype); }
 bool is_integer(Dtype dtype) { return dtype == Dtype::kI32 || dtype == Dtype::kI64; }
+bool is_storage(Dtype dtype) { return dtype == Dtype::kI8 || dtype == Dtype::kE4m3 || dtype == Dtype::kE5m2; }
 
 Dtype parse_dtype(std::string_view text) {
     std::string known;
@@ -129,6 +141,33 @@ std::uint16_t f32_to_f16(float value) {
     return static_cast<std::uint16_t>(sign | ((exponent + 15) << 10) | (mantissa & 0x3FF));
 }
 
+// The exponent's bias is 1 − min_exponent, and its field stands above the mantissa's.
+float f8_to_f32(Dtype dtype, std::uint8_t bits) {
+    const DtypeRow& r = row(dtype);
+    const int magnitude = bits & 0x7F;
+    const int exponent = magnitude >> r.mantissa_bits;
+    const int mantissa = magnitude & ((1 << r.mantissa_bits) - 1);
+    const float sign = (bits & 0x80) != 0 ? -1.0F : 1.0F;
+    if (dtype == Dtype::kE4m3 && magnitude == 0x7F) return std::numeric_limits<float>::quiet_NaN();
+    if (dtype == Dtype::kE5m2 && exponent == 0x1F)
+        return mantissa != 0 ? std::numeric_limits<float>::quiet_NaN() : sign * std::numeric_limits<float>::infinity();
+    const int whole = exponent == 0 ? mantissa : mantissa | 1 << r.mantissa_bits;
+    return sign * std::ldexp(static_cast<float>(whole), std::max(exponent, 1) - 1 + r.min_exponent - r.mantissa_bits);
+}
+
+std::uint8_t f32_to_f8(Dtype dtype, float value) {
+    const DtypeRow& r = row(dtype);
+    const std::uint8_t sign = std::signbit(value) ? 0x80 : 0;
+    const double magnitude = std::abs(round_float(r, value));
+    if (std::isnan(magnitude)) return sign | 0x7F;
+    if (std::isinf(magnitude)) return sign | 0x7C;
+    if (magnitude == 0) return sign;
+    const int exponent = std::max(std::ilogb(magnitude), r.min_exponent);
+    // With the implicit bit, which is 1 of the exponent's field but in subnormal numbers.
+    const int mantissa = static_cast<int>(std::ldexp(magnitude, r.mantissa_bits - exponent));
+    return static_cast<std::uint8_t>(sign | (((exponent - r.min_exponent) << r.mantissa_bits) + mantissa));
+}
+
 double round_to(Dtype dtype, double value) {
     switch (dtype) {
         case Dtype::kBool: return value != 0 ? 1 : 0;
@@ -137,8 +176,11 @@ double round_to(Dtype dtype, double value) {
         case Dtype::kI64: return truncate_saturating(value, -0x1p63, 0x1.FFFFFFFFFFFFFp62);
         case Dtype::kF32: return static_cast<float>(value);
         case Dtype::kF64: return value;
+        case Dtype::kI8: return truncate_saturating(value, -128, 127);
         case Dtype::kBf16:
-        case Dtype::kF16: return round_float(row(dtype), value);
+        case Dtype::kF16:
+        case Dtype::kE4m3:
+        case Dtype::kE5m2: return round_float(row(dtype), value);
     }
     RJ_CHECK(false, "dtype {}", static_cast<int>(dtype));
 }
@@ -152,6 +194,9 @@ double load_element(Dtype dtype, const void* address) {
         case Dtype::kF16: return f16_to_f32(read<std::uint16_t>(address));
         case Dtype::kF32: return read<float>(address);
         case Dtype::kF64: return read<double>(address);
+        case Dtype::kI8: return read<std::int8_t>(address);
+        case Dtype::kE4m3:
+        case Dtype::kE5m2: return f8_to_f32(dtype, read<std::uint8_t>(address));
     }
     RJ_CHECK(false, "dtype {}", static_cast<int>(dtype));
 }
@@ -167,11 +212,14 @@ void store_element(Dtype dtype, void* address, double value) {
         case Dtype::kF16: return write(address, f32_to_f16(static_cast<float>(rounded)));
         case Dtype::kF32: return write(address, static_cast<float>(rounded));
         case Dtype::kF64: return write(address, rounded);
+        case Dtype::kI8: return write(address, static_cast<std::int8_t>(rounded));
+        case Dtype::kE4m3:
+        case Dtype::kE5m2: return write(address, f32_to_f8(dtype, static_cast<float>(rounded)));
     }
 }
 
 double ulp(Dtype dtype, double value) {
-    if (!is_float(dtype)) return 1;
+    if (row(dtype).mantissa_bits == 0) return 1;
     if (!std::isfinite(value)) return 0;
     const double rounded = round_to(dtype, value);
     return spacing(row(dtype), std::isinf(rounded) ? row(dtype).max_finite : rounded);

@@ -162,6 +162,7 @@ Value erf(Value a) { return map(Op::kErf, {a}); }
 Value sin(Value a) { return map(Op::kSin, {a}); }
 Value cos(Value a) { return map(Op::kCos, {a}); }
 Value floor(Value a) { return map(Op::kFloor, {a}); }
+Value round(Value a) { return map(Op::kRound, {a}); }
 
 Value detach(Value a) { return map(Op::kDetach, {a}); }
 Value uniform(Value seed, Value offset, Value position) { return map(Op::kUniform, {seed, offset, position}); }

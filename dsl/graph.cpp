@@ -160,8 +160,10 @@ NodeId GraphData::add_input(std::string_view name, Dtype dtype, std::vector<Axis
 
 NodeId GraphData::add_scalar(std::string_view name, Dtype dtype, double default_value) {
     require_unused_name("scalar", name);
-    if (dtype == Dtype::kBool)
-        fail(ErrorCode::kInvalidGraph, "scalar '{}': bool scalars are not supported; use i32", name);
+    if (!is_float(dtype) && !is_integer(dtype)) {
+        fail(ErrorCode::kInvalidGraph, "scalar '{}': {} scalars are not supported; use i32 or f32", name,
+             rowjit::name(dtype));
+    }
     Node node{.kind = NodeKind::kScalar, .dtype = dtype};
     node.value = default_value;
     node.name = name;
@@ -170,6 +172,10 @@ NodeId GraphData::add_scalar(std::string_view name, Dtype dtype, double default_
 }
 
 NodeId GraphData::add_const(Dtype dtype, double value) {
+    if (is_storage(dtype)) {
+        fail(ErrorCode::kInvalidGraph, "constant {}: {} is only stored; cast a constant to it", value,
+             rowjit::name(dtype));
+    }
     if (!is_float(dtype) && value != round_to(dtype, value)) {
         fail(ErrorCode::kInvalidGraph, "constant {}: not a value of {}; cast the other operand", value,
              rowjit::name(dtype));
@@ -193,8 +199,9 @@ NodeId GraphData::add_iota(AxisId axis_id, Dtype dtype) {
 
 NodeId GraphData::add_extent(AxisId axis_id, Dtype dtype) {
     if (axis(axis_id).extent != kRuntimeExtent) return add_const(dtype, static_cast<double>(axis(axis_id).extent));
-    if (dtype == Dtype::kBool)
-        fail(ErrorCode::kInvalidGraph, "extent of {}: bool cannot hold it", axis(axis_id).label());
+    if (!is_float(dtype) && !is_integer(dtype)) {
+        fail(ErrorCode::kInvalidGraph, "extent of {}: {} cannot hold it", axis(axis_id).label(), rowjit::name(dtype));
+    }
     Node node{.kind = NodeKind::kExtent, .dtype = dtype};
     node.axis = axis_id;
     return intern(std::move(node));
@@ -274,6 +281,7 @@ NodeId GraphData::add_map(Op op, std::vector<NodeId> args) {
     const std::size_t first_data = row.types == OpTypes::kSelect ? 1 : 0;
     if (first_data == 1 && node(args[0]).dtype != Dtype::kBool) refuse("the condition must be bool; compare it");
     const Dtype dtype = node(args[first_data]).dtype;
+    if (is_storage(dtype)) refuse("a dtype of storage is only cast; cast the operand to one to compute in");
     for (std::size_t i = first_data; i < args.size(); ++i) {
         if (node(args[i]).dtype != dtype) refuse("the dtypes differ; cast one operand");
     }
@@ -346,6 +354,8 @@ NodeId GraphData::add_reduce(Monoid monoid, NodeId arg, std::vector<AxisId> redu
     const std::string_view what = rowjit::name(monoid);
     if (from.dtype == Dtype::kBool)
         fail(ErrorCode::kInvalidGraph, "{}({}): cast the bools to a number first", what, describe(arg));
+    if (is_storage(from.dtype))
+        fail(ErrorCode::kInvalidGraph, "{}({}): cast it to a dtype to compute in first", what, describe(arg));
     if (reduced.empty()) {
         fail(ErrorCode::kInvalidGraph, "{}({}): there is no column axis to reduce; name the axis", what, describe(arg));
     }

@@ -187,6 +187,7 @@ std::int64_t outside(const Range& range, std::uint64_t bits) {
 Tensor random_tensor(const Layout& layout, const Stream& stream, Range range, const RandomOptions& options,
                      bool sums_rows) {
     Tensor tensor{layout.dtype, layout.extents, {}};
+    const bool is_i8 = layout.dtype == Dtype::kI8;
     tensor.values.resize(static_cast<std::size_t>(element_count(layout.extents)));
     const bool is_coordinate = range.bounded();
     if (!is_coordinate) range = {0, 99};
@@ -198,6 +199,8 @@ Tensor random_tensor(const Layout& layout, const Stream& stream, Range range, co
         double& value = tensor.values[i];
         if (layout.dtype == Dtype::kBool) {
             value = static_cast<double>(choice & 1);
+        } else if (is_i8) {
+            value = static_cast<double>(stream.uniform(element, {-128, 127}));
         } else if (is_integer(layout.dtype)) {
             const bool leaves = options.out_of_range && is_coordinate && choice % 8 == 0;
             value = static_cast<double>(leaves ? outside(range, detail) : stream.uniform(element, range));

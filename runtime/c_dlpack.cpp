@@ -13,11 +13,12 @@ struct DtypeRow {
     std::int32_t dtype;
 };
 
-// Codes: 0 signed, 2 floating, 4 bfloat, 6 bool.
+// Codes: 0 signed, 2 floating, 4 bfloat, 6 bool, 10 and 12 the floats of eight bits (DLPack 1.1).
 constexpr std::array kDtypes = {
     DtypeRow{6, 8, ROWJIT_DTYPE_BOOL},  DtypeRow{0, 32, ROWJIT_DTYPE_I32}, DtypeRow{0, 64, ROWJIT_DTYPE_I64},
     DtypeRow{4, 16, ROWJIT_DTYPE_BF16}, DtypeRow{2, 16, ROWJIT_DTYPE_F16}, DtypeRow{2, 32, ROWJIT_DTYPE_F32},
-    DtypeRow{2, 64, ROWJIT_DTYPE_F64},
+    DtypeRow{2, 64, ROWJIT_DTYPE_F64},  DtypeRow{0, 8, ROWJIT_DTYPE_I8},   DtypeRow{10, 8, ROWJIT_DTYPE_E4M3},
+    DtypeRow{12, 8, ROWJIT_DTYPE_E5M2},
 };
 
 struct DeviceRow {

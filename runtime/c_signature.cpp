@@ -13,7 +13,9 @@ static_assert(ROWJIT_DTYPE_BOOL == static_cast<int>(Dtype::kBool) &&
               ROWJIT_DTYPE_I32 == static_cast<int>(Dtype::kI32) && ROWJIT_DTYPE_I64 == static_cast<int>(Dtype::kI64) &&
               ROWJIT_DTYPE_BF16 == static_cast<int>(Dtype::kBf16) &&
               ROWJIT_DTYPE_F16 == static_cast<int>(Dtype::kF16) && ROWJIT_DTYPE_F32 == static_cast<int>(Dtype::kF32) &&
-              ROWJIT_DTYPE_F64 == static_cast<int>(Dtype::kF64));
+              ROWJIT_DTYPE_F64 == static_cast<int>(Dtype::kF64) && ROWJIT_DTYPE_I8 == static_cast<int>(Dtype::kI8) &&
+              ROWJIT_DTYPE_E4M3 == static_cast<int>(Dtype::kE4m3) &&
+              ROWJIT_DTYPE_E5M2 == static_cast<int>(Dtype::kE5m2));
 static_assert(ROWJIT_RUNTIME_EXTENT == kRuntimeExtent);
 
 rowjit_tensor_info describe_tensor(const GraphData& graph, const std::string& name, const Node& node,

@@ -48,6 +48,9 @@ ParameterValue scalar_value(Dtype dtype, double value) {
         case Dtype::kBf16:
         case Dtype::kF16:
         case Dtype::kF32: result.f32 = static_cast<float>(value); break;
+        case Dtype::kI8:
+        case Dtype::kE4m3:
+        case Dtype::kE5m2: break;  // no scalars have them
     }
     return result;
 }

@@ -14,9 +14,11 @@
 //   rj_bits, rj_float                             an f32's bits and back
 //   rj_opaque(word)                               the word, of which the compiler may know nothing more
 //   rj_pack_f16, rj_f16_value                     to and from f16, to nearest even
+//   rj_pack_e4m3, rj_pack_e5m2                    two f32 within the format's range to packed e4m3 or e5m2, likewise;
+//                                                 only with RJ_PACKS_F8
 //   rj_to_i32, rj_to_i64                          f32 toward zero, saturating, NaN to 0
 //   rj_max, rj_min                                NaN if either is
-//   rj_abs, rj_floor, rj_fma, rj_div              correctly rounded
+//   rj_abs, rj_floor, rj_round, rj_fma, rj_div    correctly rounded; rj_round: to the nearest whole number, half to even
 //   rj_exp2_fast                                  2^a, within 2^-22 of it; may flush below 2^-126
 //
 // and, unless prelude_math.h follows it,
@@ -38,6 +40,15 @@ struct rj_f16 {
 struct rj_bool {
     unsigned char byte;
 };
+struct rj_i8 {
+    unsigned char bits;
+};
+struct rj_e4m3 {
+    unsigned char bits;
+};
+struct rj_e5m2 {
+    unsigned char bits;
+};
 
 template <class T>
 struct rj_value {
@@ -54,6 +65,18 @@ struct rj_value<rj_f16> {
 template <>
 struct rj_value<rj_bool> {
     typedef bool type;
+};
+template <>
+struct rj_value<rj_i8> {
+    typedef int type;
+};
+template <>
+struct rj_value<rj_e4m3> {
+    typedef float type;
+};
+template <>
+struct rj_value<rj_e5m2> {
+    typedef float type;
 };
 
 // N elements as the words they come from memory in. Elements stay packed until rj_get: widening bf16 is a shift.
@@ -91,6 +114,69 @@ template <int N>
 RJ_DEVICE bool rj_get(const rj_vec<rj_bool, N>& vec, int lane) {
     return (vec.words[lane / 4] >> (lane % 4 * 8) & 0xffu) != 0;
 }
+
+
+// Formats of eight bits. What rounds to no finite number becomes NaN in e4m3 and infinity in e5m2, as torch converts.
+
+RJ_DEVICE unsigned rj_byte(const unsigned* words, int lane) { return words[lane / 4] >> (lane % 4 * 8) & 0xffu; }
+
+template <int N>
+RJ_DEVICE int rj_get(const rj_vec<rj_i8, N>& vec, int lane) {
+    return static_cast<int>(rj_byte(vec.words, lane) ^ 0x80u) - 0x80;
+}
+template <int N>
+RJ_DEVICE float rj_get(const rj_vec<rj_e4m3, N>& vec, int lane) {
+    const unsigned byte = rj_byte(vec.words, lane);
+    const unsigned magnitude = byte & 0x7fu;
+    // Its exponents are 120 less than f32's, and the smallest numbers are multiples of 2^-9.
+    float value = magnitude < 8 ? static_cast<float>(static_cast<int>(magnitude)) * 0.001953125f
+                                : rj_float((magnitude << 20) + (120u << 23));
+    if (magnitude == 0x7fu) value = rj_float(0x7fc00000u);
+    return (byte & 0x80u) != 0 ? -value : value;
+}
+template <int N>
+RJ_DEVICE float rj_get(const rj_vec<rj_e5m2, N>& vec, int lane) {
+    return rj_f16_value(static_cast<unsigned short>(rj_byte(vec.words, lane) << 8));  // the upper half of an f16
+}
+
+// The magnitude's bits rounded to a mantissa of kBits and the format's bias: normal numbers as integers, below
+// `smallest` by adding a number of which the format's step is the last place, so that the addition rounds.
+template <int kBits, int kBias>
+RJ_DEVICE unsigned rj_rounded_f8(unsigned magnitude, float smallest) {
+    constexpr int kDropped = 23 - kBits;
+    const float aligning = smallest * static_cast<float>(1 << kDropped);
+    if (rj_float(magnitude) < smallest) return rj_bits(rj_float(magnitude) + aligning) - rj_bits(aligning);
+    const unsigned half = (1u << (kDropped - 1)) - 1 + (magnitude >> kDropped & 1u);
+    return ((magnitude + half) >> kDropped) - (static_cast<unsigned>(127 - kBias) << kBits);
+}
+RJ_DEVICE unsigned rj_e4m3_bits(float value) {
+    const unsigned bits = rj_bits(value);
+    const unsigned magnitude = bits & 0x7fffffffu;
+    const unsigned rounded = magnitude > 0x43e80000u ? 0x7fu : rj_rounded_f8<3, 7>(magnitude, 0.015625f);  // 464
+    return rounded | (bits >> 24 & 0x80u);
+}
+RJ_DEVICE unsigned rj_e5m2_bits(float value) {
+    const unsigned bits = rj_bits(value);
+    const unsigned magnitude = bits & 0x7fffffffu;
+    unsigned rounded = rj_rounded_f8<2, 15>(magnitude, 6.103515625e-5f);
+    if (magnitude >= 0x47700000u) rounded = magnitude > 0x7f800000u ? 0x7fu : 0x7cu;  // 61440
+    return rounded | (bits >> 24 & 0x80u);
+}
+#ifdef RJ_PACKS_F8
+// The instruction takes what lies beyond for the greatest finite number.
+RJ_DEVICE unsigned rj_two_e4m3(float low, float high) {
+    const unsigned packed = rj_pack_e4m3(low, high);
+    return packed | (rj_abs(low) > 464.0f ? 0x7fu : 0u) | (rj_abs(high) > 464.0f ? 0x7f00u : 0u);
+}
+RJ_DEVICE unsigned rj_two_e5m2(float low, float high) {
+    const unsigned packed = rj_pack_e5m2(low, high);
+    const unsigned first = rj_abs(low) >= 61440.0f ? (packed & 0x80u) | 0x7cu : packed & 0xffu;
+    return first | (rj_abs(high) >= 61440.0f ? (packed & 0x8000u) | 0x7c00u : packed & 0xff00u);
+}
+#else
+RJ_DEVICE unsigned rj_two_e4m3(float low, float high) { return rj_e4m3_bits(low) | rj_e4m3_bits(high) << 8; }
+RJ_DEVICE unsigned rj_two_e5m2(float low, float high) { return rj_e5m2_bits(low) | rj_e5m2_bits(high) << 8; }
+#endif
 
 // Values to packed elements; narrow formats round here, once.
 template <int N>
@@ -130,6 +216,31 @@ RJ_DEVICE void rj_pack_into(rj_vec<rj_bool, N>& vec, const bool (&values)[N]) {
     }
 }
 
+// Two bytes into their place among words, which are filled in order.
+RJ_DEVICE void rj_put_half(unsigned* words, int half, unsigned bits) {
+    words[half / 2] = half % 2 == 0 ? bits : words[half / 2] | bits << 16;
+}
+template <int N>
+RJ_DEVICE void rj_pack_into(rj_vec<rj_i8, N>& vec, const int (&values)[N]) {
+#pragma unroll
+    for (int k = 0; k < N; ++k) {
+        const unsigned byte = (static_cast<unsigned>(values[k]) & 0xffu) << (k % 4 * 8);
+        vec.words[k / 4] = k % 4 == 0 ? byte : vec.words[k / 4] | byte;
+    }
+}
+template <int N>
+RJ_DEVICE void rj_pack_into(rj_vec<rj_e4m3, N>& vec, const float (&values)[N]) {
+#pragma unroll
+    for (int k = 0; k < N; k += 2)
+        rj_put_half(vec.words, k / 2, rj_two_e4m3(values[k], k + 1 < N ? values[k + 1] : 0.0f));
+}
+template <int N>
+RJ_DEVICE void rj_pack_into(rj_vec<rj_e5m2, N>& vec, const float (&values)[N]) {
+#pragma unroll
+    for (int k = 0; k < N; k += 2)
+        rj_put_half(vec.words, k / 2, rj_two_e5m2(values[k], k + 1 < N ? values[k + 1] : 0.0f));
+}
+
 template <class T, int N>
 RJ_DEVICE rj_vec<T, N> rj_pack(const typename rj_value<T>::type (&values)[N]) {
     rj_vec<T, N> vec;
@@ -162,6 +273,8 @@ RJ_DEVICE rj_vec<T, N> rj_kept(rj_vec<T, N> vec) {
 // `value` rounded to the narrow format, as f32 again.
 RJ_DEVICE float rj_round_bf16(float value) { return rj_get(rj_pack_one<rj_bf16>(value), 0); }
 RJ_DEVICE float rj_round_f16(float value) { return rj_get(rj_pack_one<rj_f16>(value), 0); }
+RJ_DEVICE float rj_round_e4m3(float value) { return rj_get(rj_pack_one<rj_e4m3>(value), 0); }
+RJ_DEVICE float rj_round_e5m2(float value) { return rj_get(rj_pack_one<rj_e5m2>(value), 0); }
 
 // ---- global memory ------------------------------------------------------------------------------------------------
 // N elements at an address aligned to them, in accesses of at most 16 bytes. "readonly" is for tensors that nothing
@@ -223,6 +336,8 @@ RJ_DEVICE long long rj_max(long long a, long long b) { return a > b ? a : b; }
 RJ_DEVICE int rj_min(int a, int b) { return a < b ? a : b; }
 RJ_DEVICE long long rj_min(long long a, long long b) { return a < b ? a : b; }
 
+RJ_DEVICE int rj_to_i8(int a) { return rj_max(-128, rj_min(127, a)); }
+RJ_DEVICE int rj_to_i32(int a) { return a; }
 RJ_DEVICE int rj_to_i32(long long a) { return static_cast<int>(rj_max(-2147483648ll, rj_min(2147483647ll, a))); }
 
 // Quotient of a row index by an extent, both non-negative. A 64-bit division costs about 70 instructions and is needed

@@ -207,6 +207,20 @@ RJ_DEVICE float rj_f16_value(unsigned short bits) {
     return value;
 }
 
+#if __CUDA_ARCH__ >= 890
+#define RJ_PACKS_F8
+RJ_DEVICE unsigned rj_pack_e4m3(float low, float high) {
+    unsigned short packed;
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(packed) : "f"(high), "f"(low));
+    return packed;
+}
+RJ_DEVICE unsigned rj_pack_e5m2(float low, float high) {
+    unsigned short packed;
+    asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(packed) : "f"(high), "f"(low));
+    return packed;
+}
+#endif
+
 // Toward zero and saturating; NaN gives 0. The instruction saturates, but gives the least i64 for NaN.
 RJ_DEVICE int rj_to_i32(float value) { return __float2int_rz(value); }
 RJ_DEVICE long long rj_to_i64(float value) { return value != value ? 0 : __float2ll_rz(value); }
@@ -226,6 +240,7 @@ RJ_DEVICE float rj_min(float a, float b) {
 }
 RJ_DEVICE float rj_abs(float a) { return fabsf(a); }
 RJ_DEVICE float rj_floor(float a) { return floorf(a); }
+RJ_DEVICE float rj_round(float a) { return rintf(a); }
 RJ_DEVICE float rj_fma(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 RJ_DEVICE float rj_div(float a, float b) { return __fdiv_rn(a, b); }
 RJ_DEVICE float rj_sqrt(float a) { return __fsqrt_rn(a); }

@@ -171,6 +171,7 @@ RJ_DEVICE float rj_max(float a, float b) { return a > b || a != a ? a : b; }
 RJ_DEVICE float rj_min(float a, float b) { return a < b || a != a ? a : b; }
 RJ_DEVICE float rj_abs(float a) { return __builtin_fabsf(a); }
 RJ_DEVICE float rj_floor(float a) { return __builtin_floorf(a); }
+RJ_DEVICE float rj_round(float a) { return __builtin_rintf(a); }
 RJ_DEVICE float rj_fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 RJ_DEVICE float rj_div(float a, float b) { return a / b; }
 

@@ -20,7 +20,7 @@ constexpr std::int64_t kInt32Limit = std::int64_t{1} << 31;
 // Maps whose result is one of their operands, or exact: representable operands give a representable result.
 bool exact_on_narrow(Op op) {
     return op == Op::kNeg || op == Op::kAbs || op == Op::kMin || op == Op::kMax || op == Op::kSelect ||
-           op == Op::kFloor;
+           op == Op::kFloor || op == Op::kRound;
 }
 
 std::string_view state_template(const Accumulator& accumulator) {
@@ -327,17 +327,21 @@ std::string GpuScope::cast(const Inst& inst) const {
         case Dtype::kI32:
             if (from == Dtype::kBool) return fmt::format("{} ? 1 : 0", operand);
             return fmt::format("rj_to_i32({})", operand);
+        case Dtype::kI8:
+            if (from == Dtype::kBool) return fmt::format("{} ? 1 : 0", operand);
+            return fmt::format("rj_to_i8(rj_to_i32({}))", operand);
         case Dtype::kI64:
-            return is_float(from) ? fmt::format("rj_to_i64({})", operand) : converted(inst.dtype, operand);
+            return gpu_value_type(from) == "float" ? fmt::format("rj_to_i64({})", operand)
+                                                   : converted(inst.dtype, operand);
         default: break;
     }
-    if (is_float(from)) return rounded(inst, operand);
+    if (gpu_value_type(from) == "float") return rounded(inst, operand);
     return rounded(inst,
                    from == Dtype::kBool ? fmt::format("{} ? 1.0f : 0.0f", operand) : converted(inst.dtype, operand));
 }
 
 std::string GpuScope::rounded(const Inst& inst, std::string expression) const {
-    if (!is_narrow(inst.dtype) || !rounded_.contains(inst.id)) return expression;
+    if (!rounds_from_f32(inst.dtype) || !rounded_.contains(inst.id)) return expression;
     return fmt::format("rj_round_{}({})", name(inst.dtype), expression);
 }
 

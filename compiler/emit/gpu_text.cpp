@@ -22,9 +22,15 @@ struct TypeRow {
 };
 
 constexpr std::array kTypes = {
-    TypeRow{Dtype::kBool, "rj_bool", "bool"},       TypeRow{Dtype::kI32, "int", "int"},
-    TypeRow{Dtype::kI64, "long long", "long long"}, TypeRow{Dtype::kBf16, "rj_bf16", "float"},
-    TypeRow{Dtype::kF16, "rj_f16", "float"},        TypeRow{Dtype::kF32, "float", "float"},
+    TypeRow{Dtype::kBool, "rj_bool", "bool"},
+    TypeRow{Dtype::kI32, "int", "int"},
+    TypeRow{Dtype::kI64, "long long", "long long"},
+    TypeRow{Dtype::kBf16, "rj_bf16", "float"},
+    TypeRow{Dtype::kF16, "rj_f16", "float"},
+    TypeRow{Dtype::kF32, "float", "float"},
+    TypeRow{Dtype::kI8, "rj_i8", "int"},
+    TypeRow{Dtype::kE4m3, "rj_e4m3", "float"},
+    TypeRow{Dtype::kE5m2, "rj_e5m2", "float"},
 };
 
 const TypeRow& row_of(Dtype dtype) {
@@ -88,7 +94,7 @@ std::string_view gpu_value_type(Dtype dtype) { return row_of(dtype).value; }
 
 std::string gpu_literal(Dtype dtype, double value) {
     if (dtype == Dtype::kBool) return value != 0 ? "true" : "false";
-    if (is_integer(dtype)) return integer_literal(dtype, value);
+    if (is_integer(dtype) || dtype == Dtype::kI8) return integer_literal(dtype, value);
     return float_literal(static_cast<float>(round_to(dtype, value)));
 }
 

@@ -346,6 +346,7 @@ bool is_exact(Op op) {
         case Op::kMin:
         case Op::kMax:
         case Op::kFloor:
+        case Op::kRound:
         case Op::kSelect: return true;
         default: return false;
     }
@@ -490,7 +491,7 @@ Value* KernelEmitter::spread(Value* value, int width) {
 
 Value* KernelEmitter::number(Dtype dtype, double value, int width) {
     llvm::Type* type = carried(dtype, width);
-    if (is_float(dtype)) return llvm::ConstantFP::get(type, round_to(dtype, value));
+    if (type->isFPOrFPVectorTy()) return llvm::ConstantFP::get(type, round_to(dtype, value));
     return llvm::ConstantInt::get(type, static_cast<std::uint64_t>(static_cast<std::int64_t>(value)), true);
 }
 

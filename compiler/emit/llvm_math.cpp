@@ -457,15 +457,69 @@ Value* philox_word(Builder& b, llvm::Function* function) {
     return b.CreateLShr(word, integer(word, 8));
 }
 
+// The bits of an f32, representable or not, in a format of eight bits: those of prelude.h's rj_rounded_f8.
+struct Format8 {
+    int mantissa_bits;
+    int bias;
+    float smallest;       // normal number
+    std::int64_t beyond;  // bits of the f32 from which on what it rounds to is no finite number
+    std::int64_t what_is_beyond;
+};
+
+constexpr Format8 kE4m3Format = {3, 7, 0x1p-6F, 0x43E80001, 0x7F};
+constexpr Format8 kE5m2Format = {2, 15, 0x1p-14F, 0x47700000, 0x7C};
+
+const Format8& format8(Dtype dtype) { return dtype == Dtype::kE4m3 ? kE4m3Format : kE5m2Format; }
+
+Value* f8_bits(Builder& b, const Format8& format, Value* x) {
+    const int dropped = 23 - format.mantissa_bits;
+    Value* bits = bits_of(b, x);
+    Value* sign = b.CreateAnd(b.CreateLShr(bits, integer(bits, 24)), integer(bits, 0x80));
+    Value* magnitude = b.CreateAnd(bits, integer(bits, 0x7FFFFFFF));
+    Value* odd = b.CreateAnd(b.CreateLShr(magnitude, integer(bits, dropped)), integer(bits, 1));
+    Value* normal = b.CreateAdd(magnitude, b.CreateAdd(odd, integer(bits, (std::int64_t{1} << (dropped - 1)) - 1)));
+    normal = b.CreateSub(b.CreateLShr(normal, integer(bits, dropped)),
+                         integer(bits, std::int64_t{127 - format.bias} << format.mantissa_bits));
+    const float aligning = format.smallest * static_cast<float>(1 << dropped);
+    Value* aligned = b.CreateFAdd(float_of(b, magnitude), constant(x, aligning));
+    Value* subnormal = b.CreateSub(bits_of(b, aligned), integer(bits, std::bit_cast<std::uint32_t>(aligning)));
+    Value* small = b.CreateICmpULT(magnitude, integer(bits, std::bit_cast<std::uint32_t>(format.smallest)));
+    Value* result = b.CreateSelect(small, subnormal, normal);
+    result = b.CreateSelect(b.CreateICmpUGE(magnitude, integer(bits, format.beyond)),
+                            integer(bits, format.what_is_beyond), result);
+    result = b.CreateSelect(b.CreateICmpUGT(magnitude, integer(bits, 0x7F800000)), integer(bits, 0x7F), result);
+    return b.CreateTrunc(b.CreateOr(result, sign), shaped(b.getInt8Ty(), x));
+}
+
+Value* f8_value(Builder& b, Dtype dtype, Value* stored) {
+    const Format8& format = format8(dtype);
+    Value* bits = b.CreateZExt(stored, shaped(b.getInt32Ty(), stored));
+    Value* sign = b.CreateShl(b.CreateAnd(bits, integer(bits, 0x80)), integer(bits, 24));
+    Value* byte = b.CreateAnd(bits, integer(bits, 0x7F));
+    // As a small f32, normal or subnormal, whose exponent a product puts right.
+    Value* magnitude = float_of(b, b.CreateShl(byte, integer(bits, 23 - format.mantissa_bits)));
+    Value* scaled = bits_of(b, b.CreateFMul(magnitude, constant(magnitude, std::ldexp(1.0, 127 - format.bias))));
+    if (dtype == Dtype::kE5m2) {
+        Value* infinite = b.CreateICmpEQ(byte, integer(bits, 0x7C));
+        scaled = b.CreateSelect(infinite, integer(bits, 0x7F800000), scaled);
+    }
+    Value* none = b.CreateICmpUGT(byte, integer(bits, dtype == Dtype::kE5m2 ? 0x7C : 0x7E));
+    scaled = b.CreateSelect(none, integer(bits, 0x7FC00000), scaled);
+    return float_of(b, b.CreateOr(scaled, sign));
+}
+
 }  // namespace
 
 llvm::Type* carried_type(Builder& b, Dtype dtype) {
     switch (dtype) {
         case Dtype::kBool: return b.getInt1Ty();
+        case Dtype::kI8:
         case Dtype::kI32: return b.getInt32Ty();
         case Dtype::kI64: return b.getInt64Ty();
         case Dtype::kBf16:
         case Dtype::kF16:
+        case Dtype::kE4m3:
+        case Dtype::kE5m2:
         case Dtype::kF32: return b.getFloatTy();
         case Dtype::kF64: return b.getDoubleTy();
     }
@@ -473,7 +527,7 @@ llvm::Type* carried_type(Builder& b, Dtype dtype) {
 }
 
 llvm::Type* stored_type(Builder& b, Dtype dtype) {
-    if (dtype == Dtype::kBool) return b.getInt8Ty();
+    if (size_bytes(dtype) == 1) return b.getInt8Ty();
     if (is_narrow(dtype)) return b.getInt16Ty();
     return carried_type(b, dtype);
 }
@@ -481,6 +535,9 @@ llvm::Type* stored_type(Builder& b, Dtype dtype) {
 Value* widen(Builder& b, Dtype dtype, Value* stored) {
     switch (dtype) {
         case Dtype::kBool: return b.CreateICmpNE(stored, integer(stored, 0));
+        case Dtype::kI8: return b.CreateSExt(stored, shaped(b.getInt32Ty(), stored));
+        case Dtype::kE4m3:
+        case Dtype::kE5m2: return f8_value(b, dtype, stored);
         case Dtype::kBf16: {
             Value* bits = b.CreateZExt(stored, shaped(b.getInt32Ty(), stored));
             return float_of(b, b.CreateShl(bits, integer(bits, 16)));
@@ -497,6 +554,9 @@ Value* narrow(Builder& b, Dtype dtype, Value* carried) {
     llvm::Type* stored = shaped(stored_type(b, dtype), carried);
     switch (dtype) {
         case Dtype::kBool: return b.CreateZExt(carried, stored);
+        case Dtype::kI8: return b.CreateTrunc(carried, stored);
+        case Dtype::kE4m3:
+        case Dtype::kE5m2: return f8_bits(b, format8(dtype), carried);
         case Dtype::kBf16: {
             Value* bits = bits_of(b, carried);
             if (b.cpu.word_permutes && width(carried) >= 16) return upper_halves(b, bits);
@@ -511,15 +571,21 @@ Value* narrow(Builder& b, Dtype dtype, Value* carried) {
 
 Value* round_carried(Builder& b, Dtype dtype, Value* value) {
     if (dtype == Dtype::kBf16) return round_bf16(b, value);
-    if (dtype == Dtype::kF16) return widen(b, dtype, narrow(b, dtype, value));
+    if (rounds_from_f32(dtype)) return widen(b, dtype, narrow(b, dtype, value));
     return value;
 }
 
 Value* convert(Builder& b, Dtype from, Dtype to, Value* value) {
     if (from == to) return value;
+    if (from == Dtype::kI8) return convert(b, Dtype::kI32, to, value);
+    if (to == Dtype::kI8) {
+        value = convert(b, from, Dtype::kI32, value);
+        value = b.CreateBinaryIntrinsic(llvm::Intrinsic::smax, value, integer(value, -128));
+        return b.CreateBinaryIntrinsic(llvm::Intrinsic::smin, value, integer(value, 127));
+    }
     llvm::Type* type = shaped(carried_type(b, to), value);
-    const bool to_narrow = is_narrow(to);
-    if (from == Dtype::kBool) return is_float(to) ? b.CreateUIToFP(value, type) : b.CreateZExt(value, type);
+    const bool to_narrow = rounds_from_f32(to);
+    if (from == Dtype::kBool) return type->isFPOrFPVectorTy() ? b.CreateUIToFP(value, type) : b.CreateZExt(value, type);
     if (to == Dtype::kBool) {
         return is_fp(value) ? b.CreateFCmpUNE(value, constant(value, 0)) : b.CreateICmpNE(value, integer(value, 0));
     }
@@ -615,6 +681,7 @@ ROWJIT_UNARY(cos) {
 }
 
 ROWJIT_UNARY(floor) { return b.CreateUnaryIntrinsic(llvm::Intrinsic::floor, x); }
+ROWJIT_UNARY(round) { return b.CreateUnaryIntrinsic(llvm::Intrinsic::roundeven, x); }
 ROWJIT_BINARY(lt) { return is_fp(x) ? b.CreateFCmpOLT(x, y) : b.CreateICmpSLT(x, y); }
 ROWJIT_BINARY(le) { return is_fp(x) ? b.CreateFCmpOLE(x, y) : b.CreateICmpSLE(x, y); }
 ROWJIT_BINARY(gt) { return is_fp(x) ? b.CreateFCmpOGT(x, y) : b.CreateICmpSGT(x, y); }

@@ -40,7 +40,7 @@ class Canonicalizer {
     // A map or cast of constants is a constant, rounded as the operation would have rounded it.
     NodeId fold(NodeId id) {
         const Node& node = to_->node(id);
-        if (node.kind != NodeKind::kMap && node.kind != NodeKind::kCast) return id;
+        if ((node.kind != NodeKind::kMap && node.kind != NodeKind::kCast) || is_storage(node.dtype)) return id;
         double operands[3] = {};
         for (std::size_t i = 0; i < node.args.size(); ++i) {
             const Node& arg = to_->node(node.args[i]);

@@ -1,5 +1,7 @@
 // Rows as small whole numbers and a scale. The scale is a row reduction and the codes are a map of it, so that a
 // planner puts both behind whatever made the row.
+#include <array>
+
 #include "base/fail.h"
 #include "dsl/graph.h"
 #include "dsl/library/operands.h"
@@ -8,30 +10,34 @@
 namespace rowjit {
 namespace {
 
-constexpr double kLargestCode = 127;
+struct CodeRow {
+    Dtype dtype;
+    double largest;
+};
 
-// To the nearest whole number, halves to even, as torch.round; NaN stays NaN.
-Value round_half_even(Value v) {
-    const Value up = floor(v + 0.5);
-    const Value is_odd = floor(up * 0.5) * 2.0 != up;
-    return select((up - v == 0.5) && is_odd, up - 1.0, up);
+// −128 is left out, so that a code's negation is one.
+constexpr std::array kCodes = {CodeRow{i8, 127}, CodeRow{e4m3, 448}, CodeRow{e5m2, 57344}};
+
+double largest_code(Value x, Dtype codes) {
+    for (const CodeRow& row : kCodes) {
+        if (row.dtype == codes) return row.largest;
+    }
+    fail(ErrorCode::kInvalidGraph, "quantize({}): codes of {}; give i8, e4m3 or e5m2", x.description(), name(codes));
 }
 
 }  // namespace
 
 Quantized quantize(Value x, QuantizeOptions options) {
     require_columns("quantize", x);
-    if (options.codes == boolean || options.codes == i64) {
-        fail(ErrorCode::kInvalidGraph, "quantize({}): codes of {}; give i32 or a float dtype", x.description(),
-             name(options.codes));
-    }
+    const double greatest = largest_code(x, options.codes);
     const Value h = widen(x);
     const Value largest = options.blocks ? max(abs(h), x.axes().back()) : max(abs(h));
-    const Value scale = (largest.named("largest") / kLargestCode).named("scale");
-    const Value code = round_half_even(h / scale);
-    // A row of zeros has scale 0: 0/0 is no code.
-    const Value zero = Graph(x.graph()).constant(code.dtype(), 0.0);
-    return {cast(select(scale == 0.0, zero, code), options.codes), scale};
+    const Value scale = (largest.named("largest") / greatest).named("scale");
+    // A row of zeros has scale 0: 0/0 is no code. Where the scale is subnormal it is far from exact, hence the bounds.
+    const Value zero = Graph(x.graph()).constant(h.dtype(), 0.0);
+    const Value scaled = select(scale == 0.0, zero, h / scale);
+    const Value code = minimum(maximum(options.codes == i8 ? round(scaled) : scaled, -greatest), greatest);
+    return {cast(code, options.codes), scale};
 }
 
 Value dequantize(Value codes, Value scale, Dtype dtype) {

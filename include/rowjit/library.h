@@ -258,10 +258,8 @@ Value embedding(Value table, Value ids);
 // ---- Quantisation ------------------------------------------------------------------------------------------------
 
 struct QuantizeOptions {
-    // What the codes −127 … 127 are stored in: i32, or a float dtype, each of which holds them exactly. There is no
-    // dtype of eight bits yet.
-    Dtype codes = Dtype::kI32;
-    bool blocks = false;  // a scale for each position along all column axes but the last
+    Dtype codes = Dtype::kI8;  // i8, whose codes are −127 … 127, e4m3, up to 448, or e5m2, up to 57344
+    bool blocks = false;       // a scale for each position along all column axes but the last
 };
 
 struct Quantized {
@@ -269,9 +267,11 @@ struct Quantized {
     Value scale;  // f32 (f64 of f64): {rows…}, or {rows…, blocks}
 };
 
-// Symmetric, by the largest magnitude: scale = max |x̂| / 127, codes = round(x̂ / scale), halves to even, over all
-// columns or over the last column axis. A row of zeros has scale 0 and codes 0; of infinities or NaN the scale is one.
-// Behind a norm it joins the norm's kernel. It has no gradient: pass a straight-through one around it.
+// Symmetric, by the largest magnitude: scale = max |x̂| / the greatest code, codes = x̂ / scale rounded to codes, halves
+// to even, over all columns or over the last column axis. A row of zeros has scale 0 and codes 0; of infinities or NaN
+// the scale is one, and what is no number has code 0 in i8 and NaN else. As vLLM's per-token quantisation of
+// activations, whose scales are held above a least one. Behind a norm or an activation it joins their kernel. It has no
+// gradient: pass a straight-through one around it.
 Quantized quantize(Value x, QuantizeOptions options = {});
 
 // round(codes·scale) in `dtype`.

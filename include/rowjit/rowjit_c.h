@@ -180,7 +180,10 @@ enum {
     ROWJIT_DTYPE_BF16 = 3,
     ROWJIT_DTYPE_F16 = 4,
     ROWJIT_DTYPE_F32 = 5,
-    ROWJIT_DTYPE_F64 = 6 /* on the CPU only */
+    ROWJIT_DTYPE_F64 = 6, /* on the CPU only */
+    ROWJIT_DTYPE_I8 = 7,
+    ROWJIT_DTYPE_E4M3 = 8, /* torch.float8_e4m3fn */
+    ROWJIT_DTYPE_E5M2 = 9  /* torch.float8_e5m2 */
 };
 
 #define ROWJIT_RUNTIME_EXTENT (-1)

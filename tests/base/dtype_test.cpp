@@ -39,16 +39,49 @@ TEST_CASE("rounding in double and rounding the f32 bits agree for bf16") {
     }
 }
 
+TEST_CASE("every pattern of a format of eight bits survives a round trip") {
+    for (const Dtype dtype : {e4m3, e5m2, i8}) {
+        for (int pattern = 0; pattern < 256; ++pattern) {
+            const auto byte = static_cast<std::uint8_t>(pattern);
+            const double value = load_element(dtype, &byte);
+            std::uint8_t again = 0;
+            store_element(dtype, &again, value);
+            if (!std::isnan(value)) CHECK(again == byte);
+        }
+    }
+}
+
+// Of torch.tensor(x).to(torch.float8_…): 464 is halfway to what would be 480, 61440 to what would be 65536.
+TEST_CASE("floats of eight bits round to even, and beyond their range to NaN or infinity") {
+    CHECK(round_to(e4m3, 1.0625) == 1.0);
+    CHECK(round_to(e4m3, 1.1875) == 1.25);
+    CHECK(round_to(e4m3, 464.0) == 448.0);
+    CHECK(std::isnan(round_to(e4m3, 464.01)));
+    CHECK(std::isnan(round_to(e4m3, std::numeric_limits<double>::infinity())));
+    CHECK(round_to(e4m3, 0x1p-10) == 0.0);
+    CHECK(round_to(e4m3, 0x1.8p-10) == 0x1p-9);
+    CHECK(round_to(e5m2, 61439.0) == 57344.0);
+    CHECK(std::isinf(round_to(e5m2, 61440.0)));
+    CHECK(round_to(e5m2, -0x1.8p-17) == -0x1p-16);
+    CHECK(f8_to_f32(e4m3, 0x7E) == 448);
+    CHECK(f8_to_f32(e5m2, 0x7B) == 57344);
+    CHECK(f32_to_f8(e4m3, 1.0F) == 0x38);
+    CHECK(f32_to_f8(e5m2, 1.0F) == 0x3C);
+}
+
 TEST_CASE("integer conversion truncates, saturates and maps NaN to zero") {
     CHECK(round_to(i32, -2.9) == -2);
     CHECK(round_to(i32, 1e10) == 2147483647.0);
     CHECK(round_to(i64, std::nan("")) == 0);
+    CHECK(round_to(i8, 300.0) == 127);
+    CHECK(round_to(i8, -128.9) == -128);
 }
 
 TEST_CASE("one unit in the last place is the spacing at the value's magnitude") {
     CHECK(ulp(bf16, 1.0) == 0x1p-7);
     CHECK(ulp(f32, -3.0) == 0x1p-22);
     CHECK(ulp(f16, 0.0) == 0x1p-24);
+    CHECK(ulp(e4m3, 448.0) == 32);
 }
 
 TEST_CASE("an unknown dtype is refused with the known ones") {

@@ -45,7 +45,7 @@ Graph backward(std::string_view op, const OptionMap& options = {}) {
 }
 
 // The rows of `op`'s last result quantized, the others results as they are.
-Graph quantized(std::string_view op, std::size_t operands) {
+Graph quantized(std::string_view op, std::size_t operands, const std::string& codes_dtype = "i8") {
     Graph g;
     const Axis tokens = g.rows("tokens");
     std::vector<Value> inputs;
@@ -55,7 +55,7 @@ Graph quantized(std::string_view op, std::size_t operands) {
     }
     const std::vector<Value> results = call_composite(op, inputs, {});
     for (std::size_t i = 0; i + 1 < results.size(); ++i) g.output(fmt::format("y{}", i), results[i]);
-    const std::vector<Value> codes = call_composite("quantize", std::vector{results.back()}, {});
+    const std::vector<Value> codes = call_composite("quantize", std::vector{results.back()}, {{"codes", codes_dtype}});
     g.output("codes", codes[0]);
     g.output("scale", codes[1]);
     return g;
@@ -89,6 +89,7 @@ TEST_CASE("norms with what stands before and behind them are one kernel that mov
     check_one_kernel({{"add_rms_norm", forward("add_rms_norm")},
                       {"add_layer_norm", forward("add_layer_norm")},
                       {"add_rms_norm and quantize", quantized("add_rms_norm", 3)},
+                      {"add_rms_norm and quantize to e4m3", quantized("add_rms_norm", 3, "e4m3")},
                       {"rms_norm modulated by row", forward("modulated_rms_norm")},
                       {"rms_norm modulated by batch", forward("modulated_rms_norm", {{"modulation", "batch"}})},
                       {"rms_norm modulated by column", forward("modulated_rms_norm", {{"modulation", "column"}})},
@@ -99,6 +100,7 @@ TEST_CASE("norms with what stands before and behind them are one kernel that mov
 TEST_CASE("activations are one kernel with quantization behind them, and so are their backwards") {
     check_one_kernel({{"swiglu and quantize", quantized("swiglu", 2)},
                       {"geglu and quantize", quantized("geglu", 2)},
+                      {"swiglu and quantize to e5m2", quantized("swiglu", 2, "e5m2")},
                       {"swiglu backward", backward("swiglu")},
                       {"packed swiglu backward", backward("swiglu", {{"packed", "true"}})},
                       {"geglu backward", backward("geglu")},

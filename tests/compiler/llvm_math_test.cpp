@@ -6,6 +6,7 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <random>
 
 #include "base/dtype.h"
@@ -175,6 +176,31 @@ TEST_CASE("every bf16 and f16 survives a round trip through f32 and an exact ope
             }
             CHECK_MESSAGE(wrong == 0, level, " ", name(dtype));
         }
+    }
+}
+
+TEST_CASE("f32 is converted to formats of eight bits, and each of their patterns back, as base/dtype.h does") {
+    std::vector<float> x = sweep();
+    std::vector<std::uint8_t> patterns(256);
+    std::iota(patterns.begin(), patterns.end(), 0);
+    std::vector<std::uint8_t> narrow;
+    std::vector<float> wide;
+    for (const Dtype dtype : {i8, e4m3, e5m2}) {
+        run(cast_kernel(Dtype::kF32, dtype), find_target("native"), x, &narrow);
+        std::size_t wrong = 0;
+        for (std::size_t i = 0; i < x.size(); ++i) {
+            std::uint8_t expected = 0;
+            store_element(dtype, &expected, x[i]);
+            // The sign of what is no number means nothing.
+            if (narrow[i] != expected && !(std::isnan(load_element(dtype, &expected)) && (narrow[i] & 0x7F) == 0x7F))
+                ++wrong;
+        }
+        run(cast_kernel(dtype, Dtype::kF32), find_target("native"), patterns, &wide);
+        for (std::size_t i = 0; i < 256; ++i) {
+            const double exact = load_element(dtype, &patterns[i]);
+            if (wide[i] != exact && !(std::isnan(wide[i]) && std::isnan(exact))) ++wrong;
+        }
+        CHECK_MESSAGE(wrong == 0, name(dtype));
     }
 }
 

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/dtype.h"
 #include "dsl/interpret.h"
 #include "dsl/library/registry.h"
 #include "dsl/random_inputs.h"
@@ -367,6 +368,28 @@ TEST_CASE("quantize rounds halves to even and gives zeros for zeros") {
     const Tensors out = interpret(*g.data(), bindings, Rounding::kExact);
     CHECK(out.at("codes").values == Doubles{127, 0, 2, 0, -2, 2, 0, 0, 0, 0, 0, 0});
     CHECK(out.at("scale").values == Doubles{1, 0});
+}
+
+TEST_CASE(
+    "quantize to floats of eight bits takes the greatest of them for the largest magnitude, and rounds the rest") {
+    for (const auto& [codes, largest] : {std::pair(e4m3, 448.0), std::pair(e5m2, 57344.0)}) {
+        const Run r = run("quantize", {{"codes", std::string(name(codes))}});
+        for (std::size_t row = 0; row < kRows; ++row) {
+            const Doubles x = r.row("x", row);
+            double most = 0;
+            for (const double v : x) most = std::max(most, std::abs(v));
+            CHECK(r["scale"][row] == doctest::Approx(most / largest));
+            double greatest = 0;
+            for (std::size_t c = 0; c < kColumns; ++c) {
+                const double code = r["codes"][row * kColumns + c];
+                const double wanted = x[c] * largest / most;
+                CHECK(std::abs(code - wanted) <= ulp(codes, wanted) / 2);
+                CHECK(round_to(codes, code) == code);
+                greatest = std::max(greatest, std::abs(code));
+            }
+            CHECK(greatest == largest);
+        }
+    }
 }
 
 TEST_CASE("dequantize gives the codes times their scale") {

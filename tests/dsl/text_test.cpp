@@ -264,7 +264,7 @@ TEST_CASE("several results of a composite operation take several names") {
 TEST_CASE("a refusal opens with its place and says what was expected") {
     CHECK(refused("rows\n") == "file.rj:1:5: found the end of the line; expected the axis's name: rows tokens");
     CHECK(refused("input x: bf17[4]\n") ==
-          "file.rj:1:10: unknown dtype 'bf17'; use one of bool, i32, i64, bf16, f16, f32, f64");
+          "file.rj:1:10: unknown dtype 'bf17'; use one of bool, i32, i64, bf16, f16, f32, f64, i8, e4m3, e5m2");
     CHECK(mentions(refused("input x: f32[tokens]"), "file.rj:1:14: found 'tokens'; no axis of that name"));
     CHECK(mentions(refused("x + 1"), "file.rj:1:1: found 'x'; a line is 'name = expression'"));
     CHECK(mentions(refused(with_expression("x u")), "file.rj:6:14: found 'u'; expected the end of the line"));

@@ -119,6 +119,7 @@ RJ_DEVICE float rj_max(float a, float b) { return a != a || b != b ? NAN : std::
 RJ_DEVICE float rj_min(float a, float b) { return a != a || b != b ? NAN : std::fmin(a, b); }
 RJ_DEVICE float rj_abs(float a) { return std::fabs(a); }
 RJ_DEVICE float rj_floor(float a) { return std::floor(a); }
+RJ_DEVICE float rj_round(float a) { return std::nearbyint(a); }
 RJ_DEVICE float rj_fma(float a, float b, float c) { return std::fma(a, b, c); }
 RJ_DEVICE float rj_div(float a, float b) { return a / b; }
 RJ_DEVICE float rj_exp2_fast(float a) { return std::exp2(a); }

@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdlib>
 #include <iterator>
+#include <limits>
 #include <memory>
 #include <random>
 #include <tuple>
@@ -14,6 +16,7 @@
 #include "base/philox.h"
 #include "compiler/plan/partial_sums.h"
 #include "compiler/schedule/choose.h"
+#include "dsl/interpret.h"
 #include "dsl/library/registry.h"
 #include "dsl/random_inputs.h"
 #include "rowjit/gradient.h"
@@ -435,6 +438,53 @@ TEST_CASE("rows of a warp that do not wait for each other's steps are caught") {
         return text.erase(at, std::string_view("rj_all_rows<8, 32>").size());
     });
     CHECK_MESSAGE(outcome != "", "a warp whose lanes left the steps at different times went unnoticed");
+}
+
+// Every exponent of f32, around each format's smallest numbers, its ties and its greatest.
+Tensor numbers_around_eight_bits(std::int64_t rows, std::int64_t columns) {
+    std::mt19937 random(5);
+    Tensor x{f32, {rows, columns}, {}};
+    const double infinity = std::numeric_limits<double>::infinity();
+    x.values = {infinity,  -infinity, std::nan(""), 0,         -0.0,  448,   464,
+                464.00003, -480,      57344,        61439.996, 61440, 127.9, -129};
+    while (std::ssize(x.values) < rows * columns) {
+        const double step = std::ldexp(1.0, static_cast<int>(random() % 40) - 20);
+        const double near = (static_cast<int>(random() % 65) - 32) * 0.25;
+        x.values.push_back(static_cast<float>(step * (near + (random() % 3 - 1.0) * 0x1p-20)));
+    }
+    return x;
+}
+
+TEST_CASE("formats of eight bits are packed and read as base/dtype.h does") {
+    constexpr std::int64_t kRows = 40;
+    for (const std::int64_t columns : {7, 96}) {
+        Graph g;
+        const Value x = g.input("x", f32, {g.rows("tokens"), columns});
+        for (const Dtype dtype : {i8, e4m3, e5m2}) {
+            g.output(fmt::format("{}_codes", name(dtype)), cast(x, dtype));
+            g.output(fmt::format("{}_values", name(dtype)), cast(cast(x, dtype), f32));
+        }
+        const Bindings bindings = {{{"x", numbers_around_eight_bits(kRows, columns)}}, {}, {{"tokens", kRows}}};
+        const Tensors expected = interpret(*g.data(), bindings, Rounding::kEager);
+        for (const std::string_view target_name : {"sm_90a", "gfx942"}) {
+            const Target target = simt::target(target_name);
+            std::vector<Case> cases;
+            add_cases("conversions", g, target, &cases);
+            std::vector<Program> programs;
+            for (Case& one : cases) programs.push_back(std::move(one.program));
+            const Device device = simt::device(target);
+            for (const Executable& executable : simt::build(std::move(programs), target, device)) {
+                for (const auto& [output, got] : run(device, executable, *g.data(), bindings)) {
+                    const Tensor& wanted = expected.at(output);
+                    for (std::size_t i = 0; i < got.values.size(); ++i) {
+                        const bool none = std::isnan(got.values[i]) && std::isnan(wanted.values[i]);
+                        REQUIRE_MESSAGE((none || got.values[i] == wanted.values[i]), output, " of ",
+                                        bindings.tensors.at("x").values[i], ": ", got.values[i]);
+                    }
+                }
+            }
+        }
+    }
 }
 
 TEST_CASE("random numbers are the reference's bits under every schedule, wherever rows begin") {
