@@ -25,6 +25,7 @@ struct Pass {
 constexpr std::array kPasses = {
     Pass{"index", "loops", "accesses and alignment", index_accesses},
     Pass{"barriers", "loops", "scratch regions, barriers, shared bytes", place_barriers},
+    Pass{"stages", "accesses and shared bytes", "places of what is copied ahead", place_stages},
 };
 
 constexpr std::int64_t kMaxGrid = 2147483647;  // blocks in x, both vendors; kernels loop when there are more rows
@@ -117,6 +118,8 @@ Offer<Kernel> build_kernel(const Group& group, const Schedule& schedule, const T
         *kernel = pass.run(std::move(*kernel), target);
         verify(*kernel, pass.name);
     }
+    if (schedule.stages > 0 && kernel->stage_bytes == 0)
+        return Declined{"no load of a row's first loop is one that asynchronous copies make"};
     if (target.is_gpu() && kernel->shared_bytes > target.shared_bytes_per_block) {
         return Declined{fmt::format("{} bytes of shared memory a block; {} has {}", kernel->shared_bytes, target.name,
                                     target.shared_bytes_per_block)};

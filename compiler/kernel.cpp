@@ -163,6 +163,14 @@ bool Kernel::by_row(const Inst& access) const {
     });
 }
 
+bool Kernel::can_fetch(const Inst& inst) const {
+    if (inst.kind != InstKind::kLoad) return false;
+    const KernelTensor& tensor = tensors[static_cast<std::size_t>(inst.index)];
+    if (tensor.written && !tensor.aliased) return false;
+    const auto of_data = [](const Coord& coord) { return !coord.data_nodes().empty(); };
+    return std::none_of(inst.coords.begin(), inst.coords.end(), of_data) && by_row(inst);
+}
+
 std::string print(const Kernel& kernel) { return Printer(kernel).run(); }
 
 bool is_reserved_word(std::string_view text) {
@@ -174,7 +182,8 @@ bool is_reserved_word(std::string_view text) {
         "or",      "private",  "public", "register",  "return", "short", "signed",  "sizeof",   "static", "struct",
         "switch",  "template", "this",   "throw",     "true",   "try",   "typedef", "typename", "union",  "unsigned",
         "using",   "virtual",  "void",   "while",     "xor",    "block", "c",       "column",   "grid",   "i",
-        "l",       "lane",     "row",    "row_block", "rows",   "step",  "t",       "thread",   "turn",   "warp"};
+        "l",       "lane",     "row",    "row_block", "rows",   "step",  "t",       "thread",   "turn",   "warp",
+        "ahead",   "fetch",    "first",  "stage"};
     return std::find(kWords.begin(), kWords.end(), text) != kWords.end() || text.starts_with("rj_");
 }
 

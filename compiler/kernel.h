@@ -111,8 +111,9 @@ struct Inst {
     std::vector<Coord> coords = {};  // kLoad, kStore: one per axis of the tensor, over axes and ValueIds as data
     bool accumulate = false;
     Access access = {};
-    std::string label = {};    // the graph's name for the value, unique and an identifier
-    std::string comment = {};  // the expression it stands for
+    std::int64_t stage_offset_bytes = -1;  // kLoad: ≥ 0 where it lies in a stage, copied ahead (passes/stages)
+    std::string label = {};                // the graph's name for the value, unique and an identifier
+    std::string comment = {};              // the expression it stands for
 };
 
 struct Accumulator {
@@ -234,11 +235,15 @@ struct Kernel {
     std::int64_t scratch_region_bytes = 0;  // likewise, of all the block's rows
     std::int64_t shared_bytes_per_row = 0;  // slots
     std::int64_t mailbox_offset_bytes = 0;  // clusters: of the scratch regions' transaction barriers (passes/barriers)
-    std::int64_t shared_bytes = 0;          // dynamic shared memory of a block, scratch included
+    std::int64_t stages_offset_bytes = 0;   // of the first stage in shared memory (passes/stages)
+    std::int64_t stage_bytes = 0;           // likewise, of each
+    std::int64_t shared_bytes = 0;          // dynamic shared memory of a block, scratch and stages included
 
     const AxisInfo& axis(AxisId id) const { return axes[static_cast<std::size_t>(id)]; }
     // Whether rows load from, or store to, different places.
     bool by_row(const Inst& access) const;
+    // Whether a load's address is known as soon as its row is, and differs from row to row, and no row stores there.
+    bool can_fetch(const Inst& inst) const;
     int block_threads() const { return schedule.threads_per_row * schedule.rows_per_block; }
     // Blocks that run together and reach into each other's shared memory; 1 where none do.
     int cluster_blocks() const {

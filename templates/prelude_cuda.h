@@ -129,7 +129,7 @@ struct rj_memory<16> {
     }
 };
 
-// ---- clusters of blocks (sm_90 and newer) ---------------------------------------------------------------------------
+// ---- copies into shared memory (sm_80 and newer) --------------------------------------------------------------------
 
 RJ_DEVICE unsigned rj_shared_address(int offset_bytes) {
     unsigned address;
@@ -138,6 +138,26 @@ RJ_DEVICE unsigned rj_shared_address(int offset_bytes) {
         : "l"(rj_shared_memory + offset_bytes));
     return address;
 }
+
+// 16 bytes go past the first-level cache: a row is read once.
+template <int kBytes>
+RJ_DEVICE void rj_copy_ahead(int offset_bytes, const void* from) {
+    if constexpr (kBytes == 16) {
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(rj_shared_address(offset_bytes)), "l"(from)
+                     : "memory");
+    } else {
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(rj_shared_address(offset_bytes)), "l"(from),
+                     "n"(kBytes)
+                     : "memory");
+    }
+}
+RJ_DEVICE void rj_copies_issued() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int kTurns>
+RJ_DEVICE void rj_wait_for_copies() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(kTurns) : "memory");
+}
+
+// ---- clusters of blocks (sm_90 and newer) ---------------------------------------------------------------------------
 
 // The blocks of a cluster need not start together, and none may send to one that has not.
 template <int kCount>

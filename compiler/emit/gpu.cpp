@@ -51,9 +51,11 @@ class KernelEmitter {
         if (scope_.rows() > 1) scope_.set_live("row_in_block == 0");
         for (const Stmt& stmt : kernel_.before) statement(stmt);
         const GpuScope::RowNames outside = scope_.row_names();
-        if (kernel_.schedule.prefetch) declare_fetch();
+        if (kernel_.schedule.fetches_ahead()) declare_fetch();
         scope_.set_row_names(outside);
         open_row_loop();
+        if (kernel_.schedule.stages > 0)
+            out_.line(fmt::format("rj_wait_for_copies<{}>();", kernel_.schedule.stages - 1), "this row's have come");
         scope_.declare_coordinates("row", kernel_.row_axes);
         scope_.declare_states();
         for (const Stmt& stmt : kernel_.body) statement(stmt);
@@ -113,36 +115,66 @@ class KernelEmitter {
         return fmt::format("rj_block() / {}", kernel_.schedule.column_blocks);
     }
 
-    // The loads of a row's first phase as a function of the row, called for the first row here and for each next one
+    // The loads of a row's first phase as a function of the row, called for the first rows here and for later ones
     // while the block works on the one before: over the barrier where a row's threads meet, memory is busy with the
     // next.
     void declare_fetch() {
-        std::vector<const Inst*> scalars;
-        const ColumnLoop* loop = nullptr;
-        for (const Stmt& stmt : kernel_.body) {
-            const auto* inst = std::get_if<Inst>(&stmt.node);
-            if (inst != nullptr && scope_.can_fetch(*inst)) scalars.push_back(inst);
-            loop = std::get_if<ColumnLoop>(&stmt.node);
-            if (loop != nullptr) break;
-        }
-        if (loop == nullptr) return;
-        for (const Inst* load : scalars) {
-            scope_.set_fetched(*load, scope_.names().fresh(scope_.tensor(*load).name + "_next"));
-            out_.line(fmt::format("{} {};", gpu_value_type(load->dtype), scope_.fetched(*load)));
-        }
-        ColumnFetch columns(*loop, scope_);
+        const auto is_loop = [](const Stmt& stmt) { return std::holds_alternative<ColumnLoop>(stmt.node); };
+        const auto first = std::find_if(kernel_.body.begin(), kernel_.body.end(), is_loop);
+        if (first == kernel_.body.end()) return;
+        ColumnFetch columns(std::get<ColumnLoop>(first->node), scope_);
         columns.declare();
         if (!scope_.fetches()) return;
-        out_.open("const auto fetch = [&](long long row)", "the loads of a row, to be used when the block comes to it");
+        const bool staged = kernel_.schedule.stages > 0;
+        std::vector<const Inst*> scalars;
+        std::for_each(kernel_.body.begin(), first, [&](const Stmt& before) {
+            const auto* inst = std::get_if<Inst>(&before.node);
+            if (inst == nullptr || (staged ? inst->stage_offset_bytes < 0 : !kernel_.can_fetch(*inst))) return;
+            scalars.push_back(inst);
+            declare_fetched(*inst);
+        });
+        out_.open(fmt::format("const auto fetch = [&](long long row{})", staged ? ", int stage" : ""),
+                  "the loads of a row, to be used when the block comes to it");
         scope_.declare_coordinates("row", kernel_.row_axes);
         for (const Inst* load : scalars) {
-            out_.line(
-                fmt::format("{} = {};", scope_.fetched(*load), scope_.load_one(*load, scope_.address(*load, {}, ""))));
+            const GpuAddress at = scope_.address(*load, {}, "");
+            out_.line(staged ? fmt::format("rj_copy_ahead<{0}>({1}, {2});", size_bytes(load->dtype),
+                                           scope_.staged(*load, "", size_bytes(load->dtype)), at.text())
+                             : fmt::format("{} = {};", scope_.fetched(*load), scope_.load_one(*load, at)));
         }
         columns.load();
         out_.close(";");
         scope_.forget_axes(kernel_.row_axes);
+        if (staged) return fill_stages();
         scope_.fetch(first_row_block(), "first");
+    }
+
+    // What holds a row's own value until the row comes.
+    void declare_fetched(const Inst& load) {
+        if (kernel_.schedule.stages > 0) {
+            const std::string type = fmt::format("rj_vec<{}, 1>", gpu_storage_type(load.dtype));
+            return scope_.set_fetched(load, fmt::format("rj_get(rj_shared_load<{}>({}), 0)", type,
+                                                        scope_.staged(load, "", size_bytes(load.dtype))));
+        }
+        scope_.set_fetched(load, scope_.names().fresh(scope_.tensor(load).name + "_next"));
+        out_.line(fmt::format("{} {};", gpu_value_type(load.dtype), scope_.fetched(load)));
+    }
+
+    // A stage has its turn of copies, if of nothing, so that a row's are always the same number of turns old.
+    void fill_stages() {
+        const int stages = kernel_.schedule.stages;
+        out_.line(fmt::format("int stage = {};", scope_.stage_begin(0)), "the row's place in shared memory");
+        if (stages == 1) {
+            scope_.fetch(first_row_block(), "first");
+            out_.line("rj_copies_issued();");
+            return;
+        }
+        out_.open(fmt::format("for (int ahead = 0; ahead < {}; ++ahead)", stages));
+        scope_.fetch(fmt::format("{} + ahead * {}", first_row_block(), row_step(kernel_)), "first");
+        out_.line("rj_copies_issued();");
+        out_.line(fmt::format("stage += {};", kernel_.stage_bytes));
+        out_.close();
+        out_.line(fmt::format("stage = {};", scope_.stage_begin(0)));
     }
 
     // All threads of a block run the same iterations, since they meet at barriers and in shuffles.

@@ -487,17 +487,35 @@ void emit_column_loop(const ColumnLoop& loop, GpuScope& scope, GpuKept& kept) {
 
 void ColumnFetch::declare() {
     if (!loop_.unrolled && loop_.iterations > 1) return;
+    const bool staged = scope_.kernel().schedule.stages > 0;
     for (const Inst& inst : loop_.body) {
-        const bool whole = is_vector(inst) || inst.access.kind == Access::Kind::kSplat || loop_.vector == 1;
-        if (!scope_.can_fetch(inst) || is_uniform(inst) || !whole) continue;
+        if (staged ? inst.stage_offset_bytes < 0 : !fits_registers(inst)) continue;
+        loads_.push_back(&inst);
+        const std::string type = fmt::format("rj_vec<{}, {}>", gpu_storage_type(inst.dtype), lanes(inst));
+        if (staged) {
+            scope_.set_fetched(inst, fmt::format("rj_shared_load<{}>({})", type, place(inst)));
+            continue;
+        }
         const std::string name = scope_.names().fresh(scope_.tensor(inst).name + "_next");
         const bool several = loop_.iterations > 1;
-        scope_.out().line(fmt::format("rj_vec<{}, {}> {}{};", gpu_storage_type(inst.dtype),
-                                      is_vector(inst) ? loop_.vector : 1, name,
-                                      several ? fmt::format("[{}]", loop_.iterations) : ""));
+        scope_.out().line(fmt::format("{} {}{};", type, name, several ? fmt::format("[{}]", loop_.iterations) : ""));
         scope_.set_fetched(inst, several ? name + "[i]" : name);
-        loads_.push_back(&inst);
     }
+}
+
+bool ColumnFetch::fits_registers(const Inst& inst) const {
+    const bool whole = is_vector(inst) || inst.access.kind == Access::Kind::kSplat || loop_.vector == 1;
+    return scope_.kernel().can_fetch(inst) && !is_uniform(inst) && whole;
+}
+
+int ColumnFetch::lanes(const Inst& load) const { return is_vector(load) ? loop_.vector : 1; }
+
+std::int64_t ColumnFetch::bytes(const Inst& load) const {
+    return lanes(load) * static_cast<std::int64_t>(size_bytes(load.dtype));
+}
+
+std::string ColumnFetch::place(const Inst& load) const {
+    return scope_.staged(load, loop_.iterations > 1 ? "i" : "", bytes(load));
 }
 
 void ColumnFetch::load() {
@@ -512,8 +530,10 @@ void ColumnFetch::load() {
     const bool guarded = loop_.tail == ColumnLoop::Tail::kVector;
     if (guarded) out.open(fmt::format("if (c < {})", loop_.columns));
     for (std::size_t i = 0; i < loads_.size(); ++i) {
-        out.line(fmt::format("{} = {};", scope_.fetched(*loads_[i]),
-                             scope_.load(*loads_[i], addresses[i], is_vector(*loads_[i]) ? loop_.vector : 1)));
+        const Inst& load = *loads_[i];
+        out.line(load.stage_offset_bytes < 0
+                     ? fmt::format("{} = {};", scope_.fetched(load), scope_.load(load, addresses[i], lanes(load)))
+                     : fmt::format("rj_copy_ahead<{}>({}, {});", bytes(load), place(load), addresses[i].text()));
     }
     if (guarded) out.close();
     out.close();

@@ -16,8 +16,8 @@ using GpuKept = std::map<int, std::string>;
 // Writes the loop; adds to `kept` what it keeps in registers.
 void emit_column_loop(const ColumnLoop& loop, GpuScope& scope, GpuKept& kept);
 
-// The loads of a resident loop that a schedule with prefetch issues a row ahead: the vectors that hold them until the
-// row comes, and the loads, inside a function of the row.
+// The loads of a resident loop that are issued before the block comes to their row: the vectors or the places in shared
+// memory that hold them until then, and the loads, inside a function of the row.
 class ColumnFetch {
   public:
     ColumnFetch(const ColumnLoop& loop, GpuScope& scope) : loop_(loop), scope_(scope) {}
@@ -25,6 +25,11 @@ class ColumnFetch {
     void load();
 
   private:
+    bool fits_registers(const Inst& inst) const;
+    int lanes(const Inst& load) const;
+    std::int64_t bytes(const Inst& load) const;
+    std::string place(const Inst& load) const;  // in the stage, of an iteration
+
     const ColumnLoop& loop_;
     GpuScope& scope_;
     std::vector<const Inst*> loads_;

@@ -208,26 +208,37 @@ std::string row_step(const Kernel& kernel) {
     return step;
 }
 
-bool GpuScope::can_fetch(const Inst& inst) const {
-    if (inst.kind != InstKind::kLoad || (tensor(inst).written && !tensor(inst).aliased)) return false;
-    for (const Coord& coord : inst.coords) {
-        if (!coord.data_nodes().empty()) return false;
-    }
-    return kernel_.by_row(inst);
-}
-
 void GpuScope::fetch_ahead() {
     const std::string step = row_step(kernel_);
-    fetch(rows() == 1 ? "row + " + step : fmt::format("(row_block + {})", step), "ahead");
+    const int stages = kernel_.schedule.stages;
+    const std::string rows_ahead = stages > 1 ? fmt::format("{} * {}", stages, step) : step;
+    fetch(fmt::format("{} + {}", rows() == 1 ? "row" : "row_block", rows_ahead), "ahead");
+    if (stages == 0) return;
+    out_.line("rj_copies_issued();");
+    if (stages == 1) return;
+    out_.line(fmt::format("stage = stage == {} ? {} : stage + {};", stage_begin(stages - 1), stage_begin(0),
+                          kernel_.stage_bytes));
 }
 
 void GpuScope::fetch(const std::string& block, std::string_view row) {
+    const std::string_view to = kernel_.schedule.stages > 0 ? ", stage" : "";
     if (rows() == 1) {
-        out_.line(fmt::format("if ({0} < rows) fetch({0});", block));
+        out_.line(fmt::format("if ({0} < rows) fetch({0}{1});", block, to));
         return;
     }
-    out_.line(fmt::format("const long long {} = {} * {} + row_in_block;", row, block, rows()));
-    out_.line(fmt::format("if ({0} - row_in_block < rows) fetch({0} < rows ? {0} : rows - 1);", row));
+    out_.line(fmt::format("const long long {} = ({}) * {} + row_in_block;", row, block, rows()));
+    out_.line(fmt::format("if ({0} - row_in_block < rows) fetch({0} < rows ? {0} : rows - 1{1});", row, to));
+}
+
+std::int64_t GpuScope::stage_begin(int stage) const {
+    return kernel_.stages_offset_bytes + stage * kernel_.stage_bytes;
+}
+
+std::string GpuScope::staged(const Inst& load, std::string_view iteration, std::int64_t bytes) const {
+    std::string place = "rj_thread()";
+    if (!iteration.empty()) place = fmt::format("({} * {} + {})", iteration, kernel_.block_threads(), place);
+    const std::string offset = load.stage_offset_bytes > 0 ? fmt::format(" + {}", load.stage_offset_bytes) : "";
+    return fmt::format("stage{} + {} * {}", offset, place, bytes);
 }
 
 void GpuScope::carry(const Inst& inst, const std::string& place) {

@@ -100,18 +100,21 @@ class GpuScope {
     std::string load_one(const Inst& inst, const GpuAddress& at) const;         // a value
     void store_one(const Inst& inst, const GpuAddress& at, std::vector<std::string> conditions);
 
-    // Loads that a schedule with prefetch issues a row ahead, and the names that hold their values until the row comes.
+    // Loads that are issued before the block comes to their row, and where their values are until then: in registers,
+    // by name, or in shared memory, which an expression reads.
     void set_fetched(const Inst& load, std::string name) { fetched_[&load] = std::move(name); }
     bool is_fetched(const Inst& inst) const { return fetched_.contains(&inst); }
     const std::string& fetched(const Inst& load) const { return fetched_.at(&load); }
     bool fetches() const { return !fetched_.empty(); }
-    // Issues the next row's loads; the values of this row have been copied before.
+    // Issues the loads of the next row, or with stages of the one that the stage just read has room for; the values of
+    // this row have been copied before.
     void fetch_ahead();
     // Issues the loads of the row `block` where there is one. Of several rows a block, of this thread's row of them,
     // which is called `row`; the last block's other threads follow the last row.
     void fetch(const std::string& block, std::string_view row);
-    // Whether a load's address is known as soon as its row is, and differs from row to row.
-    bool can_fetch(const Inst& inst) const;
+    std::int64_t stage_begin(int stage) const;
+    // Where in shared memory this thread's `bytes` of a staged load are, in an iteration of its loop if it has several.
+    std::string staged(const Inst& load, std::string_view iteration, std::int64_t bytes) const;
 
   private:
     void find_uses();

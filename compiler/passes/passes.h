@@ -15,6 +15,11 @@ Kernel index_accesses(Kernel kernel, const Target& target);
 // AllReduce::scratch, Kernel::scratch_regions and Kernel::shared_bytes.
 Kernel place_barriers(Kernel kernel, const Target& target);
 
+// Gives the loads that a schedule with stages copies ahead their places in a stage. Needs: accesses, and the rest of
+// the block's shared memory, which stages stand behind. Gives: Inst::stage_offset_bytes, Kernel::stages_offset_bytes
+// and stage_bytes, and shared_bytes with them; no stage_bytes where there is nothing to copy.
+Kernel place_stages(Kernel kernel, const Target& target);
+
 // Bytes of one thread's state of an accumulator when it crosses shared memory.
 int state_bytes(const Accumulator& accumulator);
 

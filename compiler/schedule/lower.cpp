@@ -320,7 +320,7 @@ class Lowering {
         }
         const bool loop_before = std::any_of(loops_.begin(), loops_.begin() + static_cast<std::ptrdiff_t>(first) + 1,
                                              [](const auto& loops) { return !loops.empty(); });
-        if (schedule().prefetch && !loop_before) {
+        if (schedule().fetches_ahead() && !loop_before) {
             return Declined{"the first loop of a row is a step, which would fetch the next row several times"};
         }
         return std::nullopt;
@@ -989,9 +989,11 @@ Offer<Kernel> lower(const Group& group, const Schedule& schedule, const Target& 
         return Declined{fmt::format("{}: the group {} over rows", name(schedule.family),
                                     group.reduces_rows ? "reduces" : "does not reduce")};
     }
-    if (schedule.prefetch && (schedule.blocks_per_sm == 0 || schedule.residency != Residency::kRegisters)) {
-        return Declined{"rows are fetched ahead into registers by blocks that stay for many rows"};
+    if (schedule.fetches_ahead() && (schedule.blocks_per_sm == 0 || schedule.residency != Residency::kRegisters)) {
+        return Declined{"rows are fetched ahead by blocks that stay for many rows and keep each in registers"};
     }
+    if (schedule.stages > 0 && target.backend != Backend::kCuda)
+        return Declined{fmt::format("{} has no asynchronous copies into shared memory", target.name)};
     if (schedule.across && !group.reduces_rows)
         return Declined{"threads lie across rows only in a reduction over rows"};
     if (schedule.column_blocks > 1 && phase_count(*group.graph) > 1) {

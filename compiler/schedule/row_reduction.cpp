@@ -62,10 +62,14 @@ std::vector<Schedule> staying(Schedule s, int threads_per_sm, const Target& targ
     std::vector<Schedule> schedules;
     s = sharing(s, threads_per_sm);
     s.blocks_per_sm = s.min_blocks_per_sm;
-    for (const bool prefetch : {true, false}) {
-        s.prefetch = prefetch;
-        if (prefetch && (s.residency != Residency::kRegisters || target.backend != Backend::kCuda)) continue;
-        schedules.push_back(s);
+    const bool fetches = s.residency == Residency::kRegisters && target.backend == Backend::kCuda;
+    s.prefetch = fetches;
+    if (fetches) schedules.push_back(s);
+    s.prefetch = false;
+    schedules.push_back(s);
+    for (const int stages : {2, 3}) {
+        s.stages = stages;
+        if (fetches) schedules.push_back(s);
     }
     return schedules;
 }

@@ -32,6 +32,8 @@ constexpr std::array kFields = {
           [](Schedule* s, std::int64_t v) { s->online = v != 0; }},
     Field{"prefetch", [](const Schedule& s) -> std::int64_t { return s.prefetch ? 1 : 0; },
           [](Schedule* s, std::int64_t v) { s->prefetch = v != 0; }},
+    Field{"stages", [](const Schedule& s) -> std::int64_t { return s.stages; },
+          [](Schedule* s, std::int64_t v) { s->stages = static_cast<int>(v); }},
     Field{"across", [](const Schedule& s) -> std::int64_t { return s.across ? 1 : 0; },
           [](Schedule* s, std::int64_t v) { s->across = v != 0; }},
     Field{"blocks_per_sm", [](const Schedule& s) -> std::int64_t { return s.blocks_per_sm; },
@@ -59,7 +61,8 @@ bool power_of_two(std::int64_t value) { return value > 0 && (value & (value - 1)
 
 bool valid(const Schedule& s) {
     return power_of_two(s.threads_per_row) && power_of_two(s.vector) && s.rows_per_block > 0 && s.column_blocks > 0 &&
-           std::int64_t{s.threads_per_row} * s.rows_per_block <= 1024 && s.vector <= 256;
+           std::int64_t{s.threads_per_row} * s.rows_per_block <= 1024 && s.vector <= 256 && s.stages <= kMostStages &&
+           !(s.prefetch && s.stages > 0);
 }
 
 }  // namespace

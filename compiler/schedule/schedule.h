@@ -27,6 +27,9 @@ std::string_view name(Residency residency);
 // Of Hopper and Blackwell; more than 8 where the driver allows it.
 inline constexpr std::int64_t kMostClusterBlocks = 16;
 
+// Rows in flight to shared memory; more take its space and no time.
+inline constexpr int kMostStages = 4;
+
 struct Schedule {
     Family family = Family::kElementwise;
     Residency residency = Residency::kReload;
@@ -37,10 +40,13 @@ struct Schedule {
     bool online = false;             // reductions that would read the row twice carry a pair instead (plan/online)
     int blocks_per_sm = 0;           // > 0: no more blocks than so many on each multiprocessor, looping over rows
     bool prefetch = false;           // a row's loads are issued while the block works on the row before (blocks_per_sm)
+    int stages = 0;                  // > 0: so many rows are copied ahead into shared memory (blocks_per_sm)
     bool across = false;             // neighbouring threads take neighbouring rows, not parts of one (kRowsReduction)
     int min_blocks_per_sm = 0;       // register cap through launch bounds; 0 leaves it to the compiler
 
     bool operator==(const Schedule&) const = default;
+    // Whether a row's first loads are issued before the block comes to the row.
+    bool fetches_ahead() const { return prefetch || stages > 0; }
 };
 
 // The largest power of two, at most `limit`, that divides `columns`: columns of an access where none may be a part of

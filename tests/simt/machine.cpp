@@ -4,8 +4,10 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <cstring>
 #include <map>
 #include <stdexcept>
+#include <utility>
 #include <vector>
 
 #include "tests/simt/context.h"
@@ -31,6 +33,14 @@ void join(Clock* known, const Clock& more) {
     for (std::size_t i = 0; i < known->size(); ++i) (*known)[i] = std::max((*known)[i], more[i]);
 }
 
+// Of memory into shared memory, which a thread has issued and not waited for.
+struct Copy {
+    int offset = 0;
+    const void* from = nullptr;
+    int bytes = 0;
+    int turn = 0;
+};
+
 struct Fiber {
     Context context;
     void* stack = nullptr;
@@ -43,6 +53,8 @@ struct Fiber {
     unsigned word = 0;
     int mask = 0;
     unsigned received = 0;
+    std::vector<Copy> copies;
+    int copy_turns = 0;
 };
 
 // Who touched a byte of shared memory, and when. Threads are numbered through the cluster.
@@ -169,6 +181,29 @@ class Machine {
     }
 
     unsigned char* shared(int offset, int bytes, bool write) { return access(rank_of(current_), offset, bytes, write); }
+
+    // Until the thread waits for it, what a copy brings is not there, and what was there is no more.
+    void copy_ahead(int offset, const void* from, int bytes) {
+        access(rank_of(current_), offset, bytes, true);
+        const int start = rank_of(current_) * launch_.shared_bytes + offset;
+        for (int i = start; i < start + bytes; ++i) shadow_[static_cast<std::size_t>(i)].written.thread = -1;
+        fiber().copies.push_back({offset, from, bytes, fiber().copy_turns});
+    }
+
+    void copies_issued() { ++fiber().copy_turns; }
+
+    void wait_for_copies(int turns) {
+        std::vector<Copy> rest;
+        for (const Copy& copy : std::exchange(fiber().copies, {})) {
+            if (copy.turn >= fiber().copy_turns - turns) {
+                rest.push_back(copy);
+            } else {
+                std::memcpy(access(rank_of(current_), copy.offset, copy.bytes, true), copy.from,
+                            static_cast<std::size_t>(copy.bytes));
+            }
+        }
+        fiber().copies = std::move(rest);
+    }
 
     [[noreturn]] static void fault(const char* what) { throw Fault(what); }
 
@@ -429,6 +464,8 @@ void Machine::run_cluster() {
         fiber.state = State::kReady;
         fiber.epoch = 0;
         fiber.all_begun = false;
+        fiber.copies.clear();
+        fiber.copy_turns = 0;
         fiber.clock.assign(launch_.cluster > 1 ? fibers_.size() : 0, -1);
         if (launch_.cluster > 1) fiber.clock[static_cast<std::size_t>(&fiber - fibers_.data())] = 0;
     }
@@ -476,5 +513,10 @@ void rj_simt_mailbox_wait(int mailbox, int parity) { rowjit::simt::machine->mail
 unsigned char* rj_simt_cluster_send(int block, int offset, int bytes, int mailbox) {
     return rowjit::simt::machine->cluster_send(block, offset, bytes, mailbox);
 }
+void rj_simt_copy_ahead(int offset, const void* from, int bytes) {
+    rowjit::simt::machine->copy_ahead(offset, from, bytes);
+}
+void rj_simt_copies_issued() { rowjit::simt::machine->copies_issued(); }
+void rj_simt_wait_for_copies(int turns) { rowjit::simt::machine->wait_for_copies(turns); }
 void rj_simt_fault(const char* what) { rowjit::simt::Machine::fault(what); }
 }

@@ -42,6 +42,9 @@ void rj_simt_cluster_wait();
 void rj_simt_mailbox_expect(int mailbox, int bytes);
 void rj_simt_mailbox_wait(int mailbox, int parity);
 unsigned char* rj_simt_cluster_send(int block, int offset_bytes, int bytes, int mailbox);
+void rj_simt_copy_ahead(int offset_bytes, const void* from, int bytes);
+void rj_simt_copies_issued();
+void rj_simt_wait_for_copies(int turns);
 void rj_simt_fault(const char* what);
 }
 #pragma GCC visibility pop

@@ -18,6 +18,9 @@ void rj_simt_cluster_wait();
 void rj_simt_mailbox_expect(int mailbox, int bytes);
 void rj_simt_mailbox_wait(int mailbox, int parity);
 unsigned char* rj_simt_cluster_send(int block, int offset_bytes, int bytes, int mailbox);
+void rj_simt_copy_ahead(int offset_bytes, const void* from, int bytes);
+void rj_simt_copies_issued();
+void rj_simt_wait_for_copies(int turns);
 void rj_simt_fault(const char* what);
 }
 
@@ -57,6 +60,17 @@ RJ_DEVICE T rj_shared_load(int offset_bytes) {
 template <class T>
 RJ_DEVICE void rj_shared_store(int offset_bytes, const T& value) {
     std::memcpy(rj_simt_shared(offset_bytes, int(sizeof(T)), true), &value, sizeof(T));
+}
+
+template <int kBytes>
+RJ_DEVICE void rj_copy_ahead(int offset_bytes, const void* from) {
+    if (reinterpret_cast<std::uintptr_t>(from) % kBytes != 0) rj_simt_fault("a copy is not aligned to its size");
+    rj_simt_copy_ahead(offset_bytes, from, kBytes);
+}
+RJ_DEVICE void rj_copies_issued() { rj_simt_copies_issued(); }
+template <int kTurns>
+RJ_DEVICE void rj_wait_for_copies() {
+    rj_simt_wait_for_copies(kTurns);
 }
 
 template <int kCount>

@@ -328,6 +328,50 @@ TEST_CASE("rows divided over clusters of blocks agree with the oracle") {
     check_cases(cases, target, 5, false);
 }
 
+TEST_CASE("rows copied ahead into shared memory agree with the oracle") {
+    const Target target = simt::target("sm_90a");
+    std::vector<Case> cases;
+    const auto add = [&](const std::string& name, const Graph& graph) {
+        for (const auto& [stages, threads, rows, blocks] :
+             {std::tuple(1, 64, 2, 1), std::tuple(2, 128, 1, 1), std::tuple(3, 256, 1, 1), std::tuple(2, 64, 1, 2)}) {
+            Schedule schedule = block_schedule(4);
+            schedule.threads_per_row = threads;
+            schedule.rows_per_block = rows;
+            schedule.column_blocks = blocks;
+            schedule.stages = stages;
+            schedule.blocks_per_sm = 2 * blocks;
+            const auto choose = [&](const Group& group) {
+                const Offer<Kernel> kernel = build_kernel(group, schedule, target);
+                const bool main = !adds_parts(*group.graph);
+                REQUIRE_MESSAGE((kernel || !main), name, ": ", print(schedule), ": ", kernel.reason());
+                return main ? std::optional(schedule) : std::nullopt;
+            };
+            Program program = compile(*graph.data(), target, choose);
+            REQUIRE_MESSAGE(program.steps[0].kernel.stage_bytes > 0, name);
+            cases.push_back({fmt::format("{}: {}", name, print(schedule)), graph, std::move(program)});
+        }
+    };
+    for (const std::int64_t columns : {100, 1000, 2048}) {
+        for (const char* op : {"rms_norm", "layer_norm", "softmax", "cross_entropy"})
+            add(fmt::format("{} {}", op, columns), make_graph(op, {columns, bf16, {}}));
+        add(fmt::format("layer_norm {} f32", columns), make_graph("layer_norm", {columns, f32, {}}));
+        add(fmt::format("norm_backward {}", columns), norm_backward(columns, bf16));
+    }
+    check_cases(cases, target, 7, false);
+}
+
+TEST_CASE("a kernel that does not wait for its copies is caught") {
+    const Graph graph = make_graph("rms_norm", {2048, f32, {}});
+    const Target target = simt::target("sm_90a");
+    Schedule schedule = block_schedule(4);
+    schedule.stages = 2;
+    schedule.blocks_per_sm = 1;
+    CHECK(outcome_of(graph, schedule, target, {}) == "");
+    const std::string outcome = outcome_of(
+        graph, schedule, target, [](std::string text) { return without(std::move(text), "rj_wait_for_copies<1>();"); });
+    CHECK_MESSAGE(outcome.find("before it is written") != std::string::npos, outcome);
+}
+
 TEST_CASE("a kernel whose cluster does not wait for its messages, or has one place for all of them, is caught") {
     const Graph graph = make_graph("rms_norm", {2048, f32, {}});
     const Target target = simt::target("sm_90a");
