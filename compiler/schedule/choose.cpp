@@ -32,7 +32,9 @@ GroupFacts facts_of(const Group& group) {
         facts.segmented = facts.segmented || node.is_segmented();
         if (node.kind != NodeKind::kInput) continue;
         tensor(node);
-        facts.column_inputs += graph.column_axes(node).empty() ? 0 : 1;
+        if (graph.column_axes(node).empty()) continue;
+        ++facts.column_inputs;
+        facts.shares_columns = facts.shares_columns || graph.row_axes(node).empty();
     }
     for (const OutputInfo& output : graph.outputs()) {
         if (output.slots < 0) tensor(graph.node(output.node));

@@ -19,6 +19,7 @@ struct GroupFacts {
     int phases = 1;
     int online_phases = 1;        // once reductions that can carry pairs do
     bool stores_columns = false;  // some output has columns
+    bool shares_columns = false;  // some tensor with columns is one for all rows: weights
     bool sums_rows = false;       // some output is a part of a sum over the group's rows
     bool reduces_rows = false;
     bool segmented = false;    // some of those reductions are of segments
