@@ -28,7 +28,8 @@ constexpr std::array kPasses = {
     Pass{"stages", "accesses and shared bytes", "places of what is copied ahead", place_stages},
 };
 
-constexpr std::int64_t kMaxGrid = 2147483647;  // blocks in x, both vendors; kernels loop when there are more rows
+constexpr std::int64_t kSystemSharedBytes = 1024;  // of every block, CUDA
+constexpr std::int64_t kMaxGrid = 2147483647;      // blocks in x, both vendors; kernels loop when there are more rows
 
 int find_tensor(const Program& program, std::string_view name) {
     for (std::size_t i = 0; i < program.tensors.size(); ++i) {
@@ -123,6 +124,12 @@ Offer<Kernel> build_kernel(const Group& group, const Schedule& schedule, const T
     if (target.is_gpu() && kernel->shared_bytes > target.shared_bytes_per_block) {
         return Declined{fmt::format("{} bytes of shared memory a block; {} has {}", kernel->shared_bytes, target.name,
                                     target.shared_bytes_per_block)};
+    }
+    // The grid is as many blocks as stay: one that does not fit would run alone, after all others.
+    const std::int64_t staying_bytes = schedule.blocks_per_sm * (kernel->shared_bytes + kSystemSharedBytes);
+    if (schedule.stages > 0 && staying_bytes > target.shared_bytes_per_sm) {
+        return Declined{fmt::format("{} bytes of shared memory a multiprocessor; {} has {}", staying_bytes, target.name,
+                                    target.shared_bytes_per_sm)};
     }
     if (target.is_gpu() && estimated_registers(*kernel, target) > register_limit(*kernel, target)) {
         return Declined{fmt::format("about {} registers a thread; blocks of {} threads have {}",
