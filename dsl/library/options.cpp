@@ -1,5 +1,6 @@
 #include "dsl/library/options.h"
 
+#include <array>
 #include <charconv>
 #include <vector>
 
@@ -56,6 +57,11 @@ std::optional<std::string> complaint(const OptionInfo& option, std::string_view 
 }
 
 }  // namespace
+
+std::string_view name(OptionType type) {
+    constexpr std::array<std::string_view, 4> kNames = {"flag", "integer", "number", "choice"};
+    return kNames.at(static_cast<std::size_t>(type));
+}
 
 OptionValues::OptionValues(std::string_view op, std::span<const OptionInfo> known, const OptionMap& given) {
     for (const OptionInfo& option : known) values_[std::string(option.name)] = option.default_value;

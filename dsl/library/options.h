@@ -20,6 +20,8 @@ enum class OptionType : std::uint8_t {
     kChoice,   // one of the listed words
 };
 
+std::string_view name(OptionType type);  // "flag", "integer", "number", "choice"
+
 struct OptionInfo {
     std::string_view name;
     OptionType type;

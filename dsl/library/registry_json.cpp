@@ -11,7 +11,8 @@ nlohmann::json to_json(const CompositeInfo& op) {
                            {"columns", op.columns},
                            {"results", op.results},
                            {"operands", nlohmann::json::array()},
-                           {"options", nlohmann::json::array()}};
+                           {"options", nlohmann::json::array()},
+                           {"in_place", op.in_place}};
     for (const OperandInfo& operand : op.operands) {
         json["operands"].push_back({{"name", operand.name},
                                     {"shape", operand.shape},
@@ -21,8 +22,10 @@ nlohmann::json to_json(const CompositeInfo& op) {
     }
     for (const OptionInfo& option : op.options) {
         json["options"].push_back({{"name", option.name},
+                                   {"type", name(option.type)},
                                    {"default", option.default_value},
                                    {"choices", option.choices},
+                                   {"of_graph", option.of_graph},
                                    {"meaning", option.meaning}});
     }
     return json;

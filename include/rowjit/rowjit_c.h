@@ -137,7 +137,8 @@ typedef struct rowjit_op_request {
 ROWJIT_API rowjit_status rowjit_graph_of_op(const rowjit_op_request* request, rowjit_graph** graph);
 ROWJIT_API void rowjit_graph_destroy(rowjit_graph* graph);
 
-/* The operations, JSON: an array of "name", "summary", "formula", "columns", "operands", "results", "options". */
+/* The operations, JSON: an array of "name", "summary", "formula", "columns", "operands", "results", "in_place",
+ * "options". */
 ROWJIT_API rowjit_status rowjit_ops(char* buffer, size_t capacity, size_t* length);
 
 /* The text form: parsing it gives the same graph. */

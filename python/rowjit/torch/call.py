@@ -1,0 +1,107 @@
+"""How a computation is called on tensors: directly where nothing needs a gradient, else as a node of autograd."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch.autograd.function import once_differentiable
+
+from rowjit._core import Program
+from rowjit.programs import Builder, Computation, Pair
+from rowjit.torch.framework import TorchFramework
+
+_FRAMEWORK = TorchFramework()
+_PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+
+Tensors = Sequence[torch.Tensor | None]
+
+
+class Computed:
+    """A computation with its programs: one that only computes, and one for every set of operands with a gradient."""
+
+    def __init__(self, computation: Computation, scalars: tuple[str, ...]) -> None:
+        self.computation = computation
+        self.scalars = scalars
+        self.forward = Builder(computation, _FRAMEWORK, scalars).program()
+        self._training: dict[int, Program] = {}
+
+    def training(self, wanted: int) -> Program:
+        """The program for gradients of the operands in the bits of `wanted`."""
+        program = self._training.get(wanted)
+        if program is None:
+            places = tuple(place for place in range(len(self.computation.names)) if wanted >> place & 1)
+            program = Builder(self.computation, _FRAMEWORK, self.scalars, places).program()
+            self._training[wanted] = program
+        return program
+
+
+class Bound:
+    """A computation with the values of its scalars: all that a call needs besides the tensors."""
+
+    __slots__ = ("computed", "fallback", "forward", "scalars")
+
+    def __init__(self, computed: Computed, scalars: tuple[float, ...], fallback: Callable | None = None) -> None:
+        self.computed = computed
+        self.forward = computed.forward.run
+        self.scalars = scalars
+        self.fallback = fallback
+
+    def __call__(self, *operands: torch.Tensor | None) -> torch.Tensor | tuple[torch.Tensor, ...]:
+        wanted = 0
+        bit = 1
+        for operand in operands:
+            if operand is not None:
+                if operand.__class__ not in _PLAIN or operand.is_meta:
+                    return self.unusual(operands)
+                if operand.requires_grad:
+                    wanted |= bit
+            bit += bit
+        if wanted and torch.is_grad_enabled():
+            return _Differentiable.apply(self.computed.training(wanted), self.scalars, *operands)
+        return self.forward(self.scalars, *operands)
+
+    def unusual(self, operands: Tensors) -> torch.Tensor | tuple[torch.Tensor, ...]:
+        """Operands that only torch's dispatcher knows how to treat: fake and meta tensors, other subclasses."""
+        for name, operand in zip(self.computed.computation.names, operands, strict=True):
+            if operand is not None and not isinstance(operand, torch.Tensor):
+                raise TypeError(f"{name} is a {type(operand).__name__}; give a torch.Tensor")
+        if self.fallback is None:
+            raise TypeError("rowjit.torch.jit takes tensors with memory; fake, meta and wrapper tensors have none")
+        return self.fallback(operands)
+
+
+class _Differentiable(torch.autograd.Function):
+    """A forward that saves and its backward, as rowjit_differentiate divides them."""
+
+    @staticmethod
+    def forward(ctx, program: Program, scalars: tuple[float, ...], *operands: torch.Tensor | None):  # noqa: ANN001, ANN205
+        pair, outputs = program.run_for_owner(scalars, *operands)
+        ctx.pair = pair
+        ctx.scalars = scalars
+        ctx.count = len(operands)
+        ctx.save_for_backward(
+            *[operands[place] for place in pair.kept_operands], *[outputs[place] for place in pair.kept_outputs]
+        )
+        if pair.results == 1:
+            return outputs[0]
+        if pair.whole:
+            ctx.mark_non_differentiable(*[outputs[place] for place in pair.whole])
+        return outputs[: pair.results]
+
+    @staticmethod
+    def backward(ctx, *cotangents: torch.Tensor):  # noqa: ANN001, ANN205
+        # Autograd computes with gradients enabled only when a second derivative is asked for.
+        if torch.is_grad_enabled():
+            return _backward_once(ctx, *cotangents)
+        return _backward(ctx, *cotangents)
+
+
+def _backward(ctx, *cotangents: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # noqa: ANN001
+    pair: Pair = ctx.pair
+    found = pair.backward.run(ctx.scalars, *ctx.saved_tensors, *cotangents)
+    gradients: list[torch.Tensor | None] = [None] * (ctx.count + 2)
+    for place, gradient in zip(pair.wanted, found, strict=True):
+        gradients[place + 2] = gradient
+    return tuple(gradients)
+
+
+_backward_once = once_differentiable(_backward)

@@ -1,0 +1,1 @@
+def jit(f): return f
