@@ -33,6 +33,18 @@ const DlpackExchange* exchange_of(PyTypeObject* type) {
     return exchange;
 }
 
+// The library's message may go on with a trace of its own.
+[[noreturn]] void refuse(const char* name) {
+    PyObject* type = nullptr;
+    PyObject* value = nullptr;
+    PyObject* trace = nullptr;
+    PyErr_Fetch(&type, &value, &trace);
+    const Owned kept[] = {Owned(type), Owned(value), Owned(trace)};
+    const Owned message = checked(PyObject_Str(value == nullptr ? Py_None : value));
+    const std::string said = to_string(message.get());
+    raise(PyExc_TypeError, std::string(name) + " has no memory that a kernel could read: " + said.substr(0, said.find('\n')));
+}
+
 // A capsule of the newest form that the object gives.
 Owned ask_for_capsule(PyObject* object, const char* name) {
     const Owned method(PyObject_GetAttrString(object, "__dlpack__"));
@@ -59,7 +71,7 @@ void Operand::borrow(PyObject* object, const char* name) {
     if (exchange_ == nullptr) {
         borrow_capsule(object, name);
     } else if (exchange_->describe(object, &tensor_) != 0) {
-        throw PythonError();
+        refuse(name);
     }
     if (tensor_.dimensions > ROWJIT_MAX_AXES) {
         raise(PyExc_ValueError, std::string(name) + " has " + std::to_string(tensor_.dimensions) +

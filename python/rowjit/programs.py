@@ -287,3 +287,9 @@ class _Variant:
         kernel = self.make(backward, operand_names, tuple(inputs), tuple(gradients), None, False)
         whole = tuple(i for i, tensor in enumerate(graph.outputs) if DTYPES[tensor[1]] not in FLOATS)
         return Pair(kernel, kept_operands, kept_outputs, len(results), wanted, whole)
+
+
+def output_layouts(builder: Builder, signature: tuple) -> tuple:
+    """The outputs' layouts for such operands, with nothing compiled: what a fake implementation needs."""
+    variant = _Variant(builder, signature)
+    return variant.outputs_of(variant.graph())

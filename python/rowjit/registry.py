@@ -26,7 +26,8 @@ class Shape:
 
 @dataclass(frozen=True)
 class Operand:
-    """What an operation takes. `names` and `shapes` are more than one where the caller chooses between them."""
+    """What an operation takes. Of several `names` the caller gives one, each with its shape; several `shapes` of one name
+    are told apart by the dtype, the second being a float's."""
 
     names: tuple[str, ...]
     shapes: tuple[Shape, ...]
@@ -71,12 +72,15 @@ def read_braces(text: str) -> Shape:
     return Shape(_LEADING[words[at]], tuple(names[:at]), tuple(names[at + 1 :]))
 
 
-def read_shape(text: str, known: dict[str, tuple[Shape, ...]]) -> tuple[Shape, ...]:
-    """The shapes that a description in words leaves the caller to choose from."""
+def read_shape(text: str, names: tuple[str, ...], known: dict[str, tuple[Shape, ...]]) -> tuple[Shape, ...]:
+    """The shapes that a description in words leaves the caller to choose from: one for each of several names."""
     if text.startswith("as "):
         return known[text.removeprefix("as ")]
+    parts = [part.strip() for part in text.split(";")]
+    if len(names) > 1:
+        parts = [next((part for part in parts if part.startswith(name)), parts[0]) for name in names]
     alternatives = []
-    for part in text.split(";"):
+    for part in parts:
         shapes = [read_braces(braces) for braces in re.findall(r"\{([^}]*)\}", part)]
         if not shapes:  # "over tokens, columns or both"
             shapes = [Shape(0, (), ("",))]
@@ -104,7 +108,7 @@ def _operation(row: dict) -> Operation:
     operands = []
     for given in row["operands"]:
         names = tuple(re.split(r", | or ", given["name"]))
-        shapes[given["name"]] = read_shape(given["shape"], shapes)
+        shapes[given["name"]] = read_shape(given["shape"], names, shapes)
         table = given["constant"] and any("heads" in other["shape"] for other in row["operands"])
         operands.append(
             Operand(names, shapes[given["name"]], given["dtype"], given["required"], given["constant"], table)

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 
 import torch
-from torch.autograd.function import once_differentiable
 
 from rowjit._core import Program
 from rowjit.programs import Builder, Computation, Pair
@@ -89,10 +88,9 @@ class _Differentiable(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, *cotangents: torch.Tensor):  # noqa: ANN001, ANN205
-        # Autograd computes with gradients enabled only when a second derivative is asked for.
-        if torch.is_grad_enabled():
-            return _backward_once(ctx, *cotangents)
-        return _backward(ctx, *cotangents)
+        gradients = _backward(ctx, *cotangents)
+        # Autograd computes with gradients enabled only when a second derivative may be asked for.
+        return _once(ctx, gradients, cotangents) if torch.is_grad_enabled() else gradients
 
 
 def _backward(ctx, *cotangents: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # noqa: ANN001
@@ -104,4 +102,13 @@ def _backward(ctx, *cotangents: torch.Tensor) -> tuple[torch.Tensor | None, ...]
     return tuple(gradients)
 
 
-_backward_once = once_differentiable(_backward)
+def _once(ctx, gradients: Tensors, cotangents: Tensors) -> tuple[torch.Tensor | None, ...]:  # noqa: ANN001
+    """The same gradients, with an edge to all that they depend on, which raises when it is taken."""
+    sources = [tensor for tensor in (*ctx.saved_tensors, *cotangents) if tensor is not None and tensor.requires_grad]
+    if not sources:
+        return tuple(gradients)
+    error = torch._C._functions.DelayedError(
+        "a second derivative was asked of an operation of rowjit, which has a first; compute this part with torch",
+        1 + len(sources),
+    )
+    return tuple(None if gradient is None else error(gradient, *sources)[0] for gradient in gradients)

@@ -5,10 +5,7 @@ Tensors may have any number of leading dimensions where the registry says tokens
 dimensions. bf16, f16, f32 and, on the CPU, f64.
 """
 
-import inspect
-import keyword
-import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 
@@ -35,9 +32,11 @@ class Op:
     def __init__(self, operation: Operation) -> None:
         self.operation = operation
         self.options = tuple(option for option in operation.options if option.name not in _OMITTED_OPTIONS)
+        self.are_numbers = tuple(option.type in ("number", "integer") for option in self.options)
         # Where the caller chooses the shape by the dtype: probabilities instead of classes.
         self.by_dtype = next(
-            (i for i, operand in enumerate(operation.operands) if len(operand.shapes) > len(operand.names)), None
+            (i for i, operand in enumerate(operation.operands) if len(operand.shapes) > len(operand.names)),
+            None,
         )
         self.bound: dict[tuple, Bound] = {}
         self.computed: dict[tuple, Computed] = {}
@@ -65,11 +64,9 @@ class Op:
     def call(self, choice: Choice, options: tuple, probabilities: bool = False) -> Call:
         names, shapes = [], []
         for i, operand in enumerate(self.operation.operands):
-            alternative = int(probabilities and i == self.by_dtype)
-            if len(operand.names) > 1:
-                alternative = self.named_alternative(operand, options)
-            names.append(operand.names[alternative if len(operand.names) > 1 else 0])
-            shapes.append(operand.shapes[min(alternative, len(operand.shapes) - 1)])
+            chosen = self.named_alternative(operand, options) if len(operand.names) > 1 else 0
+            names.append(operand.names[chosen])
+            shapes.append(operand.shapes[int(probabilities) if i == self.by_dtype else chosen])
         return Call(choice, tuple(names), tuple(shapes), tuple(operand.table for operand in self.operation.operands))
 
     def named_alternative(self, operand: Operand, options: tuple) -> int:
@@ -163,19 +160,19 @@ def _source(op: Op) -> str:
     result = "torch.Tensor | tuple[torch.Tensor, ...]" if many else "torch.Tensor"
     return (
         f"def {operation.name}({', '.join(parameters)}) -> {result}:\n"
-        f"    return _op(({operands},), ({options}{',' if options else ''}))\n"
+        f"    return _{operation.name}(({operands},), ({options}{',' if options else ''}))\n"
     )
 
 
-def _function(op: Op) -> Callable:
-    namespace: dict[str, object] = {"_op": op, "torch": torch, "__name__": __name__}
-    exec(compile(_source(op), f"<rowjit.torch.{op.operation.name}>", "exec"), namespace)  # noqa: S102
-    function = namespace[op.operation.name]
-    function.__doc__ = inspect.cleandoc(textwrap.dedent(_documentation(op)))
-    function.__module__ = __name__
-    return function
+def _define(op: Op) -> None:
+    """The function in this module, whose globals a tracer looks its operation up in."""
+    name = op.operation.name
+    globals()[f"_{name}"] = op
+    exec(compile(_source(op), f"<rowjit.torch.{name}>", "exec"), globals())  # noqa: S102
+    globals()[name].__doc__ = _documentation(op)
 
 
-OPS = {name: Op(operation) for name, operation in operations().items() if not keyword.iskeyword(name)}
+OPS = {name: Op(operation) for name, operation in operations().items()}
 __all__ = sorted(OPS)  # noqa: PLE0605
-globals().update({name: _function(op) for name, op in OPS.items()})
+for _defined in OPS.values():
+    _define(_defined)

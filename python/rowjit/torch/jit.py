@@ -1,1 +1,98 @@
-def jit(f): return f
+"""An expression of one's own: a Python function of rows, compiled to kernels, its backward derived.
+
+    from rowjit.torch import jit, row
+
+    @jit
+    def gated_norm(x, gate, weight: "columns", eps=1e-6):
+        h = x.float()
+        normed = (h * row.rsqrt(row.mean(h * h) + eps)).to(torch.bfloat16)
+        return normed * weight * row.silu(gate)
+"""
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+
+import torch
+
+from rowjit.programs import Argument
+from rowjit.registry import Shape, read_braces
+from rowjit.torch import row
+from rowjit.torch.call import Bound, Computed
+
+
+class _Traced:
+    """See rowjit.programs.Computation."""
+
+    def __init__(self, function: Callable[..., object], names: tuple[str, ...], shapes: tuple[Shape, ...], scalars: dict[str, float]) -> None:
+        self.function = function
+        self.names = names
+        self.shapes = shapes
+        self.tables = (False,) * len(names)
+        self.scalars = scalars
+
+    def body(self, arguments: Sequence[Argument | None]) -> str:
+        operands: dict[str, row.Value | None] = {
+            name: None if argument is None else row.Value(name)
+            for name, argument in zip(self.names, arguments, strict=True)
+        }
+        wide = "f64" if any(argument is not None and argument.dtype == "f64" for argument in arguments) else "f32"
+        lines = [f"scalar {name}: {wide} = {value!r}" for name, value in self.scalars.items()]
+        return "\n".join(lines) + "\n" + row.trace(self.function, operands | {name: row.Value(name) for name in self.scalars})
+
+
+def jit(function: Callable[..., object]) -> Callable[..., torch.Tensor | tuple[torch.Tensor, ...]]:
+    """The function compiled, for tensors with any leading dimensions.
+
+    A parameter without an annotation is a tensor (..., columns). An annotation says otherwise in words: "columns" for a
+    weight, "tokens" for one number a row, "tokens, heads, columns" for more columns, "" for one element. A parameter
+    whose default is a number is a number given at launch, whose value is no part of the kernel. One whose default is
+    None may be left out; the function sees None then.
+
+    The function is run once for every combination of dtypes and columns, with values of rows in place of tensors
+    (`rowjit.torch.row`). It returns a value, a tuple of values, or a dict that names them. Shapes that do not fit raise
+    rowjit.InvalidGraph.
+    """
+    parameters = inspect.signature(function).parameters
+    scalars = {
+        name: float(parameter.default)
+        for name, parameter in parameters.items()
+        if isinstance(parameter.default, int | float) and not isinstance(parameter.default, bool)
+    }
+    names = tuple(name for name in parameters if name not in scalars)
+    shapes = tuple(_shape(function, parameters[name].annotation) for name in names)
+    computed = Computed(_Traced(function, names, shapes, scalars), tuple(scalars))
+    bound: dict[tuple[float, ...], Bound] = {}
+    signature = inspect.Signature(
+        [parameter.replace(annotation=inspect.Parameter.empty) for parameter in parameters.values()]
+    )
+
+    @functools.wraps(function)
+    def compiled(*operands: torch.Tensor | float | None, **named: torch.Tensor | float | None):  # noqa: ANN202
+        if named or len(operands) != len(parameters) or scalars:
+            arguments = signature.bind(*operands, **named)
+            arguments.apply_defaults()
+            values = arguments.arguments
+            operands = tuple(values[name] for name in names)
+            numbers = tuple(float(values[name]) for name in scalars)
+        else:
+            numbers = ()
+        call = bound.get(numbers)
+        if call is None:
+            if len(bound) >= 1024:
+                bound.clear()
+            call = bound[numbers] = Bound(computed, numbers)
+        return call(*operands)
+
+    return torch.compiler.disable(compiled)
+
+
+def _shape(function: Callable[..., object], annotation: object) -> Shape:
+    if annotation is inspect.Parameter.empty:
+        return Shape(0, (), ("",))
+    if not isinstance(annotation, str):
+        raise TypeError(f"{function.__name__}: the annotation {annotation!r} is no shape in words, as \"tokens, columns\"")
+    shape = read_braces(annotation.strip("'\""))
+    if shape.group > 0:
+        raise TypeError(f"{function.__name__}: a tensor has its own rows only in the library's operations")
+    return shape
