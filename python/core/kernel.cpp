@@ -94,7 +94,7 @@ bool merges(const Operand& operand, int prefix, int first, int d) {
 // (executable, owner, allocate, workspace options, (device type, id), operand names, dimensions of each group,
 //  inputs: (operand, group, prefix, lead, has, suffix, axes) each,
 //  outputs: (alias, group, dtype, shape parts, prefix, axes, suffix, allocate options) each, scalar names, "" for one that the graph has
-//  not, single)
+//  not, single, witnesses: as inputs)
 Kernel::Kernel(PyObject* specification) {
     executable_ = Owned::of_borrowed(item(specification, 0));
     executable_handle(executable_.get());
@@ -108,14 +108,8 @@ Kernel::Kernel(PyObject* specification) {
         group_dimensions_.push_back(static_cast<int>(dimensions));
     if (group_dimensions_.size() > kMaxGroups || names_.size() > kMaxOperands)
         raise(PyExc_ValueError, "a kernel has too many operands");
-    PyObject* const inputs = item(specification, 7);
-    for (Py_ssize_t i = 0; i < size(inputs); ++i) {
-        PyObject* const input = item(inputs, i);
-        inputs_.push_back({integer_at(input, 0),
-                           {integer_at(input, 1), integer_at(input, 2), integer_at(input, 3),
-                            static_cast<std::uint32_t>(to_integer(item(input, 4))), integer_at(input, 5),
-                            read_axes(item(input, 6))}});
-    }
+    inputs_ = read_inputs(item(specification, 7));
+    witnesses_ = read_inputs(item(specification, 11));
     PyObject* const outputs = item(specification, 8);
     for (Py_ssize_t i = 0; i < size(outputs); ++i) {
         PyObject* const output = item(outputs, i);
@@ -137,6 +131,18 @@ Kernel::Kernel(PyObject* specification) {
     single_ = PyObject_IsTrue(item(specification, 10)) == 1;
 }
 
+std::vector<Kernel::Input> Kernel::read_inputs(PyObject* tuple) {
+    std::vector<Input> inputs;
+    for (Py_ssize_t i = 0; i < size(tuple); ++i) {
+        PyObject* const input = item(tuple, i);
+        inputs.push_back({integer_at(input, 0),
+                          {integer_at(input, 1), integer_at(input, 2), integer_at(input, 3),
+                           static_cast<std::uint32_t>(to_integer(item(input, 4))), integer_at(input, 5),
+                           read_axes(item(input, 6))}});
+    }
+    return inputs;
+}
+
 Kernel::~Kernel() {
     for (const Slot& slot : slots_) rowjit_arguments_destroy(slot.arguments);
 }
@@ -156,38 +162,42 @@ Kernel::Slot Kernel::take_slot() {
 void Kernel::read_groups(const Operand* operands, GroupExtents* groups) const {
     std::array<std::uint32_t, kMaxGroups> known{};
     for (std::size_t g = 0; g < group_dimensions_.size(); ++g) groups[g].dimensions = group_dimensions_[g];
-    for (const Input& input : inputs_) {
-        const Layout& layout = input.layout;
-        const Operand& operand = operands[input.operand];
-        const std::string& name = names_[static_cast<std::size_t>(input.operand)];
-        if (operand.is_absent()) raise(PyExc_TypeError, name + " is None; this kernel was made for a tensor");
-        if (operand.dimensions() != layout.prefix + layout.lead + layout.suffix) {
-            raise(PyExc_ValueError, name + " has " + std::to_string(operand.dimensions()) + " dimensions; " +
-                                        std::to_string(layout.prefix + layout.lead + layout.suffix) + " are expected");
+    for (const Input& input : inputs_) read_extents(input, operands[input.operand], groups, known.data());
+    for (const Input& input : witnesses_) read_extents(input, operands[input.operand], groups, known.data());
+}
+
+void Kernel::read_extents(const Input& input, const Operand& operand, GroupExtents* groups,
+                          std::uint32_t* known) const {
+    const Layout& layout = input.layout;
+    const std::string& name = names_[static_cast<std::size_t>(input.operand)];
+    const int dimensions = layout.prefix + layout.lead + layout.suffix;
+    if (operand.is_absent()) raise(PyExc_TypeError, name + " is None; this kernel was made for a tensor");
+    if (operand.dimensions() != dimensions) {
+        raise(PyExc_ValueError, name + " has " + std::to_string(operand.dimensions()) + " dimensions; " +
+                                    std::to_string(dimensions) + " are expected");
+    }
+    if (operand.tensor().device.type != device_.type || operand.tensor().device.id != device_.id) {
+        raise(PyExc_ValueError, name + " is on " + device_name(operand.tensor().device) + ", other operands on " +
+                                    device_name(device_) + "; move it there");
+    }
+    if (layout.group < 0) return;
+    GroupExtents& group = groups[layout.group];
+    const int first = group.dimensions - layout.lead;
+    for (int d = first; d < group.dimensions; ++d) {
+        const int dimension = layout.prefix + d - first;
+        const std::int64_t extent = operand.extent(dimension);
+        const std::uint32_t bit = 1U << d;
+        const bool has = (layout.has & bit) != 0;
+        std::int64_t& shared = group.extents[static_cast<std::size_t>(d)];
+        const bool agrees = !has ? extent == 1 : (known[layout.group] & bit) == 0 || shared == extent;
+        if (!agrees) {
+            raise(PyExc_ValueError, name + " has extent " + std::to_string(extent) + " in dimension " +
+                                        std::to_string(dimension) + "; " + std::to_string(has ? shared : 1) +
+                                        " is expected");
         }
-        if (operand.tensor().device.type != device_.type || operand.tensor().device.id != device_.id) {
-            raise(PyExc_ValueError, name + " is on " + device_name(operand.tensor().device) +
-                                        ", other operands on " + device_name(device_) + "; move it there");
-        }
-        if (layout.group < 0) continue;
-        GroupExtents& group = groups[layout.group];
-        const int first = group.dimensions - layout.lead;
-        for (int d = first; d < group.dimensions; ++d) {
-            const std::int64_t extent = operand.extent(layout.prefix + d - first);
-            const std::uint32_t bit = 1U << d;
-            std::int64_t& shared = group.extents[static_cast<std::size_t>(d)];
-            const bool has = (layout.has & bit) != 0;
-            const bool agrees = has ? (known[static_cast<std::size_t>(layout.group)] & bit) == 0 || shared == extent
-                                    : extent == 1;
-            if (!agrees) {
-                raise(PyExc_ValueError, name + " has extent " + std::to_string(extent) + " in dimension " +
-                                            std::to_string(layout.prefix + d - first) + "; " +
-                                            std::to_string(has ? shared : 1) + " is expected");
-            }
-            if (!has) continue;
-            shared = extent;
-            known[static_cast<std::size_t>(layout.group)] |= bit;
-        }
+        if (!has) continue;
+        shared = extent;
+        known[layout.group] |= bit;
     }
 }
 

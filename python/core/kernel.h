@@ -60,6 +60,8 @@ class Kernel {
         int operand;
         Layout layout;
     };
+    static std::vector<Input> read_inputs(PyObject* tuple);
+
     struct ShapePart {
         int dimension;  // of the group, or −1
         std::int64_t extent;
@@ -81,6 +83,7 @@ class Kernel {
     };
 
     void read_groups(const Operand* operands, GroupExtents* groups) const;
+    void read_extents(const Input& input, const Operand& operand, GroupExtents* groups, std::uint32_t* known) const;
     void set_inputs(Slot& slot, Operand* operands, const GroupExtents* groups) const;
     void set_scalars(Slot& slot, PyObject* scalars) const;
     Owned set_outputs(Slot& slot, const Operand* operands, const GroupExtents* groups);
@@ -96,6 +99,7 @@ class Kernel {
     std::vector<std::string> names_;  // of the operands
     std::vector<int> group_dimensions_;
     std::vector<Input> inputs_;
+    std::vector<Input> witnesses_;  // operands that the graph does not read, but whose extents its outputs have
     std::vector<Output> outputs_;
     std::vector<std::string> scalar_names_;
     std::vector<Slot> slots_;

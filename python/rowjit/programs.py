@@ -222,7 +222,7 @@ class _Variant:
 
     # ---- Kernels ---------------------------------------------------------------------------------------------------
 
-    def make(self, graph: Graph, names: Sequence[str], inputs: tuple, outputs: tuple, owner: object, single: bool) -> Kernel:
+    def make(self, graph: Graph, names: Sequence[str], inputs: tuple, outputs: tuple, owner: object, single: bool, witnesses: tuple = ()) -> Kernel:
         compiled = executable(self.device_name, graph, self.stream)
         of_graph = {name for name, _ in graph.scalars}
         framework = self.builder.framework
@@ -240,6 +240,7 @@ class _Variant:
                 outputs,
                 scalars,
                 single,
+                witnesses,
             )
         )
 
@@ -271,7 +272,14 @@ class _Variant:
         names = self.builder.computation.names
         outputs = {tensor[0]: place for place, tensor in enumerate(forward.outputs)}
         read = {tensor[0]: tensor for tensor in backward.inputs}
-        kept_operands = tuple(place for place, name in enumerate(names) if name in read)
+        # An axis of a gradient that nothing read has, as a table's rows: the operand itself says its extent.
+        sized = {axis for tensor in backward.inputs for axis, _ in tensor[3]}
+        unread = tuple(
+            place
+            for tensor, place in zip(backward.outputs, wanted, strict=True)
+            if any(axis in self.axes and axis not in sized for axis, _ in tensor[3])
+        )
+        kept_operands = tuple(place for place, name in enumerate(names) if name in read or place in unread)
         kept_outputs = tuple(place for name, place in outputs.items() if name in read and name not in names)
         results = [tensor[0] for tensor in graph.outputs]
         operand_names = [names[place] for place in kept_operands]
@@ -283,8 +291,13 @@ class _Variant:
             name = tensor[0]
             lead = self.lead_of_operand(names.index(name)) if name in names else self.lead_of_own(tensor)
             inputs.append(self.input(places[name], tensor, lead))
-        gradients = [self.output(tensor, self.lead_of_operand(place)) for tensor, place in zip(backward.outputs, wanted)]
-        kernel = self.make(backward, operand_names, tuple(inputs), tuple(gradients), None, False)
+        gradients = [self.output(tensor, self.lead_of_operand(place)) for tensor, place in zip(backward.outputs, wanted, strict=True)]
+        witnesses = tuple(
+            self.input(places[names[place]], tensor, self.lead_of_operand(place))
+            for tensor, place in zip(backward.outputs, wanted, strict=True)
+            if place in unread
+        )
+        kernel = self.make(backward, operand_names, tuple(inputs), tuple(gradients), None, False, witnesses)
         whole = tuple(i for i, tensor in enumerate(graph.outputs) if DTYPES[tensor[1]] not in FLOATS)
         return Pair(kernel, kept_operands, kept_outputs, len(results), wanted, whole)
 

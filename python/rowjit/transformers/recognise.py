@@ -1,0 +1,263 @@
+"""What a module computes, found out by computing it: each is run on small random tensors beside the formulas that rowjit
+has, with its own children replaced by simple ones. A module that computes something else, in whatever way, is left.
+"""
+
+import copy
+import functools
+import inspect
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+Tensor = torch.Tensor
+
+
+@dataclass(frozen=True)
+class Norm:
+    """The options of rms_norm."""
+
+    eps: float
+    offset: float
+    casting: str
+
+    def formula(self, x: Tensor, weight: Tensor) -> Tensor:
+        h = x.float()
+        h = h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + self.eps)
+        if self.casting == "llama":
+            scale = weight + self.offset if self.offset else weight
+            return (scale * h.to(x.dtype)).to(x.dtype)
+        return (h * (self.offset + weight.float())).to(x.dtype)
+
+
+@dataclass(frozen=True)
+class Gated:
+    """A gated MLP: which of its children are what, and the operation between them."""
+
+    operation: str
+    form: str | None
+    gate: str  # of both halves where there is no `up`
+    up: str | None
+    down: str
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A decoder layer: the children in the order of their calls, and what its branches are scaled by."""
+
+    norm_before_attention: str
+    attention: str
+    norm_after_attention: str | None
+    norm_before_mlp: str
+    mlp: str
+    norm_after_mlp: str | None
+    scale: float
+
+
+def _quietly(function: Callable[..., object], *arguments: object, **named: object) -> object:
+    """The result, or None where the module cannot be run this way at all."""
+    try:
+        with torch.no_grad():
+            return function(*arguments, **named)
+    except Exception:  # noqa: BLE001: a module of anybody's may raise anything
+        return None
+
+
+def _random(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def _with_children(module: torch.nn.Module, children: dict[str, torch.nn.Module]) -> torch.nn.Module:
+    """The module on other children; it itself stays as it is."""
+    probe = copy.copy(module)
+    probe.__dict__ = dict(module.__dict__)
+    probe.__dict__["_modules"] = dict(children)
+    probe.__dict__["training"] = False
+    return probe
+
+
+class _Function(torch.nn.Module):
+    def __init__(self, function: Callable[..., object]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *arguments: object, **named: object) -> object:
+        return self.function(*arguments, **named)
+
+
+def _same(found: object, expected: Tensor) -> bool:
+    return isinstance(found, Tensor) and found.dtype == expected.dtype and torch.allclose(found, expected)
+
+
+# ---- Norms ---------------------------------------------------------------------------------------------------------
+
+
+def recognise_norm(module: torch.nn.Module) -> Norm | None:
+    """An RMS norm over the last dimension, of one parameter."""
+    parameters = dict(module.named_parameters(recurse=False))
+    if set(parameters) != {"weight"} or parameters["weight"].dim() != 1 or module._modules:
+        return None
+    eps = next((getattr(module, name) for name in ("variance_epsilon", "eps", "epsilon") if hasattr(module, name)), None)
+    if not isinstance(eps, float):
+        return None
+    width = parameters["weight"].shape[0]
+    return _norm_of(type(module), width, eps, module)
+
+
+_norms: dict[tuple[type, int, float], Norm | None] = {}
+
+
+def _norm_of(kind: type, width: int, eps: float, module: torch.nn.Module) -> Norm | None:
+    key = (kind, width, eps)
+    if key not in _norms:
+        _norms[key] = _try_norms(module, width, eps)
+    return _norms[key]
+
+
+def _try_norms(module: torch.nn.Module, width: int, eps: float) -> Norm | None:
+    for offset, casting in itertools.product((0.0, 1.0), ("llama", "gemma")):
+        norm = Norm(eps, offset, casting)
+        # In bf16 the castings differ; a small row shows where eps stands.
+        cases = [
+            (_random(5, width, dtype=torch.bfloat16, seed=1), _random(width, dtype=torch.bfloat16, seed=2)),
+            (_random(3, width, seed=3) * eps**0.5, _random(width, seed=4)),
+        ]
+        if all(_same(_run_norm(module, x, weight), norm.formula(x, weight)) for x, weight in cases):
+            return norm
+    return None
+
+
+def _run_norm(module: torch.nn.Module, x: Tensor, weight: Tensor) -> object:
+    probe = copy.copy(module)
+    probe.__dict__ = dict(module.__dict__)
+    probe.__dict__["_parameters"] = {"weight": torch.nn.Parameter(weight, requires_grad=False)}
+    return _quietly(type(probe).forward, probe, x)
+
+
+# ---- Gated MLPs ----------------------------------------------------------------------------------------------------
+
+_ACTIVATIONS: dict[tuple[str, str | None], Callable[[Tensor], Tensor]] = {
+    ("swiglu", None): torch.nn.functional.silu,
+    ("geglu", "tanh"): functools.partial(torch.nn.functional.gelu, approximate="tanh"),
+    ("geglu", "erf"): torch.nn.functional.gelu,
+    ("reglu", None): torch.nn.functional.relu,
+}
+
+
+def recognise_mlp(module: torch.nn.Module) -> Gated | None:
+    """down(act(gate(x))·up(x)), the gate and up of one matrix or of two."""
+    linear = [name for name, child in module.named_children() if isinstance(child, torch.nn.Linear)]
+    others = {name: child for name, child in module.named_children() if name not in linear}
+    if len(linear) not in (2, 3) or any(next(child.parameters(), None) is not None for child in others.values()):
+        return None
+    if any(isinstance(child, torch.nn.Dropout) and child.p > 0 for child in others.values()):
+        return None
+    x = _random(4, 8, seed=5)
+    for names in itertools.permutations(linear):
+        gate, down = names[0], names[-1]
+        up = names[1] if len(names) == 3 else None
+        stubs = {gate: _scale(0.7) if up else _Function(lambda x: torch.cat((0.7 * x, 1.3 * x), -1)), down: _scale(1.9)}
+        if up:
+            stubs[up] = _scale(1.3)
+        found = _quietly(type(module).forward, _with_children(module, others | stubs), x)
+        for (operation, form), activation in _ACTIVATIONS.items():
+            if _same(found, activation(0.7 * x) * (1.3 * x) * 1.9):
+                return Gated(operation, form, gate, up, down)
+    return None
+
+
+def _scale(factor: float) -> torch.nn.Module:
+    return _Function(lambda x, *_, **__: x * factor)
+
+
+# ---- Rotary embeddings ---------------------------------------------------------------------------------------------
+
+
+def rotated(x: Tensor, cos: Tensor, sin: Tensor, pairing: str) -> Tensor:
+    """x {…, d} turned by tables of extent R ≤ d, in x's dtype: the first R elements."""
+    width = cos.shape[-1]
+    turning, rest = x[..., :width], x[..., width:]
+    if pairing == "half":
+        first, second = turning.chunk(2, -1)
+        partner = torch.cat((-second, first), -1)
+    else:
+        partner = torch.stack((-turning[..., 1::2], turning[..., 0::2]), -1).flatten(-2)
+    return torch.cat((turning * cos + partner * sin, rest), -1)
+
+
+@functools.cache
+def recognise_rotary(function: Callable[..., object]) -> tuple[str, bool] | None:
+    """The pairing of a function of (q, k, cos, sin), q and k {batch, heads, sequence, d}; and whether it takes tables
+    that are narrower than a head."""
+    for pairing in ("half", "interleaved"):
+        if _rotates(function, pairing, 8):
+            return pairing, _rotates(function, pairing, 4)
+    return None
+
+
+def _rotates(function: Callable[..., object], pairing: str, width: int) -> bool:
+    q, k = _random(2, 3, 5, 8, seed=6), _random(2, 2, 5, 8, seed=7)
+    cos, sin = _random(2, 5, width, seed=8), _random(2, 5, width, seed=9)
+    found = _quietly(function, q, k, cos, sin)
+    if not isinstance(found, tuple) or len(found) != 2:
+        return False
+    tables = cos.unsqueeze(1), sin.unsqueeze(1)
+    return _same(found[0], rotated(q, *tables, pairing)) and _same(found[1], rotated(k, *tables, pairing))
+
+
+# ---- Decoder layers ------------------------------------------------------------------------------------------------
+
+
+def recognise_layer(module: torch.nn.Module, norms: set[str]) -> Layer | None:
+    """A layer of two residual branches, attention and MLP, whose children named `norms` are RMS norms."""
+    factors = dict(zip(module._modules, (1.1, 1.3, 1.7, 1.9, 2.3, 2.9, 3.1, 3.7, 4.1, 4.3), strict=False))
+    if len(factors) != len(module._modules):
+        return None
+    called: list[str] = []
+    children: dict[str, torch.nn.Module] = {}
+    for name, child in module.named_children():
+        if isinstance(child, torch.nn.Dropout):
+            if child.p > 0:
+                return None
+            children[name] = torch.nn.Identity()
+        else:
+            children[name] = _Function(_branch(name, factors[name], called))
+    x = _random(1, 2, 4, seed=10)
+    found = _quietly(type(module).forward, _with_children(module, children), x, attention_mask=None, position_ids=None)
+    if isinstance(found, tuple):
+        return None
+    scale = getattr(module, "residual_multiplier", 1.0)
+    layer = _layer_of_calls(called, norms, scale if isinstance(scale, float) else 1.0)
+    if layer is None:
+        return None
+    f = factors.__getitem__
+    attended = x * f(layer.norm_before_attention) * f(layer.attention)
+    attended = attended * (f(layer.norm_after_attention) if layer.norm_after_attention else 1.0)
+    summed = x + attended * layer.scale
+    out = summed * f(layer.norm_before_mlp) * f(layer.mlp) * (f(layer.norm_after_mlp) if layer.norm_after_mlp else 1.0)
+    return layer if _same(found, summed + out * layer.scale) else None
+
+
+def _branch(name: str, factor: float, called: list[str]) -> Callable[..., object]:
+    def run(*arguments: Tensor, **named: object) -> object:
+        called.append(name)
+        # Attention is called by keywords and gives its weights too.
+        return (named["hidden_states"] * factor, None) if "hidden_states" in named else arguments[0] * factor
+
+    return run
+
+
+def _layer_of_calls(called: list[str], norms: set[str], scale: float) -> Layer | None:
+    is_norm = [name in norms for name in called]
+    if is_norm == [True, False, True, False]:
+        return Layer(called[0], called[1], None, called[2], called[3], None, scale)
+    if is_norm == [True, False, True, True, False, True]:
+        return Layer(*called, scale)
+    return None
+
+
+def positional_names(function: Callable[..., object]) -> tuple[str, ...]:
+    """The names of a method's parameters after self."""
+    parameters = list(inspect.signature(function).parameters.values())[1:]
+    return tuple(p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD))
