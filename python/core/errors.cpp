@@ -1,5 +1,5 @@
-// The exceptions of rowjit: Error, and below it classes that are Python's own kinds as well, so that `except ValueError`
-// finds what it should.
+// The exceptions of rowjit: Error, and below it classes that are Python's own kinds as well, so that `except
+// ValueError` finds what it should.
 #include <array>
 #include <exception>
 #include <new>
@@ -42,9 +42,7 @@ void set_error(rowjit_status status, const char* message) {
     if (PyObject_SetAttrString(raised.get(), "code", code.get()) == 0) PyErr_SetObject(kind, raised.get());
 }
 
-void add(PyObject* module, const char* name, PyObject* object) {
-    checked(PyModule_AddObjectRef(module, name, object));
-}
+void add(PyObject* module, const char* name, PyObject* object) { checked(PyModule_AddObjectRef(module, name, object)); }
 
 }  // namespace
 

@@ -56,7 +56,7 @@ PyObject* of_op(PyObject*, PyObject* arguments) {
         if (PyArg_ParseTuple(arguments, "sLsO!:of_op", &op, &columns, &dtype, &PyDict_Type, &dict) == 0)
             throw PythonError();
         const Options options(dict);
-        const rowjit_op_request request = {sizeof request,      op, columns, dtype, options.list.data(),
+        const rowjit_op_request request = {sizeof request,     op, columns, dtype, options.list.data(),
                                            options.list.size()};
         rowjit_graph* graph = nullptr;
         check(rowjit_graph_of_op(&request, &graph));
@@ -196,8 +196,10 @@ PyObject* row_axes(PyObject* self, void*) {
 }
 
 PyMethodDef graph_methods[] = {
-    {"parse", parse, METH_VARARGS | METH_STATIC, "parse(text, source_name=None): the graph of a text, docs/text-form.md"},
-    {"of_op", of_op, METH_VARARGS | METH_STATIC, "of_op(name, columns, dtype, options): an operation's canonical graph"},
+    {"parse", parse, METH_VARARGS | METH_STATIC,
+     "parse(text, source_name=None): the graph of a text, docs/text-form.md"},
+    {"of_op", of_op, METH_VARARGS | METH_STATIC,
+     "of_op(name, columns, dtype, options): an operation's canonical graph"},
     {"differentiate", differentiate, METH_VARARGS,
      "differentiate(inputs, outputs, save, recompute): a forward that saves and a backward that reads it"},
     {"gradient", gradient, METH_VARARGS,

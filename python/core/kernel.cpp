@@ -93,8 +93,8 @@ bool merges(const Operand& operand, int prefix, int first, int d) {
 
 // (executable, owner, allocate, workspace options, (device type, id), operand names, dimensions of each group,
 //  inputs: (operand, group, prefix, lead, has, suffix, axes) each,
-//  outputs: (alias, group, dtype, shape parts, prefix, axes, suffix, allocate options) each, scalar names, "" for one that the graph has
-//  not, single, witnesses: as inputs)
+//  outputs: (alias, group, dtype, shape parts, prefix, axes, suffix, allocate options) each, scalar names, "" for one
+//  that the graph has not, single, witnesses: as inputs)
 Kernel::Kernel(PyObject* specification) {
     executable_ = Owned::of_borrowed(item(specification, 0));
     executable_handle(executable_.get());
@@ -285,8 +285,8 @@ Owned Kernel::set_workspace(Slot& slot) {
     Operand memory;
     memory.borrow(block.get(), "the workspace");
     const auto address = reinterpret_cast<std::uintptr_t>(memory.tensor().data) + memory.tensor().byte_offset;
-    const std::uintptr_t aligned = (address + ROWJIT_WORKSPACE_ALIGNMENT - 1) / ROWJIT_WORKSPACE_ALIGNMENT *
-                                   ROWJIT_WORKSPACE_ALIGNMENT;
+    const std::uintptr_t aligned =
+        (address + ROWJIT_WORKSPACE_ALIGNMENT - 1) / ROWJIT_WORKSPACE_ALIGNMENT * ROWJIT_WORKSPACE_ALIGNMENT;
     check(rowjit_arguments_set_workspace(slot.arguments, reinterpret_cast<void*>(aligned), bytes));
     return block;
 }
@@ -374,9 +374,7 @@ void borrow_all(PyObject* const* arguments, std::size_t count, const std::vector
 namespace {
 
 PyObject* make_kernel(PyTypeObject* type, PyObject* arguments, PyObject*) {
-    return guarded([&] {
-        return hold(type, std::unique_ptr<KernelHandle>(new KernelHandle(item(arguments, 0))));
-    });
+    return guarded([&] { return hold(type, std::unique_ptr<KernelHandle>(new KernelHandle(item(arguments, 0)))); });
 }
 
 PyObject* run(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
@@ -396,10 +394,9 @@ PyObject* owner(PyObject* self, void*) {
     return of;
 }
 
-PyMethodDef kernel_methods[] = {
-    {"run", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(run)), METH_FASTCALL,
-     "run(scalars, *operands): launches, and gives the outputs"},
-    {nullptr, nullptr, 0, nullptr}};
+PyMethodDef kernel_methods[] = {{"run", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(run)), METH_FASTCALL,
+                                 "run(scalars, *operands): launches, and gives the outputs"},
+                                {nullptr, nullptr, 0, nullptr}};
 
 PyGetSetDef kernel_attributes[] = {{"owner", owner, nullptr, "what the specification named as such", nullptr},
                                    {nullptr, nullptr, nullptr, nullptr, nullptr}};

@@ -1,9 +1,9 @@
 // A compiled graph with the shapes of its tensors as a framework has them, ready to be called.
 //
 // A graph's row axes stand for leading dimensions of tensors: neighbouring dimensions that all tensors hold one after
-// the other are one row axis, so that a kernel of rows serves [tokens, d] and [batch, sequence, d] alike. A Group is the
-// leading dimensions that several operands share, aligned at their end as in broadcasting; an operand lacks those where
-// it has extent 1 and others have more.
+// the other are one row axis, so that a kernel of rows serves [tokens, d] and [batch, sequence, d] alike. A Group is
+// the leading dimensions that several operands share, aligned at their end as in broadcasting; an operand lacks those
+// where it has extent 1 and others have more.
 #pragma once
 
 #include <array>
@@ -26,8 +26,8 @@ struct MergedAxis {
 struct Layout {
     int group = -1;  // −1: no leading dimensions
     int prefix = 0;
-    int lead = 0;            // leading dimensions of the operand, the group's last ones
-    std::uint32_t has = 0;   // bit d: it has dimension d of the group; where not, its own extent there is 1
+    int lead = 0;           // leading dimensions of the operand, the group's last ones
+    std::uint32_t has = 0;  // bit d: it has dimension d of the group; where not, its own extent there is 1
     int suffix = 0;
     std::vector<MergedAxis> axes;
 };
@@ -70,8 +70,8 @@ class Kernel {
         int alias;  // the operand that is overwritten, or −1
         int group;
         DlpackDtype dtype;
-        std::vector<ShapePart> shape;          // as the framework has it
-        std::vector<std::int64_t> prefix;      // the graph's tensor: static extents, row axes, static extents
+        std::vector<ShapePart> shape;      // as the framework has it
+        std::vector<std::int64_t> prefix;  // the graph's tensor: static extents, row axes, static extents
         std::vector<MergedAxis> axes;
         std::vector<std::int64_t> suffix;
         Owned allocate_options;

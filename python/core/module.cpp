@@ -7,8 +7,9 @@ namespace {
 
 PyObject* ops(PyObject*, PyObject*) {
     return guarded([] {
-        return written(
-            [](char* buffer, std::size_t capacity, std::size_t* length) { return rowjit_ops(buffer, capacity, length); });
+        return written([](char* buffer, std::size_t capacity, std::size_t* length) {
+            return rowjit_ops(buffer, capacity, length);
+        });
     });
 }
 
@@ -34,8 +35,15 @@ PyMethodDef functions[] = {{"ops", ops, METH_NOARGS, "ops(): the operations, JSO
                            {"set_log", set_log, METH_O, "set_log(function or None): where messages go"},
                            {nullptr, nullptr, 0, nullptr}};
 
-PyModuleDef definition = {PyModuleDef_HEAD_INIT, "rowjit._core", "rowjit's C interface in Python", -1, functions,
-                          nullptr, nullptr, nullptr, nullptr};
+PyModuleDef definition = {PyModuleDef_HEAD_INIT,
+                          "rowjit._core",
+                          "rowjit's C interface in Python",
+                          -1,
+                          functions,
+                          nullptr,
+                          nullptr,
+                          nullptr,
+                          nullptr};
 
 }  // namespace
 }  // namespace rowjit::python

@@ -1,5 +1,5 @@
-// Python objects in C++: references that are released, failures that become exceptions of Python. The extension is built
-// for the limited API of 3.11, so one binary serves that version and all later ones.
+// Python objects in C++: references that are released, failures that become exceptions of Python. The extension is
+// built for the limited API of 3.11, so one binary serves that version and all later ones.
 #pragma once
 
 #define PY_SSIZE_T_CLEAN
@@ -74,10 +74,10 @@ PyObject* guarded(const Work& work) noexcept try {
 
 inline Owned none() { return Owned::of_borrowed(Py_None); }
 Owned text(const char* utf8);
-std::string to_string(PyObject* object);          // raises TypeError
-std::int64_t to_integer(PyObject* object);        // raises
+std::string to_string(PyObject* object);            // raises TypeError
+std::int64_t to_integer(PyObject* object);          // raises
 PyObject* item(PyObject* tuple, Py_ssize_t index);  // borrowed; raises
-Py_ssize_t size(PyObject* tuple);                 // raises
+Py_ssize_t size(PyObject* tuple);                   // raises
 
 // The whole of a text that the C ABI writes as snprintf does.
 template <class Write>
@@ -105,8 +105,7 @@ Owned make_executable(rowjit_executable* handle);
 // A type of the extension whose instances hold a T, made by `make`, or by nobody but the extension where that is null.
 template <class T>
 struct Held {
-    PyObject_HEAD
-    T* value;
+    PyObject_HEAD T* value;
 };
 
 template <class T>

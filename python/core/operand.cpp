@@ -5,8 +5,8 @@
 namespace rowjit::python {
 namespace {
 
-// The exchange of a tensor's type, or null. Types are looked up once: the last few are remembered, with a reference that
-// keeps a type from being freed and its address from being used again.
+// The exchange of a tensor's type, or null. Types are looked up once: the last few are remembered, with a reference
+// that keeps a type from being freed and its address from being used again.
 const DlpackExchange* exchange_of(PyTypeObject* type) {
     struct Known {
         PyTypeObject* type = nullptr;
@@ -20,8 +20,7 @@ const DlpackExchange* exchange_of(PyTypeObject* type) {
     const DlpackExchange* exchange = nullptr;
     const Owned capsule(PyObject_GetAttrString(reinterpret_cast<PyObject*>(type), "__dlpack_c_exchange_api__"));
     if (capsule && PyCapsule_IsValid(capsule.get(), "dlpack_exchange_api") != 0) {
-        exchange =
-            static_cast<const DlpackExchange*>(PyCapsule_GetPointer(capsule.get(), "dlpack_exchange_api"));
+        exchange = static_cast<const DlpackExchange*>(PyCapsule_GetPointer(capsule.get(), "dlpack_exchange_api"));
         while (exchange != nullptr && exchange->version.major != kDlpackMajor) exchange = exchange->previous;
         if (exchange != nullptr && exchange->describe == nullptr) exchange = nullptr;
     }
@@ -42,7 +41,8 @@ const DlpackExchange* exchange_of(PyTypeObject* type) {
     const Owned kept[] = {Owned(type), Owned(value), Owned(trace)};
     const Owned message = checked(PyObject_Str(value == nullptr ? Py_None : value));
     const std::string said = to_string(message.get());
-    raise(PyExc_TypeError, std::string(name) + " has no memory that a kernel could read: " + said.substr(0, said.find('\n')));
+    raise(PyExc_TypeError,
+          std::string(name) + " has no memory that a kernel could read: " + said.substr(0, said.find('\n')));
 }
 
 // A capsule of the newest form that the object gives.
@@ -79,7 +79,8 @@ void Operand::borrow(PyObject* object, const char* name) {
     }
     if (tensor_.strides != nullptr) return;
     std::int64_t stride = 1;
-    for (int i = tensor_.dimensions; i-- > 0; stride *= tensor_.shape[i]) strides_[static_cast<std::size_t>(i)] = stride;
+    for (int i = tensor_.dimensions; i-- > 0; stride *= tensor_.shape[i])
+        strides_[static_cast<std::size_t>(i)] = stride;
     tensor_.strides = strides_.data();
 }
 
@@ -88,13 +89,12 @@ void Operand::borrow(PyObject* object, const char* name) {
 void Operand::borrow_capsule(PyObject* object, const char* name) {
     capsule_ = ask_for_capsule(object, name);
     if (PyCapsule_IsValid(capsule_.get(), "dltensor_versioned") != 0) {
-        const auto* const managed = static_cast<const DlpackManagedVersioned*>(
-            PyCapsule_GetPointer(capsule_.get(), "dltensor_versioned"));
+        const auto* const managed =
+            static_cast<const DlpackManagedVersioned*>(PyCapsule_GetPointer(capsule_.get(), "dltensor_versioned"));
         tensor_ = managed->tensor;
         return;
     }
-    const auto* const managed =
-        static_cast<const DlpackManaged*>(PyCapsule_GetPointer(capsule_.get(), "dltensor"));
+    const auto* const managed = static_cast<const DlpackManaged*>(PyCapsule_GetPointer(capsule_.get(), "dltensor"));
     if (managed == nullptr) throw PythonError();
     tensor_ = managed->tensor;
 }

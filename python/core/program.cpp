@@ -1,6 +1,7 @@
-// rowjit._core.Program: a computation whose kernels are made as operands need them. What distinguishes kernels — dtypes,
-// static extents, which leading dimensions are one row axis — is the signature of the operands; the number of rows is no
-// part of it. A signature that was seen before costs a comparison; for a new one a Python function makes the kernel.
+// rowjit._core.Program: a computation whose kernels are made as operands need them. What distinguishes kernels —
+// dtypes, static extents, which leading dimensions are one row axis — is the signature of the operands; the number of
+// rows is no part of it. A signature that was seen before costs a comparison; for a new one a Python function makes the
+// kernel.
 #include <algorithm>
 #include <cstring>
 

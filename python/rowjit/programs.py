@@ -14,8 +14,11 @@ from rowjit.engines import executable
 from rowjit.registry import GROUP_NAMES, Shape
 
 # In the order of the C header's ROWJIT_DTYPE_… numbers; then DLPack's code and bits of each.
-DTYPES = ("bool", "i32", "i64", "bf16", "f16", "f32", "f64")
-DLPACK_DTYPES = (6 | 8 << 8, 0 | 32 << 8, 0 | 64 << 8, 4 | 16 << 8, 2 | 16 << 8, 2 | 32 << 8, 2 | 64 << 8)
+DTYPES = ("bool", "i32", "i64", "bf16", "f16", "f32", "f64", "i8", "e4m3", "e5m2")
+DLPACK_DTYPES = tuple(
+    code | bits << 8
+    for code, bits in ((6, 8), (0, 32), (0, 64), (4, 16), (2, 16), (2, 32), (2, 64), (0, 8), (10, 8), (12, 8))
+)
 FLOATS = ("bf16", "f16", "f32", "f64")
 _DEVICES = {1: "cpu", 2: "cuda", 3: "cpu", 10: "hip", 11: "cpu", 13: "cuda"}
 _MERGED_FROM_NONE = (0, 0)  # no leading dimensions: one row

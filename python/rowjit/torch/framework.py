@@ -12,6 +12,9 @@ _DTYPES = {
     "f16": torch.float16,
     "f32": torch.float32,
     "f64": torch.float64,
+    "i8": torch.int8,
+    "e4m3": torch.float8_e4m3fn,
+    "e5m2": torch.float8_e5m2,
     "u8": torch.uint8,
 }
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
