@@ -78,6 +78,11 @@ void declare_arguments(const GraphData& graph, const Plan& plan, Program* progra
         program->tensors.push_back(
             {Place::kTemporary, temporary.name, temporary.dtype, temporary.axes, contiguous_strides(extents)});
     }
+    for (const Temporary& temporary : plan.temporaries) {
+        if (temporary.over.empty()) continue;
+        program->tensors[static_cast<std::size_t>(find_tensor(*program, temporary.name))].over =
+            find_tensor(*program, temporary.over);
+    }
 }
 
 std::string reasons(const Group& group, const Target& target) {
@@ -92,6 +97,26 @@ std::string reasons(const Group& group, const Target& target) {
         text += fmt::format("\n  {}: {}", name(offer.family), why);
     }
     return text;
+}
+
+// Whether the library can read or write it: neighbours along the innermost column axis.
+void require_dense(const Program& program, const ProductStep& product, int tensor) {
+    const ProgramTensor& facts = program.tensors[static_cast<std::size_t>(tensor)];
+    if (facts.column_strides.empty() || facts.column_strides.back() == 1) return;
+    fail(ErrorCode::kUnsupported, "matmul {}: '{}' has column stride {}; its innermost columns must be neighbours",
+         product.name, facts.name, facts.column_strides.back());
+}
+
+ProductStep make_product(const Program& program, const Product& product) {
+    ProductStep step{.name = product.name,
+                     .left = find_tensor(program, product.left),
+                     .right = find_tensor(program, product.right),
+                     .result = find_tensor(program, product.result),
+                     .contracted = product.contracted,
+                     .accumulate = product.accumulate};
+    if (!product.accumulator.empty()) step.accumulator = find_tensor(program, product.accumulator);
+    for (const int tensor : {step.left, step.right, step.result}) require_dense(program, step, tensor);
+    return step;
 }
 
 Kernel choose_kernel(const Group& group, const Target& target, const ScheduleChoice& choice) {
@@ -150,21 +175,28 @@ std::vector<Schedule> legal_schedules(const Group& group, const Target& target) 
     return legal;
 }
 
-Plan plan_graph(const GraphData& graph, const Target& target) {
+Plan plan_graph(const GraphData& graph, const Target& target, const ChunkOptions& chunks) {
     if (graph.outputs().empty())
         fail(ErrorCode::kInvalidGraph,
              "the graph has no outputs; call Graph::output, or end the text with an 'output' line");
-    return make_plan(canonicalize(graph), target);
+    return divide_into_chunks(make_plan(canonicalize(graph), target), chunks);
 }
 
-Program compile(const GraphData& graph, const Target& target, const ScheduleChoice& choice) {
-    const Plan plan = plan_graph(graph, target);
+Program compile(const GraphData& graph, const Target& target, const ScheduleChoice& choice,
+                const ChunkOptions& chunks) {
+    const Plan plan = plan_graph(graph, target, chunks);
     Program program;
     program.axes = plan.graph->axes();
     program.notes = plan.notes;
     declare_arguments(graph, plan, &program);
     for (const Group& group : plan.groups)
         program.steps.push_back(make_step(program, group, choose_kernel(group, target, choice)));
+    for (const Product& product : plan.products) program.products.push_back(make_product(program, product));
+    program.order = plan.steps;
+    if (plan.loop) {
+        program.loop = {plan.loop->axis, plan.loop->first, plan.loop->end, {}, chunk_costs(plan, target, chunks)};
+        for (const std::string& name : plan.loop->within) program.loop->within.push_back(find_tensor(program, name));
+    }
     return program;
 }
 

@@ -14,6 +14,8 @@
 #include "base/declined.h"
 #include "base/target.h"
 #include "compiler/kernel.h"
+#include "compiler/plan/chunk_costs.h"
+#include "compiler/plan/chunks.h"
 #include "compiler/plan/plan.h"
 #include "compiler/schedule/choose.h"
 
@@ -30,6 +32,7 @@ struct ProgramTensor {
     std::vector<AxisId> axes = {};                  // as declared; row and column axes
     std::vector<std::int64_t> column_strides = {};  // elements, one per column axis as declared
     std::string alias = {};                         // kOutput: the input it may share memory with
+    int over = -1;                                  // kTemporary: the tensor in whose memory it lies
 };
 
 struct ProgramScalar {
@@ -45,11 +48,33 @@ struct Step {
     std::vector<int> scalars;  // Program::scalars index of each of the kernel's scalars
 };
 
+// A Product (compiler/plan/plan.h) with its tensors found: Program::tensors indices.
+struct ProductStep {
+    std::string name;
+    int left = -1;
+    int right = -1;
+    int result = -1;
+    std::vector<AxisId> contracted;
+    bool accumulate = false;
+    int accumulator = -1;
+};
+
+struct ProgramLoop {
+    AxisId axis = -1;
+    std::size_t first = 0;  // of Program::order, [first, end)
+    std::size_t end = 0;
+    std::vector<int> within;  // tensors that hold one chunk
+    ChunkCosts costs;
+};
+
 struct Program {
     std::vector<AxisInfo> axes;
     std::vector<ProgramTensor> tensors;  // inputs in declaration order, then outputs, then temporaries
     std::vector<ProgramScalar> scalars;
-    std::vector<Step> steps;
+    std::vector<Step> steps;            // the kernels, in launch order
+    std::vector<ProductStep> products;  // likewise
+    std::vector<PlanStep> order;        // of both
+    std::optional<ProgramLoop> loop;
     std::vector<std::string> notes;  // the planner's, for `explain`
 };
 
@@ -59,7 +84,8 @@ using ScheduleChoice = std::function<std::optional<Schedule>(const Group&)>;
 // Compiles a graph to kernels for `target`. A choice that does not lower falls back to the static one. Throws
 // Error(kInvalidGraph) for a graph without outputs and Error(kUnsupported) for what no schedule can run, with the
 // reason each family gave.
-Program compile(const GraphData& graph, const Target& target, const ScheduleChoice& choice = {});
+Program compile(const GraphData& graph, const Target& target, const ScheduleChoice& choice = {},
+                const ChunkOptions& chunks = {});
 
 // The group's kernel as a step of the program, whose tensors and scalars it names.
 Step make_step(const Program& program, Group group, Kernel kernel);
@@ -71,7 +97,7 @@ Offer<Kernel> build_kernel(const Group& group, const Schedule& schedule, const T
 std::vector<Schedule> legal_schedules(const Group& group, const Target& target);
 
 // Canonicalised and planned, no schedules chosen: for the tuner and `explain`.
-Plan plan_graph(const GraphData& graph, const Target& target);
+Plan plan_graph(const GraphData& graph, const Target& target, const ChunkOptions& chunks = {});
 
 // Elements between neighbours along each axis of a contiguous tensor of these extents, innermost last.
 std::vector<std::int64_t> contiguous_strides(const std::vector<std::int64_t>& extents);

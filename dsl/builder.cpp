@@ -226,6 +226,17 @@ Value mean(Value a, Axis axis) {
     return total / Value(a.graph(), graph_of(a, "mean").add_extent(axis.id, a.dtype()));
 }
 
+Value matmul(Value a, Value b, const std::vector<Axis>& contracted, Dtype dtype) {
+    GraphData& graph = graph_of(a, "matmul");
+    if (&graph_of(b, "matmul") != &graph) {
+        fail(ErrorCode::kInvalidGraph, "matmul: the operands belong to different graphs");
+    }
+    std::vector<AxisId> axes;
+    for (const Axis axis : contracted) axes.push_back(axis.id);
+    return {a.graph(), graph.add_matmul(a.id(), b.id(), std::move(axes), dtype)};
+}
+Value matmul(Value a, Value b, const std::vector<Axis>& contracted) { return matmul(a, b, contracted, a.dtype()); }
+
 Value index(Value source, std::vector<Coord> coords) {
     return {source.graph(), graph_of(source, "index").add_index(source.id(), std::move(coords))};
 }

@@ -54,9 +54,9 @@ bool is_identifier(std::string_view text) {
 }
 
 std::string_view name(NodeKind kind) {
-    static constexpr std::array<std::string_view, 13> kNames = {"input", "scalar",      "const", "iota",   "extent",
-                                                                "map",   "cast",        "index", "reduce", "state",
-                                                                "fix",   "partial_sum", "search"};
+    static constexpr std::array<std::string_view, 14> kNames = {"input", "scalar",      "const",  "iota",   "extent",
+                                                                "map",   "cast",        "index",  "reduce", "state",
+                                                                "fix",   "partial_sum", "search", "matmul"};
     return kNames[static_cast<std::size_t>(kind)];
 }
 
@@ -448,6 +448,43 @@ NodeId GraphData::add_partial_sum(NodeId arg, AxisId slots, Dtype dtype) {
     return intern(std::move(result));
 }
 
+NodeId GraphData::add_matmul(NodeId left, NodeId right, std::vector<AxisId> contracted, Dtype dtype) {
+    const Node& a = node(left);
+    const Node& b = node(right);
+    const auto refuse = [&](std::string_view why) {
+        fail(ErrorCode::kInvalidGraph, "matmul({}, {}): {}", describe(left), describe(right), why);
+    };
+    if (!is_float(a.dtype) || !is_float(b.dtype) || !is_float(dtype))
+        refuse("operands and result are of float dtypes; cast what is not");
+    const bool is_double = a.dtype == Dtype::kF64;
+    if (is_double != (b.dtype == Dtype::kF64) || is_double != (dtype == Dtype::kF64))
+        refuse(fmt::format("f64 goes with f64 only, not to {}; cast the operands", rowjit::name(dtype)));
+    if (a.state >= 0 || b.state >= 0) refuse("it is part of a fixpoint's step");
+    if (contracted.empty()) refuse("no axis is contracted; name those that both have and the result lacks");
+    for (const AxisId id : contracted) {
+        if (std::count(contracted.begin(), contracted.end(), id) > 1)
+            refuse(fmt::format("axis {} is named twice", axis(id).label()));
+        if (!contains(a.axes, id) || !contains(b.axes, id))
+            refuse(fmt::format("the contracted axis {} is not an axis of both", axis(id).label()));
+    }
+    Node result{.kind = NodeKind::kMatmul, .dtype = dtype, .args = {left, right}};
+    for (const NodeId arg : result.args) {
+        for (const AxisId id : node(arg).axes) {
+            if (contains(contracted, id)) continue;
+            if (contains(result.axes, id))
+                refuse(fmt::format("both have axis {}; contract it, or name one of the two apart", axis(id).label()));
+            result.axes.push_back(id);
+        }
+    }
+    // In the order that the left operand has them, so that equal contractions are one node.
+    for (const AxisId id : a.axes) {
+        if (contains(contracted, id)) result.reduced.push_back(id);
+    }
+    order_by_space(&result.axes);
+    require_few_columns("matmul", result.axes);
+    return intern(std::move(result));
+}
+
 NodeId GraphData::add_state(NodeId start) {
     const Node& from = node(start);
     const auto refuse = [&](std::string_view why) {
@@ -531,6 +568,7 @@ NodeId GraphData::add_copy(const Node& node, const std::function<NodeId(NodeId)>
                 return add_reduce(node.monoid, args[0], node.reduced, node.component);
             case NodeKind::kSearch: return add_search(args[0], args[1]);
             case NodeKind::kPartialSum: return add_partial_sum(args[0], node.axis, node.dtype);
+            case NodeKind::kMatmul: return add_matmul(args[0], args[1], node.reduced, node.dtype);
             case NodeKind::kState: return add_state(args[0]);
             case NodeKind::kFix: return add_fix(args[0], args[1], node.most_steps);
             case NodeKind::kIndex: break;

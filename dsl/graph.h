@@ -53,6 +53,9 @@ enum class NodeKind : std::uint8_t {
     // (compiler/plan/partial_sums.h).
     kPartialSum,
     kSearch,  // the last position of args[0], sorted along its one row axis, whose element is at most args[1]
+    // Σ args[0]·args[1] over the axes `reduced`, which both have: of floats of one or two dtypes, accumulated in f32
+    // (f64 of f64) and rounded once to dtype.
+    kMatmul,
 };
 
 std::string_view name(NodeKind kind);
@@ -66,7 +69,7 @@ struct Node {
     Op op = Op::kAdd;                               // kMap
     Monoid monoid = Monoid::kSum;                   // kReduce
     int component = 0;                              // kReduce: which of the monoid's values
-    std::vector<AxisId> reduced = {};               // kReduce, kPartialSum
+    std::vector<AxisId> reduced = {};               // kReduce, kPartialSum, kMatmul
     double value = 0;                               // kConst, kScalar
     AxisId axis = -1;                               // kIota, kExtent, kPartialSum, kReduce
     std::vector<Coord> coords = {};                 // kIndex: one per axis of args[0]
@@ -126,6 +129,7 @@ class GraphData {
     NodeId add_segment_reduce(Monoid monoid, NodeId arg, AxisId reduced, NodeId offsets, AxisId segments);
     NodeId add_search(NodeId sorted, NodeId key);
     NodeId add_partial_sum(NodeId arg, AxisId slots, Dtype dtype);
+    NodeId add_matmul(NodeId left, NodeId right, std::vector<AxisId> contracted, Dtype dtype);
     NodeId add_state(NodeId start);
     NodeId add_fix(NodeId state, NodeId next, int most_steps);
     void add_output(OutputInfo output);

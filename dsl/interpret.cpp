@@ -242,6 +242,7 @@ class Interpreter {
                 break;
             case NodeKind::kSearch: search(node, result.own); break;
             case NodeKind::kFix: fix(node, result.own); break;
+            case NodeKind::kMatmul: matmul(node, result.own); break;
             case NodeKind::kState:  // the fix's
             case NodeKind::kInput:
             case NodeKind::kPartialSum: break;  // the planner's
@@ -336,6 +337,40 @@ class Interpreter {
             }
         });
         round(node.dtype, result);
+    }
+
+    // Eager: products and sums in f32, in the order of the contracted axes, as the longest chain of a GEMM would add
+    // them.
+    void matmul(const Node& node, Buffer& result) const {
+        const bool wide = rounding_ == Rounding::kExact || node.dtype == Dtype::kF64;
+        wide ? contract<double>(node, result) : contract<float>(node, result);
+        round(node.dtype, result);
+    }
+
+    // The innermost loop is over results, whose sums are then independent.
+    template <class T>
+    void contract(const Node& node, Buffer& result) const {
+        const std::vector<AxisId>& left = graph_.node(node.args[0]).axes;
+        const std::vector<AxisId>& right = graph_.node(node.args[1]).axes;
+        std::vector<T> sums(result.size(), 0);
+        const Loop terms(extents(node.reduced), {strides(node.reduced, left), strides(node.reduced, right)});
+        const Loop results(extents(node.axes), {strides(node.axes, left), strides(node.axes, right)});
+        const auto add_term = [&](const double* a, const double* b) {
+            T* out = sums.data();
+            results.for_each_run([&](std::span<const std::int64_t> offsets) {
+                const double* x = a + offsets[0];
+                const double* y = b + offsets[1];
+                for (std::int64_t i = 0; i < results.run(); ++i, x += results.stride(0), y += results.stride(1))
+                    *out++ += static_cast<T>(*x) * static_cast<T>(*y);
+            });
+        };
+        terms.for_each_run([&](std::span<const std::int64_t> offsets) {
+            for (std::int64_t k = 0; k < terms.run(); ++k) {
+                add_term(data(node.args[0]) + offsets[0] + k * terms.stride(0),
+                         data(node.args[1]) + offsets[1] + k * terms.stride(1));
+            }
+        });
+        std::copy(sums.begin(), sums.end(), result.begin());
     }
 
     // All rows take as many steps as the slowest of them; those that stand still do.

@@ -169,7 +169,7 @@ class ExpressionParser {
             Form{"iota", &ExpressionParser::iota},      Form{"extent", &ExpressionParser::extent},
             Form{"index", &ExpressionParser::index},    Form{"mean", &ExpressionParser::mean_call},
             Form{"state", &ExpressionParser::state},    Form{"fix", &ExpressionParser::fix},
-            Form{"search", &ExpressionParser::search},
+            Form{"search", &ExpressionParser::search},  Form{"matmul", &ExpressionParser::matmul_call},
         };
         const TokenCursor::Level level(cursor_, name);
         for (const Form& form : kForms) {
@@ -235,6 +235,26 @@ class ExpressionParser {
         const Value key = value();
         cursor_.expect(")");
         return cursor_.build(name, [&] { return rowjit::search(sorted, key); });
+    }
+
+    Value matmul_call(const Token& name) {
+        cursor_.expect("(");
+        const Value left = value();
+        cursor_.expect(",");
+        const Value right = value();
+        std::vector<Axis> contracted;
+        Dtype type = left.dtype();
+        while (cursor_.accept(",")) {
+            if (cursor_.at("dtype") && cursor_.at("=", 1)) {
+                cursor_.next();
+                cursor_.next();
+                type = cursor_.dtype();
+            } else {
+                contracted.push_back(axis());
+            }
+        }
+        cursor_.expect(")");
+        return cursor_.build(name, [&] { return matmul(left, right, contracted, type); });
     }
 
     Value mean_call(const Token& name) {

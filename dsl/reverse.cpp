@@ -193,6 +193,7 @@ class Reverse {
             case NodeKind::kCast: return add(node(id).args[0], cast(g, node(node(id).args[0]).dtype));
             case NodeKind::kIndex: return index(id, g);
             case NodeKind::kReduce: return reduce(id, g);
+            case NodeKind::kMatmul: return matmul(id, g);
             default: return;
         }
     }
@@ -261,6 +262,36 @@ class Reverse {
         const Value share = cast(widen(g) / count, y.dtype);
         // NaN, not 0, where the row has a NaN and so no extremum: the share is then infinite.
         add(arg, select(is_extremum, share, share * 0.0));
+    }
+
+    // Each operand's is the product of the cotangent with the other, contracted over what the other keeps; a matrix
+    // each time, so the operand's axes come out in its own order if the operands stand in the right one.
+    void matmul(NodeId id, const Value& g) {
+        const Node y = node(id);
+        const Value whole = spread(g, y.axes);
+        for (const std::size_t which : {0, 1}) {
+            const NodeId arg = y.args[which];
+            if (!is_active(arg)) continue;
+            const NodeId other = y.args[1 - which];
+            std::vector<AxisId> contracted;
+            for (const AxisId axis : axes(other)) {
+                if (contains(y.axes, axis)) contracted.push_back(axis);
+            }
+            const Dtype dtype = node(arg).dtype;
+            const NodeId product = graph_->add_matmul(whole.id(), other, contracted, dtype);
+            const std::vector<AxisId> wanted = axes(arg);
+            if (axes(product) == wanted) {
+                add(arg, value(product));
+                continue;
+            }
+            const NodeId turned = graph_->add_matmul(other, whole.id(), contracted, dtype);
+            if (axes(turned) != wanted) {
+                fail(ErrorCode::kUnsupported,
+                     "gradient of {} in matmul: its kept and its contracted axes alternate; declare each together",
+                     graph_->describe(arg));
+            }
+            add(arg, value(turned));
+        }
     }
 
     void reduce_segments(const Node& y, NodeId id, const Value& g) {

@@ -126,6 +126,7 @@ class Printer {
                 return fmt::format("fix({}, {}, steps={})", operand(node.args[0]), operand(node.args[1]),
                                    node.most_steps);
             case NodeKind::kSearch: return fmt::format("search({}, {})", operand(node.args[0]), operand(node.args[1]));
+            case NodeKind::kMatmul: return matmul(node);
             case NodeKind::kPartialSum:
                 return fmt::format("partial_sum({}, {})", operand(node.args[0]), graph_.axis(node.axis).label());
             case NodeKind::kInput:
@@ -183,6 +184,14 @@ class Printer {
         }
         if (node.component != 0) parts.push_back(fmt::format("component={}", node.component));
         return fmt::format("{}({})", rowjit::name(node.monoid), fmt::join(parts, ", "));
+    }
+
+    std::string matmul(const Node& node) const {
+        std::vector<std::string> parts = {operand(node.args[0]), operand(node.args[1])};
+        for (const AxisId axis : node.reduced) parts.push_back(graph_.axis(axis).label());
+        if (node.dtype != graph_.node(node.args[0]).dtype)
+            parts.push_back(fmt::format("dtype={}", rowjit::name(node.dtype)));
+        return fmt::format("matmul({})", fmt::join(parts, ", "));
     }
 
     const GraphData& graph_;

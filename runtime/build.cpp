@@ -114,8 +114,8 @@ BuiltProgram build_program(Program program, const Target& target, KernelCache& c
 }
 
 BuiltProgram build_without_spills(const GraphData& graph, const Target& target, const ScheduleChoice& choice,
-                                  KernelCache& cache) {
-    BuiltProgram made = build_program(compile(graph, target, choice), target, cache);
+                                  KernelCache& cache, const ChunkOptions& chunks) {
+    BuiltProgram made = build_program(compile(graph, target, choice, chunks), target, cache);
     for (std::size_t i = 0; i < made.kernels.size(); ++i) {
         Step& step = made.program.steps[i];
         if (!spills(made.kernels[i], target) || (choice && choice(step.group))) continue;

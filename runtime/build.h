@@ -45,7 +45,7 @@ BuiltProgram build_program(Program program, const Target& target, KernelCache& c
 // that spills, the first legal one that does not takes its place. Register needs are estimated before (compiler/passes)
 // and known only now. A schedule that `choice` gives stays, and so does the rule's when all that are tried spill.
 BuiltProgram build_without_spills(const GraphData& graph, const Target& target, const ScheduleChoice& choice,
-                                  KernelCache& cache);
+                                  KernelCache& cache, const ChunkOptions& chunks = {});
 
 // Kernels of no program, likewise.
 std::vector<BuiltKernel> build_all(const std::vector<const Kernel*>& kernels, const Target& target, KernelCache& cache);

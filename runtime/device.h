@@ -18,6 +18,10 @@ namespace rowjit {
 // thread's turn.
 using StreamHandle = void*;
 
+class Gemm;  // runtime/gemm/gemm.h
+struct GemmType;
+struct GemmShape;
+
 struct LaunchGeometry {
     std::uint32_t grid = 1;          // blocks, x only; on the CPU, row blocks; 0 launches nothing
     std::uint32_t block = 1;         // threads, x only
@@ -58,6 +62,10 @@ class DeviceImpl {
     // Error(kLaunch) when `stream`, the one about to be launched on, is being captured: loading would break the
     // capture.
     virtual std::unique_ptr<Module> load(const Artifact& artifact, StreamHandle stream = nullptr) = 0;
+
+    // A matrix product ready to queue; sides of `typical` that are 0 come at launch. Throws Error(kEnvironment) where
+    // the device has no library for it, Error(kUnsupported) for dtypes it does not multiply, Error(kLaunch) as load.
+    virtual std::unique_ptr<Gemm> make_gemm(const GemmType& type, const GemmShape& typical, StreamHandle stream) = 0;
 
     // Queues the function on the stream, from any thread, whatever device the thread has current. `arguments` points at
     // each argument's value. No allocation, no synchronisation (the CPU has finished when it returns). Returns nullptr,

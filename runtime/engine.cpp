@@ -45,11 +45,13 @@ ScheduleChoice Engine::Impl::choice() const {
     return options_.use_tuning ? tuned_choice(tuning_, target()) : ScheduleChoice();
 }
 
-BuiltProgram Engine::Impl::build(const GraphData& graph) {
-    return build_without_spills(graph, target(), choice(), *cache_);
+BuiltProgram Engine::Impl::build(const GraphData& graph, const ChunkOptions& chunks) {
+    return build_without_spills(graph, target(), choice(), *cache_, chunks);
 }
 
-Executable Engine::Impl::compile(const GraphData& graph, Stream stream) { return load(build(graph), stream); }
+Executable Engine::Impl::compile(const GraphData& graph, Stream stream, const ChunkOptions& chunks) {
+    return load(build(graph, chunks), stream);
+}
 
 Executable Engine::Impl::load(Program program, Stream stream) {
     return load(build_program(std::move(program), target(), *cache_), stream);
@@ -59,7 +61,8 @@ Executable Engine::Impl::load(BuiltProgram built, Stream stream) {
     std::vector<LoadedStep> loaded;
     for (std::size_t i = 0; i < built.kernels.size(); ++i)
         loaded.push_back(load_step(built.program.steps[i], built.kernels[i], stream));
-    return Executable(std::make_shared<LaunchPlan>(std::move(built.program), std::move(loaded), device_.shared()));
+    return Executable(
+        std::make_shared<LaunchPlan>(std::move(built.program), std::move(loaded), device_.shared(), stream));
 }
 
 LoadedStep Engine::Impl::load_step(const Step& step, const BuiltKernel& built, Stream stream) {
@@ -88,7 +91,9 @@ Engine::Engine(Device device, EngineOptions options)
 Engine::~Engine() = default;
 Engine::Engine(Engine&&) noexcept = default;
 Engine& Engine::operator=(Engine&&) noexcept = default;
-Executable Engine::compile(const Graph& graph, Stream stream) { return impl_->compile(*graph.data(), stream); }
+Executable Engine::compile(const Graph& graph, Stream stream, const ChunkOptions& chunks) {
+    return impl_->compile(*graph.data(), stream, chunks);
+}
 const Device& Engine::device() const { return impl_->device(); }
 EngineStatistics Engine::statistics() const { return impl_->statistics(); }
 

@@ -25,8 +25,8 @@ class Engine::Impl {
     const TuningDb& tuning() const { return tuning_; }
     ScheduleChoice choice() const;
 
-    BuiltProgram build(const GraphData& graph);  // what compile() loads
-    Executable compile(const GraphData& graph, Stream stream = nullptr);
+    BuiltProgram build(const GraphData& graph, const ChunkOptions& chunks = {});  // what compile() loads
+    Executable compile(const GraphData& graph, Stream stream = nullptr, const ChunkOptions& chunks = {});
 
     // A program compiled elsewhere made ready to launch: built through the cache where it is not yet, loaded, each
     // module once per engine. Throws Error(kLaunch) when `stream` is being captured and a module is not loaded yet.

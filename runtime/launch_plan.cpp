@@ -16,6 +16,10 @@ namespace {
 constexpr std::size_t kWorkspaceAlignment = 64;  // more than any access needs; every device allocator gives it
 constexpr std::int64_t kAccessBytes = 16;        // the widest single access of emitted code
 
+// What is of one chunk, where the caller gives no limit: with the products' own workspace 600 MiB.
+constexpr std::int64_t kChunkBytes = std::int64_t{560} << 20;
+constexpr std::int64_t kGemmReserveBytes = std::int64_t{33} << 20;
+
 std::size_t align_up(std::size_t bytes) {
     return (bytes + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment;
 }
@@ -57,7 +61,8 @@ ParameterValue scalar_value(Dtype dtype, double value) {
 
 }  // namespace
 
-LaunchPlan::LaunchPlan(Program program, std::vector<LoadedStep> loaded, std::shared_ptr<DeviceImpl> device)
+LaunchPlan::LaunchPlan(Program program, std::vector<LoadedStep> loaded, std::shared_ptr<DeviceImpl> device,
+                       StreamHandle stream)
     : program_(std::move(program)), loaded_(std::move(loaded)), device_(std::move(device)) {
     RJ_CHECK(loaded_.size() == program_.steps.size(), "{} steps, {} loaded", program_.steps.size(), loaded_.size());
     for (std::size_t i = 0; i < program_.axes.size(); ++i) {
@@ -79,8 +84,14 @@ LaunchPlan::LaunchPlan(Program program, std::vector<LoadedStep> loaded, std::sha
              "the graph has {} row axes of run-time extent and sums over rows; a launch carries {}; split the graph",
              extent_axes_.size(), kMaxExtents);
     }
+    if (program_.loop) loop_place_ = static_cast<int>(place_of(program_.loop->axis));
     find_tensor_facts();
     for (std::size_t i = 0; i < loaded_.size(); ++i) launches_.push_back(make_launch(program_.steps[i], loaded_[i]));
+    for (const ProductStep& step : program_.products) products_.push_back(make_product(step, stream));
+    if (!program_.loop) return;
+    for (std::size_t i = program_.loop->first; i < program_.loop->end; ++i) {
+        if (program_.order[i].kind == PlanStep::Kind::kKernel) launches_[program_.order[i].index].in_loop = true;
+    }
 }
 
 void LaunchPlan::find_tensor_facts() {
@@ -111,7 +122,18 @@ void LaunchPlan::find_tensor_facts() {
                  facts.row_axes.size(), Arguments::kMaxRowAxes);
         }
         argument_tensors_ += tensor.place == ProgramTensor::Place::kTemporary ? 0 : 1;
+        facts.over = tensor.over;
+        if (program_.loop) {
+            const auto axis = std::find(facts.row_axes.begin(), facts.row_axes.end(), program_.loop->axis);
+            if (axis != facts.row_axes.end()) facts.loop_axis = static_cast<int>(axis - facts.row_axes.begin());
+        }
         tensors_.push_back(std::move(facts));
+    }
+    if (program_.loop) {
+        for (const int tensor : program_.loop->within) tensors_[static_cast<std::size_t>(tensor)].within_loop = true;
+    }
+    for (const ProductStep& product : program_.products) {
+        if (product.accumulator >= 0) tensors_[static_cast<std::size_t>(product.accumulator)].accumulator = true;
     }
     for (std::size_t i = 0; i < tensors_.size(); ++i) {
         for (std::size_t j = 0; j < tensors_.size(); ++j) {
@@ -150,6 +172,10 @@ LaunchPlan::Launch LaunchPlan::make_launch(const Step& step, const LoadedStep& l
     if (step.kernel.slots_axis >= 0) {
         const auto place = std::find(extent_axes_.begin(), extent_axes_.end(), step.kernel.slots_axis);
         launch.slots_place = static_cast<int>(place - extent_axes_.begin());
+    }
+    for (std::size_t i = 0; launch.slots_place >= 0 && i < tensors_.size(); ++i) {
+        const std::vector<int>& places = tensors_[i].extent_places;
+        if (!places.empty() && places[0] == launch.slots_place) launch.parts.push_back(static_cast<int>(i));
     }
     if (step.kernel.arguments.size() > kMaxParameters) {
         fail(ErrorCode::kUnsupported, "kernel {} has {} parameters; at most {} are supported; split the graph",
@@ -190,6 +216,91 @@ LaunchPlan::Parameter LaunchPlan::make_parameter(const Step& step, const KernelA
         }
     }
     RJ_CHECK(false, "argument kind {}", static_cast<int>(argument.kind));
+}
+
+LaunchPlan::ProductAxis::Stride LaunchPlan::stride_in(AxisId axis, int tensor) const {
+    const TensorFacts& facts = tensors_[static_cast<std::size_t>(tensor)];
+    const ProgramTensor& declared = program_.tensors[static_cast<std::size_t>(tensor)];
+    const auto row = std::find(facts.row_axes.begin(), facts.row_axes.end(), axis);
+    if (row != facts.row_axes.end()) return {static_cast<int>(row - facts.row_axes.begin()), 0};
+    const auto place = std::find(declared.axes.begin(), declared.axes.end(), axis) - declared.axes.begin();
+    return {-1, declared.column_strides[static_cast<std::size_t>(place) - facts.row_axes.size()]};
+}
+
+LaunchPlan::ProductAxis LaunchPlan::make_axis(AxisId axis, int first, int second) const {
+    ProductAxis result{.first = stride_in(axis, first), .second = stride_in(axis, second)};
+    result.extent = program_.axes[static_cast<std::size_t>(axis)].extent;
+    const auto place = std::find(extent_axes_.begin(), extent_axes_.end(), axis);
+    if (place != extent_axes_.end()) result.extent_place = static_cast<int>(place - extent_axes_.begin());
+    return result;
+}
+
+namespace {
+
+bool contains(const std::vector<AxisId>& axes, AxisId axis) {
+    return std::find(axes.begin(), axes.end(), axis) != axes.end();
+}
+
+// What the address and the strides of a dense tensor are multiples of, up to what a library makes use of.
+std::int64_t dense_alignment(const std::vector<AxisInfo>& axes, const ProgramTensor& tensor) {
+    const auto bytes = static_cast<std::int64_t>(size_bytes(tensor.dtype));
+    const AxisInfo& innermost = axes[static_cast<std::size_t>(tensor.axes.back())];
+    if (innermost.is_row) return bytes;
+    std::int64_t alignment = kAccessBytes;
+    while (innermost.extent * bytes % alignment != 0) alignment /= 2;
+    for (const std::int64_t stride : tensor.column_strides) {
+        while (stride != 1 && stride * bytes % alignment != 0) alignment /= 2;
+    }
+    return alignment;
+}
+
+}  // namespace
+
+void LaunchPlan::note_alignment(int tensor, std::int64_t alignment_bytes) {
+    std::int64_t& noted = tensors_[static_cast<std::size_t>(tensor)].alignment_bytes;
+    if (device_->target().is_gpu()) noted = std::max(noted, alignment_bytes);
+}
+
+LaunchPlan::ProductLaunch LaunchPlan::make_product(const ProductStep& step, StreamHandle stream) {
+    ProductLaunch launch;
+    launch.step = &step;
+    const auto tensor = [&](int index) -> const ProgramTensor& {
+        return program_.tensors[static_cast<std::size_t>(index)];
+    };
+    const ProgramTensor& left = tensor(step.left);
+    const ProgramTensor& right = tensor(step.right);
+    launch.left_transposed = !contains(step.contracted, left.axes.back());
+    launch.right_transposed = contains(step.contracted, right.axes.back());
+    GemmShape typical{1, 1, 1};
+    const auto add = [&](std::vector<ProductAxis>* side, std::int64_t* extent, AxisId axis, int first, int second) {
+        side->push_back(make_axis(axis, first, second));
+        *extent = side->back().extent_place >= 0 ? 0 : *extent * side->back().extent;
+    };
+    for (const AxisId axis : left.axes) {
+        if (!contains(step.contracted, axis)) add(&launch.m, &typical.m, axis, step.left, step.result);
+    }
+    for (const AxisId axis : right.axes) {
+        if (!contains(step.contracted, axis)) add(&launch.n, &typical.n, axis, step.right, step.result);
+    }
+    for (const AxisId axis : step.contracted) add(&launch.k, &typical.k, axis, step.left, step.right);
+    GemmType type{left.dtype,
+                  right.dtype,
+                  tensor(step.result).dtype,
+                  launch.left_transposed,
+                  launch.right_transposed,
+                  dense_alignment(program_.axes, left),
+                  dense_alignment(program_.axes, right),
+                  dense_alignment(program_.axes, tensor(step.result))};
+    note_alignment(step.left, type.left_alignment_bytes);
+    note_alignment(step.right, type.right_alignment_bytes);
+    note_alignment(step.result, type.result_alignment_bytes);
+    launch.to_result = device_->make_gemm(type, typical, stream);
+    launch.sums_chunks = program_.loop && contains(step.contracted, program_.loop->axis);
+    if (step.accumulator < 0) return launch;
+    type.result = tensor(step.accumulator).dtype;
+    type.result_alignment_bytes = dense_alignment(program_.axes, tensor(step.accumulator));
+    launch.to_accumulator = device_->make_gemm(type, typical, stream);
+    return launch;
 }
 
 int LaunchPlan::tensor_place(std::string_view name) const {
@@ -238,24 +349,83 @@ std::int64_t LaunchPlan::rows_of(const Launch& launch, const Resolved& resolved)
     return rows;
 }
 
-// What the caller set, then the slots of kernels that sum over their rows: as many as they have blocks along the rows.
+std::int64_t LaunchPlan::tensor_extent(std::size_t tensor, std::size_t axis, const Resolved& resolved) const noexcept {
+    const TensorFacts& facts = tensors_[tensor];
+    const bool divided = facts.within_loop && facts.loop_axis == static_cast<int>(axis);
+    return divided ? resolved.chunk : row_extent(facts, axis, resolved);
+}
+
+// Blocks along the rows, of as many rows as the kernel has, but for those of the divided axis: `positions` of it.
+std::int64_t LaunchPlan::blocks_of(const Launch& launch, const Resolved& resolved,
+                                   std::int64_t positions) const noexcept {
+    std::int64_t rows = launch.static_rows;
+    for (const int place : launch.row_extent_places) rows *= place == loop_place_ ? positions : resolved.extents[place];
+    return grid_blocks(*launch.kernel, rows) / launch.kernel->schedule.column_blocks;
+}
+
+// What the caller set, then the slots of kernels that sum over their rows: as many as they have blocks along the rows,
+// of all chunks.
 void LaunchPlan::resolve_extents(const Arguments& arguments, Resolved* resolved) const noexcept {
     for (std::size_t i = 0; i < argument_extents_; ++i) resolved->extents[i] = arguments.extents_[i];
     for (const Following& axis : following_) {
         resolved->extents[axis.place] = resolved->extents[axis.followed] + axis.more;
     }
+    if (program_.loop) divide(resolved);
     for (const Launch& launch : launches_) {
         if (launch.slots_place < 0) continue;
-        const Kernel& kernel = *launch.kernel;
-        resolved->extents[launch.slots_place] =
-            grid_blocks(kernel, rows_of(launch, *resolved)) / kernel.schedule.column_blocks;
+        std::int64_t& slots = resolved->extents[launch.slots_place];
+        if (!launch.in_loop) {
+            slots = blocks_of(launch, *resolved, loop_place_ < 0 ? 0 : resolved->extents[loop_place_]);
+            continue;
+        }
+        const std::int64_t rest = resolved->extents[loop_place_] - (resolved->chunks - 1) * resolved->chunk;
+        slots =
+            (resolved->chunks - 1) * blocks_of(launch, *resolved, resolved->chunk) + blocks_of(launch, *resolved, rest);
     }
 }
 
-// Addresses and strides of every tensor; returns the workspace bytes the temporaries take.
+// How many positions of the divided axis a chunk has. All are one chunk where that takes no more memory than a chunk
+// and the accumulators that several need.
+void LaunchPlan::divide(Resolved* resolved) const noexcept {
+    std::int64_t position_bytes = 0;  // of what is of one chunk
+    std::int64_t position_rows = 1;   // of its products
+    std::int64_t accumulator_bytes = 0;
+    std::int64_t other_bytes = 0;
+    for (std::size_t i = argument_tensors_; i < tensors_.size(); ++i) {
+        const TensorFacts& facts = tensors_[i];
+        if (facts.over >= 0) continue;
+        std::int64_t rows = 1;
+        bool slots = false;
+        for (std::size_t axis = 0; axis < facts.row_axes.size(); ++axis) {
+            if (facts.within_loop && static_cast<int>(axis) == facts.loop_axis) continue;
+            slots = slots || facts.extent_places[axis] >= static_cast<int>(argument_extents_);
+            if (!slots) rows *= row_extent(facts, axis, *resolved);
+        }
+        if (slots) continue;  // a few blocks' sums
+        const std::int64_t bytes = rows * facts.column_span * static_cast<std::int64_t>(facts.element_bytes);
+        if (facts.within_loop) position_rows = std::max(position_rows, rows);
+        (facts.within_loop ? position_bytes : facts.accumulator ? accumulator_bytes : other_bytes) += bytes;
+    }
+    const std::int64_t positions = resolved->extents[loop_place_];
+    const ChunkCosts& costs = program_.loop->costs;
+    const bool limited = costs.limit_bytes > 0;
+    const std::int64_t left = costs.limit_bytes - kGemmReserveBytes - other_bytes;
+    const std::int64_t for_one = limited ? left : accumulator_bytes + kChunkBytes;
+    const std::int64_t for_several = limited ? left - accumulator_bytes : kChunkBytes;
+    resolved->chunk = std::max<std::int64_t>(1, positions);
+    if (costs.forced_rows > 0 || positions * position_bytes > for_one) {
+        const std::int64_t fitting = std::max<std::int64_t>(1, for_several / std::max<std::int64_t>(1, position_bytes));
+        const std::int64_t rows = costs.choose(fitting * position_rows);
+        resolved->chunk = std::clamp<std::int64_t>(rows / position_rows, 1, resolved->chunk);
+    }
+    resolved->chunks = std::max<std::int64_t>(1, (positions + resolved->chunk - 1) / resolved->chunk);
+}
+
+// Addresses and strides of every tensor; returns the workspace bytes the temporaries and the products take.
 std::size_t LaunchPlan::resolve(const Arguments& arguments, Resolved* resolved) const noexcept {
     resolve_extents(arguments, resolved);
     std::size_t workspace = 0;
+    auto* const block = static_cast<std::byte*>(arguments.workspace_);
     for (std::size_t i = 0; i < tensors_.size(); ++i) {
         const TensorFacts& facts = tensors_[i];
         const bool temporary = i >= argument_tensors_;
@@ -264,20 +434,25 @@ std::size_t LaunchPlan::resolve(const Arguments& arguments, Resolved* resolved) 
         for (std::size_t axis = facts.row_axes.size(); axis-- > 0;) {
             const std::int64_t stride = strided ? arguments.tensors_[i].row_strides[axis] : inside;
             resolved->row_strides[i][axis] = stride;
-            inside = std::max(inside, inside + (row_extent(facts, axis, *resolved) - 1) * stride);
+            inside = std::max(inside, inside + (tensor_extent(i, axis, *resolved) - 1) * stride);
         }
         if (!temporary) {
             resolved->data[i] = arguments.tensors_[i].data;
             continue;
         }
-        resolved->data[i] = static_cast<std::byte*>(arguments.workspace_) + workspace;
-        workspace += align_up(static_cast<std::size_t>(inside) * facts.element_bytes);
+        resolved->data[i] = block + workspace;
+        const bool unused = facts.accumulator && resolved->chunks == 1;
+        if (facts.over < 0 && !unused) workspace += align_up(static_cast<std::size_t>(inside) * facts.element_bytes);
     }
-    return workspace;
+    for (std::size_t i = argument_tensors_; i < tensors_.size(); ++i) {
+        if (tensors_[i].over >= 0) resolved->data[i] = resolved->data[tensors_[i].over];
+    }
+    resolved->gemm_workspace = block + workspace;
+    return products_.empty() ? workspace : workspace + align_up(gemm_workspace_bytes(*resolved));
 }
 
 std::size_t LaunchPlan::workspace_bytes(const Arguments& arguments) const {
-    if (tensors_.size() == argument_tensors_) return 0;
+    if (tensors_.size() == argument_tensors_ && products_.empty()) return 0;
     for (std::size_t i = 0; i < argument_extents_; ++i) {
         if (arguments.extents_[i] >= 0 || !is_given(i)) continue;
         fail(ErrorCode::kInvalidArgument, "workspace: the extent of row axis '{}' is not set; call rows() first",
@@ -346,34 +521,224 @@ Status LaunchPlan::launch(StreamHandle stream, const Arguments& arguments) const
     }
     Status status = check(arguments, resolved);
     if (!status.ok()) return status;
-    for (const Launch& launch : launches_) {
-        const std::int64_t rows = rows_of(launch, resolved);
-        if (rows == 0) continue;
-        std::array<ParameterValue, kMaxParameters> values;
-        std::array<void*, kMaxParameters> pointers;
-        for (std::size_t i = 0; i < launch.parameters.size(); ++i) {
-            const Parameter& parameter = launch.parameters[i];
-            const auto index = static_cast<std::size_t>(parameter.index);
-            switch (parameter.from) {
-                case Parameter::From::kTensor: values[i].pointer = resolved.data[index]; break;
-                case Parameter::From::kRowStride:
-                    values[i].i64 = resolved.row_strides[index][static_cast<std::size_t>(parameter.axis)];
-                    break;
-                case Parameter::From::kColumnStride: values[i].i64 = parameter.value; break;
-                case Parameter::From::kExtent: values[i].i64 = resolved.extents[index]; break;
-                case Parameter::From::kScalar:
-                    values[i] = scalar_value(parameter.dtype, arguments.scalars_[index]);
-                    break;
+    const std::size_t first = program_.loop ? program_.loop->first : program_.order.size();
+    const std::size_t end = program_.loop ? program_.loop->end : program_.order.size();
+    for (std::size_t i = 0; i < first && status.ok(); ++i)
+        status = run(program_.order[i], resolved, arguments, 0, stream);
+    if (program_.loop && status.ok()) status = run_loop(resolved, arguments, stream);
+    for (std::size_t i = end; i < program_.order.size() && status.ok(); ++i)
+        status = run(program_.order[i], resolved, arguments, 0, stream);
+    return status;
+}
+
+Status LaunchPlan::run(const PlanStep& step, const Resolved& resolved, const Arguments& arguments, std::int64_t chunk,
+                       StreamHandle stream) const noexcept {
+    if (step.kind == PlanStep::Kind::kProduct) return multiply(products_[step.index], resolved, chunk, stream);
+    if (step.rounds && resolved.chunks == 1) return {};
+    return launch_kernel(launches_[step.index], resolved, arguments, stream);
+}
+
+// Each chunk sees its own rows of every tensor along the divided axis, and its own blocks' parts of sums.
+Status LaunchPlan::run_loop(const Resolved& whole, const Arguments& arguments, StreamHandle stream) const noexcept {
+    const std::int64_t positions = whole.extents[loop_place_];
+    Resolved part = whole;
+    Status status;
+    for (std::int64_t chunk = 0; chunk < whole.chunks && status.ok(); ++chunk) {
+        const std::int64_t start = chunk * whole.chunk;
+        part.extents[loop_place_] = std::min(whole.chunk, positions - start);
+        for (std::size_t i = 0; i < tensors_.size(); ++i) {
+            const TensorFacts& facts = tensors_[i];
+            if (facts.loop_axis < 0 || facts.within_loop) continue;
+            const std::int64_t elements = start * whole.row_strides[i][facts.loop_axis];
+            part.data[i] =
+                static_cast<std::byte*>(whole.data[i]) + elements * static_cast<std::int64_t>(facts.element_bytes);
+        }
+        for (const Launch& launch : launches_) {
+            if (!launch.in_loop || launch.slots_place < 0) continue;
+            part.extents[launch.slots_place] = blocks_of(launch, whole, part.extents[loop_place_]);
+            const std::int64_t done = chunk * blocks_of(launch, whole, whole.chunk);
+            for (const int tensor : launch.parts) {
+                const auto i = static_cast<std::size_t>(tensor);
+                part.data[i] = static_cast<std::byte*>(whole.data[i]) +
+                               done * whole.row_strides[i][0] * static_cast<std::int64_t>(tensors_[i].element_bytes);
             }
-            pointers[i] = &values[i];
         }
-        LaunchGeometry geometry = launch.geometry;
-        geometry.grid = static_cast<std::uint32_t>(grid_blocks(*launch.kernel, rows));
-        if (const char* refused = device_->launch(launch.function, geometry, stream, pointers.data())) {
-            return refuse(ErrorCode::kLaunch, "kernel {}: {}", launch.kernel->name, refused);
+        for (std::size_t i = program_.loop->first; i < program_.loop->end && status.ok(); ++i)
+            status = run(program_.order[i], part, arguments, chunk, stream);
+    }
+    return status;
+}
+
+Status LaunchPlan::launch_kernel(const Launch& launch, const Resolved& resolved, const Arguments& arguments,
+                                 StreamHandle stream) const noexcept {
+    const std::int64_t rows = rows_of(launch, resolved);
+    if (rows == 0) return {};
+    std::array<ParameterValue, kMaxParameters> values;
+    std::array<void*, kMaxParameters> pointers;
+    for (std::size_t i = 0; i < launch.parameters.size(); ++i) {
+        const Parameter& parameter = launch.parameters[i];
+        const auto index = static_cast<std::size_t>(parameter.index);
+        switch (parameter.from) {
+            case Parameter::From::kTensor: values[i].pointer = resolved.data[index]; break;
+            case Parameter::From::kRowStride:
+                values[i].i64 = resolved.row_strides[index][static_cast<std::size_t>(parameter.axis)];
+                break;
+            case Parameter::From::kColumnStride: values[i].i64 = parameter.value; break;
+            case Parameter::From::kExtent: values[i].i64 = resolved.extents[index]; break;
+            case Parameter::From::kScalar: values[i] = scalar_value(parameter.dtype, arguments.scalars_[index]); break;
         }
+        pointers[i] = &values[i];
+    }
+    LaunchGeometry geometry = launch.geometry;
+    geometry.grid = static_cast<std::uint32_t>(grid_blocks(*launch.kernel, rows));
+    if (const char* refused = device_->launch(launch.function, geometry, stream, pointers.data())) {
+        return refuse(ErrorCode::kLaunch, "kernel {}: {}", launch.kernel->name, refused);
     }
     return {};
+}
+
+// ---- Products ------------------------------------------------------------------------------------------------------
+
+LaunchPlan::Side LaunchPlan::side_of(const std::vector<ProductAxis>& axes, int first, int second,
+                                     const Resolved& resolved) const noexcept {
+    Side side;
+    const auto stride = [&](const ProductAxis::Stride& from, int tensor) {
+        return from.row >= 0 ? resolved.row_strides[tensor][from.row] : from.columns;
+    };
+    for (std::size_t i = axes.size(); i-- > 0;) {
+        const ProductAxis& axis = axes[i];
+        const std::int64_t extent = axis.extent_place >= 0 ? resolved.extents[axis.extent_place] : axis.extent;
+        const std::int64_t step = stride(axis.first, first);
+        const std::int64_t other = stride(axis.second, second);
+        if (extent == 0) side.empty = true;
+        if (side.extent == 1) {
+            if (extent == 1 && i > 0) continue;
+            side = {extent, step, other, {}, 0, side.empty};
+        } else if (extent != 1) {
+            if (step == side.first * side.extent && other == side.second * side.extent && side.outer_count == 0) {
+                side.extent *= extent;
+            } else {
+                side.outer[side.outer_count++] = {extent, step, other};
+            }
+        }
+    }
+    return side;
+}
+
+std::size_t LaunchPlan::gemm_workspace_bytes(const Resolved& whole) const noexcept {
+    std::size_t most = 0;
+    for (const std::int64_t positions :
+         {whole.chunk, loop_place_ < 0 ? 0 : whole.extents[loop_place_] % std::max<std::int64_t>(1, whole.chunk)}) {
+        Resolved resolved = whole;
+        if (loop_place_ >= 0 && positions > 0) resolved.extents[loop_place_] = positions;
+        for (const ProductLaunch& product : products_) {
+            const ProductStep& step = *product.step;
+            const GemmShape shape = {side_of(product.m, step.left, step.result, resolved).extent,
+                                     side_of(product.n, step.right, step.result, resolved).extent,
+                                     side_of(product.k, step.left, step.right, resolved).extent};
+            for (const Gemm* gemm : {product.to_result.get(), product.to_accumulator.get()}) {
+                if (gemm != nullptr) most = std::max(most, gemm->workspace_bytes(shape));
+            }
+        }
+    }
+    return most;
+}
+
+Status LaunchPlan::multiply(const ProductLaunch& product, const Resolved& resolved, std::int64_t chunk,
+                            StreamHandle stream) const noexcept {
+    const ProductStep& step = *product.step;
+    const bool several = resolved.chunks > 1 && product.sums_chunks;
+    const bool accumulates = several && step.accumulator >= 0;
+    const int target = accumulates ? step.accumulator : step.result;
+    const Gemm& gemm = accumulates ? *product.to_accumulator : *product.to_result;
+    const Side m = side_of(product.m, step.left, target, resolved);
+    const Side n = side_of(product.n, step.right, target, resolved);
+    const Side k = side_of(product.k, step.left, step.right, resolved);
+    if (m.empty || n.empty) return {};
+    const bool dense = (product.left_transposed ? m.extent == 1 || m.first == 1 : k.extent == 1 || k.first == 1) &&
+                       (product.right_transposed ? k.extent == 1 || k.second == 1 : n.extent == 1 || n.first == 1) &&
+                       (n.extent == 1 || n.second == 1);
+    if (!dense) {
+        return refuse(ErrorCode::kInvalidArgument,
+                      "matmul {}: the innermost axes of '{}' and '{}' must be contiguous; copy the one that is not",
+                      step.name, program_.tensors[static_cast<std::size_t>(step.left)].name,
+                      program_.tensors[static_cast<std::size_t>(step.right)].name);
+    }
+    const GemmShape shape = {m.extent,
+                             n.extent,
+                             k.empty ? 0 : k.extent,
+                             product.left_transposed ? k.first : m.first,
+                             product.right_transposed ? n.first : k.second,
+                             m.second};
+    const bool adds = (several && chunk > 0) || (step.accumulate && !accumulates);
+    const auto bytes_of = [&](int tensor) {
+        return static_cast<std::int64_t>(tensors_[static_cast<std::size_t>(tensor)].element_bytes);
+    };
+    std::int64_t at[3][Arguments::kMaxRowAxes] = {};  // of the outer axes of m, n and k
+    const Side* const sides[3] = {&m, &n, &k};
+    while (true) {
+        std::int64_t left = 0;
+        std::int64_t right = 0;
+        std::int64_t result = 0;
+        bool first_term = true;
+        for (int i = 0; i < m.outer_count; ++i) {
+            left += at[0][i] * m.outer[i].first;
+            result += at[0][i] * m.outer[i].second;
+        }
+        for (int i = 0; i < n.outer_count; ++i) {
+            right += at[1][i] * n.outer[i].first;
+            result += at[1][i] * n.outer[i].second;
+        }
+        for (int i = 0; i < k.outer_count; ++i) {
+            left += at[2][i] * k.outer[i].first;
+            right += at[2][i] * k.outer[i].second;
+            first_term = first_term && at[2][i] == 0;
+        }
+        GemmCall call;
+        call.left = static_cast<const std::byte*>(resolved.data[step.left]) + left * bytes_of(step.left);
+        call.right = static_cast<const std::byte*>(resolved.data[step.right]) + right * bytes_of(step.right);
+        call.result = static_cast<std::byte*>(resolved.data[target]) + result * bytes_of(target);
+        call.add = adds || !first_term;
+        call.workspace = resolved.gemm_workspace;
+        const char* refused = nullptr;
+        if (shape.k > 0) {
+            refused = gemm.queue(shape, call, stream);
+        } else if (!call.add) {
+            refused = clear(call.result, static_cast<std::size_t>(bytes_of(target)), shape, stream);
+        }
+        if (refused != nullptr) return refuse(ErrorCode::kLaunch, "matmul {}: {}", step.name, refused);
+        // The next place of the outer axes, those of k first.
+        int side = 2;
+        int axis = 0;
+        while (side >= 0) {
+            if (axis == sides[side]->outer_count) {
+                --side;
+                axis = 0;
+                continue;
+            }
+            if (++at[side][axis] < sides[side]->outer[axis].extent) break;
+            at[side][axis++] = 0;
+        }
+        if (side < 0) return {};
+    }
+}
+
+// A sum over no rows.
+const char* LaunchPlan::clear(void* result, std::size_t element_bytes, const GemmShape& shape,
+                              StreamHandle stream) const noexcept {
+    try {
+        const bool dense = shape.m == 1 || shape.result_stride == shape.n;
+        const std::int64_t rows = dense ? 1 : shape.m;
+        const std::int64_t columns = dense ? shape.m * shape.n : shape.n;
+        for (std::int64_t row = 0; row < rows; ++row) {
+            auto* at =
+                static_cast<std::byte*>(result) + row * shape.result_stride * static_cast<std::int64_t>(element_bytes);
+            device_->fill(at, 0, static_cast<std::size_t>(columns) * element_bytes, stream);
+        }
+        return nullptr;
+    } catch (const std::exception&) {
+        return "the device refused to write zeros";
+    }
 }
 
 }  // namespace rowjit

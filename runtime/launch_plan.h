@@ -9,6 +9,7 @@
 #include "compiler/compile.h"
 #include "rowjit/engine.h"
 #include "runtime/device.h"
+#include "runtime/gemm/gemm.h"
 
 namespace rowjit {
 
@@ -20,9 +21,11 @@ struct LoadedStep {
 
 class LaunchPlan {
   public:
-    // `loaded` has one entry per step of the program. Throws Error(kUnsupported) for a kernel with more parameters than
-    // a launch carries.
-    LaunchPlan(Program program, std::vector<LoadedStep> loaded, std::shared_ptr<DeviceImpl> device);
+    // `loaded` has one entry per kernel of the program; its products are made here, for which `stream` is the one about
+    // to be launched on. Throws Error(kUnsupported) for a kernel with more parameters than a launch carries, and what
+    // DeviceImpl::make_gemm throws.
+    LaunchPlan(Program program, std::vector<LoadedStep> loaded, std::shared_ptr<DeviceImpl> device,
+               StreamHandle stream = nullptr);
 
     const Program& program() const { return program_; }
 
@@ -52,7 +55,11 @@ class LaunchPlan {
         std::size_t element_bytes = 4;
         std::int64_t alignment_bytes = 1;  // of the address and of row strides
         int alias = -1;                    // the tensor it may share memory with
+        int over = -1;                     // a temporary: the one in whose memory it lies
         bool output = false;
+        int loop_axis = -1;        // the divided one's position among row_axes
+        bool within_loop = false;  // holds one chunk
+        bool accumulator = false;  // there where there are several chunks
     };
 
     // Where one kernel parameter's value comes from.
@@ -73,6 +80,47 @@ class LaunchPlan {
         std::vector<int> row_extent_places;  // run-time axes of the kernel's row space
         std::int64_t static_rows = 1;        // product of the static ones
         int slots_place = -1;                // the run-time axis whose extent is this kernel's number of row blocks
+        bool in_loop = false;
+        std::vector<int> parts;  // tensors along the slots, their outermost axis
+    };
+
+    // An axis of a product: its extent, and where its stride in two of the tensors comes from.
+    struct ProductAxis {
+        struct Stride {
+            int row = -1;              // position among the tensor's row axes
+            std::int64_t columns = 0;  // else a declared one
+        };
+        int extent_place = -1;
+        std::int64_t extent = 1;
+        Stride first;  // of a side of the left operand and the result: in these; and so on
+        Stride second;
+    };
+
+    struct ProductLaunch {
+        const ProductStep* step = nullptr;
+        std::shared_ptr<const Gemm> to_result;
+        std::shared_ptr<const Gemm> to_accumulator;
+        bool left_transposed = false;
+        bool right_transposed = false;
+        std::vector<ProductAxis> m;  // in left and result, outermost first
+        std::vector<ProductAxis> n;  // in right and result
+        std::vector<ProductAxis> k;  // in left and right
+        bool sums_chunks = false;
+    };
+
+    // A side of a product at a launch: axes that follow each other without gaps are one.
+    struct Side {
+        struct Outer {
+            std::int64_t extent;
+            std::int64_t first;
+            std::int64_t second;
+        };
+        std::int64_t extent = 1;
+        std::int64_t first = 0;  // strides of the innermost
+        std::int64_t second = 0;
+        Outer outer[Arguments::kMaxRowAxes];
+        int outer_count = 0;
+        bool empty = false;
     };
 
     // A run-time axis whose extent is another's and `more`: places among the extents.
@@ -87,6 +135,9 @@ class LaunchPlan {
         std::int64_t extents[kMaxExtents];
         void* data[kMaxTensors];
         std::int64_t row_strides[kMaxTensors][Arguments::kMaxRowAxes];
+        std::int64_t chunk = 0;   // positions of the divided axis in a chunk; 0 without a loop
+        std::int64_t chunks = 1;  // one for no rows, too: sums over them are then zero
+        void* gemm_workspace;
     };
 
     bool is_given(std::size_t extent_place) const noexcept {
@@ -95,7 +146,25 @@ class LaunchPlan {
     void find_tensor_facts();
     Launch make_launch(const Step& step, const LoadedStep& loaded) const;
     Parameter make_parameter(const Step& step, const KernelArgument& argument) const;
+    ProductLaunch make_product(const ProductStep& step, StreamHandle stream);
+    ProductAxis make_axis(AxisId axis, int first, int second) const;
+    ProductAxis::Stride stride_in(AxisId axis, int tensor) const;
+    void note_alignment(int tensor, std::int64_t alignment_bytes);
     std::size_t resolve(const Arguments& arguments, Resolved* resolved) const noexcept;
+    void divide(Resolved* resolved) const noexcept;
+    std::int64_t blocks_of(const Launch& launch, const Resolved& resolved, std::int64_t rows) const noexcept;
+    std::int64_t tensor_extent(std::size_t tensor, std::size_t axis, const Resolved& resolved) const noexcept;
+    std::size_t gemm_workspace_bytes(const Resolved& resolved) const noexcept;
+    Side side_of(const std::vector<ProductAxis>& axes, int first, int second, const Resolved& resolved) const noexcept;
+    Status run(const PlanStep& step, const Resolved& resolved, const Arguments& arguments, std::int64_t chunk,
+               StreamHandle stream) const noexcept;
+    Status run_loop(const Resolved& resolved, const Arguments& arguments, StreamHandle stream) const noexcept;
+    Status launch_kernel(const Launch& launch, const Resolved& resolved, const Arguments& arguments,
+                         StreamHandle stream) const noexcept;
+    Status multiply(const ProductLaunch& product, const Resolved& resolved, std::int64_t chunk,
+                    StreamHandle stream) const noexcept;
+    const char* clear(void* result, std::size_t element_bytes, const GemmShape& shape,
+                      StreamHandle stream) const noexcept;
     Status check(const Arguments& arguments, const Resolved& resolved) const noexcept;
     Status check_tensor(std::size_t index, const Arguments& arguments, const Resolved& resolved) const noexcept;
     void resolve_extents(const Arguments& arguments, Resolved* resolved) const noexcept;
@@ -111,6 +180,8 @@ class LaunchPlan {
     std::vector<TensorFacts> tensors_;
     std::size_t argument_tensors_ = 0;  // inputs and outputs; temporaries follow
     std::vector<Launch> launches_;
+    std::vector<ProductLaunch> products_;
+    int loop_place_ = -1;  // of the divided axis among the extents
 };
 
 }  // namespace rowjit

@@ -127,7 +127,8 @@ class Canonicalizer {
                     return to_->add_index(source, coords);
                 return push_reduce(node, coords);
             case NodeKind::kSearch: return to_->add_search(node.args[0], push(node.args[1], coords));
-            case NodeKind::kPartialSum: break;  // the planner's
+            case NodeKind::kMatmul: return to_->add_index(source, coords);  // of what the library leaves in memory
+            case NodeKind::kPartialSum: break;                              // the planner's
         }
         RJ_CHECK(false, "canonicalize: {}", to_->describe(source));
     }

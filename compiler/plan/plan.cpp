@@ -57,6 +57,7 @@ class Cutter {
         for (const NodeId id : graph.live_nodes()) {
             const Node& node = graph.node(id);
             if (node.kind == NodeKind::kPartialSum) cut(id);
+            if (node.kind == NodeKind::kMatmul) cut_product(id);
             if (node.kind == NodeKind::kFix) fixes_[node.args[0]].push_back(id);
             for (std::size_t i = 0; i < node.args.size(); ++i) {
                 if (node.reads_from_memory(i) && graph.node(node.args[i]).kind != NodeKind::kInput) cut(node.args[i]);
@@ -68,7 +69,9 @@ class Cutter {
     std::set<NodeId> run() {
         for (std::size_t before = 0; before != roots_.size();) {
             before = roots_.size();
-            for (const NodeId root : std::set<NodeId>(roots_)) cut_below(root);
+            for (const NodeId root : std::set<NodeId>(roots_)) {
+                if (graph_.node(root).kind != NodeKind::kMatmul) cut_below(root);
+            }
         }
         return roots_;
     }
@@ -84,11 +87,67 @@ class Cutter {
         return reach;
     }
 
+    // What a kernel of these roots computes or loads.
+    std::set<NodeId> reach_with_loads(const std::vector<NodeId>& roots) const {
+        std::set<NodeId> found;
+        for (const NodeId root : roots) {
+            const Reach inside = reach(root);
+            for (const NodeId id : inside.nodes) {
+                found.insert(id);
+                const std::vector<NodeId>& args = graph_.node(id).args;
+                found.insert(args.begin(), args.end());
+            }
+        }
+        return found;
+    }
+
+    // The output that a product stores by itself: the library writes there, if nothing else wants what it computes.
+    const OutputInfo* direct_output(NodeId product) const {
+        const OutputInfo* found = nullptr;
+        for (const OutputInfo& output : graph_.outputs()) {
+            if (output.node != product) continue;
+            if (found != nullptr || !output.alias.empty() || !output.column_strides.empty()) return nullptr;
+            found = &output;
+        }
+        for (const NodeId id : graph_.live_nodes()) {
+            const std::vector<NodeId>& args = graph_.node(id).args;
+            if (std::find(args.begin(), args.end(), product) != args.end()) return nullptr;
+        }
+        return found;
+    }
+
   private:
+    void cut_product(NodeId id) {
+        for (const NodeId arg : graph_.node(id).args) {
+            if (graph_.node(arg).kind != NodeKind::kInput) cut(arg);
+        }
+        if (direct_output(id) == nullptr) cut(id);
+        cut_extents();
+    }
+
+    // Numbers of rows, and what is computed from them alone, are the batch's also where kernels see a chunk of it.
+    void cut_extents() {
+        std::vector<bool> of_extents(static_cast<std::size_t>(graph_.size()), false);
+        for (const NodeId id : graph_.live_nodes()) {
+            const Node& node = graph_.node(id);
+            const auto is_number = [&](NodeId arg) { return graph_.node(arg).axes.empty(); };
+            const auto counts = [&](NodeId arg) { return of_extents[static_cast<std::size_t>(arg)]; };
+            const bool any = std::any_of(node.args.begin(), node.args.end(), counts);
+            const bool all = std::all_of(node.args.begin(), node.args.end(), is_number);
+            const bool computes = node.kind == NodeKind::kMap || node.kind == NodeKind::kCast;
+            of_extents[static_cast<std::size_t>(id)] = node.kind == NodeKind::kExtent || (any && all && computes);
+            if (!any || of_extents[static_cast<std::size_t>(id)]) continue;
+            for (const NodeId arg : node.args) {
+                if (counts(arg)) cut(arg);
+            }
+        }
+    }
+
     void walk(NodeId root, NodeId id, Reach* reach) const {
         if (id != root && roots_.contains(id) && graph_.node(id).kind != NodeKind::kInput && must_load(id)) return;
         if (!reach->nodes.insert(id).second) return;
         const Node& node = graph_.node(id);
+        if (node.kind == NodeKind::kMatmul) return;
         if (rowjit::reduces_rows(graph_, node)) reach->reduces_rows = true;
         if (reduces_columns(graph_, node)) {
             for (const AxisId axis : graph_.column_axes(graph_.node(node.args[0]))) {
@@ -217,6 +276,8 @@ struct Piece {
     std::vector<AxisId> row_axes;
     std::set<AxisId> promoted;
     bool reduces_rows = false;
+    bool is_product = false;  // of the one root, a Matmul, which no kernel computes
+    bool copies = false;      // the one root, a Matmul's result that is in memory, to an output
 };
 
 class Planner {
@@ -226,24 +287,50 @@ class Planner {
 
     Plan run() {
         const std::set<NodeId> roots = cutter_.run();
-        for (const NodeId root : roots) pieces_.push_back(piece({root}));
+        for (const NodeId root : roots) add_pieces(root);
         join();
         order();
+        reuse_memory();
         Plan plan;
         plan.graph = graph_;
         for (const NodeId id : cutter_.cuts_) {
             const Node node = with_shared_slots(id).value_or(graph_->node(id));
-            plan.temporaries.push_back({temporary_name(id), node.dtype, node.axes});
+            const auto over = reused_.find(id);
+            plan.temporaries.push_back(
+                {temporary_name(id), node.dtype, node.axes, over == reused_.end() ? "" : temporary_name(over->second)});
         }
-        for (const Piece& piece : pieces_) plan.groups.push_back(group(piece));
+        for (const Piece& piece : pieces_) {
+            if (piece.is_product) {
+                plan.steps.push_back({PlanStep::Kind::kProduct, plan.products.size()});
+                plan.products.push_back(product(piece.roots[0]));
+            } else {
+                plan.steps.push_back({PlanStep::Kind::kKernel, plan.groups.size()});
+                plan.groups.push_back(group(piece));
+            }
+        }
         plan.notes = notes_;
         check_aliases(plan);
         return plan;
     }
 
   private:
+    void add_pieces(NodeId root) {
+        Piece one = piece({root});
+        one.is_product = graph_->node(root).kind == NodeKind::kMatmul;
+        pieces_.push_back(one);
+        if (!one.is_product || cutter_.direct_output(root) != nullptr || !is_output(root)) return;
+        one.is_product = false;
+        one.copies = true;
+        pieces_.push_back(one);
+    }
+
+    bool is_output(NodeId id) const {
+        return std::any_of(graph_->outputs().begin(), graph_->outputs().end(),
+                           [&](const OutputInfo& output) { return output.node == id; });
+    }
+
     Piece piece(std::vector<NodeId> roots) const {
-        Piece result{std::move(roots), {}, {}, false};
+        Piece result{std::move(roots), {}, {}};
         for (const NodeId root : result.roots) {
             const Reach reach = cutter_.reach(root);
             result.reduces_rows = result.reduces_rows || reach.reduces_rows;
@@ -257,6 +344,8 @@ class Planner {
 
     // Whether `a` needs a value that `b` stores, directly or through other pieces.
     bool depends(const Piece& a, const Piece& b) const {
+        if (a.copies && b.is_product && a.roots == b.roots) return true;
+        if (b.copies) return false;
         std::set<NodeId> seen;
         std::vector<NodeId> work = a.roots;
         while (!work.empty()) {
@@ -304,6 +393,7 @@ class Planner {
 
     // Microseconds saved by one kernel for both; negative or zero where they cannot or should not be joined.
     double joined_saving_us(const Piece& a, const Piece& b) const {
+        if (a.is_product || b.is_product || a.copies || b.copies) return 0;
         if (a.row_axes != b.row_axes || a.reduces_rows != b.reduces_rows) return 0;
         if (a.promoted != b.promoted && !(a.promoted.empty() || b.promoted.empty())) return 0;
         if (depends(a, b) || depends(b, a)) return 0;
@@ -367,7 +457,7 @@ class Planner {
             const Node& node = graph_->node(root);
             copy(piece, node.kind == NodeKind::kPartialSum ? node.args[0] : root, result.get(), &mapped);
         }
-        for (const NodeId root : piece.roots) add_outputs(root, mapped, result.get());
+        for (const NodeId root : piece.roots) add_outputs(piece, root, mapped, result.get());
         return result;
     }
 
@@ -403,7 +493,7 @@ class Planner {
         const Node& node = moved ? *moved : graph_->node(id);
         const auto convert = [&]() -> NodeId {
             if (node.kind == NodeKind::kInput) return add_input(node, node.name, into);
-            if (!is_root(piece, id) && cutter_.cuts_.contains(id)) {
+            if ((!is_root(piece, id) || piece.copies) && cutter_.cuts_.contains(id)) {
                 return add_input(node, temporary_name(id), into);
             }
             for (const NodeId arg : node.args) copy(piece, arg, into, mapped);
@@ -446,7 +536,88 @@ class Planner {
                            const GraphData& graph, std::vector<AxisId>* axes,
                            std::vector<std::int64_t>* column_strides);
 
-    void add_outputs(NodeId root, const std::map<NodeId, NodeId>& mapped, GraphData* into) const {
+    // The tensor that a product reads.
+    std::string tensor_name(NodeId id) const {
+        const Node& node = graph_->node(id);
+        return node.kind == NodeKind::kInput ? node.name : temporary_name(id);
+    }
+
+    Product product(NodeId id) const {
+        const Node& node = graph_->node(id);
+        const OutputInfo* output = cutter_.direct_output(id);
+        Product result;
+        result.name = node.label.empty() ? fmt::format("matmul_{}", id) : node.label;
+        result.result = output != nullptr ? output->name : temporary_name(id);
+        result.accumulate = output != nullptr && output->accumulate;
+        result.contracted = node.reduced;
+        for (const auto& [left, right] : {std::pair(node.args[0], node.args[1]), {node.args[1], node.args[0]}}) {
+            std::vector<AxisId> axes;
+            for (const NodeId arg : {left, right}) {
+                for (const AxisId axis : graph_->node(arg).axes) {
+                    if (!contains(node.reduced, axis)) axes.push_back(axis);
+                }
+            }
+            result.left = tensor_name(left);
+            result.right = tensor_name(right);
+            if (axes == node.axes) return result;
+        }
+        fail(ErrorCode::kUnsupported,
+             "{}: the axes of its operands alternate; the result of a matmul has all axes of one operand before those "
+             "of the other, so make the row axes of one of them column axes",
+             graph_->describe(id));
+    }
+
+    // What a kernel computes from a product's result of the same dtype and axes, and reads last, lies in its memory:
+    // the gradient of logits in that of the logits.
+    void reuse_memory() {
+        for (std::size_t i = 0; i < pieces_.size(); ++i) {
+            if (pieces_[i].is_product || pieces_[i].copies) continue;
+            std::set<NodeId> taken;
+            for (const NodeId root : pieces_[i].roots) {
+                if (!cutter_.cuts_.contains(root) || graph_->node(root).kind == NodeKind::kPartialSum) continue;
+                const NodeId dying = dying_operand(i, root, taken);
+                if (dying < 0) continue;
+                taken.insert(dying);
+                reused_[root] = dying;
+            }
+        }
+    }
+
+    NodeId dying_operand(std::size_t reader, NodeId root, const std::set<NodeId>& taken) const {
+        const Node& wanted = graph_->node(root);
+        for (const NodeId id : cutter_.reach_with_loads(pieces_[reader].roots)) {
+            const Node& node = graph_->node(id);
+            if (node.kind != NodeKind::kMatmul || !cutter_.cuts_.contains(id) || taken.contains(id)) continue;
+            if (node.dtype != wanted.dtype || node.axes != wanted.axes) continue;
+            const bool read_later =
+                std::any_of(pieces_.begin() + static_cast<std::ptrdiff_t>(reader) + 1, pieces_.end(),
+                            [&](const Piece& later) { return later.copies ? later.roots[0] == id : reads(later, id); });
+            if (!read_later && !reads_elsewhere(pieces_[reader], id)) return id;
+        }
+        return -1;
+    }
+
+    bool reads(const Piece& piece, NodeId id) const {
+        if (piece.is_product) {
+            const std::vector<NodeId>& args = graph_->node(piece.roots[0]).args;
+            return std::find(args.begin(), args.end(), id) != args.end();
+        }
+        return cutter_.reach_with_loads(piece.roots).contains(id) && !is_root(piece, id);
+    }
+
+    // At places other than a kernel's own.
+    bool reads_elsewhere(const Piece& piece, NodeId id) const {
+        const std::set<NodeId> nodes = cutter_.reach_with_loads(piece.roots);
+        return std::any_of(nodes.begin(), nodes.end(), [&](NodeId user) {
+            const Node& node = graph_->node(user);
+            for (std::size_t i = 0; i < node.args.size(); ++i) {
+                if (node.args[i] == id && node.reads_from_memory(i)) return true;
+            }
+            return false;
+        });
+    }
+
+    void add_outputs(const Piece& piece, NodeId root, const std::map<NodeId, NodeId>& mapped, GraphData* into) const {
         const Node& node = graph_->node(root);
         if (node.kind == NodeKind::kPartialSum) {
             into->add_output(
@@ -454,7 +625,14 @@ class Planner {
             return;
         }
         const NodeId copy = mapped.at(root);
-        if (cutter_.cuts_.contains(root)) into->add_output({temporary_name(root), copy, "", false, {}});
+        if (cutter_.cuts_.contains(root) && !piece.copies) {
+            OutputInfo stored{temporary_name(root), copy, "", false, {}};
+            if (const auto over = reused_.find(root); over != reused_.end()) {
+                stored.alias = temporary_name(over->second);
+                stored.column_strides = into->node(*into->find_input(stored.alias)).column_strides;
+            }
+            into->add_output(std::move(stored));
+        }
         for (const OutputInfo& output : graph_->outputs()) {
             if (output.node != root) continue;
             OutputInfo moved = output;
@@ -481,13 +659,14 @@ class Planner {
         return result;
     }
 
-    // An output that overwrites an input must be stored by the last kernel that reads that input.
+    // An output that overwrites an input must be stored by the last step that reads that input.
     void check_aliases(const Plan& plan) const {
-        for (std::size_t i = 0; i < plan.groups.size(); ++i) {
-            for (const OutputInfo& output : plan.groups[i].graph->outputs()) {
+        for (std::size_t i = 0; i < plan.steps.size(); ++i) {
+            if (plan.steps[i].kind == PlanStep::Kind::kProduct) continue;
+            for (const OutputInfo& output : plan.groups[plan.steps[i].index].graph->outputs()) {
                 if (output.alias.empty()) continue;
-                for (std::size_t later = i + 1; later < plan.groups.size(); ++later) {
-                    if (!plan.groups[later].graph->find_input(output.alias)) continue;
+                for (std::size_t later = i + 1; later < plan.steps.size(); ++later) {
+                    if (!reads(plan, plan.steps[later], output.alias)) continue;
                     fail(ErrorCode::kUnsupported,
                          "output '{}' overwrites input '{}', which a later kernel still reads; give the output a "
                          "buffer of its own",
@@ -497,10 +676,17 @@ class Planner {
         }
     }
 
+    static bool reads(const Plan& plan, const PlanStep& step, const std::string& tensor) {
+        if (step.kind == PlanStep::Kind::kKernel) return plan.groups[step.index].graph->find_input(tensor).has_value();
+        const Product& product = plan.products[step.index];
+        return product.left == tensor || product.right == tensor;
+    }
+
     std::shared_ptr<const GraphData> graph_;
     const Target& target_;
     Cutter cutter_;
     std::vector<Piece> pieces_;
+    std::map<NodeId, NodeId> reused_;  // a temporary: the one in whose memory it lies
     std::vector<std::string> notes_;
 };
 

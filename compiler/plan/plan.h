@@ -9,9 +9,13 @@
 //     match);
 //   - every column reduction runs over all column axes of its operand;
 //   - a group has column reductions or row reductions, never both; a row reduction's operand contains no reduction.
+//
+// A Matmul is no part of a group: a library computes it between kernels, of tensors in memory. It is a Product.
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,6 +30,7 @@ struct Temporary {
     std::string name;
     Dtype dtype = Dtype::kF32;
     std::vector<AxisId> axes;
+    std::string over = {};  // another of the same dtype and axes, in whose memory it lies
 };
 
 struct Group {
@@ -35,9 +40,42 @@ struct Group {
     bool reduces_rows = false;
 };
 
+// A matrix product of tensors in memory. The operands stand so that the result's axes are those that `left` keeps, then
+// those that `right` keeps.
+struct Product {
+    std::string name;  // for messages
+    std::string left;  // tensors of the program
+    std::string right;
+    std::string result;
+    std::vector<AxisId> contracted;
+    bool accumulate = false;  // add to what the result holds
+    // Of a product that a chunk loop adds up: the f32 temporary to which it is added where there are several chunks; ""
+    // where it is added to the result itself.
+    std::string accumulator = {};
+};
+
+struct PlanStep {
+    enum class Kind : std::uint8_t { kKernel, kProduct };
+    Kind kind = Kind::kKernel;
+    std::size_t index = 0;  // of a group or a product
+    // It rounds a product's accumulator to the product's result: nothing to do where all rows were one chunk.
+    bool rounds = false;
+};
+
+// Steps that run once for each block of positions along a row axis, so that what only they share is of one block.
+struct ChunkLoop {
+    AxisId axis = -1;
+    std::size_t first = 0;  // steps [first, end)
+    std::size_t end = 0;
+    std::vector<std::string> within;  // temporaries that no step outside reads or writes
+};
+
 struct Plan {
     std::shared_ptr<const GraphData> graph;  // canonical
     std::vector<Group> groups;               // in launch order
+    std::vector<Product> products;           // likewise
+    std::vector<PlanStep> steps;             // both, in launch order
+    std::optional<ChunkLoop> loop;
     std::vector<Temporary> temporaries;
     std::vector<std::string> notes;  // what was fused or kept apart, and the predicted times; for `explain`
 };

@@ -826,7 +826,8 @@ class Lowering {
             case NodeKind::kReduce:
             case NodeKind::kState:
             case NodeKind::kFix:
-            case NodeKind::kPartialSum: break;
+            case NodeKind::kPartialSum:
+            case NodeKind::kMatmul: break;
         }
         RJ_CHECK(false, "lower: {} is used before the phase that computes it", graph_.describe(id));
     }

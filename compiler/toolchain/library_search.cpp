@@ -50,6 +50,47 @@ std::optional<std::vector<std::string>> chosen_libraries(const char* name, const
     return inside;
 }
 
+std::vector<fs::path> python_wheel_folders(const std::vector<std::string>& inside) {
+    std::vector<fs::path> prefixes;
+    for (const char* variable : {"VIRTUAL_ENV", "CONDA_PREFIX"}) {
+        if (const std::string value = system_variable(variable); !value.empty()) prefixes.emplace_back(value);
+    }
+    prefixes.emplace_back("/usr/local");
+    prefixes.emplace_back("/usr");
+    if (const std::string home = system_variable("HOME"); !home.empty()) {
+        prefixes.push_back(fs::path(home) / ".local");
+        const std::vector<fs::path> pyenv = entries_with_prefix(fs::path(home) / ".pyenv/versions", "");
+        prefixes.insert(prefixes.end(), pyenv.begin(), pyenv.end());
+    }
+    std::vector<fs::path> folders;
+    for (const fs::path& prefix : prefixes) {
+        for (const fs::path& python : entries_with_prefix(prefix / "lib", "python3")) {
+            for (const char* packages : {"site-packages", "dist-packages"}) {
+                for (const std::string& folder : inside) folders.push_back(python / packages / folder);
+            }
+        }
+    }
+    return folders;
+}
+
+std::vector<fs::path> cuda_toolkit_folders() {
+    std::vector<fs::path> toolkits;
+    for (const char* variable : {"CUDA_HOME", "CUDA_PATH"}) {
+        if (const std::string value = system_variable(variable); !value.empty()) toolkits.emplace_back(value);
+    }
+    toolkits.emplace_back("/usr/local/cuda");
+    const std::vector<fs::path> versioned = entries_with_prefix("/usr/local", "cuda-");
+    toolkits.insert(toolkits.end(), versioned.begin(), versioned.end());
+
+    std::vector<fs::path> folders;
+    for (const fs::path& toolkit : toolkits) {
+        for (const char* libraries : {"lib64", "lib", "targets/x86_64-linux/lib", "targets/sbsa-linux/lib"}) {
+            folders.push_back(toolkit / libraries);
+        }
+    }
+    return folders;
+}
+
 std::vector<fs::path> folders_beside_rowjit() {
     const fs::path folder = fs::path(own_file()).parent_path();
     if (folder.empty()) return {};

@@ -1,5 +1,5 @@
-// Where vendor libraries lie on Linux machines: the pieces of a search that NVRTC and hipRTC share. The order of the
-// search is each toolchain's own.
+// Where vendor libraries lie on Linux machines: the pieces of a search that compilers and matrix libraries share. The
+// order of the search is each one's own.
 #pragma once
 
 #include <filesystem>
@@ -28,6 +28,13 @@ std::optional<std::vector<std::string>> chosen_libraries(const char* name, const
 
 // The folder of the executable or library this code is in, and lib beside it.
 std::vector<std::filesystem::path> folders_beside_rowjit();
+
+// The folders of CUDA toolkits, newest version last but for /usr/local/cuda and those that the environment names.
+std::vector<std::filesystem::path> cuda_toolkit_folders();
+
+// `inside` each Python installation's site-packages: wheels unpack to nvidia/cu13 (CUDA 13), or to a folder for each
+// library (11 and 12).
+std::vector<std::filesystem::path> python_wheel_folders(const std::vector<std::string>& inside);
 
 // The first candidate that `open` offers to use; declines with every reason.
 template <class T>

@@ -88,49 +88,6 @@ const Offer<Nvrtc>& shared_nvrtc() {
     return nvrtc;
 }
 
-// Wheels unpack to nvidia/cu13 (CUDA 13) or nvidia/cuda_nvrtc (11 and 12) in every installation's site-packages.
-std::vector<fs::path> python_folders() {
-    std::vector<fs::path> prefixes;
-    for (const char* variable : {"VIRTUAL_ENV", "CONDA_PREFIX"}) {
-        if (const std::string value = system_variable(variable); !value.empty()) prefixes.emplace_back(value);
-    }
-    prefixes.emplace_back("/usr/local");
-    prefixes.emplace_back("/usr");
-    if (const std::string home = system_variable("HOME"); !home.empty()) {
-        prefixes.push_back(fs::path(home) / ".local");
-        const std::vector<fs::path> pyenv = entries_with_prefix(fs::path(home) / ".pyenv/versions", "");
-        prefixes.insert(prefixes.end(), pyenv.begin(), pyenv.end());
-    }
-    std::vector<fs::path> folders;
-    for (const fs::path& prefix : prefixes) {
-        for (const fs::path& python : entries_with_prefix(prefix / "lib", "python3")) {
-            for (const char* packages : {"site-packages", "dist-packages"}) {
-                folders.push_back(python / packages / "nvidia/cu13/lib");
-                folders.push_back(python / packages / "nvidia/cuda_nvrtc/lib");
-            }
-        }
-    }
-    return folders;
-}
-
-std::vector<fs::path> toolkit_folders() {
-    std::vector<fs::path> toolkits;
-    for (const char* variable : {"CUDA_HOME", "CUDA_PATH"}) {
-        if (const std::string value = system_variable(variable); !value.empty()) toolkits.emplace_back(value);
-    }
-    toolkits.emplace_back("/usr/local/cuda");
-    const std::vector<fs::path> versioned = entries_with_prefix("/usr/local", "cuda-");
-    toolkits.insert(toolkits.end(), versioned.begin(), versioned.end());
-
-    std::vector<fs::path> folders;
-    for (const fs::path& toolkit : toolkits) {
-        for (const char* libraries : {"lib64", "lib", "targets/x86_64-linux/lib", "targets/sbsa-linux/lib"}) {
-            folders.push_back(toolkit / libraries);
-        }
-    }
-    return folders;
-}
-
 // Of all the functions of a cubin.
 int spill_bytes(std::string_view cubin) {
     int bytes = 0;
@@ -145,7 +102,8 @@ int spill_bytes(std::string_view cubin) {
 std::vector<std::string> nvrtc_candidates() {
     if (std::optional<std::vector<std::string>> chosen = chosen_libraries("ROWJIT_NVRTC", kStems)) return *chosen;
     std::vector<std::string> candidates;
-    for (const std::vector<fs::path>& folders : {folders_beside_rowjit(), toolkit_folders(), python_folders()}) {
+    for (const std::vector<fs::path>& folders : {folders_beside_rowjit(), cuda_toolkit_folders(),
+                                                 python_wheel_folders({"nvidia/cu13/lib", "nvidia/cuda_nvrtc/lib"})}) {
         const std::vector<std::string> found = libraries_in(folders, kStems);
         candidates.insert(candidates.end(), found.begin(), found.end());
     }

@@ -29,16 +29,6 @@ SoftmaxOperands softmax_operands(Operands in, const OptionValues& options) {
     return operands;
 }
 
-CrossEntropyOptions cross_entropy_options(const OptionValues& options) {
-    return {.ignore_index = options.integer("ignore_index"),
-            .reduction = reduction_of(options),
-            .temperature = options.optional_number("temperature"),
-            .softcap = options.optional_number("softcap"),
-            .label_smoothing = options.optional_number("label_smoothing"),
-            .z_loss = options.optional_number("z_loss"),
-            .in_place = options.flag("in_place")};
-}
-
 CrossEntropyWeights cross_entropy_weights(Operands in, const OptionValues& options) {
     CrossEntropyWeights weights;
     if (has_word(options, "weights", "classes")) weights.classes = operand(in, 2);
@@ -103,18 +93,9 @@ Results apply_logsumexp(Operands in, const OptionValues& options) {
 }
 
 Results apply_cross_entropy(Operands in, const OptionValues& options) {
-    const CrossEntropy result =
-        cross_entropy(in[0], in[1], cross_entropy_options(options), cross_entropy_weights(in, options));
-    const auto asked = [&](std::string_view flag, const std::optional<Value>& value) {
-        return options.flag(flag) ? value.value_or(Value()) : Value();
-    };
-    return {result.loss,
-            asked("lse", result.lse),
-            result.z_loss.value_or(Value()),
-            asked("logp", result.logp),
-            asked("entropy", result.entropy),
-            asked("argmax", result.argmax),
-            asked("accuracy", result.accuracy)};
+    CrossEntropyOptions chosen = cross_entropy_options(options);
+    chosen.in_place = options.flag("in_place");
+    return cross_entropy_results(cross_entropy(in[0], in[1], chosen, cross_entropy_weights(in, options)), options);
 }
 
 Results apply_selective(Operands in, const OptionValues& options) {
@@ -169,6 +150,9 @@ CompositeInfo softmax_row(std::string_view name, std::string_view summary, std::
 }
 
 CompositeInfo cross_entropy_row() {
+    std::vector<OptionInfo> options = cross_entropy_option_rows();
+    options.push_back(extra("in_place", "whether the gradient of a joint graph is to overwrite the logits"));
+    options.push_back({"target", OptionType::kChoice, "i64", "i64 i32 probabilities", true, "what the target is"});
     return {"cross_entropy",
             "cross-entropy of logits and target classes or probabilities",
             "loss = log Σ exp(x) − x[target]",
@@ -177,26 +161,54 @@ CompositeInfo cross_entropy_row() {
              {"target", "{tokens}; probabilities {tokens, columns}", "i64, i32; probabilities dtype", true, true},
              {"class_weight", "{columns}", "any float", false, true},
              {"token_weight", "{tokens}", "any float", false, true}},
-            {"loss", "lse", "z_loss", "logp", "entropy", "argmax", "accuracy"},
-            {kReduction,
-             kIgnoreIndex,
-             kTemperature,
-             kSoftcap,
-             {"label_smoothing", OptionType::kNumber, "", "", false, "what of the target is spread over all classes"},
-             {"z_loss", OptionType::kNumber, "", "", false, "λ: λ·lse² is added, and is a result of its own"},
-             {"weights", OptionType::kChoice, "none", "none classes tokens both", false, "which weights are operands"},
-             extra("in_place", "whether the gradient of a joint graph is to overwrite the logits"),
-             extra("lse", "whether the rows' log Σ exp is a result"),
-             extra("logp", "whether the target's log-probability is"),
-             extra("entropy", "whether the rows' entropy is"),
-             extra("argmax", "whether the rows' first greatest class is"),
-             extra("accuracy", "whether the part of rows whose argmax is the target is"),
-             {"target", OptionType::kChoice, "i64", "i64 i32 probabilities", true, "what the target is"}},
+            cross_entropy_result_names(),
+            std::move(options),
             declare_cross_entropy,
             apply_cross_entropy};
 }
 
 }  // namespace
+
+CrossEntropyOptions cross_entropy_options(const OptionValues& options) {
+    return {.ignore_index = options.integer("ignore_index"),
+            .reduction = reduction_of(options),
+            .temperature = options.optional_number("temperature"),
+            .softcap = options.optional_number("softcap"),
+            .label_smoothing = options.optional_number("label_smoothing"),
+            .z_loss = options.optional_number("z_loss")};
+}
+
+Results cross_entropy_results(const CrossEntropy& result, const OptionValues& options) {
+    const auto asked = [&](std::string_view flag, const std::optional<Value>& value) {
+        return options.flag(flag) ? value.value_or(Value()) : Value();
+    };
+    return {result.loss,
+            asked("lse", result.lse),
+            result.z_loss.value_or(Value()),
+            asked("logp", result.logp),
+            asked("entropy", result.entropy),
+            asked("argmax", result.argmax),
+            asked("accuracy", result.accuracy)};
+}
+
+std::vector<std::string_view> cross_entropy_result_names() {
+    return {"loss", "lse", "z_loss", "logp", "entropy", "argmax", "accuracy"};
+}
+
+std::vector<OptionInfo> cross_entropy_option_rows() {
+    return {kReduction,
+            kIgnoreIndex,
+            kTemperature,
+            kSoftcap,
+            {"label_smoothing", OptionType::kNumber, "", "", false, "what of the target is spread over all classes"},
+            {"z_loss", OptionType::kNumber, "", "", false, "λ: λ·lse² is added, and is a result of its own"},
+            {"weights", OptionType::kChoice, "none", "none classes tokens both", false, "which weights are operands"},
+            extra("lse", "whether the rows' log Σ exp is a result"),
+            extra("logp", "whether the target's log-probability is"),
+            extra("entropy", "whether the rows' entropy is"),
+            extra("argmax", "whether the rows' first greatest class is"),
+            extra("accuracy", "whether the part of rows whose argmax is the target is")};
+}
 
 std::vector<CompositeInfo> softmax_and_loss_rows() {
     return {

@@ -23,6 +23,7 @@ std::vector<CompositeInfo> optimizer_rows();
 std::vector<CompositeInfo> softmax_and_loss_rows();
 std::vector<CompositeInfo> distillation_rows();
 std::vector<CompositeInfo> preference_rows();
+std::vector<CompositeInfo> linear_rows();
 
 constexpr std::string_view kRow = "{tokens, columns}";
 constexpr OperandInfo kX = {"x", kRow, "dtype", true};
@@ -47,5 +48,11 @@ inline constexpr OptionInfo kReduction = {
 inline constexpr OptionInfo kIgnoreIndex = {
     "ignore_index", OptionType::kInteger, "-100", "", false, "rows of this target contribute nothing"};
 Reduction reduction_of(const OptionValues& options);
+
+// What cross-entropy of logits and of a head have alike.
+CrossEntropyOptions cross_entropy_options(const OptionValues& options);
+Results cross_entropy_results(const CrossEntropy& result, const OptionValues& options);
+std::vector<std::string_view> cross_entropy_result_names();
+std::vector<OptionInfo> cross_entropy_option_rows();
 
 }  // namespace rowjit

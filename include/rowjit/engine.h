@@ -19,6 +19,7 @@
 #include <string_view>
 #include <vector>
 
+#include "rowjit/chunk_options.h"
 #include "rowjit/graph.h"
 
 namespace rowjit {
@@ -155,7 +156,7 @@ class Engine {
     // kCompile, kEnvironment (no toolchain for the device), and kLaunch when `stream`, the one that the caller is about
     // to launch on, is being captured and a kernel is not loaded yet: loading it would break the capture. A graph that
     // this engine has compiled before is ready, also during a capture.
-    Executable compile(const Graph& graph, Stream stream = nullptr);
+    Executable compile(const Graph& graph, Stream stream = nullptr, const ChunkOptions& chunks = {});
 
     const Device& device() const;
     EngineStatistics statistics() const;

@@ -227,6 +227,14 @@ Value segment_lengths(const Segments& segments);
 // `a`, a value for each segment, at every position of `axis`; 0 at those that belong to none. The adjoint of sum.
 Value spread(Value a, Axis axis, const Segments& segments);
 
+// A matrix product: result[kept of a…, kept of b…] = Σ a·b over the axes `contracted`, which both have and the result
+// lacks; row axes come first. Of bf16, f16 and f32 in any pairing, accumulated in f32 and rounded once to `dtype`, or
+// of f64. No operand need be transposed: hidden {tokens, h} and weight {vocabulary, h}, contracted over h, give logits
+// {tokens, vocabulary}. Where the contracted are row axes it is a weight's gradient. Axes of both that are not
+// contracted, a batch of products, are refused.
+Value matmul(Value a, Value b, const std::vector<Axis>& contracted, Dtype dtype);
+Value matmul(Value a, Value b, const std::vector<Axis>& contracted);  // to the dtype of a
+
 // A coordinate: a quasi-affine expression of axes (sums, products with constants, floor division and remainder by
 // positive constants) or an integer tensor's value.
 class Coord;  // rowjit/coord.h

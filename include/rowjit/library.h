@@ -461,6 +461,16 @@ struct CombinedVocabulary {
 CombinedVocabulary combine_vocabulary(Value lse, Value target_logit, Axis ranks, Value target, std::int64_t vocabulary,
                                       std::int64_t ignore_index = -100);
 
+// A head's logits: round(Σ hidden·weight) in hidden's dtype, over their common column axis, then + bias in that dtype.
+// hidden {rows…, h}, weight {vocabulary, h}, bias {vocabulary} of hidden's dtype.
+Value linear(Value hidden, Value weight, const std::optional<Value>& bias = std::nullopt);
+
+// cross_entropy of a head's logits, which an executable never holds for all rows: rowjit/chunk_options.h. Its gradient
+// comes in the same pass from a joint graph with unit cotangent (GradientOptions).
+CrossEntropy fused_linear_cross_entropy(Value hidden, Value weight, Value target,
+                                        const std::optional<Value>& bias = std::nullopt,
+                                        CrossEntropyOptions options = {}, CrossEntropyWeights weights = {});
+
 // ---- Distillation ------------------------------------------------------------------------------------------------
 
 struct DistillationOptions {

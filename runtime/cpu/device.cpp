@@ -13,6 +13,7 @@
 #include "base/environment.h"
 #include "base/fail.h"
 #include "compiler/toolchain/orc.h"
+#include "runtime/gemm/cpu.h"
 
 namespace rowjit {
 namespace {
@@ -115,6 +116,11 @@ class CpuDevice final : public DeviceImpl {
 
     std::unique_ptr<Module> load(const Artifact& artifact, StreamHandle /*stream*/) override {
         return std::make_unique<CpuModule>(artifact);
+    }
+
+    std::unique_ptr<Gemm> make_gemm(const GemmType& type, const GemmShape& /*typical*/,
+                                    StreamHandle /*stream*/) override {
+        return make_cpu_gemm(type);
     }
 
     const char* launch(Function function, const LaunchGeometry& geometry, StreamHandle /*stream*/,

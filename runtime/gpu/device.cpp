@@ -4,6 +4,8 @@
 #include <utility>
 
 #include "base/fail.h"
+#include "runtime/gemm/gemm.h"
+#include "runtime/gemm/lt.h"
 
 namespace rowjit {
 namespace {
@@ -58,11 +60,11 @@ class CurrentContext {
 constexpr DriverResult kNotFound = 500;
 bool is_capture_error(DriverResult result) { return result >= 900 && result <= 908; }
 
-[[noreturn]] void fail_capturing(const std::string& device) {
+[[noreturn]] void fail_capturing(std::string_view what, const std::string& device) {
     fail(ErrorCode::kLaunch,
-         "a kernel cannot be loaded on {} while its stream is being captured; compile or warm the kernel (launch it "
-         "once) before the capture begins",
-         device);
+         "{} on {} while its stream is being captured; compile or warm the kernel (launch it once) before the capture "
+         "begins",
+         what, device);
 }
 
 class GpuModule final : public Module {
@@ -92,7 +94,7 @@ class GpuModule final : public Module {
     // The CUDA driver looks at an image only when a function is asked for, so a bad one may be found out in either
     // step.
     void require_image(DriverResult result, const Artifact& artifact, const Target& target) const {
-        if (is_capture_error(result)) fail_capturing(context_->description());
+        if (is_capture_error(result)) fail_capturing("a kernel cannot be loaded", context_->description());
         driver().require(result, ErrorCode::kEnvironment,
                          fmt::format("{} refuses the {} that {} compiled for {}", context_->description(),
                                      artifact.format, artifact.toolchain, artifact.target),
@@ -119,6 +121,33 @@ class GpuModule final : public Module {
     std::shared_ptr<const RetainedContext> context_;
     void* module_ = nullptr;
     std::vector<Function> functions_;
+};
+
+// The library's product with the device current.
+class GpuGemm final : public Gemm {
+  public:
+    GpuGemm(std::shared_ptr<const RetainedContext> context, std::unique_ptr<Gemm> gemm)
+        : context_(std::move(context)), gemm_(std::move(gemm)) {}
+    GpuGemm(const GpuGemm&) = delete;
+    GpuGemm& operator=(const GpuGemm&) = delete;
+    ~GpuGemm() override {
+        const CurrentContext current(*context_);
+        gemm_.reset();
+    }
+
+    std::size_t workspace_bytes(const GemmShape& shape) const noexcept override {
+        return gemm_->workspace_bytes(shape);
+    }
+    std::size_t warm_bytes() const noexcept override { return gemm_->warm_bytes(); }
+    void warm(void* scratch, StreamHandle stream) const noexcept override { gemm_->warm(scratch, stream); }
+    const char* queue(const GemmShape& shape, const GemmCall& call, StreamHandle stream) const noexcept override {
+        const CurrentContext current(*context_);
+        return gemm_->queue(shape, call, stream);
+    }
+
+  private:
+    std::shared_ptr<const RetainedContext> context_;
+    std::unique_ptr<Gemm> gemm_;
 };
 
 class GpuDevice final : public DeviceImpl {
@@ -185,11 +214,19 @@ class GpuDevice final : public DeviceImpl {
 
     std::unique_ptr<Module> load(const Artifact& artifact, StreamHandle stream) override {
         const CurrentContext current(*context_);
-        int capturing = 0;
-        const DriverResult result = entries().stream_is_capturing(stream, &capturing);
-        if (capturing != 0 || is_capture_error(result)) fail_capturing(description());
-        require_launch(result, "asking whether a stream is being captured");
+        require_no_capture(stream, "a kernel cannot be loaded");
         return std::make_unique<GpuModule>(context_, artifact, target_);
+    }
+
+    std::unique_ptr<Gemm> make_gemm(const GemmType& type, const GemmShape& typical, StreamHandle stream) override {
+        const CurrentContext current(*context_);
+        require_no_capture(stream, "a matrix product cannot be made");
+        auto gemm = std::make_unique<GpuGemm>(context_, make_lt_gemm(matrix_library(), type, typical));
+        void* scratch = allocate(gemm->warm_bytes());
+        gemm->warm(scratch, nullptr);
+        synchronize(nullptr);
+        release(scratch);
+        return gemm;
     }
 
     const char* launch(Function function, const LaunchGeometry& geometry, StreamHandle stream,
@@ -257,6 +294,24 @@ class GpuDevice final : public DeviceImpl {
                          "to find it");
     }
 
+    void require_no_capture(StreamHandle stream, std::string_view what) const {
+        int capturing = 0;
+        const DriverResult result = entries().stream_is_capturing(stream, &capturing);
+        if (capturing != 0 || is_capture_error(result)) fail_capturing(what, description());
+        require_launch(result, "asking whether a stream is being captured");
+    }
+
+    std::shared_ptr<const LtLibrary> matrix_library() {
+        const std::lock_guard<std::mutex> lock(opening_);
+        if (matrix_library_ == nullptr) {
+            auto opened = open_lt(driver().backend());
+            if (!opened)
+                fail(ErrorCode::kEnvironment, "{} cannot multiply matrices: {}", description(), opened.reason());
+            matrix_library_ = *opened;
+        }
+        return matrix_library_;
+    }
+
     // Events are made before the first measurement and kept: making one between two repetitions would be timed.
     void reserve_events(std::size_t count) {
         while (events_.size() < count) {
@@ -272,6 +327,8 @@ class GpuDevice final : public DeviceImpl {
     // not survive a fork, so a child has no use for it, and a fork should not wait for a measurement.
     std::mutex timing_;
     std::vector<void*> events_;
+    std::mutex opening_;  // guards what follows; likewise
+    std::shared_ptr<const LtLibrary> matrix_library_;
 };
 
 }  // namespace

@@ -17,6 +17,7 @@
 
 #include "compiler/emit/gpu.h"
 #include "runtime/device.h"
+#include "runtime/gemm/cpu.h"
 #include "runtime/launch_plan.h"
 #include "tests/simt/machine.h"
 
@@ -83,6 +84,10 @@ class SimtDevice : public DeviceImpl {
     }
     std::unique_ptr<Module> load(const Artifact& /*artifact*/, StreamHandle /*stream*/) override {
         throw std::logic_error("the SIMT machine runs what simt::build makes");
+    }
+    std::unique_ptr<Gemm> make_gemm(const GemmType& type, const GemmShape& /*typical*/,
+                                    StreamHandle /*stream*/) override {
+        return make_cpu_gemm(type);
     }
     const char* launch(Function function, const LaunchGeometry& geometry, StreamHandle /*stream*/,
                        void** arguments) noexcept override {

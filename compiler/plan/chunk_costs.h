@@ -1,0 +1,27 @@
+// How many rows a chunk should have: a model of how well a chunk's products fill the multiprocessors with tiles, and of
+// what adding a weight's gradient once more costs. The row count of a launch is not known when a program is compiled,
+// so what is kept is a table that a launch looks into.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/target.h"
+#include "compiler/plan/chunks.h"
+
+namespace rowjit {
+
+struct ChunkCosts {
+    static constexpr std::int64_t kStepRows = 128;  // a tile's; chunks of more rows than this are multiples of it
+
+    std::int64_t forced_rows = 0;         // ChunkOptions::chunk_rows
+    std::int64_t limit_bytes = 0;         // ChunkOptions::workspace_limit_bytes
+    std::vector<double> us_per_row = {};  // of chunks of kStepRows · (i + 1) rows
+
+    // The rows of a chunk in the least time for each row, of those that fit; at least 1, at most `fitting`.
+    std::int64_t choose(std::int64_t fitting) const;
+};
+
+ChunkCosts chunk_costs(const Plan& plan, const Target& target, const ChunkOptions& options);
+
+}  // namespace rowjit

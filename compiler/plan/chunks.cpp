@@ -1,0 +1,325 @@
+#include "compiler/plan/chunks.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "base/check.h"
+#include "base/declined.h"
+#include "base/dtype.h"
+#include "rowjit/coord.h"
+
+namespace rowjit {
+namespace {
+
+bool contains(const std::vector<AxisId>& axes, AxisId axis) {
+    return std::find(axes.begin(), axes.end(), axis) != axes.end();
+}
+
+// What a step reads and writes, by name.
+struct StepTensors {
+    std::set<std::string> reads;
+    std::set<std::string> writes;
+};
+
+// Room that is worth having before anything is rounded more often than once: a chunk of this many rows.
+constexpr std::int64_t kLeastRows = 256;
+
+class Division {
+  public:
+    Division(Plan plan, const ChunkOptions& options) : plan_(std::move(plan)), options_(options) {
+        for (const PlanStep& step : plan_.steps) tensors_.push_back(tensors_of(step));
+    }
+
+    Plan run() {
+        find_large();
+        if (large_.empty()) return std::move(plan_);
+        find_inside();
+        std::string reasons;
+        for (const AxisId axis : candidates()) {
+            const auto conflict = conflict_of(axis);
+            if (!conflict) {
+                divide(axis);
+                return std::move(plan_);
+            }
+            reasons += fmt::format("{}{}: {}", reasons.empty() ? "" : "; ", label(axis), *conflict);
+        }
+        if (!reasons.empty())
+            plan_.notes.push_back(fmt::format("products are not divided into chunks of rows: {}", reasons));
+        return std::move(plan_);
+    }
+
+  private:
+    const AxisInfo& info(AxisId axis) const { return plan_.graph->axis(axis); }
+    std::string label(AxisId axis) const { return info(axis).label(); }
+
+    StepTensors tensors_of(const PlanStep& step) const {
+        StepTensors found;
+        if (step.kind == PlanStep::Kind::kProduct) {
+            const Product& product = plan_.products[step.index];
+            found.reads = {product.left, product.right};
+            found.writes = {product.result};
+            return found;
+        }
+        const GraphData& graph = *plan_.groups[step.index].graph;
+        for (const NodeId id : graph.live_nodes()) {
+            if (graph.node(id).kind == NodeKind::kInput) found.reads.insert(graph.node(id).name);
+        }
+        for (const OutputInfo& output : graph.outputs()) found.writes.insert(output.name);
+        return found;
+    }
+
+    const Temporary* temporary(const std::string& name) const {
+        for (const Temporary& one : plan_.temporaries) {
+            if (one.name == name) return &one;
+        }
+        return nullptr;
+    }
+
+    std::vector<AxisId> axes_of(const std::string& tensor) const {
+        if (const Temporary* found = temporary(tensor)) return found->axes;
+        if (const auto input = plan_.graph->find_input(tensor)) return plan_.graph->node(*input).axes;
+        for (const OutputInfo& output : plan_.graph->outputs()) {
+            if (output.name == tensor) return plan_.graph->node(output.node).axes;
+        }
+        RJ_CHECK(false, "chunks: no tensor {}", tensor);
+    }
+
+    // Temporaries of products that grow with the rows of a launch.
+    void find_large() {
+        for (const Product& product : plan_.products) {
+            for (const std::string& name : {product.left, product.right, product.result}) {
+                const Temporary* one = temporary(name);
+                if (one == nullptr) continue;
+                const bool grows = std::any_of(one->axes.begin(), one->axes.end(), [&](AxisId axis) {
+                    return info(axis).is_row && info(axis).extent == kRuntimeExtent;
+                });
+                if (grows) large_.insert(name);
+            }
+        }
+    }
+
+    // Steps that touch a large temporary, and all between them.
+    void find_inside() {
+        const auto touches = [&](const StepTensors& step) {
+            return std::any_of(large_.begin(), large_.end(), [&](const std::string& name) {
+                return step.reads.contains(name) || step.writes.contains(name);
+            });
+        };
+        std::vector<bool> after(tensors_.size());  // depends on a step that touches, or does itself
+        std::vector<bool> before(tensors_.size());
+        for (std::size_t i = 0; i < tensors_.size(); ++i) {
+            after[i] = touches(tensors_[i]);
+            for (std::size_t j = 0; j < i; ++j) after[i] = after[i] || (after[j] && depends(i, j));
+        }
+        for (std::size_t i = tensors_.size(); i-- > 0;) {
+            before[i] = touches(tensors_[i]);
+            for (std::size_t j = i + 1; j < tensors_.size(); ++j) before[i] = before[i] || (before[j] && depends(j, i));
+        }
+        for (std::size_t i = 0; i < tensors_.size(); ++i) inside_.push_back(after[i] && before[i]);
+        after_ = after;
+    }
+
+    bool depends(std::size_t later, std::size_t earlier) const {
+        return std::any_of(tensors_[earlier].writes.begin(), tensors_[earlier].writes.end(),
+                           [&](const std::string& name) { return tensors_[later].reads.contains(name); });
+    }
+
+    // Axes along which all large temporaries lie, outermost first.
+    std::vector<AxisId> candidates() const {
+        std::vector<AxisId> found;
+        for (const AxisId axis : axes_of(*large_.begin())) {
+            const bool everywhere = std::all_of(large_.begin(), large_.end(),
+                                                [&](const std::string& name) { return contains(axes_of(name), axis); });
+            if (everywhere && info(axis).is_given()) found.push_back(axis);
+        }
+        return found;
+    }
+
+    // Why the steps inside cannot see a block of positions of `axis` at a time; nothing where they can.
+    std::optional<std::string> conflict_of(AxisId axis) const {
+        std::set<std::string> summed;  // over the axis, by steps inside
+        for (std::size_t i = 0; i < plan_.steps.size(); ++i) {
+            if (!inside_[i]) continue;
+            const PlanStep& step = plan_.steps[i];
+            for (const std::string& name : tensors_[i].reads) {
+                if (summed.contains(name)) return fmt::format("{} needs all rows of {}", step_name(step), name);
+            }
+            if (step.kind == PlanStep::Kind::kProduct) {
+                const Product& product = plan_.products[step.index];
+                if (contains(product.contracted, axis)) {
+                    summed.insert(product.result);
+                } else if (!contains(axes_of(product.result), axis)) {
+                    return fmt::format("{} does not lie along it", product.name);
+                }
+                continue;
+            }
+            const Group& group = plan_.groups[step.index];
+            if (auto conflict = kernel_conflict(group, axis)) return conflict;
+            for (const OutputInfo& output : group.graph->outputs()) {
+                if (output.slots >= 0) summed.insert(output.name);
+            }
+        }
+        return std::nullopt;
+    }
+
+    std::string step_name(const PlanStep& step) const {
+        return step.kind == PlanStep::Kind::kProduct ? plan_.products[step.index].name
+                                                     : "kernel " + plan_.groups[step.index].name;
+    }
+
+    static std::optional<std::string> kernel_conflict(const Group& group, AxisId axis) {
+        const GraphData& graph = *group.graph;
+        const std::string name = "kernel " + group.name;
+        if (!contains(group.row_axes, axis)) return name + " does not lie along it";
+        for (const NodeId id : graph.live_nodes()) {
+            const Node& node = graph.node(id);
+            if ((node.kind == NodeKind::kIota || node.kind == NodeKind::kExtent) && node.axis == axis)
+                return name + " computes with its positions";
+            if (node.kind == NodeKind::kReduce && contains(node.reduced, axis)) return name + " reduces it";
+            if (node.kind == NodeKind::kSearch && contains(graph.node(node.args[0]).axes, axis))
+                return name + " searches along it";
+            for (const AxisId other : node.axes) {
+                if (graph.axis(other).follows == axis) return name + " reads beyond it";
+            }
+            for (std::size_t i = 0; i < node.coords.size(); ++i) {
+                const bool itself = node.coords[i].is_axis(Axis{axis});
+                const bool along = graph.node(node.args[0]).axes[i] == axis;
+                const std::vector<Axis> mentioned = node.coords[i].axes();
+                const bool mentions =
+                    std::any_of(mentioned.begin(), mentioned.end(), [&](Axis a) { return a.id == axis; });
+                if (along != itself || (mentions && !itself)) return name + " reads other rows";
+            }
+        }
+        return std::nullopt;
+    }
+
+    // ---- The divided plan ----------------------------------------------------------------------------------------
+
+    void divide(AxisId axis) {
+        ChunkLoop loop{.axis = axis};
+        std::vector<PlanStep> before;
+        std::vector<PlanStep> inside;
+        std::vector<PlanStep> after;
+        for (std::size_t i = 0; i < plan_.steps.size(); ++i)
+            (inside_[i] ? inside : after_[i] ? after : before).push_back(plan_.steps[i]);
+        for (const Temporary& one : plan_.temporaries) {
+            if (contains(one.axes, axis) && only_inside(one.name)) loop.within.push_back(one.name);
+        }
+        std::vector<PlanStep> rounding = accumulate(axis, inside);
+        loop.first = before.size();
+        loop.end = loop.first + inside.size();
+        plan_.steps = std::move(before);
+        for (const auto* part : {&inside, &rounding, &after}) {
+            plan_.steps.insert(plan_.steps.end(), part->begin(), part->end());
+        }
+        plan_.loop = std::move(loop);
+    }
+
+    bool only_inside(const std::string& name) const {
+        for (std::size_t i = 0; i < tensors_.size(); ++i) {
+            if (!inside_[i] && (tensors_[i].reads.contains(name) || tensors_[i].writes.contains(name))) return false;
+        }
+        return true;
+    }
+
+    // Narrow results of products over the divided rows get an f32 accumulator, rounded by a kernel behind the loop.
+    std::vector<PlanStep> accumulate(AxisId axis, const std::vector<PlanStep>& inside) {
+        std::vector<PlanStep> rounding;
+        const bool narrow = options_.round_each_chunk || !has_room(axis, inside);
+        std::vector<std::string> accumulated;
+        for (const PlanStep& step : inside) {
+            if (step.kind != PlanStep::Kind::kProduct) continue;
+            Product& product = plan_.products[step.index];
+            const bool is_wide = dtype_of(product) == accumulator_dtype(dtype_of(product));
+            if (!contains(product.contracted, axis)) continue;
+            accumulated.push_back(fmt::format("{} in {}", product.name,
+                                              narrow || is_wide ? name(dtype_of(product)) : std::string_view("f32")));
+            if (narrow || is_wide) continue;
+            product.accumulator = fmt::format("sum_{}", product.result);
+            plan_.temporaries.push_back({product.accumulator, Dtype::kF32, axes_of(product.result)});
+            rounding.push_back({PlanStep::Kind::kKernel, plan_.groups.size(), true});
+            plan_.groups.push_back(rounding_group(product));
+        }
+        std::string text;
+        for (const std::string& one : accumulated) text += (text.empty() ? "" : ", ") + one;
+        plan_.notes.push_back(fmt::format("chunks of {}: {} steps, so that {} are of one chunk{}{}", label(axis),
+                                          inside.size(), names(large_), text.empty() ? "" : "; added up: ", text));
+        if (!options_.round_each_chunk && narrow && !accumulated.empty()) {
+            plan_.notes.push_back(
+                fmt::format("rounded after every chunk: {} bytes leave no room for f32 accumulators beside {} rows",
+                            options_.workspace_limit_bytes, kLeastRows));
+        }
+        return rounding;
+    }
+
+    static std::string names(const std::set<std::string>& all) {
+        std::string text;
+        for (const std::string& one : all) text += (text.empty() ? "" : ", ") + one;
+        return text;
+    }
+
+    Dtype dtype_of(const Product& product) const {
+        if (const Temporary* one = temporary(product.result)) return one->dtype;
+        for (const OutputInfo& output : plan_.graph->outputs()) {
+            if (output.name == product.result) return plan_.graph->node(output.node).dtype;
+        }
+        RJ_CHECK(false, "chunks: no tensor {}", product.result);
+    }
+
+    // Whether the limit has room for f32 accumulators and some rows of what is divided.
+    bool has_room(AxisId axis, const std::vector<PlanStep>& inside) const {
+        if (options_.workspace_limit_bytes == 0) return true;
+        double bytes = 0;
+        const auto columns = [&](const std::vector<AxisId>& axes) {
+            double count = 1;
+            for (const AxisId id : axes) count *= info(id).is_row ? 1.0 : static_cast<double>(info(id).extent);
+            return count;
+        };
+        for (const PlanStep& step : inside) {
+            if (step.kind != PlanStep::Kind::kProduct) continue;
+            const Product& product = plan_.products[step.index];
+            const bool is_wide = dtype_of(product) == accumulator_dtype(dtype_of(product));
+            if (contains(product.contracted, axis) && !is_wide) bytes += 4 * columns(axes_of(product.result));
+        }
+        for (const std::string& name : large_) {
+            const Temporary& one = *temporary(name);
+            if (one.over.empty()) bytes += kLeastRows * columns(one.axes) * static_cast<double>(size_bytes(one.dtype));
+        }
+        return bytes <= static_cast<double>(options_.workspace_limit_bytes);
+    }
+
+    // The first column axis becomes a row axis, so that threads find rows to divide.
+    Group rounding_group(const Product& product) const {
+        std::vector<AxisInfo> axes = plan_.graph->axes();
+        const std::vector<AxisId> result_axes = axes_of(product.result);
+        Group group;
+        const bool has_rows = axes[static_cast<std::size_t>(result_axes[0])].is_row;
+        if (!has_rows && result_axes.size() > 1) {
+            axes[static_cast<std::size_t>(result_axes[0])].is_row = true;
+            axes[static_cast<std::size_t>(result_axes[0])].is_promoted = true;
+        }
+        auto graph = std::make_shared<GraphData>(std::move(axes));
+        const NodeId sum = graph->add_input(product.accumulator, Dtype::kF32, result_axes, {});
+        const NodeId rounded = graph->add_cast(sum, dtype_of(product));
+        graph->add_output({product.result, rounded, "", product.accumulate, {}});
+        group.row_axes = graph->row_axes(graph->node(rounded));
+        group.name = "rj_round_" + product.result;
+        group.graph = std::move(graph);
+        return group;
+    }
+
+    Plan plan_;
+    const ChunkOptions& options_;
+    std::vector<StepTensors> tensors_;  // by step
+    std::set<std::string> large_;
+    std::vector<bool> inside_;  // by step
+    std::vector<bool> after_;   // by step: those inside and what depends on them
+};
+
+}  // namespace
+
+Plan divide_into_chunks(Plan plan, const ChunkOptions& options) { return Division(std::move(plan), options).run(); }
+
+}  // namespace rowjit
