@@ -39,6 +39,8 @@ def make(word: str, dtype: torch.dtype) -> Tensor | None:
         "table": lambda: torch.randn(1, 3, 8),
         "head_weight": lambda: torch.randn(8),
         "packed": lambda: torch.randn(TOKENS, 2 * COLUMNS),
+        "hidden": lambda: torch.randn(TOKENS, 24),
+        "head": lambda: torch.randn(COLUMNS, 24) / 4,
         "logp": lambda: -torch.rand(TOKENS, COLUMNS) - 0.1,
     }
     whole: dict[str, Callable[[], Tensor | None]] = {
@@ -126,6 +128,11 @@ def classes_loss(**options: object) -> Callable[..., Tensor]:
     return lambda logits, target, weight=None: F.cross_entropy(
         wide(logits), target if weight is None else target, None if weight is None else wide(weight), **options
     )
+
+
+def head_loss(**options: object) -> Callable[..., Tensor]:
+    loss = classes_loss(**options)
+    return lambda hidden, head, target, bias=None, weight=None: loss(F.linear(hidden, head, bias), target, weight)
 
 
 def picked(logits: Tensor, target: Tensor) -> Tensor:
@@ -240,6 +247,9 @@ CASES = (
     Case("cross_entropy", "x classes", lambda x, t: F.cross_entropy(3 * torch.tanh(wide(x) / 3), t), {"softcap": 3.0}),
     Case("cross_entropy", "x every_class",
          lambda x, t: (F.cross_entropy(wide(x), t), torch.logsumexp(wide(x), -1)), {"lse": True}),
+    Case("fused_linear_cross_entropy", "hidden head classes", head_loss()),
+    Case("fused_linear_cross_entropy", "hidden head classes w", head_loss(label_smoothing=0.1), {"label_smoothing": 0.1}),
+    Case("fused_linear_cross_entropy", "hidden head classes none class_weight", head_loss()),
     Case("selective_log_probability", "x every_class", picked),
     Case("kl_div", "x x", lambda s, t: F.kl_div(log_probabilities(s), log_probabilities(t), log_target=True,
                                                 reduction="batchmean")),

@@ -17,13 +17,8 @@ from rowjit.torch.call import Bound, Computed
 _OMITTED_OPTIONS = {"in_place"}
 _MOST_BOUND = 1024  # values of options that are remembered, per operation
 
-# Options that say which operands there are, by what they are when operands are given.
-_IMPLIED = {
-    ("cross_entropy", "weights"): (
-        "('both' if token_weight is not None else 'classes') if class_weight is not None else "
-        "('tokens' if token_weight is not None else 'none')"
-    )
-}
+# Options that say which of two operands there are: the operands, and the choices for neither, the first, the second, both.
+_OF_TWO_OPERANDS = {"weights": ("class_weight", "token_weight", ("none", "classes", "tokens", "both"))}
 
 
 class Op:
@@ -108,10 +103,17 @@ def _operand_code(operand: Operand) -> str:
 
 
 def _option_code(op: Op, option: Option) -> str:
+    """The option's value in terms of the function's parameters: itself one, unless the operands given imply it."""
+    optional = {operand.names[0] for operand in op.operation.operands if not operand.required}
+    if option.type == "flag" and option.name in optional:
+        return f"{option.name} is not None"
     for operand in op.operation.operands:
         if names_operand(option, operand):
             return "".join(f"{name!r} if {name} is not None else " for name in operand.names) + "'none'"
-    return _IMPLIED.get((op.operation.name, option.name), option.name)
+    first, second, choices = _OF_TWO_OPERANDS.get(option.name, ("", "", ()))
+    if {first, second} <= optional and set(choices) == set(option.choices):
+        return f"{choices!r}[({first} is not None) + 2 * ({second} is not None)]"
+    return option.name
 
 
 def _is_parameter(op: Op, option: Option) -> bool:
