@@ -2,9 +2,9 @@
 expressions of one's own (`jit`). Backwards are derived; a new batch size or sequence length compiles nothing.
 """
 
-from rowjit.torch import functional, nn, row
+from rowjit.torch import attention, functional, nn, row
 from rowjit.torch.functional import *  # noqa: F403
 from rowjit.torch.functional import __all__ as _operations
 from rowjit.torch.jit import jit
 
-__all__ = ["functional", "jit", "nn", "row", *_operations]
+__all__ = ["attention", "functional", "jit", "nn", "row", *_operations]

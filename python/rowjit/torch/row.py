@@ -25,7 +25,7 @@ class Trace(threading.local):
     def value(self, expression: str) -> Value:
         if self.lines is None:
             raise RuntimeError("values of rows exist only while rowjit.torch.jit traces a function")
-        name = f"t{len(self.lines)}"
+        name = f"value{len(self.lines)}"
         self.lines.append(f"{name} = {expression}")
         return Value(name)
 
@@ -130,7 +130,7 @@ def _composite(name: str) -> Callable[..., Value | tuple[Value, ...]]:
             raise RuntimeError("values of rows exist only while rowjit.torch.jit traces a function")
         given = [_text(operand) for operand in operands]
         given += [f'{key}="{value}"' if isinstance(value, str) else f"{key}={value!r}" for key, value in options.items()]
-        names = [f"t{len(_trace.lines)}_{i}" for i in range(results)]
+        names = [f"value{len(_trace.lines)}_{i}" for i in range(results)]
         _trace.lines.append(f"{', '.join(names)} = {name}({', '.join(given)})")
         return Value(names[0]) if results == 1 else tuple(map(Value, names))
 
@@ -154,7 +154,7 @@ def trace(function: Callable[..., object], operands: dict[str, Value | None]) ->
     _trace.lines = []
     try:
         results = function(**operands)
-        named = results if isinstance(results, dict) else _positional(results)
+        named = results if isinstance(results, dict) else _positional(results, operands)
         lines = list(_trace.lines)
     finally:
         _trace.lines = None
@@ -165,7 +165,9 @@ def trace(function: Callable[..., object], operands: dict[str, Value | None]) ->
     return "\n".join(lines) + "\n"
 
 
-def _positional(results: object) -> dict[str, object]:
-    if not isinstance(results, tuple | list):
-        return {"y": results}
-    return {f"y{i}": value for i, value in enumerate(results)}
+def _positional(results: object, operands: dict[str, Value | None]) -> dict[str, object]:
+    many = isinstance(results, tuple | list)
+    name = "out"
+    while any(operand.startswith(name) for operand in operands):
+        name += "_"
+    return {f"{name}{i}": value for i, value in enumerate(results)} if many else {name: results}

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from rowjit.torch import functional as F  # noqa: N812
+from rowjit.torch import attention, functional as F  # noqa: N812
 from rowjit.transformers.recognise import (
     Gated,
     Layer,
@@ -167,9 +167,7 @@ def rotary_function(original: Callable[..., object], pairing: str, partial: bool
         width = cos.shape[-1]
         if more or named or q.dim() != 4 or cos.dim() != 3 or cos.dtype != q.dtype or (width != q.shape[-1] and not partial):
             return original(q, k, cos, sin, *more, **named)
-        rotary = 0 if width == q.shape[-1] else width
-        turned = F.rope_qk(q.transpose(1, 2), k.transpose(1, 2), cos, sin, pairing=pairing, rotary=rotary)
-        return turned[0].transpose(1, 2), turned[1].transpose(1, 2)
+        return attention.apply_rotary_pos_emb(q, k, cos, sin, pairing)
 
     return apply_rotary_pos_emb
 

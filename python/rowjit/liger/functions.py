@@ -1,0 +1,255 @@
+"""Liger's autograd functions: classes with `apply`, arguments in Liger's order.
+
+What Liger does in place rowjit does not: `in_place` and `row_mode` are accepted and change nothing.
+"""
+
+import torch
+
+from rowjit.torch import attention, functional as F, row  # noqa: N812
+from rowjit.torch.jit import jit
+
+Tensor = torch.Tensor
+_CASTINGS = {"llama": "llama", "gemma": "gemma", "none": "none", 0: "llama", 1: "gemma", -1: "none"}
+
+
+class LigerRMSNormFunction:
+    @staticmethod
+    def apply(
+        X: Tensor,  # noqa: N803
+        W: Tensor | None,  # noqa: N803
+        eps: float,
+        offset: float = 0.0,
+        casting_mode: str | int = "llama",
+        in_place: bool = True,
+        row_mode: bool | None = None,
+    ) -> Tensor:
+        return F.rms_norm(X, W, eps=eps, offset=float(offset), casting=_CASTINGS[casting_mode])
+
+
+class LigerFusedAddRMSNormFunction:
+    """Gives the norm, then the sum."""
+
+    @staticmethod
+    def apply(
+        X: Tensor,  # noqa: N803
+        R: Tensor,  # noqa: N803
+        W: Tensor,  # noqa: N803
+        eps: float,
+        offset: float = 0.0,
+        casting_mode: str | int = "llama",
+        in_place: bool = False,
+    ) -> tuple[Tensor, Tensor]:
+        total, y = F.add_rms_norm(X, R, W, eps=eps, offset=float(offset), casting=_CASTINGS[casting_mode])
+        return y, total
+
+
+class LigerLayerNormFunction:
+    @staticmethod
+    def apply(X: Tensor, W: Tensor, B: Tensor, eps: float) -> Tensor:  # noqa: N803
+        return F.layer_norm(X, W, B, eps=eps)
+
+
+class LigerGroupNormFunction:
+    @staticmethod
+    def apply(X: Tensor, W: Tensor, B: Tensor, num_channels: int, num_groups: int, eps: float) -> Tensor:  # noqa: N803
+        groups = (num_groups, num_channels // num_groups)
+        rows = X.reshape(X.shape[0], *groups, -1)
+        return F.group_norm(rows, W.view(groups), B.view(groups), eps=eps).view(X.shape)
+
+
+class LigerPolyNormFunction:
+    @staticmethod
+    def apply(X: Tensor, W: Tensor, B: Tensor, eps: float = 1e-6, in_place: bool = True) -> Tensor:  # noqa: N803
+        return F.poly_norm(X, W, B.view(()), eps=eps)
+
+
+class LigerDyTFunction:
+    @staticmethod
+    def apply(x: Tensor, alpha: Tensor, gamma: Tensor, beta: Tensor | None) -> Tensor:
+        shift = torch.zeros_like(gamma) if beta is None else beta
+        return F.dynamic_tanh(x, alpha.view(()), gamma, shift)
+
+
+class LigerSiLUMulFunction:
+    @staticmethod
+    def apply(a: Tensor, b: Tensor) -> Tensor:
+        return F.swiglu(a, b)
+
+
+class LigerGELUMulFunction:
+    @staticmethod
+    def apply(a: Tensor, b: Tensor) -> Tensor:
+        return F.geglu(a, b, form="tanh")
+
+
+class LigerReLUSquaredFunction:
+    @staticmethod
+    def apply(x: Tensor) -> Tensor:
+        return F.relu2(x)
+
+
+class LigerRopeFunction:
+    @staticmethod
+    def apply(
+        q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, position_ids: Tensor | None = None, unsqueeze_dim: int = 1
+    ) -> tuple[Tensor, Tensor]:
+        if cos.dim() == 2:
+            cos, sin = cos.unsqueeze(0), sin.unsqueeze(0)
+        return attention.apply_rotary_pos_emb(q, k, cos.to(q.dtype), sin.to(q.dtype))
+
+
+class LigerQwen2VLMRopeFunction:
+    @staticmethod
+    def apply(
+        q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, mrope_section: list[int], unsqueeze_dim: int = 1
+    ) -> tuple[Tensor, Tensor]:
+        return attention.apply_multimodal_rotary_pos_emb(q, k, cos.to(q.dtype), sin.to(q.dtype), mrope_section)
+
+
+class LigerSoftmaxFunction:
+    @staticmethod
+    def apply(x: Tensor) -> Tensor:
+        return F.softmax(x)
+
+
+class LigerSparsemaxFunction:
+    @staticmethod
+    def apply(x: Tensor, dim: int = -1) -> Tensor:
+        last = dim in (-1, x.dim() - 1)
+        return F.sparsemax(x) if last else F.sparsemax(x.movedim(dim, -1)).movedim(-1, dim)
+
+
+class LigerCrossEntropyFunction:
+    """Gives the loss, the z-loss, the accuracy and the predicted classes; None for what is not asked for."""
+
+    @staticmethod
+    def apply(
+        _input: Tensor,
+        target: Tensor,
+        weight: Tensor | None = None,
+        ignore_index: int = -100,
+        lse_square_scale: float = 0.0,
+        label_smoothing: float = 0.0,
+        reduction: str = "mean",
+        softcap: float | None = None,
+        return_z_loss: bool = False,
+        return_token_accuracy: bool = False,
+        return_predicted_tokens: bool = False,
+    ) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:
+        results = F.cross_entropy(
+            _input,
+            target,
+            weight,
+            reduction=reduction,
+            ignore_index=ignore_index,
+            label_smoothing=label_smoothing or None,
+            z_loss=lse_square_scale or None,
+            softcap=softcap,
+            accuracy=return_token_accuracy,
+            argmax=return_predicted_tokens,
+        )
+        found = iter(results if isinstance(results, tuple) else (results,))
+        loss = next(found)
+        z_loss = next(found) if lse_square_scale else None
+        predicted = next(found) if return_predicted_tokens else None
+        accuracy = next(found) if return_token_accuracy else None
+        if return_z_loss and z_loss is None:
+            z_loss = torch.zeros_like(loss)
+        return loss, z_loss if return_z_loss else None, accuracy, predicted
+
+
+class LigerFusedLinearCrossEntropyFunction:
+    """The matrix product and the loss, one after the other."""
+
+    @staticmethod
+    def apply(
+        _input: Tensor,
+        weight: Tensor,
+        target: Tensor,
+        bias: Tensor | None = None,
+        ce_weight: Tensor | None = None,
+        *options: object,
+    ) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:
+        # ignore_index … return_z_loss; then the dtype of accumulation and token scaling, which have no counterpart.
+        known, rest = options[:6], options[6:]
+        if len(rest) > 1 and rest[1]:
+            raise ValueError("use_token_scaling is not supported")
+        logits = torch.nn.functional.linear(_input, weight, bias)
+        return LigerCrossEntropyFunction.apply(logits, target, ce_weight, *known, *rest[2:])
+
+
+class LigerJSDFunction:
+    @staticmethod
+    def apply(
+        _input: Tensor,
+        target: Tensor,
+        shift_labels: Tensor | None = None,
+        beta: float = 0.5,
+        ignore_index: int = -100,
+    ) -> Tensor:
+        return F.jsd(_input, target, shift_labels, beta=beta, of="log_probabilities", ignore_index=ignore_index)
+
+
+@jit
+def _kl(y, p, eps=1e-10):  # noqa: ANN001, ANN202
+    p = p.float()
+    return p * (row.log(row.maximum(p, eps)) - y.float())
+
+
+@jit
+def _kl_rows(y, p, eps=1e-10):  # noqa: ANN001, ANN202
+    p = p.float()
+    return row.sum(p * (row.log(row.maximum(p, eps)) - y.float()))
+
+
+@jit
+def _kl_of_logarithms(y, p):  # noqa: ANN001, ANN202
+    p = p.float()
+    return row.exp(p) * (p - y.float())
+
+
+@jit
+def _kl_rows_of_logarithms(y, p):  # noqa: ANN001, ANN202
+    p = p.float()
+    return row.sum(row.exp(p) * (p - y.float()))
+
+
+class LigerKLDivLossFunction:
+    @staticmethod
+    def apply(
+        y_pred: Tensor, y_true: Tensor, reduction: str = "batchmean", log_target: bool = False, eps: float = 1e-10
+    ) -> Tensor:
+        if reduction == "none":
+            return _kl_of_logarithms(y_pred, y_true) if log_target else _kl(y_pred, y_true, eps=eps)
+        rows = _kl_rows_of_logarithms(y_pred, y_true) if log_target else _kl_rows(y_pred, y_true, eps=eps)
+        return rows.sum() / {"sum": 1, "batchmean": y_pred.shape[0], "mean": y_pred.numel()}[reduction]
+
+
+@jit
+def _tvd(p, q):  # noqa: ANN001, ANN202
+    return 0.5 * row.abs(p.float() - q.float())
+
+
+@jit
+def _tvd_rows(p, q):  # noqa: ANN001, ANN202
+    return row.sum(0.5 * row.abs(p.float() - q.float()))
+
+
+class LigerTVDLossFunction:
+    """Of probabilities."""
+
+    @staticmethod
+    def apply(
+        p: Tensor, q: Tensor, shift_labels: Tensor | None = None, reduction: str = "batchmean", ignore_index: int = -100
+    ) -> Tensor:
+        kept = None if shift_labels is None else shift_labels != ignore_index
+        if reduction == "none":
+            loss = _tvd(p, q)
+            return loss if kept is None else loss * kept[:, None]
+        rows = _tvd_rows(p, q)
+        count = p.shape[0] if kept is None else kept.sum()
+        total = (rows if kept is None else rows * kept).sum()
+        return total / {"sum": 1, "batchmean": count, "mean": count * p.shape[-1]}[reduction]
+
+
+__all__ = [name for name in globals() if name.startswith("Liger")]  # noqa: PLE0605
