@@ -151,8 +151,8 @@ class LigerCrossEntropyFunction:
         found = iter(results if isinstance(results, tuple) else (results,))
         loss = next(found)
         z_loss = next(found) if lse_square_scale else None
-        predicted = next(found) if return_predicted_tokens else None
-        accuracy = next(found) if return_token_accuracy else None
+        predicted = next(found).long() if return_predicted_tokens else None
+        accuracy = next(found).detach() if return_token_accuracy else None
         if return_z_loss and z_loss is None:
             z_loss = torch.zeros_like(loss)
         return loss, z_loss if return_z_loss else None, accuracy, predicted

@@ -1,0 +1,69 @@
+"""Liger-Kernel's names, against PyTorch."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import rowjit.liger as liger
+
+
+def test_norms_are_their_formulas():
+    x, residual = torch.randn(3, 16), torch.randn(3, 16)
+    module = liger.LigerRMSNorm(16, eps=1e-5)
+    torch.testing.assert_close(module(x), F.rms_norm(x, (16,), module.weight, 1e-5))
+    y, total = liger.LigerFusedAddRMSNorm(16)(x, residual)
+    torch.testing.assert_close(total, x + residual)
+    torch.testing.assert_close(y, F.rms_norm(x + residual, (16,), None, 1e-6))
+    layer = liger.LigerLayerNorm(16, bias=True)
+    torch.testing.assert_close(layer(x), F.layer_norm(x, (16,), layer.weight, layer.bias, 1e-6))
+    group = liger.LigerGroupNorm(8, 2, bias=True)
+    image = torch.randn(2, 8, 5)
+    torch.testing.assert_close(group(image), F.group_norm(image, 2, group.weight, group.bias, 1e-6))
+
+
+@pytest.mark.parametrize(("kind", "activation"), [
+    ("LigerSwiGLUMLP", F.silu), ("LigerGEGLUMLP", lambda x: F.gelu(x, approximate="tanh")),
+])
+def test_gated_mlps_are_their_formulas(kind, activation):
+    module = getattr(liger, kind)(SimpleNamespace(hidden_size=8, intermediate_size=16, hidden_act="silu"))
+    x = torch.randn(3, 8)
+    expected = module.down_proj(activation(module.gate_proj(x)) * module.up_proj(x))
+    torch.testing.assert_close(module(x), expected)
+
+
+def test_cross_entropy_gives_what_is_asked_for():
+    logits, target = torch.randn(4, 16, requires_grad=True), torch.tensor([1, -100, 3, 4])
+    found = liger.LigerCrossEntropyLoss(
+        lse_square_scale=1e-2, return_z_loss=True, return_token_accuracy=True, return_predicted_tokens=True
+    )(logits, target)
+    kept = target != -100
+    z_loss = 1e-2 * torch.logsumexp(logits, -1)[kept].square().mean()
+    torch.testing.assert_close(found.z_loss, z_loss)
+    torch.testing.assert_close(found.loss, F.cross_entropy(logits, target) + z_loss)
+    assert torch.equal(found.predicted_tokens[kept], logits.argmax(-1)[kept])
+    torch.testing.assert_close(found.token_accuracy, (logits.argmax(-1) == target)[kept].float().mean())
+
+
+def test_fused_linear_cross_entropy_is_the_product_and_the_loss():
+    x, weight, target = torch.randn(4, 8), torch.randn(16, 8), torch.tensor([1, 2, -100, 4])
+    found = liger.LigerFusedLinearCrossEntropyLoss(label_smoothing=0.1, softcap=5.0)(weight, x, target)
+    torch.testing.assert_close(found, F.cross_entropy(5 * torch.tanh(x @ weight.t() / 5), target, label_smoothing=0.1))
+
+
+@pytest.mark.parametrize("reduction", ["none", "sum", "mean", "batchmean"])
+@pytest.mark.parametrize("log_target", [False, True])
+def test_kl_div_has_all_of_torchs_reductions(reduction, log_target):
+    y, p = torch.log_softmax(torch.randn(4, 16), -1), torch.softmax(torch.randn(4, 16), -1)
+    named = {"reduction": reduction, "log_target": log_target}
+    given = p.log() if log_target else p
+    torch.testing.assert_close(liger.LigerKLDIVLoss(**named)(y, given), torch.nn.KLDivLoss(**named)(y, given))
+
+
+def test_distances_of_distributions():
+    q, p = torch.softmax(torch.randn(4, 16), -1), torch.softmax(torch.randn(4, 16), -1)
+    torch.testing.assert_close(liger.LigerTVDLoss()(q, p), 0.5 * (q - p).abs().sum(-1).mean())
+    m = 0.3 * p + 0.7 * q
+    kl = lambda a: (a * (a.log() - m.log())).sum(-1).mean()  # noqa: E731
+    torch.testing.assert_close(liger.LigerJSD(beta=0.3)(q.log(), p.log()), 0.3 * kl(p) + 0.7 * kl(q))

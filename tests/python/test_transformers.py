@@ -1,0 +1,173 @@
+"""Tiny models of several architectures: after `apply` a model computes what it did, forward, backward and over steps of
+an optimizer, as near to the exact values as it was."""
+
+import copy
+
+import pytest
+import torch
+
+transformers = pytest.importorskip("transformers")
+
+from conftest import kernels_made  # noqa: E402
+
+import rowjit.transformers  # noqa: E402
+
+SIZES = {
+    "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "head_dim": 8, "vocab_size": 61, "max_position_embeddings": 64, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
+}
+# Per architecture: norms, gated MLPs, rotary embeddings, residual adds that are replaced.
+ARCHITECTURES = {
+    "llama": (5, 2, 2, 2), "mistral": (5, 2, 2, 2), "qwen2": (5, 2, 2, 2), "qwen3": (9, 2, 2, 2), "gemma": (5, 2, 2, 2),
+    "gemma2": (9, 2, 2, 2), "gemma3_text": (13, 2, 2, 2), "phi3": (5, 2, 2, 2), "olmo2": (9, 2, 2, 0), "granite": (5, 2, 2, 2),
+}
+
+
+def make(architecture, dtype=torch.float32):
+    torch.manual_seed(0)
+    config = transformers.AutoConfig.for_model(architecture, **SIZES)
+    model = transformers.AutoModelForCausalLM.from_config(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    return model.to(dtype)
+
+
+def batch(rows=2, length=9):
+    ids = torch.randint(3, SIZES["vocab_size"], (rows, length), generator=torch.Generator().manual_seed(rows))
+    labels = ids.clone()
+    labels[0, :3] = -100
+    return {"input_ids": ids, "labels": labels}
+
+
+def train(model, steps=3):
+    """Losses, logits of the first step, and the first step's gradients."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    losses, logits, gradients = [], None, None
+    for step in range(steps):
+        optimizer.zero_grad()
+        out = model(**batch(2 + step))
+        out.loss.backward()
+        losses.append(out.loss.detach().double())
+        if step == 0:
+            logits = out.logits.detach()
+            gradients = torch.cat([parameter.grad.flatten().double() for parameter in model.parameters()])
+        optimizer.step()
+    return torch.stack(losses), logits, gradients
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_model_trains_as_it_did(architecture, dtype):
+    eager = make(architecture, dtype)
+    exact, ours = copy.deepcopy(eager).double(), copy.deepcopy(eager)
+    summary = rowjit.transformers.apply(ours)
+    operations = dict.fromkeys(("rms_norm", "mlp", "rope_qk", "add_rms_norm"), 0)
+    for what, count in summary.replaced.items():
+        operation = what.split("→ ")[1]
+        operations["mlp" if operation in ("swiglu", "geglu") else operation] = count + operations.get(operation, 0)
+    assert tuple(operations[name] for name in ("rms_norm", "mlp", "rope_qk", "add_rms_norm")) == ARCHITECTURES[architecture]
+    found, by_eager, by_exact = train(ours), train(eager), train(exact)
+    # Kernels differ from torch's in the order of sums: the noise of a model is many roundings, whose sizes vary.
+    unit = torch.finfo(dtype).eps
+    for of_ours, of_eager, of_exact in zip(found, by_eager, by_exact, strict=True):
+        scale = of_exact.double().abs().max()
+        noise = (of_eager.double() - of_exact.double()).abs().max()
+        assert (of_ours.double() - of_exact.double()).abs().max() <= 2 * noise + 4 * unit * scale
+
+
+def test_nothing_of_a_model_but_its_classes_changes():
+    model = make("llama")
+    names, kinds = [name for name, _ in model.named_parameters()], [type(module).__name__ for module in model.modules()]
+    state = copy.deepcopy(model.state_dict())
+    layer = type(model.model.layers[0])
+    rowjit.transformers.apply(model)
+    assert [name for name, _ in model.named_parameters()] == names
+    assert [type(module).__name__ for module in model.modules()] == kinds
+    assert isinstance(model.model.layers[0], layer)
+    assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
+
+
+def test_applying_twice_does_nothing_more():
+    model = make("llama")
+    rowjit.transformers.apply(model)
+    assert not rowjit.transformers.apply(model).replaced
+
+
+@pytest.mark.parametrize("switch", ["rms_norm", "rope", "gated_mlp", "residual", "cross_entropy"])
+def test_a_switch_leaves_what_it_names(switch):
+    operation = {"rms_norm": "rms_norm", "rope": "rope_qk", "gated_mlp": "swiglu", "residual": "add_rms_norm",
+                 "cross_entropy": "cross_entropy"}[switch]
+    replaced = rowjit.transformers.apply(make("llama"), **{switch: False}).replaced
+    assert replaced
+    assert not any(what.endswith(f"→ {operation}") for what in replaced)
+
+
+def test_a_switch_that_is_none_is_refused():
+    with pytest.raises(TypeError, match="rmsnorm"):
+        rowjit.transformers.apply(make("llama"), rmsnorm=False)
+
+
+def test_a_model_generates_as_it_did():
+    model = make("llama").eval()
+    ids = batch()["input_ids"][:, :4]
+    named = {"max_new_tokens": 6, "do_sample": False}
+    expected = model.generate(ids, **named)
+    rowjit.transformers.apply(model)
+    assert torch.equal(model.generate(ids, **named), expected)
+
+
+def test_gradient_checkpointing_computes_a_layer_again():
+    plain, model = make("llama"), make("llama")
+    rowjit.transformers.apply(model)
+    model.gradient_checkpointing_enable()
+    model.train()
+    calls = []
+    model.model.layers[0].mlp.register_forward_hook(lambda *_: calls.append(1))
+    torch.testing.assert_close(train(model, 1)[2], train(plain.train(), 1)[2], rtol=1e-4, atol=1e-6)
+    assert len(calls) == 2
+
+
+def test_new_shapes_of_batches_compile_nothing():
+    model = make("qwen3")
+    rowjit.transformers.apply(model)
+    model(**batch()).loss.backward()
+    made = kernels_made()
+    for rows, length in ((1, 9), (3, 5), (4, 12)):
+        model(**batch(rows, length)).loss.backward()
+    assert kernels_made() == made
+
+
+def test_what_a_module_of_another_kind_computes_is_left():
+    class OddNorm(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight, self.eps = torch.nn.Parameter(torch.ones(32)), 1e-6
+
+        def forward(self, x):
+            return self.weight * x * torch.rsqrt(x.abs().mean(-1, keepdim=True) + self.eps)
+
+    model = torch.nn.Sequential(OddNorm())
+    summary = rowjit.transformers.apply(model)
+    assert not summary.replaced
+    assert "OddNorm: computes no RMS norm" in str(summary)
+
+
+def test_a_model_is_loaded_with_rowjit_in_it():
+    config = transformers.AutoConfig.for_model("llama", **SIZES)
+    model = rowjit.transformers.AutoModelForCausalLM.from_config(config, rowjit={"rope": False})
+    assert getattr(type(model.model.norm), "_rowjit", False)
+
+
+def test_a_trainer_runs_a_few_steps(tmp_path):
+    pytest.importorskip("accelerate")
+    model = make("llama")
+    rowjit.transformers.apply(model)
+    rows = [{name: value[0] for name, value in batch(1).items()} for _ in range(6)]
+    arguments = transformers.TrainingArguments(
+        str(tmp_path), max_steps=3, per_device_train_batch_size=2, report_to=[], use_cpu=True, save_strategy="no",
+        disable_tqdm=True,
+    )
+    result = transformers.Trainer(model, arguments, train_dataset=rows).train()
+    assert result.global_step == 3
+    assert 0 < result.training_loss < 20
