@@ -123,7 +123,7 @@ def test_gradient_checkpointing_computes_a_layer_again():
     model.gradient_checkpointing_enable()
     model.train()
     calls = []
-    model.model.layers[0].mlp.register_forward_hook(lambda *_: calls.append(1))
+    model.model.layers[0].mlp.register_forward_pre_hook(lambda *_: calls.append(1))
     torch.testing.assert_close(train(model, 1)[2], train(plain.train(), 1)[2], rtol=1e-4, atol=1e-6)
     assert len(calls) == 2
 

@@ -166,7 +166,8 @@ def _register(op: Op) -> None:
     def differentiate(ctx, cotangents):  # noqa: ANN001, ANN202
         of_floats = [cotangent for cotangent, floating in zip(cotangents, ctx.floating, strict=True) if floating]
         found = iter(derivative(of_floats, list(ctx.saved_tensors), ctx.wanted, ctx.numbers, ctx.words))
-        return [next(found) if asked else None for asked in ctx.wanted], None, None
+        # torch takes an empty list for one of tensors, whose gradient is a list too.
+        return [next(found) if asked else None for asked in ctx.wanted], None if ctx.numbers else [], None
 
     _library.define(f"{name}(Tensor[] operands, float[] numbers, str words) -> Tensor[]")
     _library.define(
