@@ -65,7 +65,8 @@ class DeviceImpl {
 
     // A matrix product ready to queue; sides of `typical` that are 0 come at launch. Throws Error(kEnvironment) where
     // the device has no library for it, Error(kUnsupported) for dtypes it does not multiply, Error(kLaunch) as load.
-    virtual std::unique_ptr<Gemm> make_gemm(const GemmType& type, const GemmShape& typical, StreamHandle stream) = 0;
+    virtual std::shared_ptr<const Gemm> make_gemm(const GemmType& type, const GemmShape& typical,
+                                                  StreamHandle stream) = 0;
 
     // Queues the function on the stream, from any thread, whatever device the thread has current. `arguments` points at
     // each argument's value. No allocation, no synchronisation (the CPU has finished when it returns). Returns nullptr,

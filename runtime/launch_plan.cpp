@@ -27,7 +27,7 @@ std::size_t align_up(std::size_t bytes) {
 // A launch must not allocate, so its message lives in a buffer of the thread.
 template <class... Args>
 Status refuse(ErrorCode code, fmt::format_string<Args...> format, Args&&... args) noexcept {
-    static thread_local std::array<char, 512> buffer;
+    static thread_local std::array<char, 1280> buffer;
     const auto end = fmt::format_to_n(buffer.data(), buffer.size() - 1, format, std::forward<Args>(args)...);
     *end.out = '\0';
     return {code, buffer.data()};
@@ -447,8 +447,15 @@ std::size_t LaunchPlan::resolve(const Arguments& arguments, Resolved* resolved) 
     for (std::size_t i = argument_tensors_; i < tensors_.size(); ++i) {
         if (tensors_[i].over >= 0) resolved->data[i] = resolved->data[tensors_[i].over];
     }
-    resolved->gemm_workspace = block + workspace;
-    return products_.empty() ? workspace : workspace + align_up(gemm_workspace_bytes(*resolved));
+    const std::size_t product_bytes = products_.empty() ? 0 : gemm_workspace_bytes(*resolved);
+    if (product_bytes == 0) {
+        resolved->gemm_workspace = nullptr;
+        return workspace;
+    }
+    // The caller's block is less aligned than a product's workspace has to be: wherever it lies, there is room.
+    const auto address = reinterpret_cast<std::uintptr_t>(block) + workspace;
+    resolved->gemm_workspace = block + workspace + (0 - address) % kGemmWorkspaceAlignment;
+    return workspace + align_up(product_bytes) + kGemmWorkspaceAlignment - kWorkspaceAlignment;
 }
 
 std::size_t LaunchPlan::workspace_bytes(const Arguments& arguments) const {

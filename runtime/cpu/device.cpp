@@ -118,7 +118,7 @@ class CpuDevice final : public DeviceImpl {
         return std::make_unique<CpuModule>(artifact);
     }
 
-    std::unique_ptr<Gemm> make_gemm(const GemmType& type, const GemmShape& /*typical*/,
+    std::shared_ptr<const Gemm> make_gemm(const GemmType& type, const GemmShape& /*typical*/,
                                     StreamHandle /*stream*/) override {
         return make_cpu_gemm(type);
     }

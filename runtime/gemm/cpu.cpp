@@ -118,6 +118,9 @@ class CpuGemm final : public Gemm {
                          shape.result_stride);
             return nullptr;
         }
+        if (reinterpret_cast<std::uintptr_t>(call.workspace) % kGemmWorkspaceAlignment != 0) {
+            return "its workspace is not aligned to 256 bytes";
+        }
         const Blocks block = blocks_of(shape);
         for (std::int64_t m = 0; m < shape.m; m += block.m) {
             for (std::int64_t n = 0; n < shape.n; n += block.n) {

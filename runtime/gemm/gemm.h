@@ -3,6 +3,7 @@
 // queueing one neither allocates nor synchronises.
 #pragma once
 
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 
@@ -23,6 +24,8 @@ struct GemmType {
     std::int64_t left_alignment_bytes = 1;
     std::int64_t right_alignment_bytes = 1;
     std::int64_t result_alignment_bytes = 1;
+
+    auto operator<=>(const GemmType&) const = default;
 };
 
 struct GemmShape {
@@ -32,14 +35,19 @@ struct GemmShape {
     std::int64_t left_stride = 0;  // elements from one row to the next, as they lie in memory
     std::int64_t right_stride = 0;
     std::int64_t result_stride = 0;
+
+    auto operator<=>(const GemmShape&) const = default;
 };
+
+// Of a product's workspace: cublasLtMatmul answers CUBLAS_STATUS_INVALID_VALUE to an address that is not.
+constexpr std::size_t kGemmWorkspaceAlignment = 256;
 
 struct GemmCall {
     const void* left = nullptr;
     const void* right = nullptr;
     void* result = nullptr;
     bool add = false;           // to what the result holds
-    void* workspace = nullptr;  // as many bytes as workspace_bytes says, aligned to 64
+    void* workspace = nullptr;  // as many bytes as workspace_bytes says, aligned as above
 };
 
 class Gemm {
@@ -50,7 +58,7 @@ class Gemm {
     // it. `scratch` has warm_bytes.
     virtual void warm(void* /*scratch*/, StreamHandle /*stream*/) const noexcept {}
     virtual std::size_t warm_bytes() const noexcept { return 0; }
-    // m, n and k at least 1. Returns nullptr, or a static description of what the library refused.
+    // m, n and k at least 1. Returns nullptr, or what was refused, in a buffer of the thread.
     virtual const char* queue(const GemmShape& shape, const GemmCall& call, StreamHandle stream) const noexcept = 0;
 };
 

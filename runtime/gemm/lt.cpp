@@ -7,6 +7,8 @@
 #include <atomic>
 #include <bit>
 #include <cstring>
+#include <map>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -40,10 +42,11 @@ struct Constants {
     int reduction_schemes;  // -1: the library has no such preference
     int alignment_a;        // b, c and d follow; -1 likewise
     std::size_t algorithm_bytes;
+    std::size_t found_bytes;  // of an algorithm and what the library says of it
 };
 
-constexpr Constants kCuda = {"cuBLASLt", 68, 70, 1, 0, 3, 4, 2, 3, 4, 1, 3, 5, 64};
-constexpr Constants kHip = {"hipBLASLt", 2, 3, 112, 111, 0, 1, 4, 5, 6, 1, -1, -1, 24};
+constexpr Constants kCuda = {"cuBLASLt", 68, 70, 1, 0, 3, 4, 2, 3, 4, 1, 3, 5, 64, 96};
+constexpr Constants kHip = {"hipBLASLt", 2, 3, 112, 111, 0, 1, 4, 5, 6, 1, -1, -1, 24, 56};
 
 // Where a sum over k is divided among blocks, its parts are f32 in the workspace and are added in a fixed order; the
 // other schemes round the parts to the result's dtype, or add them as they come.
@@ -54,6 +57,10 @@ constexpr int kMostBits = 18;  // powers of two of a side that comes at launch
 // Layouts change with every launch: as many launches at a time as there are sets of them.
 constexpr std::size_t kLayoutSets = 16;
 constexpr std::int64_t kWarmSide = 256;
+// The most a library makes use of, and what it assumes where it is told nothing.
+constexpr std::uint32_t kMostAlignment = 256;
+// Algorithms tried for a product that its own was refused for.
+constexpr int kCandidates = 8;
 
 int number_of(Dtype dtype) {
     switch (dtype) {
@@ -76,6 +83,15 @@ const char* status_text(int status) {
         case 15: return "the combination is not supported";
         default: return "the library refused a product";
     }
+}
+
+// A shape or an address that an algorithm does not serve; another one may.
+bool is_refusal(int status) { return status == 7 || status == 15; }
+
+std::uint32_t alignment_of(const void* address, std::int64_t stride, Dtype dtype) {
+    const std::uint64_t bits = reinterpret_cast<std::uintptr_t>(address) |
+                               static_cast<std::uint64_t>(stride) * size_bytes(dtype) | kMostAlignment;
+    return static_cast<std::uint32_t>(bits & (~bits + 1));
 }
 
 }  // namespace
@@ -153,12 +169,20 @@ class LtGemm final : public Gemm {
         return algorithms_[bucket(shape)].workspace_bytes(constants());
     }
 
+    // A refused algorithm is refused before anything is queued, so another one may follow it, in a capture too.
     const char* queue(const GemmShape& shape, const GemmCall& call, StreamHandle stream) const noexcept override {
-        const Found& algorithm = algorithms_[bucket(shape)];
+        const Found& usual = algorithms_[bucket(shape)];
+        const Problem problem = {shape, alignments_of(shape, call)};
         Layouts& set = take_layouts();
-        const char* refused = multiply(set, shape, call, algorithm, algorithm.workspace_bytes(constants()), stream);
+        int tried = 1;
+        Found own;
+        int status = lay_out(set, shape);
+        if (status == 0) {
+            status = multiply(set, call, recall(problem, &own) ? own : usual, workspace_bytes(shape), stream);
+            if (is_refusal(status)) status = multiply_otherwise(set, problem, call, stream, status, &tried);
+        }
         set.taken.clear(std::memory_order_release);
-        return refused;
+        return status == 0 ? nullptr : describe_refusal(status, shape, call, usual, tried);
     }
 
     std::size_t warm_bytes() const noexcept override {
@@ -173,9 +197,10 @@ class LtGemm final : public Gemm {
         const GemmShape shape = {kWarmSide, kWarmSide, kWarmSide, kWarmSide, kWarmSide, kWarmSide};
         const GemmCall call = {block, block + kMatrixBytes, block + 2 * kMatrixBytes, false, scratch};
         Layouts& set = take_layouts();
-        for (std::size_t i = 0; i < algorithms_.size(); ++i) {
+        const bool laid_out = lay_out(set, shape) == 0;
+        for (std::size_t i = 0; laid_out && i < algorithms_.size(); ++i) {
             const bool again = i > 0 && algorithms_[i].bytes == algorithms_[i - 1].bytes;
-            if (!again) multiply(set, shape, call, algorithms_[i], kMostWorkspaceBytes, stream);
+            if (!again) multiply(set, call, algorithms_[i], kMostWorkspaceBytes, stream);
         }
         set.taken.clear(std::memory_order_release);
     }
@@ -186,6 +211,20 @@ class LtGemm final : public Gemm {
         void* b = nullptr;
         void* d = nullptr;
         std::atomic_flag taken;
+    };
+
+    struct Alignments {
+        std::uint32_t left_bytes;
+        std::uint32_t right_bytes;
+        std::uint32_t result_bytes;
+        auto operator<=>(const Alignments&) const = default;
+    };
+
+    // What an algorithm may depend on.
+    struct Problem {
+        GemmShape shape;
+        Alignments alignments;
+        auto operator<=>(const Problem&) const = default;
     };
 
     const Entries& entries() const { return library_->entries(); }
@@ -252,20 +291,109 @@ class LtGemm final : public Gemm {
         return one(set.d, shape.n, shape.m, shape.result_stride);
     }
 
-    const char* multiply(Layouts& set, const GemmShape& shape, const GemmCall& call, const Found& algorithm,
-                         std::size_t workspace_bytes, StreamHandle stream) const noexcept {
+    int multiply(Layouts& set, const GemmCall& call, const Found& algorithm, std::size_t workspace_bytes,
+                 StreamHandle stream) const noexcept {
         const double factors_f64[2] = {1, call.add ? 1.0 : 0.0};
         const float factors_f32[2] = {1, call.add ? 1.0F : 0.0F};
         const bool is_double = type_.result == Dtype::kF64;
         const void* alpha = is_double ? static_cast<const void*>(&factors_f64[0]) : &factors_f32[0];
         const void* beta = is_double ? static_cast<const void*>(&factors_f64[1]) : &factors_f32[1];
-        int status = lay_out(set, shape);
-        if (status == 0) {
-            status = entries().multiply(library_->handle(), product_, alpha, call.right, set.a, call.left, set.b, beta,
-                                        call.result, set.d, call.result, set.d, algorithm.bytes.data(), call.workspace,
-                                        workspace_bytes, stream);
+        return entries().multiply(library_->handle(), product_, alpha, call.right, set.a, call.left, set.b, beta,
+                                  call.result, set.d, call.result, set.d, algorithm.bytes.data(), call.workspace,
+                                  workspace_bytes, stream);
+    }
+
+    // ---- Refusals ------------------------------------------------------------------------------------------------
+
+    // Algorithms for this very problem, in the workspace that the usual one was given; the first that is taken is
+    // remembered.
+    int multiply_otherwise(Layouts& set, const Problem& problem, const GemmCall& call, StreamHandle stream, int status,
+                           int* tried) const noexcept {
+        try {
+            const std::size_t bytes = workspace_bytes(problem.shape);
+            for (const Found& found : find_candidates(set, problem, bytes)) {
+                if (found.workspace_bytes(constants()) > bytes) continue;
+                ++*tried;
+                status = multiply(set, call, found, bytes, stream);
+                if (is_refusal(status)) continue;
+                if (status == 0) {
+                    const std::lock_guard<std::mutex> lock(remembering_);
+                    remembered_.insert_or_assign(problem, found);
+                    has_remembered_.store(true, std::memory_order_release);
+                }
+                return status;
+            }
+        } catch (...) {  // no memory to remember with: as it stands
         }
-        return status == 0 ? nullptr : status_text(status);
+        return status;
+    }
+
+    std::vector<Found> find_candidates(Layouts& set, const Problem& problem, std::size_t workspace_bytes) const {
+        std::vector<Found> found;
+        void* preference = make_preference(problem.alignments, workspace_bytes);
+        std::vector<std::byte> results(constants().found_bytes * kCandidates);
+        int count = 0;
+        const int status = entries().find_algorithms(library_->handle(), product_, set.a, set.b, set.d, set.d,
+                                                     preference, kCandidates, results.data(), &count);
+        entries().preference_destroy(preference);
+        for (int i = 0; status == 0 && i < count; ++i) {
+            Found& one = found.emplace_back();
+            std::memcpy(one.bytes.data(), results.data() + static_cast<std::size_t>(i) * constants().found_bytes,
+                        constants().found_bytes);
+            if (one.status(constants()) != 0) found.pop_back();
+        }
+        return found;
+    }
+
+    bool recall(const Problem& problem, Found* found) const noexcept {
+        if (!has_remembered_.load(std::memory_order_acquire)) return false;
+        const std::lock_guard<std::mutex> lock(remembering_);
+        const auto known = remembered_.find(problem);
+        if (known == remembered_.end()) return false;
+        *found = known->second;
+        return true;
+    }
+
+    Alignments alignments_of(const GemmShape& shape, const GemmCall& call) const noexcept {
+        return {alignment_of(call.left, shape.left_stride, type_.left),
+                alignment_of(call.right, shape.right_stride, type_.right),
+                alignment_of(call.result, shape.result_stride, type_.result)};
+    }
+
+    // Every number that the library saw.
+    const char* describe_refusal(int status, const GemmShape& shape, const GemmCall& call, const Found& algorithm,
+                                 int tried) const noexcept {
+        static thread_local std::array<char, 1024> buffer;
+        const Alignments given = alignments_of(shape, call);
+        const auto matrix = [](Dtype dtype, bool transposed, std::int64_t stride, std::uint32_t alignment,
+                               std::int64_t promised) {
+            return fmt::format("{}{} stride {} aligned to {} (promised {})", name(dtype),
+                               transposed ? " transposed" : "", stride, alignment, promised);
+        };
+        try {
+            std::string words;
+            for (std::size_t i = 0; i < constants().algorithm_bytes; i += sizeof(std::uint64_t)) {
+                std::uint64_t word = 0;
+                std::memcpy(&word, algorithm.bytes.data() + i, sizeof(word));
+                words += fmt::format(" {:x}", word);
+            }
+            const auto end = fmt::format_to_n(
+                buffer.data(), buffer.size() - 1,
+                "{} (status {}, {} algorithms tried): m {}, n {}, k {}; left {}; right {}; result {}{}; workspace of "
+                "{} bytes at {}; algorithm{}, typical m {}, n {}, k {}; {}",
+                status_text(status), status, tried, shape.m, shape.n, shape.k,
+                matrix(type_.left, type_.left_transposed, shape.left_stride, given.left_bytes,
+                       type_.left_alignment_bytes),
+                matrix(type_.right, type_.right_transposed, shape.right_stride, given.right_bytes,
+                       type_.right_alignment_bytes),
+                matrix(type_.result, false, shape.result_stride, given.result_bytes, type_.result_alignment_bytes),
+                call.add ? ", added to" : "", algorithm.workspace_bytes(constants()), call.workspace, words, typical_.m,
+                typical_.n, typical_.k, library_->path());
+            *end.out = '\0';
+            return buffer.data();
+        } catch (...) {
+            return status_text(status);
+        }
     }
 
     // ---- Algorithms ----------------------------------------------------------------------------------------------
@@ -289,37 +417,46 @@ class LtGemm final : public Gemm {
         return shape;
     }
 
-    void find_algorithms() {
+    void* make_preference(const Alignments& alignments, std::size_t workspace_bytes) const {
         void* preference = nullptr;
         library_->require(entries().preference_create(&preference), "stating preferences");
-        int status = entries().preference_set(preference, constants().most_workspace, &kMostWorkspaceBytes,
-                                              sizeof(kMostWorkspaceBytes));
+        int status =
+            entries().preference_set(preference, constants().most_workspace, &workspace_bytes, sizeof(workspace_bytes));
         const auto set = [&](int attribute, std::uint32_t value) {
             if (attribute >= 0 && status == 0)
                 status = entries().preference_set(preference, attribute, &value, sizeof(value));
         };
         set(constants().reduction_schemes, kReductionOfF32Parts);
         if (constants().alignment_a >= 0) {
-            set(constants().alignment_a, static_cast<std::uint32_t>(type_.right_alignment_bytes));
-            set(constants().alignment_a + 1, static_cast<std::uint32_t>(type_.left_alignment_bytes));
-            set(constants().alignment_a + 2, static_cast<std::uint32_t>(type_.result_alignment_bytes));
-            set(constants().alignment_a + 3, static_cast<std::uint32_t>(type_.result_alignment_bytes));
+            set(constants().alignment_a, alignments.right_bytes);
+            set(constants().alignment_a + 1, alignments.left_bytes);
+            set(constants().alignment_a + 2, alignments.result_bytes);
+            set(constants().alignment_a + 3, alignments.result_bytes);
         }
+        if (status != 0) entries().preference_destroy(preference);
+        library_->require(status, "stating preferences");
+        return preference;
+    }
+
+    void find_algorithms() {
+        void* preference = make_preference({static_cast<std::uint32_t>(type_.left_alignment_bytes),
+                                            static_cast<std::uint32_t>(type_.right_alignment_bytes),
+                                            static_cast<std::uint32_t>(type_.result_alignment_bytes)},
+                                           kMostWorkspaceBytes);
         const bool open = typical_.m == 0 || typical_.n == 0 || typical_.k == 0;
         std::vector<bool> known;
-        for (int bits = 0; status == 0 && bits < (open ? kMostBits : 1); ++bits) {
+        for (int bits = 0; bits < (open ? kMostBits : 1); ++bits) {
             algorithms_.emplace_back();
             known.push_back(find_algorithm(preference, std::int64_t{1} << bits, &algorithms_.back()));
         }
         entries().preference_destroy(preference);
-        library_->require(status, "stating preferences");
         fill_gaps(known);
     }
 
     bool find_algorithm(void* preference, std::int64_t side, Found* found) const {
         const GemmShape shape = with_side(typical_, side, type_);
         Layouts& set = layouts_[0];
-        library_->require(lay_out(set, shape), "describing a matrix");
+        if (lay_out(set, shape) != 0) return false;
         int count = 0;
         const int status = entries().find_algorithms(library_->handle(), product_, set.a, set.b, set.d, set.d,
                                                      preference, 1, found->bytes.data(), &count);
@@ -347,6 +484,10 @@ class LtGemm final : public Gemm {
     void* product_ = nullptr;
     mutable std::array<Layouts, kLayoutSets> layouts_;
     std::vector<Found> algorithms_;  // by the bits of the side given at launch; one where none is
+    // Of problems that the algorithm of their bits was refused for.
+    mutable std::mutex remembering_;
+    mutable std::map<Problem, Found> remembered_;
+    mutable std::atomic<bool> has_remembered_ = false;
 };
 
 std::vector<std::string> candidates(Backend backend) {

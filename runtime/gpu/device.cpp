@@ -1,5 +1,6 @@
 #include "runtime/gpu/device.h"
 
+#include <map>
 #include <mutex>
 #include <utility>
 
@@ -218,15 +219,20 @@ class GpuDevice final : public DeviceImpl {
         return std::make_unique<GpuModule>(context_, artifact, target_);
     }
 
-    std::unique_ptr<Gemm> make_gemm(const GemmType& type, const GemmShape& typical, StreamHandle stream) override {
+    // Made once for each type, so that a program compiled before is ready during a capture.
+    std::shared_ptr<const Gemm> make_gemm(const GemmType& type, const GemmShape& typical,
+                                          StreamHandle stream) override {
+        const std::lock_guard<std::mutex> lock(opening_);
+        std::shared_ptr<const Gemm>& made = gemms_[{type, typical}];
+        if (made != nullptr) return made;
         const CurrentContext current(*context_);
         require_no_capture(stream, "a matrix product cannot be made");
-        auto gemm = std::make_unique<GpuGemm>(context_, make_lt_gemm(matrix_library(), type, typical));
+        auto gemm = std::make_shared<const GpuGemm>(context_, make_lt_gemm(matrix_library(), type, typical));
         void* scratch = allocate(gemm->warm_bytes());
         gemm->warm(scratch, nullptr);
         synchronize(nullptr);
         release(scratch);
-        return gemm;
+        return made = std::move(gemm);
     }
 
     const char* launch(Function function, const LaunchGeometry& geometry, StreamHandle stream,
@@ -302,7 +308,6 @@ class GpuDevice final : public DeviceImpl {
     }
 
     std::shared_ptr<const LtLibrary> matrix_library() {
-        const std::lock_guard<std::mutex> lock(opening_);
         if (matrix_library_ == nullptr) {
             auto opened = open_lt(driver().backend());
             if (!opened)
@@ -329,6 +334,7 @@ class GpuDevice final : public DeviceImpl {
     std::vector<void*> events_;
     std::mutex opening_;  // guards what follows; likewise
     std::shared_ptr<const LtLibrary> matrix_library_;
+    std::map<std::pair<GemmType, GemmShape>, std::shared_ptr<const Gemm>> gemms_;
 };
 
 }  // namespace

@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <map>
 
 #include "compiler/compile.h"
 #include "dsl/library/registry.h"
@@ -98,5 +99,41 @@ TEST_CASE("chunks of any size give the same rows, and gradients that differ in t
         const Tensors again = run_chunked(engine, step, bindings, {.chunk_rows = rows});
         CHECK(again.at("d_weight").values == parts.at("d_weight").values);
         CHECK(again.at("loss").values == parts.at("loss").values);
+    }
+}
+
+TEST_CASE("products find an aligned workspace wherever the caller's block lies, and write nothing past its end") {
+    constexpr std::size_t kGuardBytes = 64;
+    Engine engine(Device("cpu"), kOptions);
+    const Graph loss = loss_graph(37, 24, bf16);
+    const Executable executable = engine.compile(loss);
+    const Bindings bindings = inputs_of(loss, 5);
+    const Tensors expected = run(engine.device(), executable, *loss.data(), bindings);
+    Arguments arguments = executable.arguments();
+    arguments.rows("tokens", 5);
+    std::map<std::string, std::vector<std::byte>> held;
+    const auto give = [&](const std::string& name, const Layout& layout) {
+        std::vector<std::byte>& bytes = held[name];
+        bytes.resize(static_cast<std::size_t>(buffer_elements(layout)) * size_bytes(layout.dtype));
+        arguments.tensor(name, bytes.data());
+        return bytes.data();
+    };
+    for (const auto& [name, tensor] : bindings.tensors) {
+        const Layout layout = input_layout(*loss.data(), name, bindings.rows);
+        write_tensor(layout, tensor, give(name, layout));
+    }
+    for (const OutputInfo& output : loss.data()->outputs())
+        give(output.name, output_layout(*loss.data(), output.name, bindings.rows));
+    const std::size_t bytes = executable.workspace_bytes(arguments);
+    std::vector<std::byte> block(bytes + 512 + kGuardBytes);
+    auto* const first = block.data() + (0 - reinterpret_cast<std::uintptr_t>(block.data())) % 256;
+    for (const std::size_t offset : {0, 64, 128, 192}) {
+        std::fill(block.begin(), block.end(), std::byte{0x5A});
+        arguments.workspace(first + offset, bytes);
+        executable.launch(nullptr, arguments).or_throw();
+        CHECK(std::all_of(first + offset + bytes, first + offset + bytes + kGuardBytes,
+                          [](std::byte byte) { return byte == std::byte{0x5A}; }));
+        const Layout layout = output_layout(*loss.data(), "loss", bindings.rows);
+        CHECK(read_tensor(layout, held.at("loss").data()).values == expected.at("loss").values);
     }
 }

@@ -85,8 +85,8 @@ class SimtDevice : public DeviceImpl {
     std::unique_ptr<Module> load(const Artifact& /*artifact*/, StreamHandle /*stream*/) override {
         throw std::logic_error("the SIMT machine runs what simt::build makes");
     }
-    std::unique_ptr<Gemm> make_gemm(const GemmType& type, const GemmShape& /*typical*/,
-                                    StreamHandle /*stream*/) override {
+    std::shared_ptr<const Gemm> make_gemm(const GemmType& type, const GemmShape& /*typical*/,
+                                          StreamHandle /*stream*/) override {
         return make_cpu_gemm(type);
     }
     const char* launch(Function function, const LaunchGeometry& geometry, StreamHandle /*stream*/,
