@@ -96,11 +96,13 @@ class Builder:
         framework: Framework,
         scalars: tuple[str, ...] = (),
         wanted: tuple[int, ...] = (),
+        in_forward: bool = False,
     ) -> None:
         self.computation = computation
         self.framework = framework
         self.scalars = scalars
-        self.wanted = wanted
+        self.wanted = wanted  # places of operands whose gradients the forward saves for
+        self.in_forward = in_forward  # or computes: those of its first result, a loss, behind its results
 
     def program(self) -> Program:
         declared = tuple(
@@ -266,9 +268,20 @@ class _Variant:
         if not self.builder.wanted:
             return self.make(graph, names, self.inputs_of(graph), self.outputs_of(graph), None, len(graph.outputs) == 1)
         wanted = tuple(place for place in self.builder.wanted if self.operands[place] is not None)
+        if self.builder.in_forward:
+            return self.with_gradients(graph, wanted)
         forward, backward = graph.differentiate(tuple(names[place] for place in wanted), (), (), ())
         pair = self.pair(graph, forward, backward, wanted)
         return self.make(forward, names, self.inputs_of(forward), self.outputs_of(forward), pair, False)
+
+    def with_gradients(self, graph: Graph, wanted: tuple[int, ...]) -> Kernel:
+        names = self.builder.computation.names
+        joint = graph.gradient(tuple(names[place] for place in wanted), (graph.outputs[0][0],), (), True, True)
+        results = joint.outputs[: len(graph.outputs)]
+        outputs = [self.output(tensor, self.lead_of_own(tensor)) for tensor in results]
+        for tensor, place in zip(joint.outputs[len(results) :], wanted, strict=True):
+            outputs.append(self.output(tensor, self.lead_of_operand(place)))
+        return self.make(joint, names, self.inputs_of(joint), tuple(outputs), None, False)
 
     def pair(self, graph: Graph, forward: Graph, backward: Graph, wanted: tuple[int, ...]) -> Pair:
         """The backward's operands: operands of the forward, outputs of it that are kept, cotangents of its results."""

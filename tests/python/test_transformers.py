@@ -2,6 +2,8 @@
 an optimizer, as near to the exact values as it was."""
 
 import copy
+import gc
+import weakref
 
 import pytest
 import torch
@@ -11,6 +13,7 @@ transformers = pytest.importorskip("transformers")
 from conftest import kernels_made  # noqa: E402
 
 import rowjit.transformers  # noqa: E402
+import rowjit.transformers.recompute  # noqa: E402
 
 SIZES = {
     "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
@@ -41,16 +44,17 @@ def batch(rows=2, length=9):
 
 
 def train(model, steps=3):
-    """Losses, logits of the first step, and the first step's gradients."""
+    """Losses, logits before the first step, and the first step's gradients."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    losses, logits, gradients = [], None, None
+    losses, gradients = [], None
+    with torch.no_grad():
+        logits = model(**batch(2)).logits
     for step in range(steps):
         optimizer.zero_grad()
         out = model(**batch(2 + step))
         out.loss.backward()
         losses.append(out.loss.detach().double())
         if step == 0:
-            logits = out.logits.detach()
             gradients = torch.cat([parameter.grad.flatten().double() for parameter in model.parameters()])
         optimizer.step()
     return torch.stack(losses), logits, gradients
@@ -88,6 +92,94 @@ def test_nothing_of_a_model_but_its_classes_changes():
     assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
 
 
+def test_a_training_model_has_a_loss_and_no_logits():
+    model = make("llama")
+    expected = model(**batch()).loss
+    summary = rowjit.transformers.apply(model)
+    assert summary.replaced["the head and the loss → fused_linear_cross_entropy"] == 1
+    out = model(**batch())
+    torch.testing.assert_close(out.loss, expected)
+    assert out.logits is None
+    assert "logits" not in out
+    assert model.eval()(**batch()).logits is not None
+    with torch.no_grad():
+        assert model.train()(**batch()).logits is not None
+
+
+@pytest.mark.parametrize(("architecture", "options"), [
+    ("llama", {}), ("gemma2", {"softcap": 30.0}), ("granite", {"temperature": 2.5}), ("cohere", {"temperature": 16.0}),
+])
+def test_what_stands_between_head_and_loss_is_part_of_the_loss(architecture, options):
+    from rowjit.transformers.recognise import recognise_head
+
+    config = transformers.AutoConfig.for_model(architecture, **SIZES)
+    if architecture == "granite":
+        config.logits_scaling = 2.5
+    found = recognise_head(transformers.AutoModelForCausalLM.from_config(config))
+    assert found.keys() == options.keys()
+    assert all(abs(found[name] / options[name] - 1) < 1e-6 for name in options)
+
+
+def test_a_head_of_another_kind_is_left():
+    def make_another():
+        model = make("llama")
+        model.lm_head = torch.nn.Sequential(model.lm_head)
+        return model
+
+    summary = rowjit.transformers.apply(make_another())
+    assert summary.replaced["the loss → cross_entropy"] == 1
+    assert any(what.startswith("the head") for what in summary.left)
+    with pytest.raises(ValueError, match="no head"):
+        rowjit.transformers.apply(make_another(), fused_linear_cross_entropy=True)
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_a_trainers_number_of_items_divides_the_loss(fused):
+    eager, model = make("llama"), make("llama")
+    given = batch() | {"num_items_in_batch": torch.tensor(17)}
+    rowjit.transformers.apply(model, fused_linear_cross_entropy=fused)
+    expected, found = eager(**given).loss, model(**given).loss
+    torch.testing.assert_close(found, expected)
+    expected.backward()
+    found.backward()
+    for ours, by_eager in zip(model.parameters(), eager.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, by_eager.grad, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("recompute", [True, False])
+def test_norms_and_activations_are_kept_only_if_they_are_not_recomputed(recompute, monkeypatch):
+    made = []
+
+    def remembered(operation):
+        def call(*operands, **options):
+            result = operation(*operands, **options)
+            made.append(weakref.ref(result[-1] if isinstance(result, tuple) else result))
+            return result
+
+        return call
+
+    model = make("llama")
+    rowjit.transformers.apply(model, recompute=recompute)
+    for name in ("rms_norm", "add_rms_norm", "swiglu"):
+        monkeypatch.setattr(rowjit.torch.functional, name, remembered(getattr(rowjit.torch.functional, name)))
+    loss = model(**batch(), use_cache=False).loss
+    gc.collect()
+    *of_layers, last = [result() is not None for result in made]
+    assert of_layers == [not recompute] * 6
+    assert not last  # the head's loss has made its gradients
+    loss.backward()
+
+
+def test_a_tensor_changed_before_it_is_read_again_is_an_error():
+    x, w = torch.randn(3, 8), torch.randn(8, requires_grad=True)
+    y = rowjit.torch.rms_norm(x, w)
+    with rowjit.transformers.recompute.kept(True, y, rowjit.torch.rms_norm, x, w):
+        z = torch.nn.functional.linear(y, torch.randn(4, 8, requires_grad=True))
+    x.add_(1)
+    with pytest.raises(RuntimeError, match="modified in place"):
+        z.sum().backward()
+
+
 def test_applying_twice_does_nothing_more():
     model = make("llama")
     rowjit.transformers.apply(model)
@@ -123,7 +215,7 @@ def test_gradient_checkpointing_computes_a_layer_again():
     model.gradient_checkpointing_enable()
     model.train()
     calls = []
-    model.model.layers[0].mlp.register_forward_pre_hook(lambda *_: calls.append(1))
+    model.model.layers[0].mlp.register_forward_pre_hook(lambda *_: calls.append(1) if torch.is_grad_enabled() else None)
     torch.testing.assert_close(train(model, 1)[2], train(plain.train(), 1)[2], rtol=1e-4, atol=1e-6)
     assert len(calls) == 2
 

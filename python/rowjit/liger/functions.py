@@ -6,6 +6,7 @@ What Liger does in place rowjit does not: `in_place` and `row_mode` are accepted
 import torch
 
 from rowjit.torch import attention, functional as F, row  # noqa: N812
+from rowjit.torch.head import linear_cross_entropy
 from rowjit.torch.jit import jit
 
 Tensor = torch.Tensor
@@ -119,6 +120,17 @@ class LigerSparsemaxFunction:
         return F.sparsemax(x) if last else F.sparsemax(x.movedim(dim, -1)).movedim(-1, dim)
 
 
+def _as_liger(
+    results: Tensor | tuple[Tensor, ...], lse_square_scale: float, z_loss: bool, accuracy: bool, predicted: bool
+) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:
+    found = iter(results if isinstance(results, tuple) else (results,))
+    loss = next(found)
+    of_lse = next(found) if lse_square_scale else torch.zeros_like(loss)
+    tokens = next(found).long() if predicted else None
+    share = next(found).detach() if accuracy else None
+    return loss, of_lse if z_loss else None, share, tokens
+
+
 class LigerCrossEntropyFunction:
     """Gives the loss, the z-loss, the accuracy and the predicted classes; None for what is not asked for."""
 
@@ -148,18 +160,11 @@ class LigerCrossEntropyFunction:
             accuracy=return_token_accuracy,
             argmax=return_predicted_tokens,
         )
-        found = iter(results if isinstance(results, tuple) else (results,))
-        loss = next(found)
-        z_loss = next(found) if lse_square_scale else None
-        predicted = next(found).long() if return_predicted_tokens else None
-        accuracy = next(found).detach() if return_token_accuracy else None
-        if return_z_loss and z_loss is None:
-            z_loss = torch.zeros_like(loss)
-        return loss, z_loss if return_z_loss else None, accuracy, predicted
+        return _as_liger(results, lse_square_scale, return_z_loss, return_token_accuracy, return_predicted_tokens)
 
 
 class LigerFusedLinearCrossEntropyFunction:
-    """The matrix product and the loss, one after the other."""
+    """The gradients of hidden states and weight are made in the forward, as Liger makes them."""
 
     @staticmethod
     def apply(
@@ -168,14 +173,34 @@ class LigerFusedLinearCrossEntropyFunction:
         target: Tensor,
         bias: Tensor | None = None,
         ce_weight: Tensor | None = None,
-        *options: object,
+        ignore_index: int = -100,
+        lse_square_scale: float = 0.0,
+        label_smoothing: float = 0.0,
+        reduction: str = "mean",
+        softcap: float | None = None,
+        return_z_loss: bool = False,
+        accum_dtype: torch.dtype | None = None,  # ours is f32
+        use_token_scaling: bool = False,
+        return_token_accuracy: bool = False,
+        return_predicted_tokens: bool = False,
     ) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:
-        # ignore_index … return_z_loss; then the dtype of accumulation and token scaling, which have no counterpart.
-        known, rest = options[:6], options[6:]
-        if len(rest) > 1 and rest[1]:
+        if use_token_scaling:
             raise ValueError("use_token_scaling is not supported")
-        logits = torch.nn.functional.linear(_input, weight, bias)
-        return LigerCrossEntropyFunction.apply(logits, target, ce_weight, *known, *rest[2:])
+        results = linear_cross_entropy(
+            _input,
+            weight,
+            target,
+            bias,
+            ce_weight,
+            reduction=reduction,
+            ignore_index=ignore_index,
+            label_smoothing=label_smoothing or None,
+            z_loss=lse_square_scale or None,
+            softcap=softcap,
+            accuracy=return_token_accuracy,
+            argmax=return_predicted_tokens,
+        )
+        return _as_liger(results, lse_square_scale, return_z_loss, return_token_accuracy, return_predicted_tokens)
 
 
 class LigerJSDFunction:

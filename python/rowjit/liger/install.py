@@ -6,9 +6,6 @@ import sys
 from rowjit.liger import functions
 from rowjit.liger.models import _apply_liger_kernel_to_instance
 
-# Liger's own keeps the logits from existing; ours does not yet.
-_LEFT_TO_LIGER = {"LigerFusedLinearCrossEntropyFunction"}
-
 
 def install() -> bool:
     """Whether there is a liger_kernel; if so, what it imported and will import of its functions is rowjit's."""
@@ -17,7 +14,7 @@ def install() -> bool:
     import liger_kernel.ops
     import liger_kernel.transformers
 
-    ours = {name: getattr(functions, name) for name in functions.__all__ if name not in _LEFT_TO_LIGER}
+    ours = {name: getattr(functions, name) for name in functions.__all__}
     ours["_apply_liger_kernel_to_instance"] = _apply_liger_kernel_to_instance
     for name, module in list(sys.modules.items()):
         if name == "liger_kernel.ops" or name.startswith("liger_kernel.transformers"):

@@ -14,10 +14,11 @@ _SWITCHES = {
 
 
 def _apply_liger_kernel_to_instance(model: torch.nn.Module, **switches: bool) -> None:
-    """`rowjit.transformers.apply` with Liger's switches. The loss is rowjit's if either of Liger's two is on."""
+    """`rowjit.transformers.apply` with Liger's switches."""
     from rowjit.transformers import apply
 
     chosen = {ours: switches[liger] for liger, names in _SWITCHES.items() if liger in switches for ours in names}
-    if switches.get("fused_linear_cross_entropy", True):
-        chosen["cross_entropy"] = True
+    chosen["fused_linear_cross_entropy"] = "auto" if switches.get("fused_linear_cross_entropy", True) else False
+    if chosen["fused_linear_cross_entropy"]:
+        chosen["cross_entropy"] = True  # as Liger, whose models have one of the two
     apply(model, **chosen)

@@ -5,6 +5,7 @@ expressions of one's own (`jit`). Backwards are derived; a new batch size or seq
 from rowjit.torch import attention, functional, nn, row
 from rowjit.torch.functional import *  # noqa: F403
 from rowjit.torch.functional import __all__ as _operations
+from rowjit.torch.head import linear_cross_entropy
 from rowjit.torch.jit import jit
 
-__all__ = ["attention", "functional", "jit", "nn", "row", *_operations]
+__all__ = ["attention", "functional", "jit", "linear_cross_entropy", "nn", "row", *_operations]

@@ -5,7 +5,7 @@ Tensors may have any number of leading dimensions where the registry says tokens
 dimensions. bf16, f16, f32 and, on the CPU, f64.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -164,6 +164,14 @@ def _source(op: Op) -> str:
         f"def {operation.name}({', '.join(parameters)}) -> {result}:\n"
         f"    return _{operation.name}(({operands},), ({options}{',' if options else ''}))\n"
     )
+
+
+def arguments_of(op: Op) -> Callable[..., tuple[tuple, tuple]]:
+    """A function with the operation's parameters that gives what an Op is called with: operands, values of options."""
+    name = op.operation.name
+    scope = {"torch": torch, f"_{name}": lambda operands, options: (operands, options)}
+    exec(compile(_source(op), f"<rowjit.torch.{name}>", "exec"), scope)  # noqa: S102
+    return scope[name]
 
 
 def _define(op: Op) -> None:

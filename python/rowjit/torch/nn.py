@@ -6,6 +6,7 @@ Each is a subclass of what it replaces, so that `isinstance`, state dicts and in
 import torch
 
 from rowjit.torch import functional as F  # noqa: N812
+from rowjit.torch.head import linear_cross_entropy
 
 Tensor = torch.Tensor
 
@@ -156,6 +157,19 @@ class CrossEntropyLoss(torch.nn.CrossEntropyLoss):
         )
 
 
+class LinearCrossEntropyLoss(torch.nn.Module):
+    """`rowjit.torch.linear_cross_entropy` with its options given: of hidden states, a head's weight, classes."""
+
+    def __init__(self, reduction: str = "mean", gradient: str = "forward", **options: float) -> None:
+        super().__init__()
+        self.options = options | {"reduction": reduction, "gradient": gradient}
+
+    def forward(
+        self, hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None = None
+    ) -> Tensor | tuple[Tensor, ...]:
+        return linear_cross_entropy(hidden, weight, target, bias, **self.options)
+
+
 class KLDivLoss(torch.nn.KLDivLoss):
     """torch.nn.KLDivLoss of log-probabilities, the target log-probabilities too (log_target=True).
 
@@ -209,6 +223,7 @@ __all__ = [
     "GroupNorm",
     "KLDivLoss",
     "LayerNorm",
+    "LinearCrossEntropyLoss",
     "LogSoftmax",
     "RMSNorm",
     "SiLU",

@@ -12,16 +12,19 @@ from dataclasses import dataclass
 import torch
 
 from rowjit.torch import attention, functional as F  # noqa: N812
+from rowjit.transformers.head import head_forward, model_forward, shifted, taken_loss
 from rowjit.transformers.recognise import (
     Gated,
     Layer,
     Norm,
     positional_names,
+    recognise_head,
     recognise_layer,
     recognise_mlp,
     recognise_norm,
     recognise_rotary,
 )
+from rowjit.transformers.recompute import kept
 from rowjit.transformers.summary import Summary
 
 Tensor = torch.Tensor
@@ -37,8 +40,11 @@ class Switches:
     gated_mlp: bool = True
     residual: bool = True  # the residual add and the norm after it as one kernel
     cross_entropy: bool = True
-    # The head's matrix product and the loss as one, which never has all logits; "auto": where the library has it.
+    # The head's matrix product and the loss as one, which never has all logits: in training the model's are None.
+    # "auto": where the model's head is recognised; True: or an error.
     fused_linear_cross_entropy: bool | str = "auto"
+    head_gradient: str = "forward"  # of rowjit.torch.linear_cross_entropy
+    recompute: bool = True  # norms and gated activations in the backward, in place of keeping them
 
 
 def apply(model: torch.nn.Module, **switches: bool | str) -> Summary:
@@ -59,9 +65,9 @@ def apply(model: torch.nn.Module, **switches: bool | str) -> Summary:
         if not _is_open(module):
             continue
         if chosen.residual and chosen.rms_norm:
-            _replace_layer(module, norms, summary)
+            _replace_layer(module, norms, chosen.recompute, summary)
         if chosen.gated_mlp:
-            _replace_mlp(module, summary)
+            _replace_mlp(module, chosen.recompute, summary)
         if chosen.rope:
             _replace_rotary(module, summary)
         if chosen.layer_norm and type(module) is torch.nn.LayerNorm and len(module.normalized_shape) == 1:
@@ -105,29 +111,40 @@ def _swap(module: torch.nn.Module, forward: Callable[..., object], key: object =
 
 
 def _rms_norm(norm: Norm, module: torch.nn.Module, x: Tensor) -> Tensor:
-    return F.rms_norm(x, module.weight, eps=norm.eps, offset=norm.offset, casting=norm.casting)
+    return _rms_norm_of(norm, x, module.weight)
+
+
+def _rms_norm_of(norm: Norm, x: Tensor, weight: Tensor) -> Tensor:
+    return F.rms_norm(x, weight, eps=norm.eps, offset=norm.offset, casting=norm.casting)
+
+
+def _again(norm: torch.nn.Module, x: Tensor, _: Tensor) -> Tensor:
+    return type(norm).forward(norm, x)
 
 
 def _layer_norm(module: torch.nn.LayerNorm, x: Tensor) -> Tensor:
     return F.layer_norm(x, module.weight, module.bias, eps=module.eps)
 
 
-def _replace_mlp(module: torch.nn.Module, summary: Summary) -> None:
+def _replace_mlp(module: torch.nn.Module, recompute: bool, summary: Summary) -> None:
     gated = recognise_mlp(module)
     if gated is None:
         if "MLP" in type(module).__name__:
             summary.leave(type(module).__name__, "computes no gated activation that rowjit has")
         return
-    _swap(module, functools.partial(_mlp, gated), gated)
+    _swap(module, functools.partial(_mlp, gated, recompute), (gated, recompute))
     summary.replace(type(module).__name__, gated.operation)
 
 
-def _mlp(gated: Gated, module: torch.nn.Module, x: Tensor) -> Tensor:
+def _mlp(gated: Gated, recompute: bool, module: torch.nn.Module, x: Tensor) -> Tensor:
     children = module._modules
-    halves = (children[gated.gate](x), None if gated.up is None else children[gated.up](x))
+    halves = (children[gated.gate](x),) if gated.up is None else (children[gated.gate](x), children[gated.up](x))
     operation = getattr(F, gated.operation)
-    activated = operation(*halves) if gated.form is None else operation(*halves, form=gated.form)
-    return children[gated.down](activated)
+    if gated.form is not None:
+        operation = functools.partial(operation, form=gated.form)
+    activated = operation(*halves)
+    with kept(recompute, activated, operation, *halves):
+        return children[gated.down](activated)
 
 
 # ---- Rotary embeddings ---------------------------------------------------------------------------------------------
@@ -175,7 +192,9 @@ def rotary_function(original: Callable[..., object], pairing: str, partial: bool
 # ---- Decoder layers ------------------------------------------------------------------------------------------------
 
 
-def _replace_layer(module: torch.nn.Module, norms: dict[torch.nn.Module, Norm], summary: Summary) -> None:
+def _replace_layer(
+    module: torch.nn.Module, norms: dict[torch.nn.Module, Norm], recompute: bool, summary: Summary
+) -> None:
     of_module = {name for name, child in module.named_children() if child in norms}
     if len(of_module) < 2:
         return
@@ -186,25 +205,34 @@ def _replace_layer(module: torch.nn.Module, norms: dict[torch.nn.Module, Norm], 
         return
     norm = norms[module._modules[layer.norm_before_mlp]]
     names = positional_names(type(module).forward)
-    _swap(module, functools.partial(_layer, layer, norm, names), (layer, norm))
+    _swap(module, functools.partial(_layer, layer, norm, recompute, names), (layer, norm, recompute))
     summary.replace(f"{type(module).__name__}'s residual add and {layer.norm_before_mlp}", "add_rms_norm")
 
 
 def _layer(
-    layer: Layer, norm: Norm, names: tuple[str, ...], module: torch.nn.Module, *arguments: object, **named: object
+    layer: Layer,
+    norm: Norm,
+    recompute: bool,
+    names: tuple[str, ...],
+    module: torch.nn.Module,
+    *arguments: object,
+    **named: object,
 ) -> Tensor:
     children = module._modules
     given = dict(zip(names, arguments, strict=False)) | named
     residual = given.pop(names[0])
-    x = children[layer.norm_before_attention](residual)
-    x = children[layer.attention](hidden_states=x, **given)[0]
+    before = children[layer.norm_before_attention]
+    x = before(residual)
+    with kept(recompute, x, functools.partial(_again, before), residual, before.weight):
+        x = children[layer.attention](hidden_states=x, **given)[0]
     if layer.norm_after_attention:
         x = children[layer.norm_after_attention](x)
     if layer.scale != 1.0:
         x = x * layer.scale
     weight = children[layer.norm_before_mlp].weight
     summed, x = F.add_rms_norm(x, residual, weight, eps=norm.eps, offset=norm.offset, casting=norm.casting)
-    x = children[layer.mlp](x)
+    with kept(recompute, x, functools.partial(_rms_norm_of, norm), summed, weight):
+        x = children[layer.mlp](x)
     if layer.norm_after_mlp:
         x = children[layer.norm_after_mlp](x)
     return summed + (x if layer.scale == 1.0 else x * layer.scale)
@@ -214,9 +242,10 @@ def _layer(
 
 
 def _replace_loss(model: torch.nn.Module, chosen: Switches, summary: Summary) -> None:
-    if chosen.fused_linear_cross_entropy is True:
-        raise ValueError("fused_linear_cross_entropy: this version of rowjit has none; leave it at \"auto\"")
-    if not chosen.cross_entropy or not hasattr(type(model), "loss_function"):
+    fused = chosen.fused_linear_cross_entropy
+    if fused not in (True, False, "auto"):
+        raise ValueError(f'fused_linear_cross_entropy is {fused!r}; it is one of True, False, "auto"')
+    if not (chosen.cross_entropy or fused is True) or not hasattr(type(model), "loss_function"):
         return
     from transformers.loss.loss_utils import ForCausalLMLoss
 
@@ -225,8 +254,21 @@ def _replace_loss(model: torch.nn.Module, chosen: Switches, summary: Summary) ->
     if model.loss_function is not ForCausalLMLoss:
         summary.leave("the loss", "is not the usual one of causal language models")
         return
+    found = recognise_head(model) if fused else ""
     model.loss_function = causal_loss
-    summary.replace("the loss", "cross_entropy")
+    if isinstance(found, str):
+        if fused is True:
+            raise ValueError(f"fused_linear_cross_entropy: {type(model).__name__} {found}")
+        if fused:
+            summary.leave("the head", found)
+        summary.replace("the loss", "cross_entropy")
+        return
+    options = found | {"gradient": chosen.head_gradient}
+    key = tuple(options.items())
+    head = model.get_output_embeddings()
+    _swap(head, functools.partial(head_forward, type(head).forward), "head")
+    _swap(model, functools.partial(model_forward, type(model).forward, options), key)
+    summary.replace("the head and the loss", "fused_linear_cross_entropy")
 
 
 def causal_loss(
@@ -239,9 +281,9 @@ def causal_loss(
     **_: object,
 ) -> Tensor:
     """transformers' ForCausalLMLoss, which reads the logits in their own dtype and makes no copy of them in f32."""
-    if shift_labels is None:
-        shift_labels = torch.nn.functional.pad(labels, (0, 1), value=ignore_index)[..., 1:]
-    target = shift_labels.to(logits.device).reshape(-1)
+    if (taken := taken_loss()) is not None:
+        return taken
+    target = shifted(labels, shift_labels, ignore_index).to(logits.device).reshape(-1)
     rows = logits.reshape(-1, vocab_size)
     if num_items_in_batch is None:
         return F.cross_entropy(rows, target, ignore_index=ignore_index)

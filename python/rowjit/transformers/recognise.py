@@ -8,6 +8,7 @@ import inspect
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import torch
 
@@ -255,6 +256,62 @@ def _layer_of_calls(called: list[str], norms: set[str], scale: float) -> Layer |
     if is_norm == [True, False, True, True, False, True]:
         return Layer(*called, scale)
     return None
+
+
+# ---- Heads ---------------------------------------------------------------------------------------------------------
+
+
+def recognise_head(model: torch.nn.Module) -> dict[str, float] | str:
+    """What stands between the logits of a causal language model's head and its loss, as options of
+    linear_cross_entropy; or why it is not recognised."""
+    embeddings = getattr(model, "get_output_embeddings", lambda: None)()
+    head = next((name for name, child in model.named_children() if child is embeddings), None)
+    if head is None or type(embeddings) is not torch.nn.Linear:
+        return "has no head that is a torch.nn.Linear of the model's own"
+    base = [name for name in model._modules if name != head]
+    if len(base) != 1:
+        return f"has {', '.join(base) or 'nothing'} beside its head"
+    hidden, labels = 3 * _random(1, 3, 5, seed=11), torch.zeros(1, 3, dtype=torch.int64)
+    taken: list[Tensor] = []
+    given: list[Tensor] = []
+
+    def loss(logits: Tensor, *_: object, **__: object) -> Tensor:
+        given.append(logits)
+        return logits.sum()
+
+    def project(x: Tensor) -> Tensor:
+        taken.append(x)
+        return x * 1.7
+
+    children = {head: _Function(project), base[0]: _Function(lambda *_, **__: _Outputs(hidden))}
+    probe = _with_children(model, children)
+    probe.__dict__["_loss_function"] = loss
+    out = _quietly(type(model).forward, probe, input_ids=labels, labels=labels)
+    if out is None or len(given) != 1 or len(taken) != 1 or not _same(taken[0], hidden):
+        return "does more between its last hidden state and its loss than a head does"
+    logits = hidden * 1.7
+    if _same(given[0], logits):
+        return {}
+    cap = getattr(model.config, "final_logit_softcapping", None)
+    if isinstance(cap, int | float) and _same(given[0], cap * torch.tanh(logits / cap)):
+        return {"softcap": float(cap)}
+    factor = (given[0].double() * logits.double()).sum() / logits.double().square().sum()
+    if factor > 0 and _same(given[0], logits * factor.float()):
+        return {"temperature": 1 / factor.item()}
+    return "changes its logits in a way that rowjit does not know"
+
+
+class _Outputs(SimpleNamespace):
+    """What a model without its head gives; fields that nobody set are None."""
+
+    def __init__(self, hidden: Tensor) -> None:
+        super().__init__(last_hidden_state=hidden)
+
+    def __getattr__(self, name: str) -> None:
+        return None
+
+    def __getitem__(self, place: int) -> Tensor:
+        return self.last_hidden_state
 
 
 def positional_names(function: Callable[..., object]) -> tuple[str, ...]:

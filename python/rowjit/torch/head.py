@@ -1,0 +1,120 @@
+"""Cross-entropy of a head's logits, which never exist whole: `functional.fused_linear_cross_entropy`, whose gradients
+may be made while the logits are there, in the forward.
+"""
+
+from collections.abc import Sequence
+
+import torch
+
+from rowjit._core import Program
+from rowjit.calls import Call, Choice
+from rowjit.programs import Argument, Builder
+from rowjit.registry import Shape
+from rowjit.torch import functional as F  # noqa: N812
+from rowjit.torch.framework import TorchFramework
+
+Tensor = torch.Tensor
+_OP = F.OPS["fused_linear_cross_entropy"]
+_OPERANDS = ("hidden", "weight", "target", "bias", "class_weight", "token_weight")
+_GRADIENTS = ("forward", "backward")
+
+
+class _Scaled:
+    """The operation, its loss multiplied by one more operand. See rowjit.programs.Computation."""
+
+    def __init__(self, call: Call) -> None:
+        self.call = call
+        self.names = (*call.names, "scale")
+        self.shapes = (*call.shapes, Shape(-1, (), ()))
+        self.tables = (*call.tables, False)
+
+    def body(self, arguments: Sequence[Argument | None]) -> str:
+        lines = self.call.body(arguments[:-1])
+        if arguments[-1] is None:
+            return lines
+        wide = "f64" if arguments[0].dtype == "f64" else "f32"
+        return lines.replace("output loss\n", f"output scaled_loss = loss * cast(scale, {wide})\n")
+
+
+_arguments = F.arguments_of(_OP)
+_choices: dict[tuple, Choice] = {}
+_programs: dict[tuple, Program] = {}
+
+
+def _program(options: tuple, wanted: int) -> tuple[Program, tuple[float, ...], int]:
+    choice = _choices.get(options)
+    if choice is None:
+        choice = _choices[options] = _OP.choice(options)
+    key = (choice.structure, wanted)
+    program = _programs.get(key)
+    if program is None:
+        places = tuple(place for place in range(len(_OPERANDS)) if wanted >> place & 1)
+        computation = _Scaled(_OP.call(choice, options))
+        program = _programs[key] = Builder(computation, TorchFramework(), choice.scalars, places, True).program()
+    return program, choice.scalar_values, len(choice.results)
+
+
+class _GradientsInForward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, program: Program, scalars: tuple[float, ...], results: int, *operands: Tensor | None):  # noqa: ANN001, ANN205
+        outputs = program.run(scalars, *operands)
+        ctx.gradients = outputs[results:]
+        ctx.asked = ctx.needs_input_grad
+        found = outputs[:results]
+        ctx.mark_non_differentiable(*found[1:])
+        return found
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, cotangent: Tensor, *_: Tensor):  # noqa: ANN001, ANN205
+        if ctx.gradients is None:
+            raise RuntimeError(
+                "linear_cross_entropy made its gradients in the forward and has given them away; to call backward "
+                'through it twice, use gradient="backward"'
+            )
+        # Theirs alone, so that they are scaled in place: the weight's is as large as the weight.
+        found = iter([gradient.mul_(cotangent) for gradient in ctx.gradients])
+        ctx.gradients = None
+        return tuple(next(found) if asked else None for asked in ctx.asked)
+
+
+def linear_cross_entropy(
+    hidden: Tensor,
+    weight: Tensor,
+    target: Tensor,
+    bias: Tensor | None = None,
+    class_weight: Tensor | None = None,
+    token_weight: Tensor | None = None,
+    *,
+    scale: Tensor | float | None = None,
+    gradient: str = "forward",
+    **options: object,
+) -> Tensor | tuple[Tensor, ...]:
+    """Cross-entropy of hidden·weightᵀ + bias, a block of rows of logits at a time.
+
+    Args:
+        hidden, weight, target, bias, class_weight, token_weight: as `fused_linear_cross_entropy` takes them
+        scale: multiplies the loss, as 1 / number of items does; without gradient
+        gradient: "forward" makes the gradients while the logits are there, and keeps those of hidden and weight;
+            "backward" keeps neither, and computes the logits again; reduction="none" always does so
+        options: of `fused_linear_cross_entropy`
+
+    Returns:
+        the loss, and behind it what options ask for, which has no gradient where they are made in the forward
+    """
+    if gradient not in _GRADIENTS:
+        raise ValueError(f"gradient is {gradient!r}; it is one of {', '.join(_GRADIENTS)}")
+    operands = (hidden, weight, target, bias, class_weight, token_weight)
+    wanted = sum(1 << place for place, operand in enumerate(operands) if operand is not None and operand.requires_grad)
+    usual = all(type(operand) in (Tensor, torch.nn.Parameter) and not operand.is_meta for operand in operands if operand is not None)
+    in_forward = gradient == "forward" and options.get("reduction", "mean") != "none"
+    if not (in_forward and usual and wanted and torch.is_grad_enabled()) or torch.compiler.is_compiling():
+        results = F.fused_linear_cross_entropy(*operands, **options)
+        if scale is None:
+            return results
+        return results * scale if isinstance(results, Tensor) else (results[0] * scale, *results[1:])
+    if scale is not None:
+        scale = torch.as_tensor(scale, dtype=torch.float32, device=hidden.device).reshape(()).detach()
+    program, scalars, count = _program(_arguments(*operands, **options)[1], wanted)
+    found = _GradientsInForward.apply(program, scalars, count, *operands, scale)
+    return found[0] if count == 1 else found
