@@ -1,0 +1,46 @@
+"""The benchmarks of models, on a model small enough for the CPU: every contender learns what eager does."""
+
+import importlib.util
+import json
+import pathlib
+import sys
+
+import pytest
+
+pytest.importorskip("transformers")
+FOLDER = pathlib.Path(__file__).parents[2] / "benchmarks/model"
+TINY = {
+    "model_type": "llama", "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "vocab_size": 61, "rms_norm_eps": 1e-5, "rope_theta": 500000.0, "rope_scaling": None,
+}
+
+
+def run(name, monkeypatch, *arguments):
+    specification = importlib.util.spec_from_file_location(name, FOLDER / f"{name}.py")
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    monkeypatch.setattr(sys, "argv", [name, *map(str, arguments)])
+    module.main()
+
+
+@pytest.mark.parametrize("checkpointing", ["none", "full"])
+def test_training_steps_are_measured(checkpointing, tmp_path, monkeypatch):
+    config, output = tmp_path / "config.json", tmp_path / "steps.json"
+    config.write_text(json.dumps(TINY))
+    run("steps", monkeypatch, "--config", config, "--output", output, "--device", "cpu", "--dtype", "float32", "--same-process",
+        "--contenders", "eager,apply", "--batch", 2, "--sequence", 8, "--layers", 2, "--warmup", 1, "--steps", 3,
+        "--checkpointing", checkpointing)
+    document = json.loads(output.read_text())
+    eager, *others = document["results"]
+    assert eager["losses"][3] < eager["losses"][1]
+    for row in others:
+        assert row["losses"] == pytest.approx(eager["losses"], abs=1e-4)
+        assert row["tokens_per_s"] > 0
+    assert document["settings"]["layers"] == 2
+
+
+def test_host_costs_are_measured(tmp_path, monkeypatch):
+    output = tmp_path / "host.json"
+    run("host", monkeypatch, "--device", "cpu", "--calls", 2, "--output", output)
+    rows = {row["contender"]: row for row in json.loads(output.read_text())["results"]}
+    assert rows["rowjit"]["forward_backward_us"] > rows["rowjit"]["forward_us"] > 0
