@@ -8,4 +8,13 @@ from rowjit.torch.functional import __all__ as _operations
 from rowjit.torch.head import linear_cross_entropy
 from rowjit.torch.jit import jit
 
-__all__ = ["attention", "functional", "jit", "linear_cross_entropy", "nn", "row", *_operations]
+
+def explain_backend() -> str:
+    """What `torch.compile(…, backend="rowjit")` made of every graph so far: regions, each in one call, and by operation
+    and reason what it left to ATen."""
+    from rowjit.torch.backend import explain_backend as explain
+
+    return explain()
+
+
+__all__ = ["attention", "explain_backend", "functional", "jit", "linear_cross_entropy", "nn", "row", *_operations]

@@ -17,6 +17,7 @@ from torch.fx import GraphModule, Node
 from rowjit.torch.backend.call import Call
 from rowjit.torch.backend.partition import Group, ordered, partition
 from rowjit.torch.backend.report import GraphReport, explain_backend, forget, reports
+from rowjit.torch.backend.run import function_of
 
 __all__ = ["explain_backend", "forget", "rowjit"]
 
@@ -33,9 +34,8 @@ def rowjit(module: GraphModule, examples: list[torch.Tensor]) -> Callable[..., o
         inference_compiler=functools.partial(_compiled, "inference"),
         partition_fn=min_cut_rematerialization_partition,
     )
-    # What is recomputed is fused with what reads it, however far back it was first computed.
+    # What is recomputed is fused with what reads it. Sums of residual branches stay: recomputing one takes all before it.
     with config.patch(
-        ban_recompute_used_far_apart=False,
         ban_recompute_long_fusible_chains=False,
         ban_recompute_materialized_backward=False,
     ):
@@ -45,15 +45,7 @@ def rowjit(module: GraphModule, examples: list[torch.Tensor]) -> Callable[..., o
 def _compiled(kind: str, module: GraphModule, _: list[torch.Tensor]) -> Callable[[list], object]:
     report = GraphReport(kind)
     reports.append(report)
-    graph = rewritten(module, report)
-    graph.set_codegen(torch.fx.graph._BoxedCodeGen())
-    run = GraphModule(module, graph).forward
-
-    def boxed(arguments: list) -> object:
-        return run(arguments)  # which empties the list: what it held is freed as it goes
-
-    boxed._boxed_call = True
-    return boxed
+    return function_of(rewritten(module, report), module)
 
 
 def rewritten(module: GraphModule, report: GraphReport) -> torch.fx.Graph:

@@ -184,7 +184,7 @@ def _form(operation: str, node: Node) -> str:
     return f"{operation}_tanh" if node.kwargs.get("approximate") == "tanh" else operation
 
 
-_POWERS = {2: "square", 3: "cube", 0.5: "sqrt", -0.5: "rsqrt", -1: "reciprocal"}
+_POWERS = {1: "copy", 2: "square", 3: "cube", 0.5: "sqrt", -0.5: "rsqrt", -1: "reciprocal"}
 
 
 def _power(node: Node) -> Lowered:
@@ -287,10 +287,6 @@ def _pad(node: Node) -> Lowered:
     name = dtype_name(tensor.dtype)
     start = start % columns if start < 0 else start
     return Lowered(domain, columns, "pad", (gradient,), name, name, name, (start, columns))
-
-
-def _clamp(node: Node) -> Lowered:
-    raise NoRows("clamps")
 
 
 OPERATIONS: dict[object, Callable[[Node], Lowered]] = {

@@ -1,20 +1,22 @@
 """Which nodes of an ATen graph become regions: connected operations on the same rows, in one call each.
 
-A node joins the regions of what it reads where no path leads from them back to them through something else. What only
-shares an operand is not joined: such regions have nothing to save but that read, and would lose the order of the graph.
+A node joins the regions of what it reads where no path leads from them back to them through something else. Regions that
+only read the same tensor are joined where they are near one another, so that the order of the graph stays about what it was.
 """
 
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from torch.fx import Graph, Node
 
-from rowjit.torch.backend.lowering import Domain, Lowered, NoRows, lower, seen_through, tensor_of
+from rowjit.torch.backend.lowering import Domain, Lowered, NoRows, leading, lower, seen_through, tensor_of
 
 _LEAST_OPERATIONS = 2  # of a region: one alone is ATen's as well
+_NEAR = 16  # nodes between regions that read the same tensor
 
 
 @dataclass(eq=False)
@@ -58,9 +60,12 @@ class _Partitioner:
                     self.place(node)
             if node not in self.group_of:
                 self.behind[node] = self.nearest(node.all_input_nodes)
+        self.join_readers()
         groups = list(dict.fromkeys(group.whole() for group in self.group_of.values()))
         found = []
+        position = {node: i for i, node in enumerate(self.graph.nodes)}
         for group in groups:
+            group.members.sort(key=position.__getitem__)
             if len(group.members) >= _LEAST_OPERATIONS:
                 found.append(group)
                 continue
@@ -86,16 +91,38 @@ class _Partitioner:
         for chosen in (candidates, *([group] for group in candidates)):
             if chosen and not set(chosen) & set(joined) and self.may_join([*joined, *chosen], sources):
                 joined += chosen
-        group = joined[0] if joined else Group(lowered.domain)
-        for other in joined[1:]:
-            group.members += other.members
-            group.reads |= other.reads
-            other.into = group
+        group = self.joined(joined) if joined else Group(lowered.domain)
         group.members.append(node)
         self.group_of[node] = group
-        group.reads = {
-            read for read in group.reads.union(sources) if read not in self.group_of or self.group_of[read].whole() is not group
-        }
+        group.reads = self.from_outside(group, group.reads.union(sources))
+
+    def joined(self, groups: list[Group]) -> Group:
+        first, *others = groups
+        for other in others:
+            first.members += other.members
+            first.reads |= other.reads
+            other.into = first
+        first.reads = self.from_outside(first, first.reads)
+        return first
+
+    def from_outside(self, group: Group, reads: set[Node]) -> set[Node]:
+        return {read for read in reads if read not in self.group_of or self.group_of[read].whole() is not group}
+
+    def join_readers(self) -> None:
+        """Groups near one another on the same rows that read the same tensor, where nothing stands between them."""
+        position = {node: i for i, node in enumerate(self.graph.nodes)}
+        readers: dict[Node, list[Group]] = {}
+        for group in dict.fromkeys(group.whole() for group in self.group_of.values()):
+            for read in group.reads:
+                tensor = tensor_of(read)
+                if tensor is not None and tensor.dim() > 1 and leading(tensor) == group.domain.rows and tensor.shape[-1] != 1:
+                    readers.setdefault(read, []).append(group)
+        for groups in readers.values():
+            for one, other in itertools.pairwise(groups):
+                first, second = one.whole(), other.whole()
+                near = min(abs(position[a] - position[b]) for a in first.members for b in second.members) <= _NEAR
+                if first is not second and first.domain == second.domain and near and self.may_join([first, second], ()):
+                    self.joined([first, second])
 
     def may_join(self, groups: list[Group], sources: Iterable[Node]) -> bool:
         """Whether nothing else stands between the groups, or between them and a node that reads `sources`."""
