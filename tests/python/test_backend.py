@@ -146,15 +146,18 @@ def test_a_model_trains_as_it_did_with_the_same_kernels_for_every_batch():
     from test_transformers import batch, make
 
     dtype = torch.bfloat16
-    eager = make("llama", dtype)
+    eager = make("llama", dtype, num_hidden_layers=1)
     exact, ours = copy.deepcopy(eager).double(), copy.deepcopy(eager)
-    compiled = torch.compile(ours, backend="rowjit", dynamic=True)
+    compiled = torch.compile(ours, backend="rowjit")
     made = 0
     for rows, length in ((2, 9), (4, 5)):
         found = []
         for model, run in ((ours, compiled), (eager, eager), (exact, exact)):
             model.zero_grad()
-            loss = run(**batch(rows, length), use_cache=False).loss
+            given = batch(rows, length)
+            for tensor in given.values():
+                torch._dynamo.mark_dynamic(tensor, (0, 1))
+            loss = run(**given, use_cache=False).loss
             loss.backward()
             found.append((loss.detach(), torch.cat([parameter.grad.flatten().double() for parameter in model.parameters()])))
         for of_ours, of_eager, of_exact in zip(*found, strict=True):
@@ -164,7 +167,7 @@ def test_a_model_trains_as_it_did_with_the_same_kernels_for_every_batch():
         made = made or kernels_made()
     assert kernels_made() == made
     forward, backward = backend.reports
-    # A layer: norms with the sums before them, queries, keys, the gated activation; and the tables and the first norm.
-    assert len(forward.regions) == 2 * 5 + 2
-    assert len(backward.regions) <= 13
+    # The tables, the first norm, queries, keys, two norms with the sums before them, the gated activation.
+    assert len(forward.regions) == 7
+    assert len(backward.regions) == 8
     assert not any(region.refused for region in (*forward.regions, *backward.regions))

@@ -18,6 +18,7 @@ def model(x, w, target):
 
 def test_a_compiled_step_is_the_eager_one_for_every_batch_size():
     torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
     compiled = torch.compile(model, backend="aot_eager", fullgraph=True, dynamic=True)
     made = None
     for batch in (2, 3, 5):

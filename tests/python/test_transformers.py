@@ -26,9 +26,9 @@ ARCHITECTURES = {
 }
 
 
-def make(architecture, dtype=torch.float32):
+def make(architecture, dtype=torch.float32, **sizes):
     torch.manual_seed(0)
-    config = transformers.AutoConfig.for_model(architecture, **SIZES)
+    config = transformers.AutoConfig.for_model(architecture, **SIZES | sizes)
     model = transformers.AutoModelForCausalLM.from_config(config)
     with torch.no_grad():
         for parameter in model.parameters():
