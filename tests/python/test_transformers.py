@@ -200,6 +200,19 @@ def test_a_switch_that_is_none_is_refused():
         rowjit.transformers.apply(make("llama"), rmsnorm=False)
 
 
+def test_a_compiled_model_trains_as_it_did():
+    eager, model = make("llama", num_hidden_layers=1), make("llama", num_hidden_layers=1)
+    rowjit.transformers.apply(model)
+    torch._dynamo.reset()
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+    found, expected = compiled(**batch(), use_cache=False).loss, eager(**batch(), use_cache=False).loss
+    torch.testing.assert_close(found, expected)
+    found.backward()
+    expected.backward()
+    for ours, by_eager in zip(model.parameters(), eager.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, by_eager.grad, rtol=1e-4, atol=1e-6)
+
+
 def test_a_model_generates_as_it_did():
     model = make("llama").eval()
     ids = batch()["input_ids"][:, :4]

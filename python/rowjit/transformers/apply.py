@@ -151,7 +151,10 @@ def _mlp(gated: Gated, recompute: bool, module: torch.nn.Module, x: Tensor) -> T
 
 
 def _replace_rotary(module: torch.nn.Module, summary: Summary) -> None:
-    """The attention's forward on a copy of its globals, where the function that turns queries and keys is ours."""
+    """The attention's forward, which calls ours by another name than the function that turns queries and keys.
+
+    The name is added to the model's own module, where torch.compile looks a function's names up.
+    """
     forward = type(module).forward
     if not isinstance(forward, types.FunctionType):
         return
@@ -167,10 +170,10 @@ def _replace_rotary(module: torch.nn.Module, summary: Summary) -> None:
     if found is None:
         summary.leave(what, "computes no rotary embedding of queries and keys that rowjit has")
         return
-    ours = rotary_function(original, *found)
-    copied = types.FunctionType(
-        forward.__code__, forward.__globals__ | {names[0]: ours}, forward.__name__, forward.__defaults__, forward.__closure__
-    )
+    name = f"_rowjit_{names[0]}"
+    forward.__globals__[name] = rotary_function(original, *found)
+    code = forward.__code__.replace(co_names=tuple(name if each == names[0] else each for each in forward.__code__.co_names))
+    copied = types.FunctionType(code, forward.__globals__, forward.__name__, forward.__defaults__, forward.__closure__)
     copied.__kwdefaults__ = forward.__kwdefaults__
     _swap(module, copied, ("rotary", original))
     summary.replace(what, "rope_qk")

@@ -66,11 +66,13 @@ class _Partitioner:
         position = {node: i for i, node in enumerate(self.graph.nodes)}
         for group in groups:
             group.members.sort(key=position.__getitem__)
-            if len(group.members) >= _LEAST_OPERATIONS:
+            reason = "stands alone: nothing to fuse it with" if len(group.members) < _LEAST_OPERATIONS else ""
+            # Masks of attention, whose columns are positions too: a kernel would be for one length of sequences.
+            if not any(tensor_of(read) is not None and tensor_of(read).is_floating_point() for read in group.reads):
+                reason = "is of conditions alone"
+            if not reason:
                 found.append(group)
-                continue
-            for node in group.members:
-                self.left[node] = "stands alone: nothing to fuse it with"
+            self.left |= dict.fromkeys(group.members if reason else (), reason)
         return Partition(found, self.lowered, self.through, self.left)
 
     def place(self, node: Node) -> None:
