@@ -20,10 +20,15 @@ def kept(recompute: bool, result: Tensor, make: Callable[..., Tensor], *inputs: 
         and not torch.compiler.is_compiling()
         and result.requires_grad
         and torch.is_grad_enabled()
-        and torch._C._autograd._top_saved_tensors_default_hooks(False) is None
+        and _is_ours(torch._C._autograd._top_saved_tensors_default_hooks(False))
     ):
         return Recomputed(result, make, *inputs)
     return nullcontext()
+
+
+def _is_ours(hooks: tuple[Callable[..., object], ...] | None) -> bool:
+    """Whether what decides how tensors are kept is nothing but another Recomputed, around this one."""
+    return hooks is None or isinstance(getattr(hooks[0], "__self__", None), Recomputed)
 
 
 class Recomputed(torch.autograd.graph.saved_tensors_hooks):
