@@ -64,6 +64,26 @@ def rowjit_both(model):
     return rowjit_backend(rowjit_apply(model))
 
 
+def layers_compiled(model, backend):
+    """Layer by layer: one is traced for all, and attention has the mask that eager gives it."""
+    for module in model.modules():
+        if type(module).__name__.endswith("DecoderLayer"):
+            module.compile(backend=backend)
+    return model
+
+
+def compiled_layers(model):
+    return layers_compiled(model, "inductor")
+
+
+def rowjit_layers(model):
+    """The layers by the backend, the head and the loss by `apply`."""
+    import rowjit.transformers
+
+    rowjit.transformers.apply(model, rms_norm=False, residual=False, rope=False, gated_mlp=False)
+    return layers_compiled(model, "rowjit")
+
+
 CONTENDERS = {
     "eager": plain,
     "compile": compiled,
@@ -72,6 +92,8 @@ CONTENDERS = {
     "apply-keeping": rowjit_apply_keeping,  # of norms and activations what the backward reads
     "backend": rowjit_backend,
     "apply-backend": rowjit_both,
+    "compile-layers": compiled_layers,
+    "backend-layers": rowjit_layers,
 }
 
 

@@ -23,12 +23,12 @@ def run(name, monkeypatch, *arguments):
     module.main()
 
 
-@pytest.mark.parametrize("checkpointing", ["none", "full"])
-def test_training_steps_are_measured(checkpointing, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("checkpointing", "contenders"), [("none", "eager,apply,backend-layers"), ("full", "eager,apply")])
+def test_training_steps_are_measured(checkpointing, contenders, tmp_path, monkeypatch):
     config, output = tmp_path / "config.json", tmp_path / "steps.json"
     config.write_text(json.dumps(TINY))
     run("steps", monkeypatch, "--config", config, "--output", output, "--device", "cpu", "--dtype", "float32", "--same-process",
-        "--contenders", "eager,apply", "--batch", 2, "--sequence", 8, "--layers", 2, "--warmup", 1, "--steps", 3,
+        "--contenders", contenders, "--batch", 2, "--sequence", 8, "--layers", 2, "--warmup", 1, "--steps", 3,
         "--checkpointing", checkpointing)
     document = json.loads(output.read_text())
     eager, *others = document["results"]
