@@ -171,6 +171,11 @@ bool Kernel::can_fetch(const Inst& inst) const {
     return std::none_of(inst.coords.begin(), inst.coords.end(), of_data) && by_row(inst);
 }
 
+std::int64_t Kernel::whole_iterations(const ColumnLoop& loop) const {
+    const std::int64_t of_row = loop.columns / (std::int64_t{loop.vector} * schedule.threads_per_row);
+    return std::clamp(of_row - (schedule.column_blocks - 1) * loop.iterations, std::int64_t{0}, loop.iterations);
+}
+
 std::string print(const Kernel& kernel) { return Printer(kernel).run(); }
 
 bool is_reserved_word(std::string_view text) {

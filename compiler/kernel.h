@@ -244,6 +244,8 @@ struct Kernel {
     bool by_row(const Inst& access) const;
     // Whether a load's address is known as soon as its row is, and differs from row to row, and no row stores there.
     bool can_fetch(const Inst& inst) const;
+    // Of the loop's iterations the first so many lie within the row for every thread, whichever block it is in.
+    std::int64_t whole_iterations(const ColumnLoop& loop) const;
     int block_threads() const { return schedule.threads_per_row * schedule.rows_per_block; }
     // Blocks that run together and reach into each other's shared memory; 1 where none do.
     int cluster_blocks() const {

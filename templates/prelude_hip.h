@@ -21,6 +21,7 @@
 // Before a loop over groups of loads, which are sized to be in flight together. clang unrolls such a loop whole, up to
 // its 63 rounds, and then keeps every round's addresses and masks at once: 500 bytes of spills a thread.
 #define RJ_ROLLED _Pragma("nounroll")
+#define RJ_GROUP(vectors) vectors
 
 // A compute unit has four SIMDs (two in each half of an RDNA workgroup processor), and registers are shared out by the
 // waves wanted on each: blocks per compute unit become waves per SIMD, rounded up.

@@ -12,6 +12,9 @@ namespace rowjit {
 namespace {
 
 constexpr std::int64_t kWorkingSet = 40;
+constexpr std::int64_t kAddresses = 24;
+// A block of a cluster that fetches a row ahead has two rows' addresses, and its messages'.
+constexpr std::int64_t kClusterFetch = 10;
 constexpr std::int64_t kCudaBatch = 16;
 // clang issues more of an unrolled loop's loads before their first use, each with a 64-bit address: gfx90a spilled a
 // layer norm of 32 f32 columns a thread in the 128 registers that blocks of 1024 threads have.
@@ -19,10 +22,20 @@ constexpr std::int64_t kHipBatch = 32;
 constexpr std::int64_t kMostRegisters = 255;
 constexpr std::int64_t kRegisterBytes = 4;
 
-std::int64_t registers_of(Dtype dtype, const ColumnLoop& loop) {
+std::int64_t registers_of(Dtype dtype, const ColumnLoop& loop, std::int64_t iterations) {
     const auto bytes = static_cast<std::int64_t>(size_bytes(dtype));
     const std::int64_t per_access = (loop.vector * bytes + kRegisterBytes - 1) / kRegisterBytes;
-    return loop.iterations * per_access;
+    return iterations * per_access;
+}
+
+std::int64_t registers_of(Dtype dtype, const ColumnLoop& loop) { return registers_of(dtype, loop, loop.iterations); }
+
+// What a load holds at once: a batch, and the iterations under a guard, which are all loaded before the first is used.
+std::int64_t loaded_at_once(const Inst& load, const ColumnLoop& loop, const Kernel& kernel, std::int64_t batch) {
+    const bool tail = loop.tail != ColumnLoop::Tail::kNone;
+    const std::int64_t whole = tail ? kernel.whole_iterations(loop) : loop.iterations;
+    return std::min(batch, registers_of(load.dtype, loop, whole)) +
+           registers_of(load.dtype, loop, loop.iterations - whole);
 }
 
 // Values of a lane that are live at once, besides the one that a plain chain of operations has. A special function
@@ -69,6 +82,15 @@ std::int64_t interleaved(const ColumnLoop& loop, const Target& target) {
     return loop.iterations * loop.vector * live_beyond_one(loop) * 7 / 10 + row_values(loop);
 }
 
+// What a loop that accumulates has in registers besides what is loaded: addresses and counters, the lanes that wait for
+// each accumulator to take them, values of the row. A backward of seven sums took 80.
+std::int64_t gathered(const ColumnLoop& loop, const Target& target) {
+    const auto sums = std::count_if(loop.body.begin(), loop.body.end(),
+                                    [](const Inst& inst) { return inst.kind == InstKind::kAccumulate; });
+    if (sums == 0 || target.backend != Backend::kCuda) return 0;
+    return kAddresses + loop.vector * sums + row_values(loop);
+}
+
 }  // namespace
 
 int estimated_registers(const Kernel& kernel, const Target& target) {
@@ -76,10 +98,16 @@ int estimated_registers(const Kernel& kernel, const Target& target) {
     std::int64_t kept = 0;
     for (std::size_t i = 0; i < kernel.carried.size(); ++i) kept += carried_lanes(kernel, static_cast<int>(i));
     std::int64_t most = kept + kWorkingSet;
+    if (kernel.schedule.prefetch && kernel.cluster_blocks() > 1) kept += kClusterFetch;
     bool fetching = kernel.schedule.prefetch;  // the first loop's loads are held a row longer
     for (const Stmt& stmt : kernel.body) {
         const auto* loop = std::get_if<ColumnLoop>(&stmt.node);
-        if (loop == nullptr || !loop->unrolled) continue;
+        if (loop == nullptr) continue;
+        const std::int64_t working = std::max({kWorkingSet, interleaved(*loop, target), gathered(*loop, target)});
+        if (!loop->unrolled) {
+            most = std::max(most, kept + gathered(*loop, target));
+            continue;
+        }
         std::int64_t batches = 0;
         std::int64_t shared = 0;  // of what all rows read
         for (const Inst& inst : loop->body) {
@@ -88,12 +116,12 @@ int estimated_registers(const Kernel& kernel, const Target& target) {
                 kernel.slots[static_cast<std::size_t>(inst.index)].residency == Residency::kRegisters;
             if (slot_in_registers) kept += registers_of(inst.dtype, *loop);
             if (inst.kind == InstKind::kLoad)
-                (kernel.by_row(inst) ? batches : shared) += std::min(batch, registers_of(inst.dtype, *loop));
+                (kernel.by_row(inst) ? batches : shared) += loaded_at_once(inst, *loop, kernel, batch);
             if (inst.kind == InstKind::kLoad && fetching) kept += registers_of(inst.dtype, *loop);
         }
         fetching = false;
         if (target.backend == Backend::kCuda) shared = std::min(shared, batch);
-        most = std::max(most, kept + batches + shared + std::max(kWorkingSet, interleaved(*loop, target)));
+        most = std::max(most, kept + batches + shared + working);
     }
     return static_cast<int>(most);
 }

@@ -175,9 +175,9 @@ std::vector<Schedule> gpu_schedules(const GroupFacts& facts, const Target& targe
 
     std::vector<int> widths = {preferred};
     for (const int threads : {preferred * 2, preferred / 2, preferred * 4, 512, 1024}) {
-        if (threads >= 1 && threads <= 1024 && std::find(widths.begin(), widths.end(), threads) == widths.end()) {
-            widths.push_back(threads);
-        }
+        const bool half_idle = threads / 2 * std::int64_t{vector} >= facts.columns;
+        const bool known = std::find(widths.begin(), widths.end(), threads) != widths.end();
+        if (threads >= 1 && threads <= 1024 && !half_idle && !known) widths.push_back(threads);
     }
     for (const int threads : widths) {
         if (elements(threads) * facts.widest_bytes > kMaxBytesPerThread) continue;

@@ -28,6 +28,7 @@ void rj_simt_fault(const char* what);
 #define RJ_KERNEL(...) static void
 #define RJ_RESTRICT
 #define RJ_ROLLED
+#define RJ_GROUP(vectors) vectors
 
 RJ_DEVICE int rj_thread() { return rj_simt_thread(); }
 RJ_DEVICE int rj_block() { return rj_simt_block(); }
