@@ -1,5 +1,6 @@
 // What a hot launch costs its caller: host time of Executable::launch on arguments that are already set, queued back to
-// back, and of setting a tensor by place. JSON on standard output.
+// back; of the same number of an empty kernel without parameters, which is the driver's own share (GPUs); and of
+// setting a tensor by place. JSON on standard output.
 //
 //     launch_bench [DEVICE]
 #include <fmt/format.h>
@@ -7,10 +8,14 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
+#include "compiler/emit/gpu.h"
+#include "compiler/toolchain/toolchain.h"
 #include "dsl/library/registry.h"
 #include "rowjit/engine.h"
+#include "runtime/device.h"
 
 using namespace rowjit;
 
@@ -21,13 +26,24 @@ constexpr int kRounds = 50;
 constexpr std::int64_t kRows = 8;
 constexpr std::int64_t kColumns = 1024;
 
-double microseconds(std::chrono::steady_clock::duration elapsed) {
-    return std::chrono::duration<double, std::micro>(elapsed).count();
+// The median over rounds of what each of the round's calls takes. `settle` is not timed.
+template <class Call, class Settle>
+double median_us(const Call& call, const Settle& settle) {
+    std::vector<double> rounds_us;
+    for (int round = 0; round < kRounds; ++round) {
+        const auto start = std::chrono::steady_clock::now();
+        for (int i = 0; i < kLaunches; ++i) call();
+        const std::chrono::duration<double, std::micro> elapsed = std::chrono::steady_clock::now() - start;
+        rounds_us.push_back(elapsed.count() / kLaunches);
+        settle();
+    }
+    std::sort(rounds_us.begin(), rounds_us.end());
+    return rounds_us[rounds_us.size() / 2];
 }
 
-double median(std::vector<double> values) {
-    std::sort(values.begin(), values.end());
-    return values[values.size() / 2];
+std::unique_ptr<Module> empty_kernel(DeviceImpl& device) {
+    const Target& target = device.target();
+    return device.load(compile_source({gpu_prelude(target) + "\nRJ_KERNEL(32) empty() {}\n", {"empty"}}, target));
 }
 
 }  // namespace
@@ -42,20 +58,22 @@ int main(int argc, char** argv) {
     Arguments arguments = executable.arguments();
     arguments.rows("tokens", kRows).tensor("x", x).tensor("weight", weight).tensor("y", y);
     const int place = executable.tensor_place("x");
-    std::vector<double> launch_us;
-    std::vector<double> set_us;
-    for (int round = 0; round < kRounds; ++round) {
-        const auto start = std::chrono::steady_clock::now();
-        for (int i = 0; i < kLaunches; ++i) executable.launch(nullptr, arguments).or_throw();
-        launch_us.push_back(microseconds(std::chrono::steady_clock::now() - start) / kLaunches);
-        device.synchronize(nullptr);
-        const auto set_start = std::chrono::steady_clock::now();
-        for (int i = 0; i < kLaunches; ++i) arguments.tensor(place, x);
-        set_us.push_back(microseconds(std::chrono::steady_clock::now() - set_start) / kLaunches);
+    for (const bool own_stream : {false, true}) {
+        const Stream stream = own_stream ? device.create_stream() : nullptr;
+        const auto finish = [&] { device.synchronize(stream); };
+        const double launch_us = median_us([&] { executable.launch(stream, arguments).or_throw(); }, finish);
+        const double set_us = median_us([&] { arguments.tensor(place, x); }, [] {});
+        fmt::print(R"({{"device": "{}", "stream": "{}", "rows": {}, "columns": {}, "launch_us": {:.3f}, )",
+                   device.description(), own_stream ? "own" : "default", kRows, kColumns, launch_us);
+        if (DeviceImpl& impl = device.impl(); impl.target().is_gpu()) {
+            const std::unique_ptr<Module> module = empty_kernel(impl);
+            const Function empty = module->functions().front();
+            const auto launch = [&] { impl.launch(empty, {.block = 32}, stream, nullptr); };
+            fmt::print(R"("empty_kernel_us": {:.3f}, )", median_us(launch, finish));
+        }
+        fmt::print("\"set_tensor_us\": {:.4f}}}\n", set_us);
+        if (own_stream) device.destroy_stream(stream);
     }
-    fmt::print(
-        "{{\"device\": \"{}\", \"rows\": {}, \"columns\": {}, \"launch_us\": {:.3f}, \"set_tensor_us\": {:.4f}}}\n",
-        device.description(), kRows, kColumns, median(launch_us), median(set_us));
     for (void* address : {x, weight, y}) device.release(address);
     return 0;
 }
