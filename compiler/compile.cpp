@@ -156,10 +156,8 @@ Offer<Kernel> build_kernel(const Group& group, const Schedule& schedule, const T
         return Declined{fmt::format("{} bytes of shared memory a multiprocessor; {} has {}", staying_bytes, target.name,
                                     target.shared_bytes_per_sm)};
     }
-    if (target.is_gpu() && estimated_registers(*kernel, target) > register_limit(*kernel, target)) {
-        return Declined{fmt::format("about {} registers a thread; blocks of {} threads have {}",
-                                    estimated_registers(*kernel, target), kernel->block_threads(),
-                                    register_limit(*kernel, target))};
+    if (target.is_gpu()) {
+        if (std::string reason = lacks_registers(*kernel, target); !reason.empty()) return Declined{std::move(reason)};
     }
     return kernel;
 }

@@ -27,11 +27,12 @@ int state_bytes(const Accumulator& accumulator);
 std::int64_t carried_lanes(const Kernel& kernel, int carried);
 
 // Registers a thread is likely to need: what stays in registers over phases, a batch of each loop's other loads, and
-// the working set of a phase. An estimate for declining schedules that would spill; the artifact tells the truth.
+// the working set of a phase. An estimate; the artifact tells the truth.
 int estimated_registers(const Kernel& kernel, const Target& target);
 
-// Registers a thread may have on `target` in blocks of the kernel's size.
-int register_limit(const Kernel& kernel, const Target& target);
+// Why the kernel would spill on `target`, "" where it need not: more registers are likely than its threads have with as
+// many blocks on a multiprocessor as its schedule wants, or, for NVIDIA, no remedy of the toolchain's would do.
+std::string lacks_registers(const Kernel& kernel, const Target& target);
 
 // Throws InternalError where the kernel breaks the loop IR's rules (kernel.h): a value used before or outside its
 // scope, an operand count or dtype that does not fit, an index out of its table. `after` names the pass that ran.

@@ -2,6 +2,8 @@
 // values are counted exactly, later phases' loads (weights) are issued in batches of so many registers a tensor, and
 // kWorkingSet covers addresses, accumulators and a vector's lanes. A narrow value kept one column at a time takes a
 // whole register. tests/compiler/compile_everything_test.cpp holds the estimate to what the toolchains make.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <set>
 
@@ -13,8 +15,6 @@ namespace {
 
 constexpr std::int64_t kWorkingSet = 40;
 constexpr std::int64_t kAddresses = 24;
-// A block of a cluster that fetches a row ahead has two rows' addresses, and its messages'.
-constexpr std::int64_t kClusterFetch = 10;
 constexpr std::int64_t kCudaBatch = 16;
 // clang issues more of an unrolled loop's loads before their first use, each with a 64-bit address: gfx90a spilled a
 // layer norm of 32 f32 columns a thread in the 128 registers that blocks of 1024 threads have.
@@ -29,14 +29,6 @@ std::int64_t registers_of(Dtype dtype, const ColumnLoop& loop, std::int64_t iter
 }
 
 std::int64_t registers_of(Dtype dtype, const ColumnLoop& loop) { return registers_of(dtype, loop, loop.iterations); }
-
-// What a load holds at once: a batch, and the iterations under a guard, which are all loaded before the first is used.
-std::int64_t loaded_at_once(const Inst& load, const ColumnLoop& loop, const Kernel& kernel, std::int64_t batch) {
-    const bool tail = loop.tail != ColumnLoop::Tail::kNone;
-    const std::int64_t whole = tail ? kernel.whole_iterations(loop) : loop.iterations;
-    return std::min(batch, registers_of(load.dtype, loop, whole)) +
-           registers_of(load.dtype, loop, loop.iterations - whole);
-}
 
 // Values of a lane that are live at once, besides the one that a plain chain of operations has. A special function
 // works on one more.
@@ -82,13 +74,48 @@ std::int64_t interleaved(const ColumnLoop& loop, const Target& target) {
     return loop.iterations * loop.vector * live_beyond_one(loop) * 7 / 10 + row_values(loop);
 }
 
-// What a loop that accumulates has in registers besides what is loaded: addresses and counters, the lanes that wait for
-// each accumulator to take them, values of the row. A backward of seven sums took 80.
-std::int64_t gathered(const ColumnLoop& loop, const Target& target) {
+// A batch, and the iterations under a guard, which are all loaded before the first is used.
+std::int64_t loaded_at_once(const Inst& load, const ColumnLoop& loop, const Kernel& kernel) {
+    const bool tail = loop.tail != ColumnLoop::Tail::kNone;
+    const std::int64_t whole = tail ? kernel.whole_iterations(loop) : loop.iterations;
+    return std::min(kCudaBatch, registers_of(load.dtype, loop, whole)) +
+           registers_of(load.dtype, loop, loop.iterations - whole);
+}
+
+// What a loop that accumulates has besides what is loaded: addresses and counters, the lanes that wait for each
+// accumulator to take them, values of the row. A backward of seven sums took 80.
+std::int64_t gathered(const ColumnLoop& loop) {
     const auto sums = std::count_if(loop.body.begin(), loop.body.end(),
                                     [](const Inst& inst) { return inst.kind == InstKind::kAccumulate; });
-    if (sums == 0 || target.backend != Backend::kCuda) return 0;
-    return kAddresses + loop.vector * sums + row_values(loop);
+    return sums == 0 ? 0 : kAddresses + loop.vector * sums + row_values(loop);
+}
+
+// What stays after every remedy of the toolchain's (compiler/toolchain/nvrtc.cpp), one block on a multiprocessor among
+// them. It counts what may be live at once, of which the assembler saved up to an eighth.
+std::int64_t least_registers(const Kernel& kernel) {
+    std::int64_t kept = 0;
+    for (std::size_t i = 0; i < kernel.carried.size(); ++i) kept += carried_lanes(kernel, static_cast<int>(i));
+    std::int64_t most = kept + kAddresses;
+    for (const Stmt& stmt : kernel.body) {
+        const auto* loop = std::get_if<ColumnLoop>(&stmt.node);
+        if (loop == nullptr) continue;
+        std::int64_t loaded = 0;
+        for (const Inst& inst : loop->body) {
+            const bool in_register =
+                inst.kind == InstKind::kKeep &&
+                kernel.slots[static_cast<std::size_t>(inst.index)].residency == Residency::kRegisters;
+            if (in_register) kept += registers_of(inst.dtype, *loop);
+            if (inst.kind == InstKind::kLoad && loop->unrolled && kernel.by_row(inst))
+                loaded += loaded_at_once(inst, *loop, kernel);
+        }
+        most = std::max(most, kept + loaded + std::max(kAddresses, gathered(*loop)));
+    }
+    return most;
+}
+
+std::int64_t limit_of(const Kernel& kernel, const Target& target, std::int64_t blocks) {
+    const std::int64_t waves = (kernel.block_threads() + target.warp_size - 1) / target.warp_size;
+    return std::min(kMostRegisters, target.registers_per_sm / (waves * target.warp_size * blocks));
 }
 
 }  // namespace
@@ -98,16 +125,10 @@ int estimated_registers(const Kernel& kernel, const Target& target) {
     std::int64_t kept = 0;
     for (std::size_t i = 0; i < kernel.carried.size(); ++i) kept += carried_lanes(kernel, static_cast<int>(i));
     std::int64_t most = kept + kWorkingSet;
-    if (kernel.schedule.prefetch && kernel.cluster_blocks() > 1) kept += kClusterFetch;
     bool fetching = kernel.schedule.prefetch;  // the first loop's loads are held a row longer
     for (const Stmt& stmt : kernel.body) {
         const auto* loop = std::get_if<ColumnLoop>(&stmt.node);
-        if (loop == nullptr) continue;
-        const std::int64_t working = std::max({kWorkingSet, interleaved(*loop, target), gathered(*loop, target)});
-        if (!loop->unrolled) {
-            most = std::max(most, kept + gathered(*loop, target));
-            continue;
-        }
+        if (loop == nullptr || !loop->unrolled) continue;
         std::int64_t batches = 0;
         std::int64_t shared = 0;  // of what all rows read
         for (const Inst& inst : loop->body) {
@@ -116,20 +137,27 @@ int estimated_registers(const Kernel& kernel, const Target& target) {
                 kernel.slots[static_cast<std::size_t>(inst.index)].residency == Residency::kRegisters;
             if (slot_in_registers) kept += registers_of(inst.dtype, *loop);
             if (inst.kind == InstKind::kLoad)
-                (kernel.by_row(inst) ? batches : shared) += loaded_at_once(inst, *loop, kernel, batch);
+                (kernel.by_row(inst) ? batches : shared) += std::min(batch, registers_of(inst.dtype, *loop));
             if (inst.kind == InstKind::kLoad && fetching) kept += registers_of(inst.dtype, *loop);
         }
         fetching = false;
         if (target.backend == Backend::kCuda) shared = std::min(shared, batch);
-        most = std::max(most, kept + batches + shared + working);
+        most = std::max(most, kept + batches + shared + std::max(kWorkingSet, interleaved(*loop, target)));
     }
     return static_cast<int>(most);
 }
 
-int register_limit(const Kernel& kernel, const Target& target) {
-    const std::int64_t blocks = std::max(1, kernel.schedule.min_blocks_per_sm);
-    const std::int64_t waves = (kernel.block_threads() + target.warp_size - 1) / target.warp_size;
-    return static_cast<int>(std::min(kMostRegisters, target.registers_per_sm / (waves * target.warp_size * blocks)));
+std::string lacks_registers(const Kernel& kernel, const Target& target) {
+    const int threads = kernel.block_threads();
+    const std::int64_t likely = estimated_registers(kernel, target);
+    const std::int64_t limit = limit_of(kernel, target, std::max(1, kernel.schedule.min_blocks_per_sm));
+    if (likely > limit)
+        return fmt::format("about {} registers a thread; blocks of {} threads have {}", likely, threads, limit);
+    if (target.backend != Backend::kCuda) return "";
+    const std::int64_t least = least_registers(kernel);
+    const std::int64_t most = limit_of(kernel, target, 1);
+    if (least * 8 <= most * 9) return "";
+    return fmt::format("at least {} registers a thread; a block of {} threads has {}", least, threads, most);
 }
 
 }  // namespace rowjit

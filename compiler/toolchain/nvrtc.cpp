@@ -149,16 +149,18 @@ std::vector<std::string> nvrtc_options(const Toolchain& toolchain, const Target&
 }
 
 // One in a hundred of the library's kernels spills though it has registers left, which the prelude can prevent at some
-// cost (templates/prelude_cuda.h). One in five hundred spills also then: the assembler moves the loads of weights to the
-// front of all the columns of a thread. Its first level of optimisation moves no loads, and takes 96 registers where it
-// took 168 (a layer norm of 64 columns a thread). What spills nothing first is taken, else what spills least.
+// cost (templates/prelude_cuda.h). One in five hundred spills also then: the assembler moves the loads of weights to
+// the front of all the columns of a thread. Its first level of optimisation moves no loads, and takes 96 registers
+// where it took 168 (a layer norm of 64 columns a thread). Last, fewer blocks share a multiprocessor than the schedule
+// wants, which the tuner finds to be slow or not. What spills nothing first is taken, else what spills least.
 std::string compile_with_nvrtc(const Source& source, const Target& target, const std::vector<std::string>& options) {
     const Offer<Nvrtc>& offer = shared_nvrtc();
     RJ_CHECK(static_cast<bool>(offer), "compile_with_nvrtc for {} without find_nvrtc", target.name);
     std::vector<std::string> sparing = options;
     std::string best = run_compiler(offer->compiler, source, target, options);
     int least = spill_bytes(best);
-    for (const char* option : {"--define-macro=RJ_AVOID_SPILLS", "--ptxas-options=-O1"}) {
+    for (const char* option :
+         {"--define-macro=RJ_AVOID_SPILLS", "--ptxas-options=-O1", "--define-macro=RJ_ONE_BLOCK"}) {
         if (least == 0) break;
         sparing.emplace_back(option);
         std::string cubin = run_compiler(offer->compiler, source, target, sparing);

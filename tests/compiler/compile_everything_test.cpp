@@ -163,7 +163,7 @@ std::vector<Case> sample(std::vector<Case> cases, std::size_t count) {
 }
 
 constexpr std::string_view kSpills = "spills";
-constexpr std::size_t kSpillingOneOf = 100;
+constexpr std::size_t kSpillingOneOf = 100;  // of AMD's, whose compilers are told of no remedy
 
 // What is wrong with a compiled case, "" for nothing.
 std::string fault(const Case& one, const Target& target, const std::string& prelude) {
@@ -209,13 +209,13 @@ void check_everything(const std::vector<const char*>& targets, std::size_t sampl
             spilling += spills ? 1 : 0;
         }
         MESSAGE(target.name, ": ", cases.size(), " kernels compiled, ", spilling, " spill");
-        CHECK(spilling <= 1 + cases.size() / kSpillingOneOf);
+        CHECK(spilling <= (target.backend == Backend::kCuda ? 0 : 1 + cases.size() / kSpillingOneOf));
     }
 }
 
 }  // namespace
 
-TEST_CASE("every schedule compiles for NVIDIA and next to nothing spills") {
+TEST_CASE("every schedule compiles for NVIDIA and nothing spills") {
     check_everything({"sm_80", "sm_90a", "sm_100a"}, 60);
 }
 
