@@ -61,7 +61,7 @@ std::string mismatch(float x, float got, double want) {
     return text;
 }
 
-void sweep(float (*function)(float), double (*reference)(double)) {
+void sweep(float (*function)(float), double (*reference)(double), double ulps = kUlps) {
     for (std::uint64_t bits = 0; bits <= 0xffffffffU; bits += kStep) {
         const float x = rj_float(static_cast<unsigned>(bits));
         const float got = function(x);
@@ -71,7 +71,7 @@ void sweep(float (*function)(float), double (*reference)(double)) {
         } else if (std::isinf(static_cast<float>(want))) {
             REQUIRE_MESSAGE(got == static_cast<float>(want), mismatch(x, got, want));
         } else {
-            REQUIRE_MESSAGE(std::fabs(got - want) <= kUlps * ulp_of(want), mismatch(x, got, want));
+            REQUIRE_MESSAGE(std::fabs(got - want) <= ulps * ulp_of(want), mismatch(x, got, want));
         }
     }
 }
@@ -81,7 +81,7 @@ void sweep(float (*function)(float), double (*reference)(double)) {
 TEST_CASE("the prelude's exp is within 2 ulp") { sweep(rj_exp, std::exp); }
 TEST_CASE("the prelude's log is within 2 ulp") { sweep(rj_log, std::log); }
 TEST_CASE("the prelude's log1p is within 2 ulp") { sweep(rj_log1p, std::log1p); }
-TEST_CASE("the prelude's tanh is within 2 ulp") { sweep(rj_tanh, std::tanh); }
+TEST_CASE("the prelude's tanh is within 1 ulp") { sweep(rj_tanh, std::tanh, 1); }
 TEST_CASE("the prelude's erf is within 2 ulp") { sweep(rj_erf, std::erf); }
 TEST_CASE("the prelude's sin is within 2 ulp, large arguments included") { sweep(rj_sin, std::sin); }
 TEST_CASE("the prelude's cos is within 2 ulp, large arguments included") { sweep(rj_cos, std::cos); }
