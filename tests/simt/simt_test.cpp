@@ -54,7 +54,8 @@ Graph norm_backward(std::int64_t columns, Dtype dtype) {
     return g;
 }
 
-// One number of all rows and columns, which takes several launches to judge.
+// One number of all rows and columns, which takes several launches to judge. Of f32, whose sums are carried as pairs:
+// a sum of narrow terms that cancel is as exact as its partial sums are, which the bar does not know.
 Graph one_number(std::int64_t columns, Dtype dtype) {
     Graph g;
     const Axis tokens = g.rows("tokens");
@@ -282,7 +283,7 @@ TEST_CASE("sums over rows beside a row reduction agree with the oracle under eve
             add_cases(fmt::format("norm_backward {}", columns), norm_backward(columns, bf16), target, &cases);
         }
         add_cases("norm_backward 256 f16", norm_backward(256, f16), target, &cases);
-        add_cases("one_number 96", one_number(96, bf16), target, &cases);
+        add_cases("one_number 96 f32", one_number(96, f32), target, &cases);
         check_cases(cases, target, 19, false);
     }
 }
