@@ -16,10 +16,6 @@ namespace {
 constexpr std::size_t kWorkspaceAlignment = 64;  // more than any access needs; every device allocator gives it
 constexpr std::int64_t kAccessBytes = 16;        // the widest single access of emitted code
 
-// What is of one chunk, where the caller gives no limit: with the products' own workspace 600 MiB.
-constexpr std::int64_t kChunkBytes = std::int64_t{560} << 20;
-constexpr std::int64_t kGemmReserveBytes = std::int64_t{33} << 20;
-
 std::size_t align_up(std::size_t bytes) {
     return (bytes + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment;
 }
@@ -384,13 +380,8 @@ void LaunchPlan::resolve_extents(const Arguments& arguments, Resolved* resolved)
     }
 }
 
-// How many positions of the divided axis a chunk has. All are one chunk where that takes no more memory than a chunk
-// and the accumulators that several need.
 void LaunchPlan::divide(Resolved* resolved) const noexcept {
-    std::int64_t position_bytes = 0;  // of what is of one chunk
-    std::int64_t position_rows = 1;   // of its products
-    std::int64_t accumulator_bytes = 0;
-    std::int64_t other_bytes = 0;
+    ChunkBytes bytes;
     for (std::size_t i = argument_tensors_; i < tensors_.size(); ++i) {
         const TensorFacts& facts = tensors_[i];
         if (facts.over >= 0) continue;
@@ -401,24 +392,16 @@ void LaunchPlan::divide(Resolved* resolved) const noexcept {
             slots = slots || facts.extent_places[axis] >= static_cast<int>(argument_extents_);
             if (!slots) rows *= row_extent(facts, axis, *resolved);
         }
-        if (slots) continue;  // a few blocks' sums
-        const std::int64_t bytes = rows * facts.column_span * static_cast<std::int64_t>(facts.element_bytes);
-        if (facts.within_loop) position_rows = std::max(position_rows, rows);
-        (facts.within_loop ? position_bytes : facts.accumulator ? accumulator_bytes : other_bytes) += bytes;
+        if (slots) continue;
+        if (facts.within_loop) bytes.position_rows = std::max(bytes.position_rows, rows);
+        (facts.within_loop   ? bytes.of_position
+         : facts.accumulator ? bytes.accumulators
+                             : bytes.others) +=
+            rows * facts.column_span * static_cast<std::int64_t>(facts.element_bytes);
     }
-    const std::int64_t positions = resolved->extents[loop_place_];
-    const ChunkCosts& costs = program_.loop->costs;
-    const bool limited = costs.limit_bytes > 0;
-    const std::int64_t left = costs.limit_bytes - kGemmReserveBytes - other_bytes;
-    const std::int64_t for_one = limited ? left : accumulator_bytes + kChunkBytes;
-    const std::int64_t for_several = limited ? left - accumulator_bytes : kChunkBytes;
-    resolved->chunk = std::max<std::int64_t>(1, positions);
-    if (costs.forced_rows > 0 || positions * position_bytes > for_one) {
-        const std::int64_t fitting = std::max<std::int64_t>(1, for_several / std::max<std::int64_t>(1, position_bytes));
-        const std::int64_t rows = costs.choose(fitting * position_rows);
-        resolved->chunk = std::clamp<std::int64_t>(rows / position_rows, 1, resolved->chunk);
-    }
-    resolved->chunks = std::max<std::int64_t>(1, (positions + resolved->chunk - 1) / resolved->chunk);
+    const ChunkChoice choice = program_.loop->costs.divide(resolved->extents[loop_place_], bytes);
+    resolved->chunk = choice.positions;
+    resolved->chunks = choice.chunks;
 }
 
 // Addresses and strides of every tensor; returns the workspace bytes the temporaries and the products take.

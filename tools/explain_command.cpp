@@ -1,8 +1,10 @@
 // `rowjit explain`: why the kernels are what they are — the plan, what each group must move, which schedules were
 // offered and which declined, the chosen loops and the source made of them.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "compiler/schedule/lower.h"
+#include "compiler/workspace.h"
 #include "runtime/device.h"
 #include "runtime/tuning.h"
 #include "tools/commands.h"
@@ -100,6 +102,80 @@ void print_saving(const Differentiated& differentiated) {
         fmt::print("  computed again: {}, {}\n", value.label, value.why);
 }
 
+// ---- Products and their chunks -------------------------------------------------------------------------------------
+
+double mebibytes(std::int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
+
+std::string tensor_text(const Program& program, int index) {
+    const ProgramTensor& tensor = program.tensors[static_cast<std::size_t>(index)];
+    std::vector<std::string> axes;
+    for (const AxisId axis : tensor.axes) axes.push_back(program.axes[static_cast<std::size_t>(axis)].label());
+    return fmt::format("{}: {}[{}]", tensor.name, name(tensor.dtype), fmt::join(axes, ", "));
+}
+
+std::string step_text(const Program& program, const PlanStep& step) {
+    if (step.kind == PlanStep::Kind::kKernel) {
+        return fmt::format("kernel {}{}", program.steps[step.index].kernel.name,
+                           step.rounds ? ", where there are several chunks" : "");
+    }
+    const ProductStep& product = program.products[step.index];
+    std::vector<std::string> over;
+    for (const AxisId axis : product.contracted) over.push_back(program.axes[static_cast<std::size_t>(axis)].label());
+    return fmt::format(
+        "product {} of {} and {}, over {}{}", tensor_text(program, product.result), tensor_text(program, product.left),
+        tensor_text(program, product.right), fmt::join(over, ", "),
+        product.accumulator < 0 ? "" : fmt::format(", added up in {}", tensor_text(program, product.accumulator)));
+}
+
+std::string loop_text(const Program& program, std::int64_t rows, const Workspace& workspace) {
+    const std::string axis = program.axes[static_cast<std::size_t>(program.loop->axis)].label();
+    const ChunkBytes& bytes = workspace.bytes;
+    const ChunkChoice& chunks = workspace.chunks;
+    return fmt::format(
+        "of {} {} {} chunk{} of {}: what is of a chunk takes {:.3f} MiB for each, all at once {:.1f} MiB where {:.1f} "
+        "MiB are allowed",
+        rows, axis, chunks.chunks, chunks.chunks == 1 ? "" : "s", chunks.positions, mebibytes(bytes.of_position),
+        mebibytes(rows * bytes.of_position), mebibytes(chunks.allowed_bytes));
+}
+
+std::string workspace_text(const Workspace& workspace) {
+    const ChunkBytes& bytes = workspace.bytes;
+    const bool several = workspace.chunks.chunks > 1;
+    return fmt::format(
+        "workspace {:.1f} MiB: a chunk {:.1f}, accumulators {:.1f}, the rest {:.1f}; and what the "
+        "products' library asks for",
+        mebibytes(workspace.total), mebibytes(workspace.chunks.positions * bytes.of_position),
+        several ? mebibytes(bytes.accumulators) : 0.0, mebibytes(bytes.others));
+}
+
+void add_products(const Program& program, std::int64_t rows, nlohmann::json* record) {
+    const Workspace workspace = workspace_of(program, rows);
+    nlohmann::json steps = nlohmann::json::array();
+    for (std::size_t i = 0; i < program.order.size(); ++i) {
+        const bool inside = program.loop && i >= program.loop->first && i < program.loop->end;
+        steps.push_back({{"step", step_text(program, program.order[i])}, {"of_each_chunk", inside}});
+    }
+    (*record)["steps"] = std::move(steps);
+    (*record)["workspace"] = {{"rows", rows},
+                              {"bytes", workspace.total},
+                              {"chunks", workspace.chunks.chunks},
+                              {"chunk_positions", workspace.chunks.positions},
+                              {"allowed_bytes", workspace.chunks.allowed_bytes},
+                              {"position_bytes", workspace.bytes.of_position},
+                              {"accumulator_bytes", workspace.bytes.accumulators},
+                              {"other_bytes", workspace.bytes.others}};
+}
+
+void print_products(const Program& program, std::int64_t rows) {
+    const Workspace workspace = workspace_of(program, rows);
+    if (program.loop) fmt::print("  {}\n", loop_text(program, rows, workspace));
+    fmt::print("  {}\n", workspace_text(workspace));
+    for (std::size_t i = 0; i < program.order.size(); ++i) {
+        const bool inside = program.loop && i >= program.loop->first && i < program.loop->end;
+        fmt::print("  {}{}. {}\n", inside ? "each chunk: " : "", i + 1, step_text(program, program.order[i]));
+    }
+}
+
 }  // namespace
 
 int explain_command(const CommonOptions& common) {
@@ -110,17 +186,20 @@ int explain_command(const CommonOptions& common) {
     for (const Target& target : chosen_targets(common)) {
         for (const Job& job : jobs) {
             const GraphData& graph = *job.graph.data();
-            const Program program = compile(graph, target, tuned_choice(tuning, target));
+            const Program program = compile(graph, target, tuned_choice(tuning, target), common.jobs.chunks);
             nlohmann::json record = {{"job", job.name},
                                      {"target", target.name},
                                      {"notes", program.notes},
                                      {"kernels", nlohmann::json::array()}};
             if (job.differentiated) add_saving(*job.differentiated, &record);
+            const std::int64_t rows = common.jobs.tokens > 0 ? common.jobs.tokens : kExplainedRows;
+            if (!program.products.empty()) add_products(program, rows, &record);
             if (!common.json) {
                 fmt::print("{} for {}: {} kernel{}\n", job.name, target.name, program.steps.size(),
                            program.steps.size() == 1 ? "" : "s");
                 if (job.differentiated) print_saving(*job.differentiated);
                 for (const std::string& note : program.notes) fmt::print("  {}\n", note);
+                if (!program.products.empty()) print_products(program, rows);
                 fmt::print("\n");
             }
             for (const Step& step : program.steps) {

@@ -108,6 +108,14 @@ void make_backward(Job* job) {
     job->op += " backward";
 }
 
+void make_joint(Job* job) {
+    const bool named = job->op != "graph";
+    const std::vector<std::string> inputs = named ? trained_inputs(job->op, job->graph) : std::vector<std::string>{};
+    job->graph = gradient(job->graph, inputs, {.joint = true, .unit_cotangent = true});
+    job->name += " joint";
+    job->op += " joint";
+}
+
 }  // namespace
 
 std::vector<Job> make_jobs(const JobOptions& options) {
@@ -119,10 +127,12 @@ std::vector<Job> make_jobs(const JobOptions& options) {
     }
     if (!options.ops.empty()) add_ops(options, &jobs);
     if (jobs.empty()) fail(ErrorCode::kInvalidArgument, "nothing to do: give --model, --graph or --op");
-    if (options.backward) {
+    if (options.backward && options.joint)
+        fail(ErrorCode::kInvalidArgument, "--backward and --joint are of the same graphs; give one of them");
+    if (options.backward || options.joint) {
         std::erase_if(jobs, [](const Job& job) { return !has_backward(job); });
-        if (jobs.empty()) fail(ErrorCode::kInvalidArgument, "--backward: none of the operations has a backward");
-        for (Job& job : jobs) make_backward(&job);
+        if (jobs.empty()) fail(ErrorCode::kInvalidArgument, "none of the operations has a backward");
+        for (Job& job : jobs) options.joint ? make_joint(&job) : make_backward(&job);
     }
     return jobs;
 }

@@ -9,6 +9,7 @@
 
 #include "dsl/random_inputs.h"
 #include "dsl/tensor.h"
+#include "rowjit/chunk_options.h"
 #include "rowjit/gradient.h"
 #include "rowjit/graph.h"
 
@@ -23,8 +24,10 @@ struct JobOptions {
     std::vector<std::string> dtypes = {"bf16"};
     std::vector<std::string> options;  // name=value, of the one op
     bool backward = false;             // of each graph its backward, with everything its forward saves given
-    std::int64_t tokens = 0;           // rows; 0: the device's default
-    std::int64_t max_bytes = 0;        // moved by one launch; 0: the device's default
+    bool joint = false;                // of each graph its outputs and, for cotangents of 1, its gradients in one pass
+    ChunkOptions chunks = {};
+    std::int64_t tokens = 0;     // rows; 0: the device's default
+    std::int64_t max_bytes = 0;  // moved by one launch; 0: the device's default
 };
 
 struct Job {

@@ -61,12 +61,27 @@ void add_job_options(CLI::App* command, CommonOptions* common) {
         ->type_name("NAME=VALUE");
     command->add_flag("--backward", jobs.backward,
                       "Of each graph its backward, for the gradients of what training differentiates");
+    command->add_flag("--joint", jobs.joint,
+                      "Of each graph its outputs and, for cotangents of 1, those gradients in one pass");
     command->add_option("--tokens", jobs.tokens, "Rows of a launch [2048 on the CPU, 16384 on a GPU]")
         ->check(kPositive);
     command
         ->add_option("--max-bytes", jobs.max_bytes,
                      "Bytes a launch may move; fewer rows are used beyond [128 MiB, 2 GiB]")
         ->check(kPositive);
+}
+
+// Of graphs with products that are made a chunk of rows at a time.
+void add_chunk_options(CLI::App* command, CommonOptions* common) {
+    ChunkOptions& chunks = common->jobs.chunks;
+    command
+        ->add_option("--workspace-limit", chunks.workspace_limit_bytes,
+                     "Bytes that a launch's workspace shall stay below where that is possible")
+        ->check(kPositive);
+    command->add_option("--chunk-rows", chunks.chunk_rows, "Rows of a chunk of products [by a model of the device]")
+        ->check(kPositive);
+    command->add_flag("--round-each-chunk", chunks.round_each_chunk,
+                      "Add gradients up in their own dtype, without f32 accumulators");
 }
 
 int run(int argc, char** argv) {
@@ -110,16 +125,19 @@ int run(int argc, char** argv) {
 
     c = app.add_subcommand("bench", "Time kernels beside a copy of the same bytes");
     add_job_options(c, &common);
+    add_chunk_options(c, &common);
     c->callback([&] { result = bench_command(common); });
 
     c = app.add_subcommand("verify", "Compare kernels with the oracle");
     add_job_options(c, &common);
+    add_chunk_options(c, &common);
     c->add_flag("--all-schedules", verify.all_schedules, "Every legal schedule, not only the chosen one");
     c->add_option("--seed", verify.seed, "Of the random inputs")->capture_default_str();
     c->callback([&] { result = verify_command(common, verify); });
 
     c = app.add_subcommand("explain", "Show the plan, the schedules that declined and why, and the emitted source");
     add_job_options(c, &common);
+    add_chunk_options(c, &common);
     c->add_option("--target", common.targets, "The target to explain for [the device's]")->delimiter(',');
     c->callback([&] { result = explain_command(common); });
 

@@ -81,11 +81,11 @@ void check(Engine& engine, const Executable& executable, const Job& job, Record*
     }
 }
 
-Record measure_job(Engine& engine, const Job& job, const RowExtents& rows) {
+Record measure_job(Engine& engine, const Job& job, const RowExtents& rows, const ChunkOptions& chunks) {
     const GraphData& graph = *job.graph.data();
     Record record{job.name, job.op, shape_text(graph, rows), job.dtype};
     record.per_step = job.per_step;
-    BuiltProgram built = engine.impl().build(graph);
+    BuiltProgram built = engine.impl().build(graph, chunks);
     for (const Step& step : built.program.steps)
         record.schedule += (record.schedule.empty() ? "" : "; ") + print(step.kernel.schedule);
     record.kernels = static_cast<int>(built.program.steps.size());
@@ -142,7 +142,7 @@ int run_jobs(const CommonOptions& common, const TuneCommand* tuning) {
                         engine, *job.graph.data(), rows, options,
                         [&](const std::string& kernel, int done, int total) { progress.step(kernel, done, total); });
                 }
-                records.push_back(measure_job(engine, job, rows));
+                records.push_back(measure_job(engine, job, rows, common.jobs.chunks));
                 records.back().tuned = std::move(tuned);
                 findings = findings || !records.back().within_bar;
             } catch (const Error& error) {

@@ -36,23 +36,25 @@ struct Outcome {
 
 class Verifier {
   public:
-    Verifier(Engine& engine, const VerifyCommand& command) : engine_(engine), command_(command) {}
+    Verifier(Engine& engine, const VerifyCommand& command, const ChunkOptions& chunks)
+        : engine_(engine), command_(command), chunks_(chunks) {}
 
     std::vector<Outcome> run(const Job& job) {
         outcomes_.clear();
         const GraphData& graph = *job.graph.data();
         const Target& target = engine_.impl().target();
         if (!command_.all_schedules) {
-            check(job, "chosen", engine_.compile(job.graph));
+            check(job, "chosen", engine_.compile(job.graph, nullptr, chunks_));
             return outcomes_;
         }
         // Every legal schedule of every kernel, the other kernels of the program as chosen.
-        const Plan plan = plan_graph(graph, target);
+        const Plan plan = plan_graph(graph, target, chunks_);
         for (const Group& varied : plan.groups) {
             for (const Schedule& schedule : legal_schedules(varied, target)) {
-                Program program = compile(graph, target, [&](const Group& group) {
+                const auto choice = [&](const Group& group) {
                     return group.name == varied.name ? std::optional(schedule) : std::nullopt;
-                });
+                };
+                Program program = compile(graph, target, choice, chunks_);
                 check(job, fmt::format("{}: {}", varied.name, print(schedule)),
                       engine_.impl().load(std::move(program)));
             }
@@ -76,6 +78,7 @@ class Verifier {
 
     Engine& engine_;
     const VerifyCommand& command_;
+    const ChunkOptions& chunks_;
     std::vector<Outcome> outcomes_;
 };
 
@@ -84,7 +87,7 @@ class Verifier {
 int verify_command(const CommonOptions& common, const VerifyCommand& command) {
     Engine engine = make_engine(common);
     const std::vector<Job> jobs = make_jobs(common.jobs);
-    Verifier verifier(engine, command);
+    Verifier verifier(engine, command, common.jobs.chunks);
     Progress progress(jobs.size());
     Table table({"job", "checks", "outside", "worst error", "eager"});
     nlohmann::json document = {

@@ -17,6 +17,10 @@ constexpr std::int64_t kMostRows = 16384;
 // A larger chunk is worth its memory when it saves more than this.
 constexpr double kWorthwhile = 0.005;
 
+// What is of one chunk, where the caller gives no limit: with the products' own workspace 600 MiB.
+constexpr std::int64_t kChunkBytes = std::int64_t{560} << 20;
+constexpr std::int64_t kProductReserveBytes = std::int64_t{33} << 20;
+
 struct Sides {
     double m = 1;
     double n = 1;
@@ -114,6 +118,23 @@ std::int64_t ChunkCosts::choose(std::int64_t fitting) const {
         best_rows = rows;
     }
     return best_rows;
+}
+
+ChunkChoice ChunkCosts::divide(std::int64_t positions, const ChunkBytes& bytes) const noexcept {
+    const bool limited = limit_bytes > 0;
+    const std::int64_t left = limit_bytes - kProductReserveBytes - bytes.others;
+    const std::int64_t for_several = limited ? left - bytes.accumulators : kChunkBytes;
+    ChunkChoice choice;
+    choice.allowed_bytes = limited ? left : bytes.accumulators + kChunkBytes;
+    choice.positions = std::max<std::int64_t>(1, positions);
+    if (forced_rows > 0 || positions * bytes.of_position > choice.allowed_bytes) {
+        const std::int64_t fitting =
+            std::max<std::int64_t>(1, for_several / std::max<std::int64_t>(1, bytes.of_position));
+        const std::int64_t rows = choose(fitting * bytes.position_rows);
+        choice.positions = std::clamp<std::int64_t>(rows / bytes.position_rows, 1, choice.positions);
+    }
+    choice.chunks = std::max<std::int64_t>(1, (positions + choice.positions - 1) / choice.positions);
+    return choice;
 }
 
 ChunkCosts chunk_costs(const Plan& plan, const Target& target, const ChunkOptions& options) {

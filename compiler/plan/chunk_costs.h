@@ -11,6 +11,20 @@
 
 namespace rowjit {
 
+// What a launch's workspace is made of, besides a few blocks' parts of sums and what a library asks for.
+struct ChunkBytes {
+    std::int64_t of_position = 0;    // of the divided axis, in what is of one chunk
+    std::int64_t position_rows = 1;  // rows of the products for each position
+    std::int64_t accumulators = 0;   // where there are several chunks
+    std::int64_t others = 0;
+};
+
+struct ChunkChoice {
+    std::int64_t positions = 1;      // of a chunk; the last may have fewer
+    std::int64_t chunks = 1;         // one for no rows, too: sums over them are then zero
+    std::int64_t allowed_bytes = 0;  // for all positions at once; more made them several chunks
+};
+
 struct ChunkCosts {
     static constexpr std::int64_t kStepRows = 128;  // a tile's; chunks of more rows than this are multiples of it
 
@@ -20,6 +34,9 @@ struct ChunkCosts {
 
     // The rows of a chunk in the least time for each row, of those that fit; at least 1, at most `fitting`.
     std::int64_t choose(std::int64_t fitting) const;
+
+    // All positions are one chunk where that takes no more memory than a chunk and the accumulators that several need.
+    ChunkChoice divide(std::int64_t positions, const ChunkBytes& bytes) const noexcept;
 };
 
 ChunkCosts chunk_costs(const Plan& plan, const Target& target, const ChunkOptions& options);

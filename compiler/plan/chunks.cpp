@@ -169,14 +169,27 @@ class Division {
                                                      : "kernel " + plan_.groups[step.index].name;
     }
 
+    // Whether all that is asked of an iota is that it is not below zero: by this a cotangent is given an axis, and it
+    // holds at every position.
+    static bool spreads(const GraphData& graph, NodeId iota) {
+        const std::vector<NodeId> live = graph.live_nodes();
+        return std::all_of(live.begin(), live.end(), [&](NodeId id) {
+            const Node& user = graph.node(id);
+            if (std::find(user.args.begin(), user.args.end(), iota) == user.args.end()) return true;
+            if (user.kind != NodeKind::kMap || user.op != Op::kGe || user.args[0] != iota) return false;
+            const Node& bound = graph.node(user.args[1]);
+            return bound.kind == NodeKind::kConst && bound.value == 0;
+        });
+    }
+
     static std::optional<std::string> kernel_conflict(const Group& group, AxisId axis) {
         const GraphData& graph = *group.graph;
         const std::string name = "kernel " + group.name;
         if (!contains(group.row_axes, axis)) return name + " does not lie along it";
         for (const NodeId id : graph.live_nodes()) {
             const Node& node = graph.node(id);
-            if ((node.kind == NodeKind::kIota || node.kind == NodeKind::kExtent) && node.axis == axis)
-                return name + " computes with its positions";
+            const bool counts = node.kind == NodeKind::kExtent || (node.kind == NodeKind::kIota && !spreads(graph, id));
+            if (counts && node.axis == axis) return name + " computes with its positions";
             if (node.kind == NodeKind::kReduce && contains(node.reduced, axis)) return name + " reduces it";
             if (node.kind == NodeKind::kSearch && contains(graph.node(node.args[0]).axes, axis))
                 return name + " searches along it";

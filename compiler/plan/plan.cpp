@@ -7,6 +7,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <utility>
 
 #include "base/check.h"
 #include "base/fail.h"
@@ -122,7 +123,16 @@ class Cutter {
             if (graph_.node(arg).kind != NodeKind::kInput) cut(arg);
         }
         if (direct_output(id) == nullptr) cut(id);
+        if (std::exchange(has_products_, true)) return;
         cut_extents();
+        cut_searches();
+    }
+
+    // The segment of a row is a matter of its position in the batch, not in a chunk.
+    void cut_searches() {
+        for (const NodeId id : graph_.live_nodes()) {
+            if (graph_.node(id).kind == NodeKind::kSearch) cut(id);
+        }
     }
 
     // Numbers of rows, and what is computed from them alone, are the batch's also where kernels see a chunk of it.
@@ -172,6 +182,9 @@ class Cutter {
 
     void cut_below(NodeId root) {
         const Reach found = reach(root);
+        // A block that adds up its rows has them whole: what sums other rows for each of them is stored first.
+        if (graph_.node(root).kind == NodeKind::kPartialSum && found.reduces_rows)
+            return cut(graph_.node(root).args[0]);
         for (const NodeId id : found.nodes) {
             if (cut_for_rows_reduction(root, id, found)) return;
         }
@@ -265,6 +278,7 @@ class Cutter {
     const GraphData& graph_;
     std::set<NodeId> roots_;
     std::set<NodeId> cuts_;
+    bool has_products_ = false;
     std::map<NodeId, std::vector<NodeId>> fixes_;  // by state
 
     friend class Planner;
@@ -391,12 +405,20 @@ class Planner {
         }
     }
 
+    // Whether it is of the positions of rows that others may see a chunk of.
+    bool searches_apart(const Piece& piece) const {
+        return cutter_.has_products_ && std::any_of(piece.roots.begin(), piece.roots.end(), [&](NodeId root) {
+                   return graph_->node(root).kind == NodeKind::kSearch;
+               });
+    }
+
     // Microseconds saved by one kernel for both; negative or zero where they cannot or should not be joined.
     double joined_saving_us(const Piece& a, const Piece& b) const {
         if (a.is_product || b.is_product || a.copies || b.copies) return 0;
         if (a.row_axes != b.row_axes || a.reduces_rows != b.reduces_rows) return 0;
         if (a.promoted != b.promoted && !(a.promoted.empty() || b.promoted.empty())) return 0;
         if (depends(a, b) || depends(b, a)) return 0;
+        if (searches_apart(a) != searches_apart(b)) return 0;
         // Through a third piece: a → c → b would become a cycle.
         for (const Piece& other : pieces_) {
             if (&other == &a || &other == &b) continue;

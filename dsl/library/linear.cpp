@@ -2,6 +2,7 @@
 // the compiler's doing, not written here.
 #include "base/fail.h"
 #include "dsl/graph.h"
+#include "dsl/library/logits.h"
 #include "dsl/library/operands.h"
 #include "rowjit/library.h"
 
@@ -28,6 +29,22 @@ CrossEntropy fused_linear_cross_entropy(Value hidden, Value weight, Value target
                                         CrossEntropyOptions options, CrossEntropyWeights weights) {
     options.in_place = true;  // the logits' gradient overwrites them
     return cross_entropy(linear(hidden, weight, bias), target, options, weights);
+}
+
+FusedLogProbability fused_linear_log_probability(const Head& policy, Value target, const std::optional<Head>& reference,
+                                                 const CrossEntropyOptions& options) {
+    constexpr std::string_view kOp = "fused_linear_log_probability";
+    const Value logits = linear(policy.hidden, policy.weight, policy.bias);
+    const LogitTransform transform(kOp, logits, options.softcap, options.temperature);
+    FusedLogProbability result;
+    result.counted = counted_rows(kOp, logits, target, options.ignore_index);
+    const SelectiveLogProbability scored = log_probability_of(kOp, logits, target, result.counted, transform, true);
+    result.logp = scored.logp;
+    result.entropy = scored.entropy;
+    if (!reference) return result;
+    const Value others = linear(reference->hidden, reference->weight, reference->bias);
+    result.reference = log_probability_of(kOp, others, target, result.counted, transform, true).logp;
+    return result;
 }
 
 }  // namespace rowjit

@@ -40,4 +40,9 @@ Value masked_logits(std::string_view op, const Value& x, const SoftmaxOptions& o
 // max z + log Σ exp(z − max z), and max z itself where that is infinite.
 Value log_sum_exp(const RowExponentials& row);
 
+// selective_log_probability of rows whose counting and transform are made already: `in_place` as for
+// CrossEntropyOptions.
+SelectiveLogProbability log_probability_of(std::string_view op, const Value& logits, const Value& target,
+                                           const Value& counted, const LogitTransform& transform, bool in_place);
+
 }  // namespace rowjit

@@ -71,11 +71,15 @@ struct LossRow {
     }
 };
 
-LossRow loss_row(std::string_view op, const Value& logits, const CrossEntropyOptions& options) {
+LossRow loss_row(std::string_view op, const Value& logits, const LogitTransform& transform) {
     const Axis vocabulary = vocabulary_of(op, logits);
-    const Value z = LogitTransform(op, logits, options.softcap, options.temperature)(logits);
+    const Value z = transform(logits);
     const RowExponentials row = row_exponentials(z);
     return {vocabulary, logits.graph()->axis(vocabulary.id).extent, z, row, log(row.row_sum).named("log_sum")};
+}
+
+LossRow loss_row(std::string_view op, const Value& logits, const CrossEntropyOptions& options) {
+    return loss_row(op, logits, LogitTransform(op, logits, options.softcap, options.temperature));
 }
 
 constexpr std::string_view kCrossEntropy = "cross_entropy";
@@ -204,12 +208,17 @@ CrossEntropy cross_entropy(Value logits, Value target, CrossEntropyOptions optio
     return result;
 }
 
+SelectiveLogProbability log_probability_of(std::string_view op, const Value& logits, const Value& target,
+                                           const Value& counted, const LogitTransform& transform, bool in_place) {
+    const LossRow x = loss_row(op, logits, transform);
+    return {of_counted_rows(-x.negative_log_likelihood(target, in_place), counted, target, x.classes), x.entropy()};
+}
+
 SelectiveLogProbability selective_log_probability(Value logits, Value target, CrossEntropyOptions options) {
     constexpr std::string_view kOp = "selective_log_probability";
-    const LossRow x = loss_row(kOp, logits, options);
+    const LogitTransform transform(kOp, logits, options.softcap, options.temperature);
     const Value counted = counted_rows(kOp, logits, target, options.ignore_index);
-    return {of_counted_rows(-x.negative_log_likelihood(target, options.in_place), counted, target, x.classes),
-            x.entropy()};
+    return log_probability_of(kOp, logits, target, counted, transform, options.in_place);
 }
 
 VocabularyPart vocabulary_part(Value logits, Value target, std::int64_t first_class, SoftmaxOptions options) {

@@ -92,10 +92,14 @@ Results declare_sequence(Graph& graph, const OpRequest& request, const OptionVal
 
 // ---- Calls -------------------------------------------------------------------------------------------------------
 
+// A reference's log-probabilities may be of sequences already.
+Value of_sequences(const Value& logp, const Value& mask, bool average) {
+    return logp.axes().size() < mask.axes().size() ? logp : sequence_log_probability(logp, mask, average);
+}
+
 // Of the operands from `first`, with the masks of the policy's.
 PreferencePair sequence_pair(Operands in, std::size_t first, bool average) {
-    return {sequence_log_probability(in[first], in[2], average),
-            sequence_log_probability(in[first + 1], in[3], average)};
+    return {of_sequences(in[first], in[2], average), of_sequences(in[first + 1], in[3], average)};
 }
 
 // The loss with the NLL term that the option asks for, and the rewards.
@@ -127,7 +131,7 @@ Results apply_orpo(Operands in, const OptionValues& options) {
 }
 
 Results apply_kto(Operands in, const OptionValues& options) {
-    return {kto(sequence_log_probability(in[0], in[2]), sequence_log_probability(in[1], in[2]), in[3], operand(in, 4),
+    return {kto(sequence_log_probability(in[0], in[2]), of_sequences(in[1], in[2], false), in[3], operand(in, 4),
                 {.beta = options.number("beta"),
                  .desirable_weight = options.number("desirable_weight"),
                  .undesirable_weight = options.number("undesirable_weight"),
@@ -163,8 +167,8 @@ std::vector<OperandInfo> pair_operands(bool with_reference) {
                                          {"chosen_mask", kSequences, "bool", true, true},
                                          {"rejected_mask", kSequences, "bool", true, true}};
     if (!with_reference) return operands;
-    operands.push_back({"reference_chosen", kSequences, "dtype", false, true});
-    operands.push_back({"reference_rejected", kSequences, "dtype", false, true});
+    operands.push_back({"reference_chosen", "{sequences, columns} or {sequences}", "dtype", false, true});
+    operands.push_back({"reference_rejected", "{sequences, columns} or {sequences}", "dtype", false, true});
     return operands;
 }
 
@@ -268,7 +272,7 @@ std::vector<CompositeInfo> preference_rows() {
          "kl, 0)",
          kLength,
          {{"logp", kSequences, "dtype", true},
-          {"reference", kSequences, "dtype", true, true},
+          {"reference", "{sequences, columns} or {sequences}", "dtype", true, true},
           kMask,
           {"desirable", "{sequences}", "bool", true, true},
           {"kl", "{sequences}", "any float", false, true}},

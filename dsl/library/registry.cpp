@@ -24,6 +24,16 @@ std::vector<CompositeInfo> all_rows() {
     return all;
 }
 
+// Whether an operand's names, as "bias, mask or sink", are or contain this one.
+bool is_one_of(std::string_view name, std::string_view names) {
+    const auto is_word = [](char c) { return c == '_' || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9'); };
+    for (std::size_t at = names.find(name); at != std::string_view::npos; at = names.find(name, at + 1)) {
+        const std::size_t end = at + name.size();
+        if ((at == 0 || !is_word(names[at - 1])) && (end == names.size() || !is_word(names[end]))) return true;
+    }
+    return false;
+}
+
 std::vector<OptionInfo> options_of_a_call(const CompositeInfo& row) {
     std::vector<OptionInfo> found;
     std::copy_if(row.options.begin(), row.options.end(), std::back_inserter(found),
@@ -77,7 +87,7 @@ std::vector<std::string> trained_inputs(std::string_view op, const Graph& graph)
         const Node& node = data.node(id);
         if (node.kind != NodeKind::kInput || !is_float(node.dtype)) continue;
         const bool constant = std::any_of(row.operands.begin(), row.operands.end(), [&](const OperandInfo& operand) {
-            return operand.constant && operand.name == node.name;
+            return operand.constant && is_one_of(node.name, operand.name);
         });
         if (!constant) names.push_back(node.name);
     }

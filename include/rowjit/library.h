@@ -471,6 +471,26 @@ CrossEntropy fused_linear_cross_entropy(Value hidden, Value weight, Value target
                                         const std::optional<Value>& bias = std::nullopt,
                                         CrossEntropyOptions options = {}, CrossEntropyWeights weights = {});
 
+struct Head {
+    Value hidden;
+    Value weight;
+    std::optional<Value> bias = std::nullopt;
+};
+
+struct FusedLogProbability {
+    Value logp;  // as selective_log_probability has them, of the policy's logits
+    Value entropy;
+    Value counted;                   // bool {rows…}: the target is not ignore_index; the mask of the losses below
+    std::optional<Value> reference;  // of the reference's logits; detach its head where that is not to be trained
+};
+
+// selective_log_probability of a head's logits, and of a reference's for the same targets, likewise never held whole:
+// what the preference and policy losses below begin with. Of the options, ignore_index, softcap and temperature are
+// used. Every other loss of logits is fused by being given linear(…): jsd(linear(h, w), linear(teacher_h, teacher_w)).
+FusedLogProbability fused_linear_log_probability(const Head& policy, Value target,
+                                                 const std::optional<Head>& reference = std::nullopt,
+                                                 const CrossEntropyOptions& options = {});
+
 // ---- Distillation ------------------------------------------------------------------------------------------------
 
 struct DistillationOptions {

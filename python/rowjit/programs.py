@@ -21,6 +21,7 @@ DLPACK_DTYPES = tuple(
 )
 FLOATS = ("bf16", "f16", "f32", "f64")
 _DEVICES = {1: "cpu", 2: "cuda", 3: "cpu", 10: "hip", 11: "cpu", 13: "cuda"}
+_ROWS = ("groups", "length")  # static dimensions that are no columns
 _MERGED_FROM_NONE = (0, 0)  # no leading dimensions: one row
 
 
@@ -160,7 +161,7 @@ class _Variant:
                 axes.append(axis)
                 rows += 1
         for axis, extent in zip(shape.suffix, suffix, strict=True):
-            kind = "rows" if axis == "groups" else "columns"
+            kind = "rows" if axis in _ROWS else "columns"
             rows += kind == "rows"
             axes.append(self.static_axis(kind, axis, extent) if axis else str(extent))
         return Argument(DTYPES[DLPACK_DTYPES.index(dtype)], tuple(axes), rows, tuple(suffix))

@@ -299,7 +299,9 @@ TEST_CASE("every op in every dtype and at odd widths errs by no more than its dt
                 const OpRequest request{.columns = columns, .dtype = dtype};
                 coverage.add(row.name, request);
                 const Graph g = make_graph(row.name, request);
-                const Bindings bindings = random_inputs(*g.data(), {{"tokens", 3}});
+                // Ratios of probabilities under logits of 64 standard normal products are of any size.
+                const double scale_of_inputs = row.name == "fused_linear_policy_loss" ? 0.25 : 1;
+                const Bindings bindings = random_inputs(*g.data(), {{"tokens", 3}}, {.scale = scale_of_inputs});
                 const Tensors exact = interpret(*g.data(), bindings, Rounding::kExact);
                 const Tensors eager = interpret(*g.data(), bindings, Rounding::kEager);
                 // The angle of position 99 and a frequency of 3 is rounded by 2e-5 in f32.

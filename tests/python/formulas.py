@@ -11,6 +11,7 @@ import torch.nn.functional as F
 Tensor = torch.Tensor
 COLUMNS = 40
 TOKENS = 6
+LENGTH = 5  # tokens of a sequence
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,8 @@ def make(word: str, dtype: torch.dtype) -> Tensor | None:
         "hidden": lambda: torch.randn(TOKENS, 24),
         "head": lambda: torch.randn(COLUMNS, 24) / 4,
         "logp": lambda: -torch.rand(TOKENS, COLUMNS) - 0.1,
+        "states": lambda: torch.randn(TOKENS, LENGTH, 24) / 2,
+        "pair_states": lambda: torch.randn(2, TOKENS, LENGTH, 24) / 2,
     }
     whole: dict[str, Callable[[], Tensor | None]] = {
         "none": lambda: None,
@@ -57,6 +60,10 @@ def make(word: str, dtype: torch.dtype) -> Tensor | None:
         "class_weight": lambda: torch.rand(COLUMNS),
         "token_weight": lambda: torch.rand(TOKENS),
         "pairs": lambda: torch.randn(2, 3, 8),
+        "tokens": lambda: torch.randint(0, COLUMNS, (TOKENS, LENGTH)).index_fill_(1, torch.tensor([0]), -100),
+        "pair_tokens": lambda: torch.randint(0, COLUMNS, (2, TOKENS, LENGTH)).index_fill_(2, torch.tensor([1]), -100),
+        "scores": lambda: -torch.rand(TOKENS, LENGTH) - 3,
+        "pair_scores": lambda: -torch.rand(2, TOKENS, LENGTH) - 3,
     }
     if word in whole:
         return whole[word]()
@@ -139,6 +146,18 @@ def picked(logits: Tensor, target: Tensor) -> Tensor:
     return log_probabilities(logits).gather(-1, target[:, None]).squeeze(-1)
 
 
+def kl(student: Tensor, teacher: Tensor) -> Tensor:
+    return F.kl_div(log_probabilities(student), log_probabilities(teacher), log_target=True, reduction="batchmean")
+
+
+def tvd(student: Tensor, teacher: Tensor) -> Tensor:
+    return (log_probabilities(student).exp() - log_probabilities(teacher).exp()).abs().sum(-1).mean() / 2
+
+
+def cosine(student: Tensor, teacher: Tensor) -> Tensor:
+    return (1 - F.cosine_similarity(wide(student), wide(teacher), dim=-1)).mean()
+
+
 def mixed(student: Tensor, teacher: Tensor, beta: float = 0.5) -> Tensor:
     q, p = log_probabilities(student), log_probabilities(teacher)
     m = torch.logaddexp(p + torch.tensor(beta).log(), q + torch.tensor(1 - beta).log())
@@ -176,6 +195,35 @@ def grpo(logp: Tensor, old: Tensor, advantage: Tensor, mask: Tensor, reference: 
     d = wide(reference) - wide(logp)
     loss = -torch.minimum(ratio * a, ratio.clamp(0.8, 1.2) * a) + 0.04 * (d.exp() - d - 1)
     return ((loss * mask).sum(-1) / mask.sum(-1).clamp(min=1)).mean()
+
+
+def of_heads(distance: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    return lambda hidden, head, _, teacher, teacher_head: distance(F.linear(hidden, head), F.linear(teacher, teacher_head))
+
+
+def scored(hidden: Tensor, head: Tensor, target: Tensor) -> Tensor:
+    return log_probabilities(F.linear(hidden, head)).gather(-1, target.clamp(min=0)[..., None]).squeeze(-1)
+
+
+def of_pairs(loss: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Of a policy's head, and of a reference's if there is one, or of the log-probabilities in its place."""
+
+    def whole(hidden: Tensor, head: Tensor, target: Tensor, *reference: Tensor) -> Tensor:
+        logp, mask = scored(hidden, head, target), target != -100
+        by_head = len(reference) == 2
+        others = (scored(*reference, target),) if by_head else reference
+        return loss(*logp.unbind(), *mask.unbind(), *[half for other in others for half in other.unbind()])
+
+    return whole
+
+
+def fused_kto(hidden: Tensor, head: Tensor, target: Tensor, desirable: Tensor, reference: Tensor, weight: Tensor) -> Tensor:
+    return kto(scored(hidden, head, target), scored(reference, weight, target), target != -100, desirable)
+
+
+def fused_grpo(hidden: Tensor, head: Tensor, target: Tensor, advantage: Tensor, old: Tensor, reference: Tensor, weight: Tensor) -> Tensor:
+    logp, others = scored(hidden, head, target), scored(reference, weight, target)
+    return grpo(logp, old, advantage, target != -100, others)
 
 
 def sparsemax(x: Tensor) -> Tensor:
@@ -250,14 +298,29 @@ CASES = (
     Case("fused_linear_cross_entropy", "hidden head classes", head_loss()),
     Case("fused_linear_cross_entropy", "hidden head classes w", head_loss(label_smoothing=0.1), {"label_smoothing": 0.1}),
     Case("fused_linear_cross_entropy", "hidden head classes none class_weight", head_loss()),
+    Case("fused_linear_log_probability", "hidden head every_class", lambda h, w, t: picked(F.linear(h, w), t)),
     Case("selective_log_probability", "x every_class", picked),
-    Case("kl_div", "x x", lambda s, t: F.kl_div(log_probabilities(s), log_probabilities(t), log_target=True,
-                                                reduction="batchmean")),
-    Case("reverse_kl", "x x", lambda s, t: F.kl_div(log_probabilities(t), log_probabilities(s), log_target=True,
-                                                    reduction="batchmean")),
+    Case("kl_div", "x x", kl),
+    Case("reverse_kl", "x x", lambda s, t: kl(t, s)),
     Case("jsd", "x x", mixed, units=2),  # the terms of its gradient cancel
-    Case("tvd", "x x", lambda s, t: (log_probabilities(s).exp() - log_probabilities(t).exp()).abs().sum(-1).mean() / 2),
-    Case("cosine_distance", "x x", lambda s, t: (1 - F.cosine_similarity(wide(s), wide(t), dim=-1)).mean()),
+    Case("tvd", "x x", tvd),
+    Case("cosine_distance", "x x", cosine),
+    Case("fused_linear_kl_div", "hidden head none hidden head", of_heads(kl)),
+    Case("fused_linear_kl_div", "hidden head x", lambda h, w, t: kl(F.linear(h, w), t)),
+    Case("fused_linear_reverse_kl", "hidden head none hidden head", of_heads(lambda s, t: kl(t, s))),
+    Case("fused_linear_jsd", "hidden head none hidden head", of_heads(mixed), units=4),  # and are summed once more
+    Case("fused_linear_tvd", "hidden head none hidden head", of_heads(tvd)),
+    Case("fused_linear_cosine_distance", "hidden head none hidden head", of_heads(cosine)),
+    Case("fused_linear_dpo", "pair_states head pair_tokens none none pair_states head",
+         lambda h, w, t, _, __, r, v: of_pairs(dpo)(h, w, t, r, v)),
+    Case("fused_linear_dpo", "pair_states head pair_tokens none pair_scores",
+         lambda h, w, t, _, r: of_pairs(dpo)(h, w, t, r)),
+    Case("fused_linear_cpo", "pair_states head pair_tokens", of_pairs(cpo)),
+    Case("fused_linear_orpo", "pair_states head pair_tokens", of_pairs(orpo)),
+    Case("fused_linear_kto", "states head tokens flags none none none states head",
+         lambda h, w, t, d, _, __, ___, r, v: fused_kto(h, w, t, d, r, v)),
+    Case("fused_linear_policy_loss", "states head tokens advantage scores none none states head",
+         lambda h, w, t, a, o, _, __, r, v: fused_grpo(h, w, t, a, o, r, v)),
     Case("sequence_log_probability", "logp mask", kept),
     Case("dpo", "logp logp mask mask logp logp", dpo),
     Case("cpo", "logp logp mask mask", cpo),

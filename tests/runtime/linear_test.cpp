@@ -1,10 +1,14 @@
 // Fused linear losses on the CPU: divided into chunks in every way, against the oracle and against one another.
 #include <doctest/doctest.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <map>
 
+#include "base/target.h"
 #include "compiler/compile.h"
+#include "compiler/workspace.h"
 #include "dsl/library/registry.h"
 #include "dsl/random_inputs.h"
 #include "rowjit/engine.h"
@@ -25,7 +29,29 @@ Graph loss_graph(std::int64_t vocabulary, std::int64_t hidden, Dtype dtype, Opti
     return make_graph("fused_linear_cross_entropy", {.columns = vocabulary, .dtype = dtype, .options = options});
 }
 
+const OptionMap kNarrow = {{"hidden", "24"}};
+
+// Of the registry, but for what has no scalar loss.
+std::vector<CompositeInfo> fused_rows() {
+    std::vector<CompositeInfo> rows;
+    for (const CompositeInfo& row : composites()) {
+        if (row.name.starts_with("fused_linear_") && row.results[0] == "loss") rows.push_back(row);
+    }
+    return rows;
+}
+
+// "" where the graph is divided into chunks, else why it is not.
+std::string undivided(const Graph& graph) {
+    const Plan plan = plan_graph(*graph.data(), find_target("native"), {});
+    return plan.loop ? "" : fmt::format("{}", fmt::join(plan.notes, "\n"));
+}
+
 // The loss and its gradients in one pass.
+Graph step_graph(std::string_view op, const OpRequest& request) {
+    const Graph loss = make_graph(op, request);
+    return gradient(loss, trained_inputs(op, loss), {.joint = true, .unit_cotangent = true});
+}
+
 Graph step_graph(const Graph& loss) {
     return gradient(loss, trained_inputs("fused_linear_cross_entropy", loss), {.joint = true, .unit_cotangent = true});
 }
@@ -102,6 +128,61 @@ TEST_CASE("chunks of any size give the same rows, and gradients that differ in t
     }
 }
 
+TEST_CASE("every fused linear loss and its gradients are the oracle's, divided into chunks or not") {
+    Engine engine(Device("cpu"), kOptions);
+    for (const CompositeInfo& row : fused_rows()) {
+        CAPTURE(row.name);
+        const Graph step = step_graph(row.name, {.columns = 37, .dtype = bf16, .options = kNarrow});
+        CHECK(undivided(step) == "");
+        for (const std::int64_t rows : {0, 1, 5}) {
+            CAPTURE(rows);
+            const Bindings bindings = inputs_of(step, rows);
+            for (const std::int64_t chunk_rows : {0, 1, 16}) {
+                CAPTURE(chunk_rows);
+                const auto outputs = check(engine, step, bindings, {.chunk_rows = chunk_rows});
+                CHECK_MESSAGE(within_bar(outputs), describe(outputs));
+            }
+        }
+    }
+}
+
+TEST_CASE(
+    "where every target is ignored, what a fused linear loss gives is the oracle's, and no gradient is NaN but a "
+    "mean's") {
+    Engine engine(Device("cpu"), kOptions);
+    for (const CompositeInfo& row : fused_rows()) {
+        CAPTURE(row.name);
+        const Graph step = step_graph(row.name, {.columns = 37, .dtype = bf16, .options = kNarrow});
+        Bindings bindings = inputs_of(step, 3);
+        for (auto& [name, tensor] : bindings.tensors) {
+            if (name == "target") std::fill(tensor.values.begin(), tensor.values.end(), -100);
+        }
+        const auto outputs = check(engine, step, bindings, {.chunk_rows = 4});
+        CHECK_MESSAGE(within_bar(outputs), describe(outputs));
+    }
+}
+
+TEST_CASE("a reference given as log-probabilities of its head is the reference by its head") {
+    Engine engine(Device("cpu"), kOptions);
+    OptionMap by_head = kNarrow;
+    by_head["reference_width"] = "24";
+    by_head["logp"] = "true";
+    OptionMap given = kNarrow;
+    given["with"] = "reference";
+    const Graph head = make_graph("fused_linear_dpo", {.columns = 37, .dtype = f32, .options = by_head});
+    const Graph alone = make_graph("fused_linear_dpo", {.columns = 37, .dtype = f32, .options = given});
+    const Bindings bindings = inputs_of(head, 4);
+    const Tensors both = run_chunked(engine, head, bindings, {});
+    Bindings of_reference = bindings;
+    of_reference.tensors.at("hidden") = bindings.tensors.at("reference_hidden");
+    of_reference.tensors.at("weight") = bindings.tensors.at("reference_weight");
+    Bindings with_given = bindings;
+    with_given.tensors.erase("reference_weight");
+    with_given.tensors.erase("reference_hidden");
+    with_given.tensors["reference"] = run_chunked(engine, head, of_reference, {}).at("logp");
+    CHECK(run_chunked(engine, alone, with_given, {}).at("loss").values == both.at("loss").values);
+}
+
 TEST_CASE("products find an aligned workspace wherever the caller's block lies, and write nothing past its end") {
     constexpr std::size_t kGuardBytes = 64;
     Engine engine(Device("cpu"), kOptions);
@@ -136,4 +217,71 @@ TEST_CASE("products find an aligned workspace wherever the caller's block lies, 
         const Layout layout = output_layout(*loss.data(), "loss", bindings.rows);
         CHECK(read_tensor(layout, held.at("loss").data()).values == expected.at("loss").values);
     }
+}
+
+TEST_CASE("what explain says of a program's workspace is what its launch takes") {
+    Engine engine(Device("cpu"), kOptions);
+    for (const std::string_view op : {"fused_linear_cross_entropy", "fused_linear_dpo"}) {
+        // Of f32, so that the library on the CPU asks for nothing.
+        const Graph step = step_graph(op, {.columns = 4096, .dtype = f32, .options = kNarrow});
+        for (const std::int64_t limit : {std::int64_t{0}, std::int64_t{64} << 20}) {
+            const ChunkOptions chunks = {.workspace_limit_bytes = limit};
+            const Executable executable = engine.compile(step, nullptr, chunks);
+            for (const std::int64_t rows : {1, 300, 5000}) {
+                const Workspace said = workspace_of(compile(*step.data(), find_target("native"), {}, chunks), rows);
+                Arguments arguments = executable.arguments();
+                arguments.rows("tokens", rows);
+                const auto taken = static_cast<std::int64_t>(executable.workspace_bytes(arguments));
+                CHECK(taken >= said.total);
+                CHECK(taken <= said.total + said.total / 50 + 65536);  // parts of sums, alignment
+                CHECK((limit == 0 || rows < 5000 || said.chunks.chunks > 1));
+                CHECK((limit == 0 || taken <= limit));
+            }
+        }
+    }
+}
+
+// Of sequences of any lengths, one after the other.
+Graph ragged_policy_loss(Importance importance) {
+    Graph g;
+    const Axis tokens = g.rows("tokens");
+    const Axis sequences = g.rows("sequences");
+    const Axis width = g.columns("width", 24);
+    const Value target = g.input("target", i64, {tokens});
+    const Head head = {g.input("hidden", bf16, {tokens, width}),
+                       g.input("weight", bf16, {g.columns("vocabulary", 37), width})};
+    const Segments segments = {sequences, g.input("offsets", i64, {g.rows("ends", sequences, 1)})};
+    const FusedLogProbability scored = fused_linear_log_probability(head, target);
+    g.output("loss", policy_loss(scored.logp, g.input("old", f32, {tokens}), g.input("advantage", f32, {sequences}),
+                                 scored.counted, std::nullopt, {.importance = importance}, segments)
+                         .loss);
+    return g;
+}
+
+// 11 tokens in 4 sequences, one of them empty.
+Bindings ragged_inputs(const GraphData& graph) {
+    Bindings bindings = random_inputs(graph, {{"tokens", 11}, {"sequences", 4}}, {.seed = 5, .scale = 0.25});
+    bindings.tensors.at("offsets").values = {0, 3, 3, 8, 11};
+    return bindings;
+}
+
+TEST_CASE(
+    "ragged sequences whose tokens need no more than themselves are divided by token, loss and gradient in one pass") {
+    Engine engine(Device("cpu"), kOptions);
+    const Graph step =
+        gradient(ragged_policy_loss(Importance::kToken), {"hidden", "weight"}, {.joint = true, .unit_cotangent = true});
+    CHECK(undivided(step) == "");
+    for (const std::int64_t rows : {0, 1, 4}) {
+        const auto outputs = check(engine, step, ragged_inputs(*step.data()), {.chunk_rows = rows});
+        CHECK_MESSAGE(within_bar(outputs), describe(outputs));
+    }
+}
+
+TEST_CASE("tokens that need their whole ragged sequence are divided where loss and gradient are made apart") {
+    const Graph loss = ragged_policy_loss(Importance::kSequence);
+    const Graph step = gradient(loss, {"hidden", "weight"}, {.joint = true, .unit_cotangent = true});
+    CHECK(undivided(step).find("not divided") != std::string::npos);
+    const Differentiated both = differentiate(loss, {"hidden", "weight"});
+    CHECK(undivided(both.forward) == "");
+    CHECK(undivided(both.backward) == "");
 }
