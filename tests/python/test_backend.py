@@ -171,3 +171,23 @@ def test_a_model_trains_as_it_did_with_the_same_kernels_for_every_batch():
     assert len(forward.regions) == 7
     assert len(backward.regions) == 8
     assert not any(region.refused for region in (*forward.regions, *backward.regions))
+
+
+@pytest.mark.parametrize("architecture", ["gemma2", "phi3"])
+def test_one_traced_layer_serves_all_layers_of_a_model(architecture):
+    from test_transformers import batch, make
+
+    eager = make(architecture, torch.bfloat16)
+    exact, ours = copy.deepcopy(eager).double(), copy.deepcopy(eager)
+    for layer in ours.model.layers:
+        layer.compile(backend="rowjit")
+    found = []
+    for model in (ours, eager, exact):
+        loss = model(**batch(), use_cache=False).loss
+        loss.backward()
+        found.append(torch.cat([loss.detach()[None].double(), *(p.grad.flatten().double() for p in model.parameters())]))
+    of_ours, of_eager, of_exact = found
+    noise, scale = (of_eager - of_exact).abs().max(), of_exact.abs().max()
+    assert (of_ours - of_exact).abs().max() <= 2 * noise + 4 * torch.finfo(torch.bfloat16).eps * scale
+    assert [report.kind for report in backend.reports] == ["forward", "backward"]
+    assert not any(region.refused for report in backend.reports for region in report.regions)
