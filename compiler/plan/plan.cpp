@@ -182,6 +182,7 @@ class Cutter {
 
     void cut_below(NodeId root) {
         const Reach found = reach(root);
+        if (has_products_ && cut_between_products(found)) return;
         // A block that adds up its rows has them whole: what sums other rows for each of them is stored first.
         if (graph_.node(root).kind == NodeKind::kPartialSum && found.reduces_rows)
             return cut(graph_.node(root).args[0]);
@@ -203,6 +204,47 @@ class Cutter {
         for (const NodeId id : found.nodes) {
             if (reduces_columns(graph_, graph_.node(id)) && is_partial(graph_.node(id))) return cut(id);
         }
+    }
+
+    // Of two products' results, which are large, one need not be in memory where a kernel uses the other if numbers of
+    // a row are all that it takes of the first: those are stored.
+    bool cut_between_products(const Reach& found) {
+        std::map<NodeId, std::set<NodeId>> products;
+        const auto under = [&](NodeId id) {
+            return graph_.node(id).kind == NodeKind::kMatmul ? std::set<NodeId>{id} : products[id];
+        };
+        std::set<NodeId> all;
+        for (const NodeId id : found.nodes) {
+            for (const NodeId arg : graph_.node(id).args) products[id].merge(under(arg));
+            all.insert(products[id].begin(), products[id].end());
+        }
+        bool any = false;
+        for (const NodeId product : all) {
+            std::set<NodeId> numbers;
+            bool apart = true;
+            for (const NodeId id : found.nodes) {
+                if (products[id].size() < 2) continue;
+                for (const NodeId arg : graph_.node(id).args) {
+                    if (under(arg) == std::set<NodeId>{product}) apart = apart && collect_numbers(arg, &numbers);
+                }
+            }
+            if (!apart || numbers.empty()) continue;
+            for (const NodeId id : numbers) cut(id);
+            any = true;
+        }
+        return any;
+    }
+
+    // The numbers of a row that `id` is made of; false where it is made of the columns of a product itself.
+    bool collect_numbers(NodeId id, std::set<NodeId>* numbers) const {
+        const Node& node = graph_.node(id);
+        if (node.kind == NodeKind::kMatmul) return false;
+        if (node.kind == NodeKind::kInput || cuts_.contains(id)) return true;
+        if (!graph_.column_axes(node).empty())
+            return std::all_of(node.args.begin(), node.args.end(),
+                               [&](NodeId arg) { return collect_numbers(arg, numbers); });
+        if (node.kind != NodeKind::kConst && node.kind != NodeKind::kScalar) numbers->insert(id);
+        return true;
     }
 
     // A reduction over rows ends its kernel, and starts from values without reductions.
@@ -305,13 +347,14 @@ class Planner {
         join();
         order();
         reuse_memory();
+        reuse_products();
         Plan plan;
         plan.graph = graph_;
         for (const NodeId id : cutter_.cuts_) {
             const Node node = with_shared_slots(id).value_or(graph_->node(id));
-            const auto over = reused_.find(id);
+            const NodeId over = memory_of(id);
             plan.temporaries.push_back(
-                {temporary_name(id), node.dtype, node.axes, over == reused_.end() ? "" : temporary_name(over->second)});
+                {temporary_name(id), node.dtype, node.axes, over == id ? "" : temporary_name(over)});
         }
         for (const Piece& piece : pieces_) {
             if (piece.is_product) {
@@ -412,6 +455,14 @@ class Planner {
                });
     }
 
+    std::set<NodeId> products_read(const Piece& piece) const {
+        std::set<NodeId> found;
+        for (const NodeId id : cutter_.reach_with_loads(piece.roots)) {
+            if (graph_->node(id).kind == NodeKind::kMatmul) found.insert(id);
+        }
+        return found;
+    }
+
     // Microseconds saved by one kernel for both; negative or zero where they cannot or should not be joined.
     double joined_saving_us(const Piece& a, const Piece& b) const {
         if (a.is_product || b.is_product || a.copies || b.copies) return 0;
@@ -419,6 +470,10 @@ class Planner {
         if (a.promoted != b.promoted && !(a.promoted.empty() || b.promoted.empty())) return 0;
         if (depends(a, b) || depends(b, a)) return 0;
         if (searches_apart(a) != searches_apart(b)) return 0;
+        // Products' results are large: a kernel that need not have two of them in memory at once shall not.
+        const std::set<NodeId> of_a = products_read(a);
+        const std::set<NodeId> of_b = products_read(b);
+        if (!of_a.empty() && !of_b.empty() && of_a != of_b) return 0;
         // Through a third piece: a → c → b would become a cycle.
         for (const Piece& other : pieces_) {
             if (&other == &a || &other == &b) continue;
@@ -433,19 +488,34 @@ class Planner {
         return cost(a) + cost(b) - cost(both);
     }
 
-    // Producers before consumers; among the ready, graph order.
+    // Producers before consumers; among the ready, kernels before products, then products of fewer readers, whose
+    // memory is free again the sooner; else graph order.
     void order() {
         std::vector<Piece> ordered;
         while (!pieces_.empty()) {
-            const auto ready = std::find_if(pieces_.begin(), pieces_.end(), [&](const Piece& piece) {
-                return std::none_of(pieces_.begin(), pieces_.end(),
-                                    [&](const Piece& other) { return &other != &piece && depends(piece, other); });
-            });
-            RJ_CHECK(ready != pieces_.end(), "plan: groups depend on each other in a cycle");
-            ordered.push_back(*ready);
-            pieces_.erase(ready);
+            auto next = pieces_.end();
+            std::size_t least = 0;
+            for (auto piece = pieces_.begin(); piece != pieces_.end(); ++piece) {
+                const bool ready = std::none_of(pieces_.begin(), pieces_.end(), [&](const Piece& other) {
+                    return &other != &*piece && depends(*piece, other);
+                });
+                if (!ready) continue;
+                const std::size_t readers = piece->is_product ? 1 + readers_of(piece->roots[0]) : 0;
+                if (next != pieces_.end() && readers >= least) continue;
+                next = piece;
+                least = readers;
+            }
+            RJ_CHECK(next != pieces_.end(), "plan: groups depend on each other in a cycle");
+            ordered.push_back(*next);
+            pieces_.erase(next);
         }
         pieces_ = std::move(ordered);
+    }
+
+    std::size_t readers_of(NodeId product) const {
+        return static_cast<std::size_t>(std::count_if(pieces_.begin(), pieces_.end(), [&](const Piece& piece) {
+            return piece.copies ? piece.roots[0] == product : reads(piece, product);
+        }));
     }
 
     // A group that is planned again has the temporaries of its first plan as inputs and outputs.
@@ -605,6 +675,50 @@ class Planner {
         }
     }
 
+    // A product's result lies in the memory of an earlier one that nothing reads any more: a reference's logits, then
+    // the policy's.
+    void reuse_products() {
+        struct Block {
+            NodeId first;
+            std::size_t last_read;
+        };
+        std::vector<Block> blocks;
+        for (std::size_t i = 0; i < pieces_.size(); ++i) {
+            const NodeId result = pieces_[i].roots[0];
+            if (!pieces_[i].is_product || !cutter_.cuts_.contains(result)) continue;
+            const Node& node = graph_->node(result);
+            const auto free = std::find_if(blocks.begin(), blocks.end(), [&](const Block& block) {
+                const Node& other = graph_->node(block.first);
+                return block.last_read < i && other.dtype == node.dtype && other.axes == node.axes;
+            });
+            if (free == blocks.end()) {
+                blocks.push_back({result, last_read(result)});
+            } else {
+                lies_over_[result] = free->first;
+                free->last_read = last_read(result);
+            }
+        }
+    }
+
+    // Also of what a kernel stores in its memory.
+    std::size_t last_read(NodeId id) const {
+        std::size_t last = 0;
+        for (std::size_t i = 0; i < pieces_.size(); ++i) {
+            if (pieces_[i].copies ? pieces_[i].roots[0] == id : reads(pieces_[i], id)) last = i;
+        }
+        for (const auto& [stored, over] : reused_) {
+            if (over == id) last = std::max(last, last_read(stored));
+        }
+        return last;
+    }
+
+    // The temporary whose memory it is: itself, or the first that was there.
+    NodeId memory_of(NodeId id) const {
+        if (const auto over = reused_.find(id); over != reused_.end()) return memory_of(over->second);
+        const auto over = lies_over_.find(id);
+        return over == lies_over_.end() ? id : over->second;
+    }
+
     NodeId dying_operand(std::size_t reader, NodeId root, const std::set<NodeId>& taken) const {
         const Node& wanted = graph_->node(root);
         for (const NodeId id : cutter_.reach_with_loads(pieces_[reader].roots)) {
@@ -708,7 +822,8 @@ class Planner {
     const Target& target_;
     Cutter cutter_;
     std::vector<Piece> pieces_;
-    std::map<NodeId, NodeId> reused_;  // a temporary: the one in whose memory it lies
+    std::map<NodeId, NodeId> reused_;     // what a kernel stores: the operand in whose place
+    std::map<NodeId, NodeId> lies_over_;  // a product's result: the first of those that share its memory
     std::vector<std::string> notes_;
 };
 

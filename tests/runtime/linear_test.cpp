@@ -285,3 +285,27 @@ TEST_CASE("tokens that need their whole ragged sequence are divided where loss a
     CHECK(undivided(both.forward) == "");
     CHECK(undivided(both.backward) == "");
 }
+
+TEST_CASE("a reference's logits are gone before the policy's are made, in the same memory") {
+    for (const std::string_view op : {"fused_linear_dpo", "fused_linear_kto", "fused_linear_policy_loss"}) {
+        CAPTURE(op);
+        const Graph step = step_graph(op, {.columns = 4096, .dtype = bf16, .options = kNarrow});
+        const Program program = compile(*step.data(), find_target("sm_90a"));
+        const Workspace workspace = workspace_of(program, 1000);
+        // Of a position there is one row of logits for each of its tokens, and little else.
+        const std::int64_t logits_bytes = workspace.bytes.position_rows * 4096 * 2;
+        CHECK(workspace.bytes.of_position >= logits_bytes);
+        CHECK(workspace.bytes.of_position < logits_bytes + logits_bytes / 20);
+    }
+}
+
+TEST_CASE("a limit without room for accumulators rounds gradients after every chunk, and the plan says so") {
+    const Graph step = step_graph("fused_linear_cross_entropy", {.columns = 4096, .dtype = bf16, .options = kNarrow});
+    const auto notes_of = [&](std::int64_t limit) {
+        const Plan plan = plan_graph(*step.data(), find_target("sm_90a"), {.workspace_limit_bytes = limit});
+        return fmt::format("{}", fmt::join(plan.notes, "\n"));
+    };
+    CHECK(notes_of(1 << 20).find("d_weight in bf16") != std::string::npos);
+    CHECK(notes_of(1 << 20).find("rounded after every chunk: 1048576 bytes leave no room") != std::string::npos);
+    CHECK(notes_of(1 << 30).find("d_weight in f32") != std::string::npos);
+}

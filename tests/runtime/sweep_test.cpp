@@ -49,8 +49,13 @@ constexpr std::array<std::string_view, 9> kLosses = {"kl_div", "reverse_kl", "js
                                                      "cpo",    "orpo",       "kto", "policy_loss"};
 constexpr std::uint64_t kLaunchesOfLoss = 16;
 
-bool is_close_loss(const ErrorReport& report) {
-    return std::isfinite(report.max_error) && report.most_off <= report.eager_most_off + ulp(f32, report.largest);
+// Of f32, a library's sums over a head's width are some units from the oracle's, which rounds them once.
+constexpr double kUnitsOfLoss = 1;
+constexpr double kUnitsOfFusedLoss = 8;
+
+bool is_close_loss(const ErrorReport& report, double units) {
+    return std::isfinite(report.max_error) &&
+           report.most_off <= report.eager_most_off + units * ulp(f32, report.largest);
 }
 
 // Behind a head's product or not.
@@ -179,7 +184,9 @@ class Findings {
         coverage_.add(job.op, job.request);
         const ErrorReport& report = output.report;
         const std::string where = fmt::format("{}, {}, {}", job.name, inputs, output.output);
-        const bool close = report.within_bar || (is_loss(job.op) && one_number && is_close_loss(report));
+        const bool close =
+            report.within_bar || (is_loss(job.op) && one_number &&
+                                  is_close_loss(report, job.op.starts_with(kFused) ? kUnitsOfFusedLoss : kUnitsOfLoss));
         if (!close) wrong_.push_back(fmt::format("{}: {}", where, describe(report)));
         const double excess = report.max_error - report.eager_max_error;
         Excess& worst = excess_[fmt::format("{} {}", job.op, name(job.request.dtype))];
