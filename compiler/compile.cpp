@@ -26,6 +26,7 @@ constexpr std::array kPasses = {
     Pass{"index", "loops", "accesses and alignment", index_accesses},
     Pass{"barriers", "loops", "scratch regions, barriers, shared bytes", place_barriers},
     Pass{"stages", "accesses and shared bytes", "places of what is copied ahead", place_stages},
+    Pass{"held", "accesses", "loads made once for all rows", hold_shared_loads},
 };
 
 constexpr std::int64_t kSystemSharedBytes = 1024;  // of every block, CUDA

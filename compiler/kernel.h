@@ -112,6 +112,7 @@ struct Inst {
     bool accumulate = false;
     Access access = {};
     std::int64_t stage_offset_bytes = -1;  // kLoad: ≥ 0 where it lies in a stage, copied ahead (passes/stages)
+    bool held = false;                     // kLoad: made once for all rows of a block, which holds it (passes/held)
     std::string label = {};                // the graph's name for the value, unique and an identifier
     std::string comment = {};              // the expression it stands for
 };

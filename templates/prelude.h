@@ -665,18 +665,22 @@ using rj_max_sum_exp = rj_rescaled<rj_plain>;
 template <class T>
 using rj_compensated_max_sum_exp = rj_rescaled<rj_compensated>;
 
-// Count, mean and sum of squared deviations (Chan, Golub and LeVeque 1979).
+// Count, sum and sum of squared deviations (Chan, Golub and LeVeque 1979). Deviations are from an average that each
+// step rounds, which squares forgive; the mean is made of the sum, and as exact as a sum's.
 template <class Sum>
 struct rj_moments {
     float count = 0.0f;
     float average = 0.0f;
+    Sum total;
     Sum squares;
 
     template <int N>
     RJ_DEVICE void add(const float (&values)[N]) {
         rj_moments vec;
         vec.count = N;
-        vec.average = rj_fold<rj_adding>(values) * (1.0f / N);
+        const float total_of_vec = rj_fold<rj_adding>(values);
+        vec.total.add(total_of_vec);
+        vec.average = total_of_vec * (1.0f / N);
         float deviations[N];
 #pragma unroll
         for (int k = 0; k < N; ++k) {
@@ -695,6 +699,7 @@ struct rj_moments {
         const float sum = count + other.count;
         const float weight = sum == 0.0f ? 0.0f : rj_div(high_count, sum);
         const float apart = high - low;
+        total.add(other.total);
         squares.add(other.squares);
         squares.add(apart * apart * weight * (sum - high_count));
         average = low + apart * weight;
@@ -706,9 +711,10 @@ struct rj_moments {
     }
     template <int kMask>
     RJ_DEVICE rj_moments from_lane_xor() const {
-        return {rj_shuffle_xor<kMask>(count), rj_shuffle_xor<kMask>(average), squares.template from_lane_xor<kMask>()};
+        return {rj_shuffle_xor<kMask>(count), rj_shuffle_xor<kMask>(average), total.template from_lane_xor<kMask>(),
+                squares.template from_lane_xor<kMask>()};
     }
-    RJ_DEVICE float mean() const { return average; }
+    RJ_DEVICE float mean() const { return rj_div(total.result(), count); }
     RJ_DEVICE float squared_deviations() const { return squares.result(); }
 };
 template <class T>

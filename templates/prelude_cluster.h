@@ -20,16 +20,12 @@ RJ_DEVICE State rj_gather_cluster(int lane, int offset_bytes) {
     return state;
 }
 
-// Folds the states over the kBlocks x kThreads threads of a row, whole warps in each block; every thread gets the
-// result. `thread` is the thread within its block and `block` the block's rank. Every warp sends its states to all
-// blocks, a lane to each, at `offset_bytes` of their shared memory, and then reads them all. Every thread of the
-// cluster has to call; between two calls with one place there must be one with another.
+// Folds the states over a block's warps' lanes and sends them, at `offset_bytes`, to all blocks of the cluster: a lane
+// to each. `thread` is the thread within its block and `block` the block's rank.
 template <int kThreads, int kBlocks, class... States>
-RJ_DEVICE void rj_all_reduce_cluster(int thread, int block, int offset_bytes, int mailbox, int parity,
-                                     States&... states) {
+RJ_DEVICE void rj_send_to_cluster(int thread, int block, int offset_bytes, int mailbox, States&... states) {
     constexpr int kWarps = kThreads / RJ_WARP_SIZE;
     constexpr int kStates = kWarps * kBlocks;
-    constexpr int kLanes = kStates < RJ_WARP_SIZE ? kStates : RJ_WARP_SIZE;
     if (thread == 0) rj_mailbox_expect(mailbox, (int(sizeof(States)) + ...) * kStates);
     (rj_level<RJ_WARP_SIZE>(states), ...);
     rj_butterfly<RJ_WARP_SIZE>(states...);
@@ -41,9 +37,26 @@ RJ_DEVICE void rj_all_reduce_cluster(int thread, int block, int offset_bytes, in
           at += kStates * int(sizeof(States))),
          ...);
     }
+}
+
+// Waits for the states of all the cluster's warps and folds them; every thread gets the result.
+template <int kThreads, int kBlocks, class... States>
+RJ_DEVICE void rj_take_from_cluster(int thread, int offset_bytes, int mailbox, int parity, States&... states) {
+    constexpr int kStates = kThreads / RJ_WARP_SIZE * kBlocks;
+    constexpr int kLanes = kStates < RJ_WARP_SIZE ? kStates : RJ_WARP_SIZE;
+    const int lane = thread % RJ_WARP_SIZE;
     rj_mailbox_wait(mailbox, parity);
-    at = offset_bytes;
+    int at = offset_bytes;
     ((states = rj_gather_cluster<kStates, States>(lane, at), at += kStates * int(sizeof(States))), ...);
     (rj_level<kLanes>(states), ...);
     rj_butterfly<kLanes>(states...);
+}
+
+// Folds the states over the kBlocks x kThreads threads of a row, whole warps in each block; every thread gets the
+// result. Every thread of the cluster has to call; between two calls with one place there must be one with another.
+template <int kThreads, int kBlocks, class... States>
+RJ_DEVICE void rj_all_reduce_cluster(int thread, int block, int offset_bytes, int mailbox, int parity,
+                                     States&... states) {
+    rj_send_to_cluster<kThreads, kBlocks>(thread, block, offset_bytes, mailbox, states...);
+    rj_take_from_cluster<kThreads, kBlocks>(thread, offset_bytes, mailbox, parity, states...);
 }

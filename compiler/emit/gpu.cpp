@@ -5,6 +5,9 @@
 
 #include <algorithm>
 #include <bit>
+#include <set>
+#include <span>
+#include <utility>
 
 #include "base/check.h"
 #include "compiler/emit/gpu_columns.h"
@@ -50,18 +53,14 @@ class KernelEmitter {
         scope_.declare_carried();
         if (scope_.rows() > 1) scope_.set_live("row_in_block == 0");
         for (const Stmt& stmt : kernel_.before) statement(stmt);
-        const GpuScope::RowNames outside = scope_.row_names();
+        for (const Stmt& stmt : kernel_.body) {
+            if (const auto* loop = std::get_if<ColumnLoop>(&stmt.node)) emit_held_loads(*loop, scope_);
+        }
+        outside_ = scope_.row_names();
         if (kernel_.schedule.fetches_ahead()) declare_fetch();
-        scope_.set_row_names(outside);
-        open_row_loop();
-        if (kernel_.schedule.stages > 0)
-            out_.line(fmt::format("rj_wait_for_copies<{}>();", kernel_.schedule.stages - 1), "this row's have come");
-        scope_.declare_coordinates("row", kernel_.row_axes);
-        scope_.declare_states();
-        for (const Stmt& stmt : kernel_.body) statement(stmt);
-        if (kernel_.cluster_blocks() > 1) out_.line("++turn;");
-        out_.close();
-        scope_.set_row_names(outside);
+        scope_.set_row_names(outside_);
+        kernel_.schedule.skew ? skewed_rows() : rows();
+        scope_.set_row_names(outside_);
         if (scope_.rows() > 1) scope_.set_live("row_in_block == 0");
         for (const Stmt& stmt : kernel_.after) statement(stmt);
         out_.close();
@@ -69,6 +68,139 @@ class KernelEmitter {
     }
 
   private:
+    void rows() {
+        open_row_loop();
+        wait_for_copies();
+        scope_.declare_coordinates("row", kernel_.row_axes);
+        scope_.declare_states();
+        for (const Stmt& stmt : kernel_.body) statement(stmt);
+        if (kernel_.cluster_blocks() > 1) out_.line("++turn;");
+        out_.close();
+    }
+
+    void wait_for_copies() {
+        if (kernel_.schedule.stages > 0)
+            out_.line(fmt::format("rj_wait_for_copies<{}>();", kernel_.schedule.stages - 1), "this row's have come");
+    }
+
+    // What a row's first phase leaves for its last: the values and the vectors that both know, by the names they have
+    // until the row comes and from then on.
+    struct Left {
+        std::string type;
+        std::string ahead;
+        std::string now;
+        std::int64_t entries = 1;
+    };
+
+    // The first phase of each row, up to what it sends to its cluster, comes before the last phase of the row before:
+    // what a row sends is on its way while its block works on two others.
+    void skewed_rows() {
+        const auto is_reduce = [](const Stmt& stmt) { return std::holds_alternative<AllReduce>(stmt.node); };
+        const auto reduce = std::find_if(kernel_.body.begin(), kernel_.body.end(), is_reduce);
+        const std::span first_phase(kernel_.body.begin(), reduce);
+        const std::span last_phase(std::next(reduce), kernel_.body.end());
+        const auto& all_reduce = std::get<AllReduce>(reduce->node);
+        scope_.declare_states();
+        std::vector<Left> left = declare_left(first_phase, last_phase);
+        first_phase_function(first_phase, left);
+        const std::string sent = states(all_reduce);
+        const std::string first = first_row_block();
+        out_.open(fmt::format("if ({} < rows)", first));
+        out_.line(fmt::format("first_phase({});", first));
+        out_.line("rj_cluster_wait();", "all blocks have begun");
+        out_.line(send(all_reduce, "0", sent));
+        out_.close();
+        scope_.set_row_names(outside_);
+
+        open_row_loop();
+        for (const Left& one : left) take_left(one);
+        const std::string next = fmt::format("row + {}", row_step(kernel_));
+        out_.line(fmt::format("const bool more = {} < rows;", next));
+        out_.line(fmt::format("if (more) first_phase({});", next));
+        scope_.declare_coordinates("row", kernel_.row_axes);
+        scope_.declare_states();
+        out_.line(take(all_reduce, states(all_reduce)));
+        out_.line(fmt::format("if (more) {}", send(all_reduce, "(turn + 1)", sent)), "all have taken what lay there");
+        declare_results(all_reduce);
+        for (const Stmt& stmt : last_phase) statement(stmt);
+        out_.line("++turn;");
+        out_.close();
+    }
+
+    // Declares, before the rows, what the first phase leaves; from here on the first phase keeps in it.
+    std::vector<Left> declare_left(std::span<const Stmt> first_phase, std::span<const Stmt> last_phase) {
+        const std::set<ValueId> used = values_read_by(last_phase);
+        for (const Stmt& stmt : first_phase) {
+            if (const auto* loop = std::get_if<ColumnLoop>(&stmt.node)) declare_kept(*loop, scope_, kept_);
+        }
+        std::vector<Left> left;
+        for (const Stmt& stmt : first_phase) {
+            const auto* inst = std::get_if<Inst>(&stmt.node);
+            if (inst == nullptr || !used.contains(inst->id) || stands_anywhere(*inst)) continue;
+            const std::string name = scope_.names().fresh(inst->label + "_left");
+            left.push_back({std::string(gpu_value_type(inst->dtype)), name, scope_.names().fresh(inst->label), 1});
+            left_values_.emplace_back(inst->id, left.size() - 1);
+            out_.line(fmt::format("{} {};", left.back().type, name));
+        }
+        return left;
+    }
+
+    void first_phase_function(std::span<const Stmt> first_phase, std::vector<Left>& left) {
+        out_.open("const auto first_phase = [&](long long row)", "what comes of a row before its cluster meets");
+        wait_for_copies();
+        scope_.declare_coordinates("row", kernel_.row_axes);
+        scope_.reset_states();
+        for (const Stmt& stmt : first_phase) statement(stmt);
+        for (const auto& [id, index] : left_values_)
+            out_.line(fmt::format("{} = {};", left[index].ahead, scope_.value(id)));
+        out_.close(";");
+        scope_.forget_axes(kernel_.row_axes);
+        for (const auto& [id, index] : left_values_) scope_.bind(id, left[index].now);
+        for (const Stmt& stmt : first_phase) {
+            const auto* loop = std::get_if<ColumnLoop>(&stmt.node);
+            if (loop == nullptr) continue;
+            for (const Inst& inst : loop->body) {
+                if (inst.kind != InstKind::kKeep) continue;
+                const Slot& slot = scope_.slot(inst);
+                std::string& kept = kept_.at(inst.index);
+                left.push_back({fmt::format("rj_vec<{}, {}>", gpu_storage_type(slot.dtype), loop->vector), kept,
+                                scope_.names().fresh(slot.label), loop->iterations});
+                kept = left.back().now;
+            }
+        }
+    }
+
+    void take_left(const Left& left) {
+        if (left.entries == 1) return out_.line(fmt::format("const {} {} = {};", left.type, left.now, left.ahead));
+        out_.line(fmt::format("{} {}[{}];", left.type, left.now, left.entries));
+        out_.line("#pragma unroll");
+        out_.line(fmt::format("for (int i = 0; i < {}; ++i) {}[i] = {}[i];", left.entries, left.now, left.ahead));
+    }
+
+    // Values that statements read, in loops or outside.
+    static std::set<ValueId> values_read_by(std::span<const Stmt> block) {
+        std::set<ValueId> used;
+        const auto add = [&](const Inst& inst) {
+            used.insert(inst.operands.begin(), inst.operands.end());
+            for (const Coord& coord : inst.coords) {
+                const std::vector<std::int32_t> data = coord.data_nodes();
+                used.insert(data.begin(), data.end());
+            }
+        };
+        for (const Stmt& stmt : block) {
+            if (const auto* inst = std::get_if<Inst>(&stmt.node)) add(*inst);
+            if (const auto* loop = std::get_if<ColumnLoop>(&stmt.node)) {
+                for (const Inst& inst : loop->body) add(inst);
+            }
+        }
+        return used;
+    }
+
+    // What reads the same wherever it stands in a kernel: it has no name.
+    static bool stands_anywhere(const Inst& inst) {
+        return inst.kind == InstKind::kConst || inst.kind == InstKind::kScalar || inst.kind == InstKind::kExtent;
+    }
+
     void signature() {
         out_.line(fmt::format("// {}: {}", kernel_.name, print(kernel_.schedule)));
         out_.line(
@@ -299,6 +431,11 @@ class KernelEmitter {
     void all_reduce(const AllReduce& reduce) {
         out_.blank();
         if (scope_.threads() > 1) out_.line(fold(reduce));
+        declare_results(reduce);
+    }
+
+    // The values of the row that come of a reduction's states.
+    void declare_results(const AllReduce& reduce) {
         std::size_t result = 0;
         for (const int index : reduce.accumulators) {
             const Accumulator& accumulator = kernel_.accumulators[static_cast<std::size_t>(index)];
@@ -315,9 +452,7 @@ class KernelEmitter {
 
     // The call that folds the states of a row's threads.
     std::string fold(const AllReduce& reduce) {
-        std::vector<std::string> states;
-        for (const int index : reduce.accumulators) states.push_back(scope_.state(index));
-        const std::string all = fmt::format("{}", fmt::join(states, ", "));
+        const std::string all = states(reduce);
         const int threads = scope_.threads();
         if (kernel_.cluster_blocks() > 1) return fold_in_cluster(reduce, all);
         if (kernel_.schedule.across) {
@@ -327,20 +462,48 @@ class KernelEmitter {
         return fmt::format("rj_all_reduce<{}>(t, {}, {});", threads, scratch_offset(reduce), all);
     }
 
-    // A region is used every row, or by rows in turn when it is one of two for one all-reduce; its transaction barrier
-    // has another parity each time.
+    std::string states(const AllReduce& reduce) const {
+        std::vector<std::string> states;
+        for (const int index : reduce.accumulators) states.push_back(scope_.state(index));
+        return fmt::format("{}", fmt::join(states, ", "));
+    }
+
+    // Where the states of a turn meet: a place in shared memory and its transaction barrier, whose parity is another
+    // each time it is used. A region is used every row, or by rows in turn when it is one of two for one all-reduce.
+    struct Meeting {
+        std::string region;
+        std::string mailbox;
+        std::string parity;
+    };
+
+    Meeting meeting(const AllReduce& reduce, std::string_view turn) const {
+        Meeting at{std::to_string(scratch_begin(reduce)),
+                   std::to_string(kernel_.mailbox_offset_bytes + reduce.scratch * kTransactionBarrierBytes),
+                   fmt::format("{} & 1", turn)};
+        if (!single_reduce()) return at;
+        at.region = fmt::format("{} + ({} & 1) * {}", at.region, turn, kernel_.scratch_region_bytes);
+        at.mailbox = fmt::format("{} + ({} & 1) * {}", at.mailbox, turn, kTransactionBarrierBytes);
+        at.parity = fmt::format("{} >> 1 & 1", turn);
+        return at;
+    }
+
     std::string fold_in_cluster(const AllReduce& reduce, const std::string& states) {
         if (reduce.scratch == 0) out_.line("if (turn == 0) rj_cluster_wait();", "all blocks have begun");
-        std::string region = std::to_string(scratch_begin(reduce));
-        std::string mailbox = std::to_string(kernel_.mailbox_offset_bytes + reduce.scratch * kTransactionBarrierBytes);
-        std::string parity = "turn & 1";
-        if (single_reduce()) {
-            region = fmt::format("{} + (turn & 1) * {}", region, kernel_.scratch_region_bytes);
-            mailbox = fmt::format("{} + (turn & 1) * {}", mailbox, kTransactionBarrierBytes);
-            parity = "turn >> 1 & 1";
-        }
+        const Meeting at = meeting(reduce, "turn");
         return fmt::format("rj_all_reduce_cluster<{}, {}>(t, column_block, {}, {}, {}, {});", scope_.threads(),
-                           kernel_.cluster_blocks(), region, mailbox, parity, states);
+                           kernel_.cluster_blocks(), at.region, at.mailbox, at.parity, states);
+    }
+
+    std::string send(const AllReduce& reduce, std::string_view turn, const std::string& states) const {
+        const Meeting at = meeting(reduce, turn);
+        return fmt::format("rj_send_to_cluster<{}, {}>(t, column_block, {}, {}, {});", scope_.threads(),
+                           kernel_.cluster_blocks(), at.region, at.mailbox, states);
+    }
+
+    std::string take(const AllReduce& reduce, const std::string& states) const {
+        const Meeting at = meeting(reduce, "turn");
+        return fmt::format("rj_take_from_cluster<{}, {}>(t, {}, {}, {}, {});", scope_.threads(),
+                           kernel_.cluster_blocks(), at.region, at.mailbox, at.parity, states);
     }
 
     bool single_reduce() const {
@@ -368,6 +531,8 @@ class KernelEmitter {
     GpuScope scope_;
     SourceWriter& out_;
     GpuKept kept_;
+    GpuScope::RowNames outside_;                                // names that hold for all rows
+    std::vector<std::pair<ValueId, std::size_t>> left_values_;  // of a skewed row, and which of what it leaves each is
     // Of the steps that are open.
     std::string state_;
     std::string still_;

@@ -52,6 +52,20 @@ std::string guard(const std::string& condition) {
     return condition.front() == '(' ? "if " + condition : fmt::format("if ({})", condition);
 }
 
+// Opens all iterations of a resident loop, with the column and its guard.
+void open_resident(const ColumnLoop& loop, GpuScope& scope) {
+    SourceWriter& out = scope.out();
+    out.line("#pragma unroll");
+    out.open(fmt::format("for (int i = 0; i < {}; ++i)", loop.iterations));
+    out.line(fmt::format("const int c = {};", column_of(loop, scope, loop.iterations > 1 ? "i" : "")));
+    if (loop.tail == ColumnLoop::Tail::kVector) out.open(guard(inside_row(loop, scope, "i")));
+}
+
+void close_resident(const ColumnLoop& loop, GpuScope& scope) {
+    if (loop.tail == ColumnLoop::Tail::kVector) scope.out().close();
+    scope.out().close();
+}
+
 class ColumnEmitter {
   public:
     ColumnEmitter(const ColumnLoop& loop, GpuScope& scope, GpuKept& kept)
@@ -121,6 +135,7 @@ class ColumnEmitter {
                 scope_.define(inst, scope_.load_one(inst, scope_.address(inst, {}, "")));
                 continue;
             }
+            if (inst.held) continue;
             if (scope_.is_fetched(inst)) {
                 front_.push_back(&inst);
                 continue;
@@ -190,11 +205,14 @@ class ColumnEmitter {
                 kept_[inst.index] = array_of(vectors_.at(load));
                 continue;
             }
-            const std::string name =
-                scope_.names().fresh(load != nullptr ? tensor(*load).name + "_vec" : slot(inst).label);
-            out_.line(fmt::format("{} {}{};", vec_type(slot(inst).dtype, loop_.vector), name, entries()),
-                      "kept in registers");
-            kept_[inst.index] = name;
+            if (!kept_.contains(inst.index)) {
+                kept_[inst.index] =
+                    scope_.names().fresh(load != nullptr ? tensor(*load).name + "_vec" : slot(inst).label);
+                out_.line(
+                    fmt::format("{} {}{};", vec_type(slot(inst).dtype, loop_.vector), kept_[inst.index], entries()),
+                    "kept in registers");
+            }
+            const std::string& name = kept_.at(inst.index);
             declared_.insert(name + entry());
             if (load != nullptr) vectors_[load] = name + entry();
         }
@@ -212,6 +230,9 @@ class ColumnEmitter {
     }
 
     void name_vectors() {
+        for (const Inst& inst : loop_.body) {
+            if (inst.held) vectors_[&inst] = scope_.held(inst) + resident_entry();
+        }
         for (const Inst* load : front_) {
             if (vectors_.contains(load)) continue;
             vectors_[load] = scope_.names().fresh(tensor(*load).name + (load->accumulate ? "_old" : "_vec")) + entry();
@@ -498,6 +519,42 @@ class ColumnEmitter {
 
 }  // namespace
 
+void emit_held_loads(const ColumnLoop& loop, GpuScope& scope) {
+    std::vector<const Inst*> held;
+    for (const Inst& inst : loop.body) {
+        if (inst.held) held.push_back(&inst);
+    }
+    if (held.empty()) return;
+    SourceWriter& out = scope.out();
+    const auto lanes = [&](const Inst& load) { return is_vector(load) ? loop.vector : 1; };
+    const std::string entry = loop.iterations > 1 ? "[i]" : "";
+    const GpuLoop inside{.columns = &loop, .axes = {loop.axes.begin(), loop.axes.end()}};
+    for (const Inst* load : held) {
+        scope.set_held(*load, scope.names().fresh(scope.tensor(*load).name + "_held"));
+        out.line(fmt::format("rj_vec<{}, {}> {}{};", gpu_storage_type(load->dtype), lanes(*load), scope.held(*load),
+                             loop.iterations > 1 ? fmt::format("[{}]", loop.iterations) : ""),
+                 "for all rows of the block");
+    }
+    std::vector<GpuAddress> addresses;
+    for (const Inst* load : held) addresses.push_back(scope.address(*load, inside, column(load->access.anchor)));
+    open_resident(loop, scope);
+    for (std::size_t k = 0; k < held.size(); ++k)
+        out.line(fmt::format("{}{} = {};", scope.held(*held[k]), entry,
+                             scope.load(*held[k], addresses[k], lanes(*held[k]))));
+    close_resident(loop, scope);
+}
+
+void declare_kept(const ColumnLoop& loop, GpuScope& scope, GpuKept& kept) {
+    for (const Inst& inst : loop.body) {
+        if (inst.kind != InstKind::kKeep || kept.contains(inst.index)) continue;
+        const Slot& slot = scope.slot(inst);
+        kept[inst.index] = scope.names().fresh(slot.label);
+        scope.out().line(fmt::format("rj_vec<{}, {}> {}{};", gpu_storage_type(slot.dtype), loop.vector,
+                                     kept[inst.index],
+                                     loop.iterations > 1 ? fmt::format("[{}]", loop.iterations) : ""));
+    }
+}
+
 void emit_column_loop(const ColumnLoop& loop, GpuScope& scope, GpuKept& kept) {
     ColumnEmitter(loop, scope, kept).run();
 }
@@ -541,19 +598,14 @@ void ColumnFetch::load() {
     std::vector<GpuAddress> addresses;
     for (const Inst* load : loads_) addresses.push_back(scope_.address(*load, inside, column(load->access.anchor)));
     SourceWriter& out = scope_.out();
-    out.line("#pragma unroll");
-    out.open(fmt::format("for (int i = 0; i < {}; ++i)", loop_.iterations));
-    out.line(fmt::format("const int c = {};", column_of(loop_, scope_, loop_.iterations > 1 ? "i" : "")));
-    const bool guarded = loop_.tail == ColumnLoop::Tail::kVector;
-    if (guarded) out.open(guard(inside_row(loop_, scope_, "i")));
+    open_resident(loop_, scope_);
     for (std::size_t i = 0; i < loads_.size(); ++i) {
         const Inst& load = *loads_[i];
         out.line(load.stage_offset_bytes < 0
                      ? fmt::format("{} = {};", scope_.fetched(load), scope_.load(load, addresses[i], lanes(load)))
                      : fmt::format("rj_copy_ahead<{}>({}, {});", bytes(load), place(load), addresses[i].text()));
     }
-    if (guarded) out.close();
-    out.close();
+    close_resident(loop_, scope_);
 }
 
 }  // namespace rowjit

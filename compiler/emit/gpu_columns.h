@@ -13,7 +13,13 @@ namespace rowjit {
 // Vectors kept in registers from one column loop to later ones of the row, by slot.
 using GpuKept = std::map<int, std::string>;
 
-// Writes the loop; adds to `kept` what it keeps in registers.
+// Writes, before the block's rows, the loads of a loop that it holds for all of them.
+void emit_held_loads(const ColumnLoop& loop, GpuScope& scope);
+
+// Declares the vectors that a loop keeps in registers, outside of the braces it will stand in; adds them to `kept`.
+void declare_kept(const ColumnLoop& loop, GpuScope& scope, GpuKept& kept);
+
+// Writes the loop; what is not in `kept` already it declares; adds to `kept` what it keeps in registers.
 void emit_column_loop(const ColumnLoop& loop, GpuScope& scope, GpuKept& kept);
 
 // The loads of a resident loop that are issued before the block comes to their row: the vectors or the places in shared

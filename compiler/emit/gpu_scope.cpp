@@ -181,10 +181,16 @@ std::string GpuScope::parameter_type(const KernelArgument& argument) const {
 }
 
 void GpuScope::declare_states() {
+    states_.clear();
     for (const Accumulator& accumulator : kernel_.accumulators) {
         states_.push_back(names_.fresh(accumulator.label));
         out_.line(fmt::format("{} {};", state_type(static_cast<int>(states_.size()) - 1), states_.back()));
     }
+}
+
+void GpuScope::reset_states() {
+    for (std::size_t i = 0; i < states_.size(); ++i)
+        out_.line(fmt::format("{} = {}();", states_[i], state_type(static_cast<int>(i))));
 }
 
 std::string GpuScope::state_type(int index) const {

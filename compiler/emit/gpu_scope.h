@@ -56,8 +56,10 @@ class GpuScope {
 
     // Names the parameters, in order, and gives their declarations.
     std::vector<std::string> declare_parameters();
-    // Declares the state of every accumulator, at its identity.
+    // Declares the state of every accumulator, at its identity; the accumulators' states are these from here on.
     void declare_states();
+    // Gives the states declared before their identities again.
+    void reset_states();
     // Declares the sums that the block carries over its rows, at zero.
     void declare_carried();
     // Declares the coordinates along `axes` of a 64-bit position, innermost fastest, until forget_axes.
@@ -106,6 +108,9 @@ class GpuScope {
     bool is_fetched(const Inst& inst) const { return fetched_.contains(&inst); }
     const std::string& fetched(const Inst& load) const { return fetched_.at(&load); }
     bool fetches() const { return !fetched_.empty(); }
+    // Loads that the block made before its rows, and the arrays that hold their vectors.
+    void set_held(const Inst& load, std::string name) { held_[&load] = std::move(name); }
+    const std::string& held(const Inst& load) const { return held_.at(&load); }
     // Issues the loads of the next row, or with stages of the one that the stage just read has room for; the values of
     // this row have been copied before.
     void fetch_ahead();
@@ -143,6 +148,7 @@ class GpuScope {
     std::map<AxisId, std::string> axis_text_;
     std::vector<std::string> carried_;  // by carried sum
     std::map<const Inst*, std::string> fetched_;
+    std::map<const Inst*, std::string> held_;
     RowNames row_names_;  // by expression
     std::string live_;
 };

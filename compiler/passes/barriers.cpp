@@ -26,7 +26,7 @@ int state_bytes(const Accumulator& accumulator) {
         case Monoid::kMax:
         case Monoid::kMin: return value;
         case Monoid::kMaxSumExp: return 2 * value + lost;
-        case Monoid::kWelford: return 3 * value + lost;  // count, mean, sum of squares
+        case Monoid::kWelford: return 4 * value + 2 * lost;  // count, average, both sums
     }
     RJ_CHECK(false, "monoid {}", static_cast<int>(accumulator.monoid));
 }

@@ -90,10 +90,32 @@ std::int64_t gathered(const ColumnLoop& loop) {
     return sums == 0 ? 0 : kAddresses + loop.vector * sums + row_values(loop);
 }
 
+// Counts, means and deviations of threads are combined in about so many registers more than sums are.
+constexpr std::int64_t kMomentsRegisters = 20;
+
+bool has_moments(const Kernel& kernel) {
+    return std::any_of(kernel.accumulators.begin(), kernel.accumulators.end(),
+                       [](const Accumulator& one) { return one.monoid == Monoid::kWelford; });
+}
+
+// What the block loaded before its rows and reads for each.
+std::int64_t held_registers(const Kernel& kernel) {
+    std::int64_t held = 0;
+    for (const Stmt& stmt : kernel.body) {
+        const auto* loop = std::get_if<ColumnLoop>(&stmt.node);
+        if (loop == nullptr) continue;
+        for (const Inst& inst : loop->body) {
+            if (inst.held) held += registers_of(inst.dtype, *loop);
+        }
+    }
+    return held;
+}
+
 // What stays after every remedy of the toolchain's (compiler/toolchain/nvrtc.cpp), one block on a multiprocessor among
 // them. It counts what may be live at once, of which the assembler saved up to an eighth.
 std::int64_t least_registers(const Kernel& kernel) {
-    std::int64_t kept = 0;
+    std::int64_t kept = held_registers(kernel);
+    const std::int64_t rows = kernel.schedule.skew ? 2 : 1;
     for (std::size_t i = 0; i < kernel.carried.size(); ++i) kept += carried_lanes(kernel, static_cast<int>(i));
     std::int64_t most = kept + kAddresses;
     for (const Stmt& stmt : kernel.body) {
@@ -104,7 +126,7 @@ std::int64_t least_registers(const Kernel& kernel) {
             const bool in_register =
                 inst.kind == InstKind::kKeep &&
                 kernel.slots[static_cast<std::size_t>(inst.index)].residency == Residency::kRegisters;
-            if (in_register) kept += registers_of(inst.dtype, *loop);
+            if (in_register) kept += rows * registers_of(inst.dtype, *loop);
             if (inst.kind == InstKind::kLoad && loop->unrolled && kernel.by_row(inst))
                 loaded += loaded_at_once(inst, *loop, kernel);
         }
@@ -124,8 +146,10 @@ int estimated_registers(const Kernel& kernel, const Target& target) {
     const std::int64_t batch = target.backend == Backend::kHip ? kHipBatch : kCudaBatch;
     std::int64_t kept = 0;
     for (std::size_t i = 0; i < kernel.carried.size(); ++i) kept += carried_lanes(kernel, static_cast<int>(i));
+    kept += held_registers(kernel) + (has_moments(kernel) ? kMomentsRegisters : 0);
     std::int64_t most = kept + kWorkingSet;
-    bool fetching = kernel.schedule.prefetch;  // the first loop's loads are held a row longer
+    const std::int64_t rows = kernel.schedule.skew ? 2 : 1;  // whose kept values live at once
+    bool fetching = kernel.schedule.prefetch;                // the first loop's loads are held a row longer
     for (const Stmt& stmt : kernel.body) {
         const auto* loop = std::get_if<ColumnLoop>(&stmt.node);
         if (loop == nullptr || !loop->unrolled) continue;
@@ -135,10 +159,10 @@ int estimated_registers(const Kernel& kernel, const Target& target) {
             const bool slot_in_registers =
                 inst.kind == InstKind::kKeep &&
                 kernel.slots[static_cast<std::size_t>(inst.index)].residency == Residency::kRegisters;
-            if (slot_in_registers) kept += registers_of(inst.dtype, *loop);
-            if (inst.kind == InstKind::kLoad)
+            if (slot_in_registers) kept += rows * registers_of(inst.dtype, *loop);
+            if (inst.kind == InstKind::kLoad && !inst.held)
                 (kernel.by_row(inst) ? batches : shared) += std::min(batch, registers_of(inst.dtype, *loop));
-            if (inst.kind == InstKind::kLoad && fetching) kept += registers_of(inst.dtype, *loop);
+            if (inst.kind == InstKind::kLoad && !inst.held && fetching) kept += registers_of(inst.dtype, *loop);
         }
         fetching = false;
         if (target.backend == Backend::kCuda) shared = std::min(shared, batch);
@@ -147,12 +171,18 @@ int estimated_registers(const Kernel& kernel, const Target& target) {
     return static_cast<int>(most);
 }
 
+std::int64_t spare_registers(const Kernel& kernel, const Target& target) {
+    const std::int64_t limit = limit_of(kernel, target, std::max(1, kernel.schedule.min_blocks_per_sm));
+    return limit - estimated_registers(kernel, target);
+}
+
 std::string lacks_registers(const Kernel& kernel, const Target& target) {
     const int threads = kernel.block_threads();
     const std::int64_t likely = estimated_registers(kernel, target);
-    const std::int64_t limit = limit_of(kernel, target, std::max(1, kernel.schedule.min_blocks_per_sm));
-    if (likely > limit)
-        return fmt::format("about {} registers a thread; blocks of {} threads have {}", likely, threads, limit);
+    const std::int64_t spare = spare_registers(kernel, target);
+    if (spare < 0)
+        return fmt::format("about {} registers a thread; blocks of {} threads have {}", likely, threads,
+                           likely + spare);
     if (target.backend != Backend::kCuda) return "";
     const std::int64_t least = least_registers(kernel);
     const std::int64_t most = limit_of(kernel, target, 1);

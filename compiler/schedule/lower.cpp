@@ -606,9 +606,12 @@ class Lowering {
     // such data is not rounded to hide the order of its terms, and reading it leaves time for the arithmetic; narrow
     // data leaves little, and a result of its own dtype hides that order, except where a lane of the CPU adds up
     // thousands of terms in one chain, or where a statistic of the row is stored in f32 (a norm's, for its backward).
+    // Deviations that are squared before the row's mean is known lose more, and are always a pair on a GPU: where the
+    // bias of a layer norm cancels what it is added to, one unit of the variance shows in bf16.
     bool compensated(const Node& reduce) const {
         const bool sums = reduce.monoid != Monoid::kMax && reduce.monoid != Monoid::kMin;
         if (!sums || reduce.dtype != Dtype::kF32) return false;
+        if (target_.is_gpu() && reduce.monoid == Monoid::kWelford) return true;
         const Node& terms = graph_.node(reduce.args[0]);
         if (!target_.is_gpu() && !group_.reduces_rows && graph_.column_count(terms) > kCpuPlainColumns) return true;
         if (!target_.is_gpu() && stored_in_f32(reduce)) return true;
@@ -985,6 +988,11 @@ class Lowering {
 
 bool is_special(Op op) { return (op >= Op::kSqrt && op <= Op::kCos) || op == Op::kDiv; }
 
+std::ptrdiff_t all_reduces(const Kernel& kernel) {
+    return std::count_if(kernel.body.begin(), kernel.body.end(),
+                         [](const Stmt& stmt) { return std::holds_alternative<AllReduce>(stmt.node); });
+}
+
 Offer<Kernel> lower(const Group& group, const Schedule& schedule, const Target& target) {
     if (group.reduces_rows != (schedule.family == Family::kRowsReduction)) {
         return Declined{fmt::format("{}: the group {} over rows", name(schedule.family),
@@ -995,6 +1003,8 @@ Offer<Kernel> lower(const Group& group, const Schedule& schedule, const Target& 
     }
     if (schedule.stages > 0 && target.backend != Backend::kCuda)
         return Declined{fmt::format("{} has no asynchronous copies into shared memory", target.name)};
+    if (schedule.skew && (schedule.blocks_per_sm == 0 || schedule.residency != Residency::kRegisters))
+        return Declined{"rows are skewed by blocks that stay for many and keep each in registers"};
     if (schedule.across && !group.reduces_rows)
         return Declined{"threads lie across rows only in a reduction over rows"};
     if (schedule.column_blocks > 1 && phase_count(*group.graph) > 1) {
@@ -1011,7 +1021,10 @@ Offer<Kernel> lower(const Group& group, const Schedule& schedule, const Target& 
                 fmt::format("a cluster is 2, 4, 8 or {} blocks of whole warps on one row", kMostClusterBlocks)};
         }
     }
-    return Lowering(group, schedule, target).run();
+    Offer<Kernel> kernel = Lowering(group, schedule, target).run();
+    if (kernel && schedule.skew && (kernel->cluster_blocks() == 1 || all_reduces(*kernel) != 1))
+        return Declined{"rows are skewed where a cluster of blocks reduces each once"};
+    return kernel;
 }
 
 int phase_count(const GraphData& group) {

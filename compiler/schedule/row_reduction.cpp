@@ -61,7 +61,7 @@ Schedule sharing(Schedule s, int threads_per_sm) {
 // unrolls to, and spills: CUDA only. H200, bf16: where one block sums over its rows, stages are ahead (layer_norm's
 // backward at 8192 columns 0.266 ms, else 0.284); elsewhere registers, while they suffice (rms_norm's backward at 16384
 // columns, a cluster of two, 0.428 ms, with stages 0.52).
-std::vector<Schedule> staying(Schedule s, int threads_per_sm, const Target& target) {
+std::vector<Schedule> staying(Schedule s, int threads_per_sm, const GroupFacts& facts, const Target& target) {
     s = sharing(s, threads_per_sm);
     s.blocks_per_sm = s.min_blocks_per_sm;
     if (s.residency != Residency::kRegisters || target.backend != Backend::kCuda) return {s};
@@ -69,7 +69,16 @@ std::vector<Schedule> staying(Schedule s, int threads_per_sm, const Target& targ
     prefetching.prefetch = true;
     Schedule staged = s;
     staged.stages = 2;
-    return {prefetching, staged, s};
+    std::vector<Schedule> kinds = {prefetching, staged, s};
+    if (s.column_blocks == 1 || facts.online_phases != 2) return kinds;
+    // A cluster that meets once a row, if by carrying a pair, need not wait for it.
+    std::vector<Schedule> skewed = kinds;
+    for (Schedule& kind : skewed) {
+        kind.skew = true;
+        kind.online = facts.phases > facts.online_phases;
+    }
+    kinds.insert(kinds.begin(), skewed.begin(), skewed.end());
+    return kinds;
 }
 
 void append(const std::vector<Schedule>& more, std::vector<Schedule>* schedules) {
@@ -77,11 +86,12 @@ void append(const std::vector<Schedule>& more, std::vector<Schedule>* schedules)
 }
 
 // A block that sums over its rows stays on its multiprocessor, to keep what it sums.
-std::vector<Schedule> all_staying(const std::vector<Schedule>& schedules, const Target& target) {
+std::vector<Schedule> all_staying(const std::vector<Schedule>& schedules, const GroupFacts& facts,
+                                  const Target& target) {
     std::vector<Schedule> all;
     for (const Schedule& s : schedules) {
         for (const int per_sm : kResidentThreadsPerSm) {
-            std::vector<Schedule> kinds = staying(s, per_sm, target);
+            std::vector<Schedule> kinds = staying(s, per_sm, facts, target);
             if (s.column_blocks == 1 && kinds.size() > 1) std::swap(kinds[0], kinds[1]);
             for (const Schedule& stays : kinds) {
                 if (std::find(all.begin(), all.end(), stays) == all.end()) all.push_back(stays);
@@ -143,7 +153,7 @@ std::vector<Schedule> cluster_schedules(const GroupFacts& facts, const Target& t
             s.column_blocks = blocks;
             schedules.push_back(s);
             if (facts.sums_rows) continue;
-            append(staying(s, kResidentThreadsPerSm.back(), target), &schedules);
+            append(staying(s, kResidentThreadsPerSm.back(), facts, target), &schedules);
             schedules.push_back(sharing(s, kResidentThreadsPerSm.back()));
         }
     }
@@ -160,7 +170,7 @@ std::vector<Schedule> staying_schedules(const GroupFacts& facts, const Target& t
     for (const int threads : {512, 1024}) {
         if ((facts.columns + threads - 1) / threads * facts.widest_bytes > kMaxBytesPerThread) continue;
         const Schedule s = row_schedule(Residency::kRegisters, threads, vector);
-        append(staying(s, kResidentThreadsPerSm.back(), target), &schedules);
+        append(staying(s, kResidentThreadsPerSm.back(), facts, target), &schedules);
         schedules.push_back(sharing(s, kResidentThreadsPerSm.back()));
     }
     return schedules;
@@ -211,7 +221,7 @@ std::vector<Schedule> gpu_schedules(const GroupFacts& facts, const Target& targe
         schedules.push_back(row_schedule(Residency::kReload, preferred, vector));
         if (facts.sums_rows) schedules.back().rows_per_block = 1;
     }
-    return facts.sums_rows ? all_staying(schedules, target) : schedules;
+    return facts.sums_rows ? all_staying(schedules, facts, target) : schedules;
 }
 
 // On the CPU a kept value lies on the stack, in cache, which saves an exponential computed twice; loads are not kept. A

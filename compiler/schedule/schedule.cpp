@@ -34,6 +34,8 @@ constexpr std::array kFields = {
           [](Schedule* s, std::int64_t v) { s->prefetch = v != 0; }},
     Field{"stages", [](const Schedule& s) -> std::int64_t { return s.stages; },
           [](Schedule* s, std::int64_t v) { s->stages = static_cast<int>(v); }},
+    Field{"skew", [](const Schedule& s) -> std::int64_t { return s.skew ? 1 : 0; },
+          [](Schedule* s, std::int64_t v) { s->skew = v != 0; }},
     Field{"across", [](const Schedule& s) -> std::int64_t { return s.across ? 1 : 0; },
           [](Schedule* s, std::int64_t v) { s->across = v != 0; }},
     Field{"blocks_per_sm", [](const Schedule& s) -> std::int64_t { return s.blocks_per_sm; },

@@ -41,6 +41,7 @@ struct Schedule {
     int blocks_per_sm = 0;           // > 0: no more blocks than so many on each multiprocessor, looping over rows
     bool prefetch = false;           // a row's loads are issued while the block works on the row before (blocks_per_sm)
     int stages = 0;                  // > 0: so many rows are copied ahead into shared memory (blocks_per_sm)
+    bool skew = false;               // a cluster meets over a row's first phase behind the next row's (blocks_per_sm)
     bool across = false;             // neighbouring threads take neighbouring rows, not parts of one (kRowsReduction)
     int min_blocks_per_sm = 0;       // register cap through launch bounds; 0 leaves it to the compiler
 

@@ -232,7 +232,7 @@ class Machine {
             throw Fault(
                 fmt::format("shared memory: bytes {} … {} of {}", offset, offset + bytes - 1, launch_.shared_bytes));
         }
-        if (offset % (bytes < 16 ? bytes & -bytes : 16) != 0) {
+        if (offset % std::min(bytes & -bytes, 16) != 0) {
             throw Fault(fmt::format("shared memory: {} bytes at {} are not aligned", bytes, offset));
         }
         const int start = rank * launch_.shared_bytes + offset;

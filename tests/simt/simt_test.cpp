@@ -304,9 +304,11 @@ TEST_CASE("rows divided over clusters of blocks agree with the oracle") {
     const Target target = simt::target("sm_90a");
     std::vector<Case> cases;
     const auto add = [&](const std::string& name, const Graph& graph) {
-        for (const auto& [blocks, threads, residency, online] :
-             {std::tuple(2, 32, Residency::kRegisters, false), std::tuple(8, 128, Residency::kRegisters, true),
-              std::tuple(4, 64, Residency::kShared, false), std::tuple(16, 32, Residency::kReload, true)}) {
+        for (const auto& [blocks, threads, residency, online, skew] :
+             {std::tuple(2, 32, Residency::kRegisters, false, false),
+              std::tuple(8, 128, Residency::kRegisters, true, false),
+              std::tuple(4, 64, Residency::kRegisters, true, true), std::tuple(4, 64, Residency::kShared, false, false),
+              std::tuple(16, 32, Residency::kReload, true, false)}) {
             Schedule schedule = block_schedule(4);
             schedule.threads_per_row = threads;
             schedule.column_blocks = blocks;
@@ -314,7 +316,8 @@ TEST_CASE("rows divided over clusters of blocks agree with the oracle") {
             schedule.online = online;
             const auto choose = [&](const Group& group) {
                 Schedule chosen = schedule;
-                if (makes_parts(*group.graph)) chosen.blocks_per_sm = 2 * blocks;
+                if (makes_parts(*group.graph) || skew) chosen.blocks_per_sm = 2 * blocks;
+                chosen.skew = skew;
                 if (chosen.blocks_per_sm > 0 && residency == Residency::kRegisters) chosen.prefetch = true;
                 const Offer<Kernel> kernel = build_kernel(group, chosen, target);
                 const bool main = !adds_parts(*group.graph);
@@ -340,14 +343,17 @@ TEST_CASE("rows copied ahead into shared memory agree with the oracle") {
     const Target target = simt::target("sm_90a");
     std::vector<Case> cases;
     const auto add = [&](const std::string& name, const Graph& graph) {
-        for (const auto& [stages, threads, rows, blocks] :
-             {std::tuple(1, 64, 2, 1), std::tuple(2, 128, 1, 1), std::tuple(3, 256, 1, 1), std::tuple(2, 64, 1, 2)}) {
+        for (const auto& [stages, threads, rows, blocks, skew] :
+             {std::tuple(1, 64, 2, 1, false), std::tuple(2, 128, 1, 1, false), std::tuple(3, 256, 1, 1, false),
+              std::tuple(2, 64, 1, 2, false), std::tuple(2, 64, 1, 2, true)}) {
             Schedule schedule = block_schedule(4);
             schedule.threads_per_row = threads;
             schedule.rows_per_block = rows;
             schedule.column_blocks = blocks;
             schedule.stages = stages;
             schedule.blocks_per_sm = 2 * blocks;
+            schedule.skew = skew;
+            schedule.online = skew;
             const auto choose = [&](const Group& group) {
                 const Offer<Kernel> kernel = build_kernel(group, schedule, target);
                 const bool main = !adds_parts(*group.graph);
@@ -400,6 +406,12 @@ TEST_CASE("a kernel whose cluster does not wait for its messages, or has one pla
     const std::string not_begun =
         outcome_of(graph, schedule, target, replacing("if (turn == 0) rj_cluster_wait();", ""));
     CHECK_MESSAGE(not_begun.find("have begun") != std::string::npos, not_begun);
+    schedule.blocks_per_sm = 1;
+    schedule.skew = true;
+    CHECK(outcome_of(graph, schedule, target, {}) == "");
+    const std::string same_place =
+        outcome_of(graph, schedule, target, replacing("((turn + 1) & 1) * ", "(turn & 1) * "));
+    CHECK_MESSAGE(same_place != "", same_place);
 }
 
 TEST_CASE("a kernel whose closing barrier is deleted is caught") {

@@ -1,0 +1,36 @@
+// Loads that are the same for every row, of weights: a block that stays for many rows makes them once and holds them in
+// registers, as far as registers reach. Left in the loop they are answered by a cache, but each row waits for them
+// between its own values and its reduction.
+#include "compiler/passes/passes.h"
+
+namespace rowjit {
+namespace {
+
+// What is held is read all over the row: the estimate, right without it, is up to so many registers low with it.
+constexpr int kMargin = 8;
+
+// Whether an address is the same for all rows, differs by column, and nothing of the kernel writes there.
+bool can_hold(const Kernel& kernel, const Inst& inst) {
+    if (inst.kind != InstKind::kLoad || kernel.by_row(inst)) return false;
+    const KernelTensor& tensor = kernel.tensors[static_cast<std::size_t>(inst.index)];
+    const bool whole = inst.access.kind == Access::Kind::kVector || inst.access.kind == Access::Kind::kSplat;
+    return whole && !tensor.written && !tensor.aliased;
+}
+
+}  // namespace
+
+Kernel hold_shared_loads(Kernel kernel, const Target& target) {
+    if (!target.is_gpu() || kernel.schedule.blocks_per_sm == 0) return kernel;
+    for (Stmt& stmt : kernel.body) {
+        auto* loop = std::get_if<ColumnLoop>(&stmt.node);
+        if (loop == nullptr || (!loop->unrolled && loop->iterations > 1)) continue;
+        for (Inst& inst : loop->body) {
+            if (!can_hold(kernel, inst)) continue;
+            inst.held = true;
+            inst.held = spare_registers(kernel, target) >= kMargin;
+        }
+    }
+    return kernel;
+}
+
+}  // namespace rowjit
