@@ -230,7 +230,7 @@ struct Kernel {
     Block body;
     Block after;  // likewise, after them
     int value_count = 0;
-    std::int64_t most_row_blocks = 0;  // blocks along the rows; 0 for as many as there are
+    std::int64_t most_row_blocks = 0;  // blocks along the rows, of clusters if fewer run at once; 0: all there are
 
     int scratch_regions = 0;                // passes/barriers
     std::int64_t scratch_region_bytes = 0;  // likewise, of all the block's rows

@@ -63,6 +63,9 @@ class DeviceImpl {
     // capture.
     virtual std::unique_ptr<Module> load(const Artifact& artifact, StreamHandle stream = nullptr) = 0;
 
+    // How many clusters of that geometry the device runs at the same time; 0 where it does not say.
+    virtual std::int64_t clusters_at_once(Function /*function*/, const LaunchGeometry& /*geometry*/) const { return 0; }
+
     // A matrix product ready to queue; sides of `typical` that are 0 come at launch. Throws Error(kEnvironment) where
     // the device has no library for it, Error(kUnsupported) for dtypes it does not multiply, Error(kLaunch) as load.
     virtual std::shared_ptr<const Gemm> make_gemm(const GemmType& type, const GemmShape& typical,

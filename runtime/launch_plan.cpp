@@ -16,6 +16,14 @@ namespace {
 constexpr std::size_t kWorkspaceAlignment = 64;  // more than any access needs; every device allocator gives it
 constexpr std::int64_t kAccessBytes = 16;        // the widest single access of emitted code
 
+LaunchGeometry geometry_of(const Kernel& kernel) {
+    LaunchGeometry geometry;
+    geometry.block = static_cast<std::uint32_t>(kernel.block_threads());
+    geometry.shared_bytes = static_cast<std::uint32_t>(kernel.shared_bytes);
+    geometry.cluster = static_cast<std::uint32_t>(kernel.cluster_blocks());
+    return geometry;
+}
+
 std::size_t align_up(std::size_t bytes) {
     return (bytes + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment;
 }
@@ -82,6 +90,7 @@ LaunchPlan::LaunchPlan(Program program, std::vector<LoadedStep> loaded, std::sha
     }
     if (program_.loop) loop_place_ = static_cast<int>(place_of(program_.loop->axis));
     find_tensor_facts();
+    for (std::size_t i = 0; i < loaded_.size(); ++i) keep_to_device(loaded_[i].function, &program_.steps[i].kernel);
     for (std::size_t i = 0; i < loaded_.size(); ++i) launches_.push_back(make_launch(program_.steps[i], loaded_[i]));
     for (const ProductStep& step : program_.products) products_.push_back(make_product(step, stream));
     if (!program_.loop) return;
@@ -149,13 +158,21 @@ void LaunchPlan::find_tensor_facts() {
     }
 }
 
+// Clusters that stay for many rows are as many as run at the same time: one too many would wait for all others to end.
+// How many that are depends on which multiprocessors a device has left, of which its description says nothing.
+void LaunchPlan::keep_to_device(Function function, Kernel* kernel) const {
+    if (kernel->most_row_blocks == 0 || kernel->cluster_blocks() == 1) return;
+    LaunchGeometry geometry = geometry_of(*kernel);
+    geometry.grid = static_cast<std::uint32_t>(kernel->most_row_blocks) * geometry.cluster;
+    const std::int64_t at_once = device_->clusters_at_once(function, geometry);
+    if (at_once > 0) kernel->most_row_blocks = std::min(kernel->most_row_blocks, at_once);
+}
+
 LaunchPlan::Launch LaunchPlan::make_launch(const Step& step, const LoadedStep& loaded) const {
     Launch launch;
     launch.function = loaded.function;
     launch.kernel = &step.kernel;
-    launch.geometry.block = static_cast<std::uint32_t>(step.kernel.block_threads());
-    launch.geometry.shared_bytes = static_cast<std::uint32_t>(step.kernel.shared_bytes);
-    launch.geometry.cluster = static_cast<std::uint32_t>(step.kernel.cluster_blocks());
+    launch.geometry = geometry_of(step.kernel);
     for (const AxisId axis : step.kernel.row_axes) {
         const std::int64_t extent = step.kernel.axis(axis).extent;
         if (extent != kRuntimeExtent) {

@@ -12,15 +12,29 @@ namespace {
 // parts are written and read; a wider sum has enough columns to divide among the blocks instead.
 constexpr std::int64_t kMostColumns = 65536;
 
-bool splits(const GraphData& graph, const Node& node) {
+// Where a cluster shares a row, its registers hold the sums of a row of so many bytes of the widest tensor.
+constexpr std::int64_t kMostClusterBytes = 256 * 1024;
+
+bool fits_part(const GraphData& graph, const Node& operand, const Target& target) {
+    const std::int64_t columns = graph.column_count(operand);
+    if (!target.clusters || columns <= kMostColumns) return columns <= kMostColumns;
+    std::size_t widest = 1;
+    for (const NodeId id : graph.live_nodes()) {
+        const Node& node = graph.node(id);
+        if (node.kind == NodeKind::kInput && graph.column_count(node) == columns)
+            widest = std::max(widest, size_bytes(node.dtype));
+    }
+    return columns * static_cast<std::int64_t>(widest) <= kMostClusterBytes;
+}
+
+bool splits(const GraphData& graph, const Node& node, const Target& target) {
     if (node.kind != NodeKind::kReduce || node.monoid != Monoid::kSum || !is_float(node.dtype)) return false;
     if (node.is_segmented()) return false;
     const Node& operand = graph.node(node.args[0]);
     const auto is_row = [&](AxisId axis) { return graph.axis(axis).is_row; };
     const auto at_run_time = [&](AxisId axis) { return graph.axis(axis).extent == kRuntimeExtent; };
     return is_row(node.reduced[0]) && node.reduced.size() == graph.row_axes(operand).size() &&
-           std::any_of(node.reduced.begin(), node.reduced.end(), at_run_time) &&
-           graph.column_count(operand) <= kMostColumns;
+           std::any_of(node.reduced.begin(), node.reduced.end(), at_run_time) && fits_part(graph, operand, target);
 }
 
 // A block adds its rows one after the other, which over some hundred rows costs f32 a few units. Where the sum is seen
@@ -40,7 +54,7 @@ std::shared_ptr<const GraphData> split_row_sums(const std::shared_ptr<const Grap
     for (const NodeId id : graph->live_nodes()) {
         const Node& node = graph->node(id);
         NodeId& copy = mapped[static_cast<std::size_t>(id)];
-        if (!splits(*graph, node)) {
+        if (!splits(*graph, node, target)) {
             copy = result->add_copy(node, to_result);
             continue;
         }

@@ -34,16 +34,6 @@ constexpr std::int64_t kCpuParts = 64;
 // columns and missed it at 128,256.
 constexpr std::int64_t kCpuPlainColumns = 32768;
 
-// Clusters that run at the same time, with a block on each multiprocessor. A cluster keeps within a group of 16 or 18
-// multiprocessors (Hopper's GPC), so bigger ones leave some idle; one too many would wait for all others to end.
-constexpr std::int64_t kMultiprocessorsPerGroup = 16;
-
-std::int64_t clusters_at_once(std::int64_t blocks, const Target& target) {
-    if (blocks <= 2) return std::max<std::int64_t>(1, target.sm_count / blocks);
-    const std::int64_t groups = target.sm_count / kMultiprocessorsPerGroup;
-    return std::max<std::int64_t>(1, groups * (kMultiprocessorsPerGroup / blocks));
-}
-
 double recompute_cost(const Node& node) {
     if (node.kind == NodeKind::kSearch) return kSpecialCost;
     if (node.kind == NodeKind::kMap) {
@@ -135,7 +125,7 @@ class Lowering {
             if (output.slots >= 0) kernel_.slots_axis = output.slots;
         }
         const bool sums = kernel_.slots_axis >= 0;
-        kernel_.most_row_blocks = schedule().blocks_per_sm * clusters_at_once(kernel_.cluster_blocks(), target_);
+        kernel_.most_row_blocks = std::int64_t{schedule().blocks_per_sm} * target_.sm_count / kernel_.cluster_blocks();
         if (!target_.is_gpu()) kernel_.most_row_blocks = sums ? kCpuParts : 0;
         if (sums && kernel_.most_row_blocks == 0) {
             return Declined{"a sum over rows needs a bounded number of blocks"};

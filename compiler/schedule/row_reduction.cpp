@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <span>
 
 #include "compiler/schedule/choose.h"
 
@@ -56,28 +57,53 @@ Schedule sharing(Schedule s, int threads_per_sm) {
     return s;
 }
 
-// The same blocks staying for many rows: such that fetch each row while they work on the one before, through registers
-// or through shared memory, and such that only stay. clang keeps what is fetched ahead beside all that the row itself
-// unrolls to, and spills: CUDA only. H200, bf16: where one block sums over its rows, stages are ahead (layer_norm's
-// backward at 8192 columns 0.266 ms, else 0.284); elsewhere registers, while they suffice (rms_norm's backward at 16384
-// columns, a cluster of two, 0.428 ms, with stages 0.52).
+// Rows in flight while a block that stays works on another: fetched through registers or through shared memory, and, in
+// a cluster that meets once a row, with the meeting behind the next row's first phase. clang keeps what is fetched
+// ahead beside all that the row itself unrolls to, and spills: CUDA only.
+struct Ahead {
+    bool prefetch = false;
+    int stages = 0;
+    bool skew = false;
+};
+
+// The most promising first, by what H200 said. Sums over rows leave registers for less: rms_norm's backward of 16384
+// bf16 columns (a cluster of two) takes 0.429 ms with registers, 0.436 with stages; of 65536 (a cluster of eight)
+// 0.473, 0.464 skewed with stages, 0.534 with stages alone.
+constexpr std::array kSumsInCluster = {
+    Ahead{.prefetch = true}, Ahead{.stages = 2, .skew = true},      Ahead{.stages = 2},
+    Ahead{.skew = true},     Ahead{.prefetch = true, .skew = true}, Ahead{}};
+// rms_norm of 131072 f32 columns: 0.271 ms skewed, 0.298 with registers, 0.317 with neither.
+constexpr std::array kInCluster = {Ahead{.prefetch = true, .skew = true}, Ahead{.skew = true}, Ahead{.prefetch = true},
+                                   Ahead{.stages = 2, .skew = true},      Ahead{.stages = 2},  Ahead{}};
+// A cluster that meets twice a row: layer_norm of 65536 bf16 columns 0.296 ms with stages, 0.310 with registers.
+constexpr std::array kMeetingTwice = {Ahead{.stages = 2}, Ahead{.prefetch = true}, Ahead{}};
+// One block: layer_norm's backward at 8192 bf16 columns 0.266 ms with stages, else 0.284; add_rms_norm's at 4096 f32
+// columns 0.345 with registers, 0.396 with stages.
+constexpr std::array kNarrowSumsInBlock = {Ahead{.stages = 2}, Ahead{.prefetch = true}, Ahead{}};
+constexpr std::array kInBlock = {Ahead{.prefetch = true}, Ahead{.stages = 2}, Ahead{}};
+
+std::span<const Ahead> kinds_ahead(const Schedule& s, const GroupFacts& facts) {
+    if (s.column_blocks == 1) {
+        if (facts.sums_rows && facts.widest_bytes < 4) return kNarrowSumsInBlock;
+        return kInBlock;
+    }
+    if (facts.phases != 2) return kMeetingTwice;
+    if (facts.sums_rows) return kSumsInCluster;
+    return kInCluster;
+}
+
+// The same blocks staying for many rows.
 std::vector<Schedule> staying(Schedule s, int threads_per_sm, const GroupFacts& facts, const Target& target) {
     s = sharing(s, threads_per_sm);
     s.blocks_per_sm = s.min_blocks_per_sm;
     if (s.residency != Residency::kRegisters || target.backend != Backend::kCuda) return {s};
-    Schedule prefetching = s;
-    prefetching.prefetch = true;
-    Schedule staged = s;
-    staged.stages = 2;
-    std::vector<Schedule> kinds = {prefetching, staged, s};
-    if (s.column_blocks == 1 || facts.online_phases != 2) return kinds;
-    // A cluster that meets once a row, if by carrying a pair, need not wait for it.
-    std::vector<Schedule> skewed = kinds;
-    for (Schedule& kind : skewed) {
-        kind.skew = true;
-        kind.online = facts.phases > facts.online_phases;
+    std::vector<Schedule> kinds;
+    for (const Ahead& ahead : kinds_ahead(s, facts)) {
+        kinds.push_back(s);
+        kinds.back().prefetch = ahead.prefetch;
+        kinds.back().stages = ahead.stages;
+        kinds.back().skew = ahead.skew;
     }
-    kinds.insert(kinds.begin(), skewed.begin(), skewed.end());
     return kinds;
 }
 
@@ -91,9 +117,7 @@ std::vector<Schedule> all_staying(const std::vector<Schedule>& schedules, const 
     std::vector<Schedule> all;
     for (const Schedule& s : schedules) {
         for (const int per_sm : kResidentThreadsPerSm) {
-            std::vector<Schedule> kinds = staying(s, per_sm, facts, target);
-            if (s.column_blocks == 1 && kinds.size() > 1) std::swap(kinds[0], kinds[1]);
-            for (const Schedule& stays : kinds) {
+            for (const Schedule& stays : staying(s, per_sm, facts, target)) {
                 if (std::find(all.begin(), all.end(), stays) == all.end()) all.push_back(stays);
             }
         }
@@ -101,13 +125,13 @@ std::vector<Schedule> all_staying(const std::vector<Schedule>& schedules, const 
     return all;
 }
 
-// A row of more bytes of its widest tensor than a block takes is divided over a cluster, so that a block's part is 256
-// threads full; a row that is also summed over, whose registers hold the sums as well, sooner, and one that reads
-// nothing but itself. H200, bf16: rms_norm of 131072 columns runs at 87 % of copy over 8 blocks, at 52 % when it is
-// read twice; softmax over 16 blocks of 128 threads at 78 %, over 8 of 256 at 67 %; rms_norm's backward of 32768
-// columns over 8 blocks of 256 threads takes 0.654 ms, over 4 of 512 0.770.
+// A row of more bytes of its widest tensor than a block takes is divided over a cluster; a row that is also summed
+// over, whose registers hold the sums as well, sooner, and one that reads nothing but itself. H200, bf16: rms_norm of
+// 131072 columns runs at 94 % of copy over 8 blocks, at 52 % when it is read twice; softmax over 16 blocks of 128
+// threads at 78 %, over 8 of 256 at 67 %; rms_norm's backward of 65536 columns over 8 blocks of 512 threads takes 0.473
+// ms, over 16 of 256 0.498.
 constexpr std::int64_t kBlockRowBytes = 64 * 1024;
-constexpr std::int64_t kClusterPartBytes = 32 * 1024;
+constexpr std::int64_t kClusterPartColumns = 16 * 1024;
 constexpr std::int64_t kSmallPartBytes = 16 * 1024;
 
 std::int64_t row_bytes(const GroupFacts& facts) { return facts.columns * facts.widest_bytes; }
@@ -122,8 +146,8 @@ bool wider_than_block(const GroupFacts& facts, const Target& target) {
 
 // What a cluster's block takes of a row.
 std::int64_t part_bytes(const GroupFacts& facts) {
-    if (!facts.sums_rows) return in_small_parts(facts) ? kSmallPartBytes : kClusterPartBytes;
-    return row_bytes(facts) > 2 * kSmallPartBytes ? kSmallPartBytes / 2 : kSmallPartBytes;
+    if (facts.sums_rows || in_small_parts(facts)) return kSmallPartBytes;
+    return kClusterPartColumns * facts.widest_bytes;
 }
 
 // Clusters a row may be divided over, the most promising first.
@@ -145,15 +169,16 @@ std::vector<Schedule> cluster_schedules(const GroupFacts& facts, const Target& t
     std::vector<Schedule> schedules;
     for (const std::int64_t blocks : cluster_sizes(facts, target)) {
         const std::int64_t columns = (facts.columns + blocks - 1) / blocks;
-        const std::array preferred = in_small_parts(facts) ? std::array{128, 256, 512} : std::array{256, 512, 128};
+        const std::array preferred = in_small_parts(facts) ? std::array{128, 256, 512} : std::array{512, 256, 128};
         for (const int threads : preferred) {
             const std::int64_t elements = (columns + threads - 1) / threads;
             if (elements * facts.widest_bytes > kMaxBytesPerThread || elements < vector) continue;
             Schedule s = row_schedule(Residency::kRegisters, threads, vector);
             s.column_blocks = blocks;
-            schedules.push_back(s);
+            if (in_small_parts(facts) || facts.sums_rows) schedules.push_back(s);
             if (facts.sums_rows) continue;
             append(staying(s, kResidentThreadsPerSm.back(), facts, target), &schedules);
+            if (!in_small_parts(facts)) schedules.push_back(s);
             schedules.push_back(sharing(s, kResidentThreadsPerSm.back()));
         }
     }

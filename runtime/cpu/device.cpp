@@ -119,7 +119,7 @@ class CpuDevice final : public DeviceImpl {
     }
 
     std::shared_ptr<const Gemm> make_gemm(const GemmType& type, const GemmShape& /*typical*/,
-                                    StreamHandle /*stream*/) override {
+                                          StreamHandle /*stream*/) override {
         return make_cpu_gemm(type);
     }
 

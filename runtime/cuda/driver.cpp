@@ -61,8 +61,9 @@ struct CudaEntries {
     DriverResult (*function_get_attribute)(int* value, int attribute, void* function);
     DriverResult (*function_set_attribute)(void* function, int attribute, int value);
 
-    // Null in drivers before 11.8 (launch_extended) and 12.0 (the library entries).
+    // Null in drivers before 11.8 (these two) and 12.0 (the library entries).
     DriverResult (*launch_extended)(const LaunchConfig* config, void* function, void** arguments, void** extra);
+    DriverResult (*most_clusters)(int* clusters, void* function, const LaunchConfig* config);
     DriverResult (*library_load)(void** library, const void* code, void* jit_options, void* jit_values,
                                  unsigned jit_count, void* library_options, void* library_values,
                                  unsigned library_count);
@@ -202,13 +203,28 @@ class CudaDriver final : public GpuDriver {
                                 void** arguments) const noexcept override {
         constexpr DriverResult kNotSupported = 801;
         if (cuda_.launch_extended == nullptr) return kNotSupported;
-        LaunchAttribute cluster = {kLaunchClusterDimension, 0, {geometry.cluster, 1, 1}, {}};
-        const LaunchConfig config = {
-            {geometry.grid, 1, 1}, {geometry.block, 1, 1}, geometry.shared_bytes, stream, &cluster, 1};
+        LaunchAttribute cluster = cluster_of(geometry);
+        const LaunchConfig config = config_of(geometry, stream, &cluster);
         return cuda_.launch_extended(&config, function, arguments, nullptr);
     }
 
+    int clusters_at_once(void* function, const LaunchGeometry& geometry) const noexcept override {
+        if (cuda_.most_clusters == nullptr) return 0;
+        LaunchAttribute cluster = cluster_of(geometry);
+        const LaunchConfig config = config_of(geometry, nullptr, &cluster);
+        int clusters = 0;
+        return cuda_.most_clusters(&clusters, function, &config) == 0 ? clusters : 0;
+    }
+
   private:
+    static LaunchAttribute cluster_of(const LaunchGeometry& geometry) {
+        return {kLaunchClusterDimension, 0, {geometry.cluster, 1, 1}, {}};
+    }
+
+    static LaunchConfig config_of(const LaunchGeometry& geometry, StreamHandle stream, LaunchAttribute* cluster) {
+        return {{geometry.grid, 1, 1}, {geometry.block, 1, 1}, geometry.shared_bytes, stream, cluster, 1};
+    }
+
     bool has_libraries() const { return cuda_.library_load != nullptr; }
 
     const CudaEntries cuda_;
@@ -226,6 +242,7 @@ Offer<CudaEntries> find_cuda_entries(const DynamicLibrary& library) {
                           library.find("cuFuncSetAttribute", entries.function_set_attribute);
     if (!complete) return Declined{library.path() + " is too old; install an NVIDIA driver of version 11.0 or later"};
     library.find("cuLaunchKernelEx", entries.launch_extended);
+    library.find("cuOccupancyMaxActiveClusters", entries.most_clusters);
     const bool libraries = library.find("cuLibraryLoadData", entries.library_load) &&
                            library.find("cuLibraryUnload", entries.library_unload) &&
                            library.find("cuLibraryGetKernel", entries.library_kernel) &&

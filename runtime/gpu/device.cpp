@@ -219,6 +219,12 @@ class GpuDevice final : public DeviceImpl {
         return std::make_unique<GpuModule>(context_, artifact, target_);
     }
 
+    std::int64_t clusters_at_once(Function function, const LaunchGeometry& geometry) const override {
+        if (geometry.cluster <= 1) return 0;
+        const CurrentContext current(*context_);
+        return driver().clusters_at_once(function.handle, geometry);
+    }
+
     // Made once for each type, so that a program compiled before is ready during a capture.
     std::shared_ptr<const Gemm> make_gemm(const GemmType& type, const GemmShape& typical,
                                           StreamHandle stream) override {

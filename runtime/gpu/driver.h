@@ -62,6 +62,8 @@ class GpuDriver {
     virtual DriverResult lift_limits(void* function, const Target& target) const = 0;
     virtual DriverResult launch_cluster(void* function, const LaunchGeometry& geometry, StreamHandle stream,
                                         void** arguments) const noexcept = 0;
+    // Clusters of that geometry that run at the same time; 0 where the driver does not say.
+    virtual int clusters_at_once(void* /*function*/, const LaunchGeometry& /*geometry*/) const noexcept { return 0; }
 
     int device_count() const;
     std::string device_name(int device) const;

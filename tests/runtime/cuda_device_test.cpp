@@ -226,6 +226,20 @@ TEST_CASE("a launch of clusters carries the cluster's size as a launch attribute
     CHECK(stub.take_calls().ends_with("cuLaunchKernelEx 64 8 256 512 80 1 4 4 42\n"));
 }
 
+TEST_CASE("the driver says how many clusters run at the same time, and one too old for it nothing") {
+    const LaunchGeometry geometry = {.grid = 128, .block = 256, .cluster = 16};
+    const Function function = {reinterpret_cast<void*>(64)};
+    {
+        StubCuda stub;
+        const auto device = open_device("cuda:0");
+        CHECK(device->clusters_at_once(function, geometry) == 7);
+        CHECK(stub.take_calls().ends_with("cuOccupancyMaxActiveClusters 64 256 16\n"));
+        CHECK(device->clusters_at_once(function, {.grid = 128, .block = 256}) == 0);
+    }
+    StubCuda old(ROWJIT_STUB_CUDA_OLD);
+    CHECK(open_device("cuda:0")->clusters_at_once(function, geometry) == 0);
+}
+
 TEST_CASE("a driver too old for clusters refuses a launch of them") {
     StubCuda stub(ROWJIT_STUB_CUDA_OLD);
     const auto device = open_device("cuda:0");

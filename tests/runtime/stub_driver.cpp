@@ -245,17 +245,30 @@ STUB_EXPORT int cuKernelGetFunction(void** function, void* kernel) {
 }
 
 // CUlaunchConfig and its one attribute, read by position as the driver reads them.
+namespace {
+
+std::uint32_t word(const std::byte* at, std::size_t offset) {
+    std::uint32_t value = 0;
+    std::memcpy(&value, at + offset, sizeof value);
+    return value;
+}
+
+const std::byte* pointer(const std::byte* at, std::size_t offset) {
+    const std::byte* value = nullptr;
+    std::memcpy(&value, at + offset, sizeof value);
+    return value;
+}
+
+}  // namespace
+
+// As if seven blocks of 16 multiprocessors each were to be had.
+STUB_EXPORT int cuOccupancyMaxActiveClusters(int* clusters, void* function, const std::byte* config) {
+    const std::byte* attribute = pointer(config, 40);
+    *clusters = static_cast<int>(7 * 16 / word(attribute, 8));
+    return record("cuOccupancyMaxActiveClusters", number(function), word(config, 12), word(attribute, 8));
+}
+
 STUB_EXPORT int cuLaunchKernelEx(const std::byte* config, void* function, void** arguments, void** /*extra*/) {
-    const auto word = [](const std::byte* at, std::size_t offset) {
-        std::uint32_t value = 0;
-        std::memcpy(&value, at + offset, sizeof value);
-        return value;
-    };
-    const auto pointer = [](const std::byte* at, std::size_t offset) {
-        const std::byte* value = nullptr;
-        std::memcpy(&value, at + offset, sizeof value);
-        return value;
-    };
     const std::byte* attribute = pointer(config, 40);
     return record("cuLaunchKernelEx", number(function), word(config, 0), word(config, 12), word(config, 24),
                   number(pointer(config, 32)), word(config, 48), word(attribute, 0), word(attribute, 8),
