@@ -57,6 +57,15 @@ Schedule sharing(Schedule s, int threads_per_sm) {
     return s;
 }
 
+// A row that reads nothing but itself loses nothing in small blocks, and more of them share a multiprocessor.
+bool in_small_parts(const GroupFacts& facts) { return !facts.sums_rows && !facts.shares_columns; }
+
+// Narrow rows of several tensors that a cluster meets over once: memory is busier with two of them in flight than with
+// more blocks.
+bool reads_several_narrow(const GroupFacts& facts) {
+    return facts.phases == 2 && facts.column_inputs > 1 && facts.widest_bytes < 4;
+}
+
 // Rows in flight while a block that stays works on another: fetched through registers or through shared memory, and, in
 // a cluster that meets once a row, with the meeting behind the next row's first phase. clang keeps what is fetched
 // ahead beside all that the row itself unrolls to, and spills: CUDA only.
@@ -77,6 +86,13 @@ constexpr std::array kInCluster = {Ahead{.prefetch = true, .skew = true}, Ahead{
                                    Ahead{.stages = 2, .skew = true},      Ahead{.stages = 2},  Ahead{}};
 // A cluster that meets twice a row: layer_norm of 65536 bf16 columns 0.296 ms with stages, 0.310 with registers.
 constexpr std::array kMeetingTwice = {Ahead{.stages = 2}, Ahead{.prefetch = true}, Ahead{}};
+// Softmax's backward of 65536 bf16 columns 0.482 ms with stages, 0.508 at best with neither.
+constexpr std::array kSeveralNarrow = {Ahead{.stages = 2},
+                                       Ahead{.prefetch = true},
+                                       Ahead{},
+                                       Ahead{.stages = 2, .skew = true},
+                                       Ahead{.prefetch = true, .skew = true},
+                                       Ahead{.skew = true}};
 // One block: layer_norm's backward at 8192 bf16 columns 0.266 ms with stages, else 0.284; add_rms_norm's at 4096 f32
 // columns 0.345 with registers, 0.396 with stages.
 constexpr std::array kNarrowSumsInBlock = {Ahead{.stages = 2}, Ahead{.prefetch = true}, Ahead{}};
@@ -89,6 +105,7 @@ std::span<const Ahead> kinds_ahead(const Schedule& s, const GroupFacts& facts) {
     }
     if (facts.phases != 2) return kMeetingTwice;
     if (facts.sums_rows) return kSumsInCluster;
+    if (in_small_parts(facts) && reads_several_narrow(facts)) return kSeveralNarrow;
     return kInCluster;
 }
 
@@ -136,9 +153,6 @@ constexpr std::int64_t kSmallPartBytes = 16 * 1024;
 
 std::int64_t row_bytes(const GroupFacts& facts) { return facts.columns * facts.widest_bytes; }
 
-// A row that reads nothing but itself loses nothing in small blocks, and more of them share a multiprocessor.
-bool in_small_parts(const GroupFacts& facts) { return !facts.sums_rows && !facts.shares_columns; }
-
 bool wider_than_block(const GroupFacts& facts, const Target& target) {
     const bool small = facts.sums_rows || (in_small_parts(facts) && target.clusters);
     return row_bytes(facts) > (small ? kSmallPartBytes : kBlockRowBytes);
@@ -164,21 +178,27 @@ std::vector<std::int64_t> cluster_sizes(const GroupFacts& facts, const Target& t
     return sizes;
 }
 
+// Threads of a cluster's blocks, the most promising first.
+std::array<int, 3> cluster_threads(const GroupFacts& facts) {
+    if (!in_small_parts(facts)) return {512, 256, 128};
+    return reads_several_narrow(facts) ? std::array{256, 128, 512} : std::array{128, 256, 512};
+}
+
 // A row in the registers of a cluster's blocks.
 std::vector<Schedule> cluster_schedules(const GroupFacts& facts, const Target& target, int vector) {
     std::vector<Schedule> schedules;
     for (const std::int64_t blocks : cluster_sizes(facts, target)) {
         const std::int64_t columns = (facts.columns + blocks - 1) / blocks;
-        const std::array preferred = in_small_parts(facts) ? std::array{128, 256, 512} : std::array{512, 256, 128};
-        for (const int threads : preferred) {
+        for (const int threads : cluster_threads(facts)) {
             const std::int64_t elements = (columns + threads - 1) / threads;
             if (elements * facts.widest_bytes > kMaxBytesPerThread || elements < vector) continue;
             Schedule s = row_schedule(Residency::kRegisters, threads, vector);
             s.column_blocks = blocks;
-            if (in_small_parts(facts) || facts.sums_rows) schedules.push_back(s);
+            const bool ends_first = facts.sums_rows || (in_small_parts(facts) && !reads_several_narrow(facts));
+            if (ends_first) schedules.push_back(s);
             if (facts.sums_rows) continue;
             append(staying(s, kResidentThreadsPerSm.back(), facts, target), &schedules);
-            if (!in_small_parts(facts)) schedules.push_back(s);
+            if (!ends_first) schedules.push_back(s);
             schedules.push_back(sharing(s, kResidentThreadsPerSm.back()));
         }
     }
