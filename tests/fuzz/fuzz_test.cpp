@@ -259,6 +259,8 @@ const std::vector<Found> kFound = {
     {"a column vector, a value for each row and a matrix in one operation",
      "rows t\ncolumns c = 7\ninput z: f32[t, c]\ninput a: f32[t]\ninput b: f32[c]\n"
      "y = select(b < 0.5, z, a)\noutput y\nw = fma(b, a, z)\noutput w\n"},
+    {"a sum over rows of what is reduced over other rows",
+     "rows t\nrows u\ncolumns c = 7\ninput x: bf16[t, u, c]\nv = min(x, t)\ny = sum(v, u)\noutput y\n"},
 };
 
 }  // namespace
