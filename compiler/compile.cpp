@@ -8,7 +8,7 @@
 #include "base/check.h"
 #include "base/fail.h"
 #include "compiler/passes/passes.h"
-#include "compiler/plan/canonicalize.h"
+#include "compiler/plan/choose_plan.h"
 #include "compiler/schedule/lower.h"
 
 namespace rowjit {
@@ -120,17 +120,23 @@ ProductStep make_product(const Program& program, const Product& product) {
     return step;
 }
 
+// Of the most promising schedule that can be.
+std::optional<Kernel> first_kernel(const Group& group, const Target& target) {
+    for (const FamilyOffer& offer : offers(group, target)) {
+        for (const Schedule& schedule : offer.schedules) {
+            if (auto kernel = build_kernel(group, schedule, target)) return std::move(*kernel);
+        }
+    }
+    return std::nullopt;
+}
+
 Kernel choose_kernel(const Group& group, const Target& target, const ScheduleChoice& choice) {
     if (choice) {
         if (const auto schedule = choice(group)) {
             if (auto kernel = build_kernel(group, *schedule, target)) return std::move(*kernel);
         }
     }
-    for (const FamilyOffer& offer : offers(group, target)) {
-        for (const Schedule& schedule : offer.schedules) {
-            if (auto kernel = build_kernel(group, schedule, target)) return std::move(*kernel);
-        }
-    }
+    if (auto kernel = first_kernel(group, target)) return std::move(*kernel);
     fail(ErrorCode::kUnsupported, "no schedule runs kernel {} on {}:{}", group.name, target.name,
          reasons(group, target));
 }
@@ -178,12 +184,17 @@ Plan plan_graph(const GraphData& graph, const Target& target, const ChunkOptions
     if (graph.outputs().empty())
         fail(ErrorCode::kInvalidGraph,
              "the graph has no outputs; call Graph::output, or end the text with an 'output' line");
-    return divide_into_chunks(make_plan(canonicalize(graph), target), chunks);
+    const auto runs = [&](const Group& group) { return first_kernel(group, target).has_value(); };
+    return divide_into_chunks(cheapest_plan(graph, target, runs), chunks);
 }
 
 Program compile(const GraphData& graph, const Target& target, const ScheduleChoice& choice,
                 const ChunkOptions& chunks) {
-    const Plan plan = plan_graph(graph, target, chunks);
+    return compile_plan(graph, plan_graph(graph, target, chunks), target, choice, chunks);
+}
+
+Program compile_plan(const GraphData& graph, const Plan& plan, const Target& target, const ScheduleChoice& choice,
+                     const ChunkOptions& chunks) {
     Program program;
     program.axes = plan.graph->axes();
     program.notes = plan.notes;

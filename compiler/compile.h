@@ -99,6 +99,10 @@ std::vector<Schedule> legal_schedules(const Group& group, const Target& target);
 // Canonicalised and planned, no schedules chosen: for the tuner and `explain`.
 Plan plan_graph(const GraphData& graph, const Target& target, const ChunkOptions& chunks = {});
 
+// compile() of a graph whose plan is known, as where one is compiled with many schedules.
+Program compile_plan(const GraphData& graph, const Plan& plan, const Target& target, const ScheduleChoice& choice = {},
+                     const ChunkOptions& chunks = {});
+
 // Elements between neighbours along each axis of a contiguous tensor of these extents, innermost last.
 std::vector<std::int64_t> contiguous_strides(const std::vector<std::int64_t>& extents);
 

@@ -59,9 +59,11 @@ ErrorReport compare(const Tensor& got, const Tensor& exact, const Tensor& eager,
         if (!is_number(dtype)) {
             if (value != reference && value != truth) error = std::numeric_limits<double>::infinity();
         } else if (!same_class(value, reference)) {
-            const bool spared = !std::isfinite(reference) && std::isfinite(value) && std::isfinite(truth);
-            error = spared ? std::abs(value - truth) / std::max(ulp(dtype, truth), noise)
-                           : std::numeric_limits<double>::infinity();
+            const bool finite = std::isfinite(value) && std::isfinite(truth);
+            const bool spared = !std::isfinite(reference) && (finite || value == truth);
+            error = !spared          ? std::numeric_limits<double>::infinity()
+                    : value == truth ? 0
+                                     : std::abs(value - truth) / std::max(ulp(dtype, truth), noise);
         } else if (measurable(truth, reference)) {
             const double unit = std::max(ulp(dtype, truth), noise);
             error = std::abs(value - truth) / unit;

@@ -21,7 +21,8 @@ namespace rowjit {
 //   - mean error ≤ eager's mean error + 1/2 (1 + 1/√n) units over n elements: half a unit is what one rounding of a
 //     row's statistic does to all of the row, and the mean of one element is its error;
 //   - NaN exactly where eager has NaN, infinities equal to eager's, and finite where eager is finite. Where eager only
-//     overflowed on its way, as a mean of 3e38 does that is summed before it is divided, the exact number will do too;
+//     overflowed on its way, as a mean of 3e38 does that is summed before it is divided, the exact result will do too,
+//     finite or infinite;
 //   - integers and bools equal to eager's or to the exact value.
 // Elements that are not finite take part in no mean.
 struct ErrorReport {

@@ -266,13 +266,18 @@ class Saving {
     // Numbers, coordinates and launch scalars are there without memory traffic.
     static bool is_free(const Node& node) { return node.args.empty() && node.kind != NodeKind::kInput; }
 
+    // A pass over the row.
+    bool reduces(const Node& node) const {
+        if (node.kind == NodeKind::kReduce) return !graph_.reduces_few(node);
+        return node.kind == NodeKind::kFix;
+    }
+
     // What the backward does not compute: inputs; reductions, which would cost it another pass over the row.
     bool must_be_given(NodeId id) const {
         const Node& node = graph_.node(id);
         const Forced forced = forced_[static_cast<std::size_t>(id)];
         if (forced == Forced::kSave) return true;
-        const bool reduces = node.kind == NodeKind::kReduce || node.kind == NodeKind::kFix;
-        return node.kind == NodeKind::kInput || (reduces && forced != Forced::kRecompute);
+        return node.kind == NodeKind::kInput || (reduces(node) && forced != Forced::kRecompute);
     }
 
     double bytes(const Node& node, double rows) const {
@@ -315,8 +320,7 @@ class Saving {
             const Node& node = graph_.node(id);
             const bool below = std::any_of(node.args.begin(), node.args.end(),
                                            [&](NodeId arg) { return below_reduction_[static_cast<std::size_t>(arg)]; });
-            const bool reduces = node.kind == NodeKind::kReduce || node.kind == NodeKind::kFix;
-            below_reduction_.push_back(below || reduces);
+            below_reduction_.push_back(below || reduces(node));
         }
     }
 

@@ -327,6 +327,8 @@ NodeId GraphData::add_index(NodeId source, std::vector<Coord> coords) {
             if (!contains(mentioned, a.id)) mentioned.push_back(a.id);
         }
         if (coords[i].is_axis(Axis{from.axes[i]}) || !coords[i].data_nodes().empty()) continue;
+        const std::vector<Axis> along = coords[i].axes();
+        if (along.size() == 1 && coords[i].is_axis(along[0]) && same_rows(along[0].id, from.axes[i])) continue;
         std::int64_t low = 0;
         std::int64_t high = 0;
         const bool known = coords[i].bounds([&](Axis a) { return axis(a.id).extent; }, &low, &high);
@@ -336,8 +338,9 @@ NodeId GraphData::add_index(NodeId source, std::vector<Coord> coords) {
                  coords[i].print(axis_name, [&](NodeId id) { return describe(id); }), into.label(),
                  known && into.extent != kRuntimeExtent
                      ? fmt::format("reaches {} … {}, outside 0 … {}", low, high, into.extent - 1)
-                     : std::string(
-                           "cannot be proven to stay inside; index a row axis by itself or by a data coordinate"));
+                     : std::string("cannot be proven to stay inside; index a row axis by itself, by one declared like "
+                                   "it or by a data "
+                                   "coordinate"));
         }
     }
     if (identity) return source;
@@ -518,7 +521,8 @@ void GraphData::add_output(OutputInfo output) {
         fail(ErrorCode::kInvalidGraph, "output '{}': {} is part of a step; take the fixpoint", output.name,
              describe(output.node));
     }
-    require_column_strides("output", output.name, output.column_strides, value, 1);
+    const Node whole = output.piece ? Node{.axes = output.piece->axes} : value;
+    require_column_strides("output", output.name, output.column_strides, whole, 1);
     if (!output.alias.empty()) require_alias(output);
     if (output.accumulate && !is_float(value.dtype)) {
         fail(ErrorCode::kInvalidGraph, "output '{}': only floats accumulate, not {}", output.name,
@@ -643,6 +647,23 @@ std::int64_t GraphData::column_count(const Node& node) const {
     std::int64_t count = 1;
     for (const AxisId id : column_axes(node)) count *= axis(id).extent;
     return count;
+}
+
+bool GraphData::same_rows(AxisId a, AxisId b) const {
+    const auto first = [&](AxisId id) { return axis(id).follows < 0 ? id : axis(id).follows; };
+    return axis(a).is_row && axis(b).is_row && first(a) == first(b) && axis(a).more == axis(b).more;
+}
+
+bool GraphData::reduces_few(const Node& node) const {
+    constexpr std::int64_t kFew = 16;
+    if (node.kind != NodeKind::kReduce || node.is_segmented()) return false;
+    std::int64_t terms = 1;
+    for (const AxisId id : node.reduced) {
+        if (axis(id).extent == kRuntimeExtent || axis(id).extent > kFew) return false;
+        terms *= axis(id).extent;
+    }
+    const bool some_columns = node.reduced.size() < column_axes(this->node(node.args[0])).size();
+    return terms <= kFew && (axis(node.reduced[0]).is_row || some_columns);
 }
 
 std::string GraphData::describe_axes(const std::vector<AxisId>& axes) const {

@@ -28,6 +28,7 @@ struct AxisInfo {
     bool is_row = false;
     bool is_promoted = false;  // a column axis that the planner made a row axis; it stands behind the declared ones
     bool is_slots = false;     // the planner's: a position for each block of a kernel that sums over its rows
+    bool is_unrolled = false;  // the planner's: a thread holds a value for each of its few positions
     AxisId follows = -1;       // ≥ 0: the extent is that of this axis and `more`
     std::int64_t more = 0;
 
@@ -90,6 +91,13 @@ struct Node {
     }
 };
 
+// Where a thread holds the positions of an axis, an output is stored a piece at a time.
+struct OutputPiece {
+    std::string tensor;            // the output that it is a piece of
+    std::vector<AxisId> axes;      // that output's
+    std::vector<std::int64_t> at;  // along each of them; −1 along the piece's own
+};
+
 struct OutputInfo {
     std::string name = {};
     NodeId node = -1;
@@ -100,6 +108,9 @@ struct OutputInfo {
     // position of this axis, of dtype parts_dtype.
     AxisId slots = -1;
     Dtype parts_dtype = Dtype::kF32;
+    std::optional<OutputPiece> piece = {};  // likewise
+
+    const std::string& tensor() const { return piece ? piece->tensor : name; }
 };
 
 class GraphData {
@@ -148,6 +159,13 @@ class GraphData {
     std::vector<AxisId> row_axes(const Node& node) const;
     std::vector<AxisId> column_axes(const Node& node) const;
     std::int64_t column_count(const Node& node) const;  // the product of the column extents, 1 for none
+
+    // Two row axes that have equal extents in every launch, as one declared like the other has.
+    bool same_rows(AxisId a, AxisId b) const;
+
+    // A reduction of a few positions of a small axis, for each position along others of static extent: one thread can
+    // have all its terms.
+    bool reduces_few(const Node& node) const;
 
     std::string describe(NodeId id) const;  // "h: f32[tokens, 4096]" for messages
     std::string describe_axes(const std::vector<AxisId>& axes) const;

@@ -158,13 +158,14 @@ class Ranges {
     std::set<NodeId> sorted_;  // offsets, and what is searched
 };
 
-// Huge values in a sum over rows cancel, overflow or swallow the others by the order they are added in: such a graph
-// gets one sign, and sizes whose sum is finite.
+// Huge values in a sum over rows, or over a few streams, cancel, overflow or swallow the others by the order they are
+// added in: such a graph gets one sign, and sizes whose sum is finite.
 bool sums_over_rows(const GraphData& graph) {
     const std::vector<NodeId> live = graph.live_nodes();
     return std::any_of(live.begin(), live.end(), [&](NodeId id) {
         const Node& node = graph.node(id);
-        return node.kind == NodeKind::kReduce && node.monoid == Monoid::kSum && graph.axis(node.reduced[0]).is_row;
+        return node.kind == NodeKind::kReduce && node.monoid == Monoid::kSum &&
+               (graph.axis(node.reduced[0]).is_row || graph.reduces_few(node));
     });
 }
 

@@ -398,10 +398,31 @@ class Reverse {
         return search(in_order, row - 1.0) + 1.0;
     }
 
+    // The row axis by which an index reads a source's only one, which has as many positions.
+    std::optional<Axis> renamed_rows(const Node& y) const {
+        const std::vector<AxisId>& source = node(y.args[0]).axes;
+        const auto is_row = [&](AxisId axis) { return graph_->axis(axis).is_row; };
+        if (source.empty() || std::count_if(source.begin(), source.end(), is_row) != 1 || !is_row(source[0]))
+            return std::nullopt;
+        for (std::size_t i = 1; i < source.size(); ++i) {
+            if (!y.coords[i].is_axis(Axis{source[i]})) return std::nullopt;
+        }
+        const std::vector<Axis> along = y.coords[0].axes();
+        const bool renames = along.size() == 1 && along[0].id != source[0] && y.coords[0].is_axis(along[0]) &&
+                             graph_->same_rows(along[0].id, source[0]);
+        return renames ? std::optional(along[0]) : std::nullopt;
+    }
+
+    void rename_back(const Node& y, Axis renamed, const Value& g) {
+        const Axis source{node(y.args[0]).axes[0]};
+        add(y.args[0], rowjit::index(spread(g, y.axes), renamed, Coord(source)));
+    }
+
     void index(NodeId id, const Value& g) {
         const NodeId source = node(id).args[0];
         if (!is_active(source)) return;
         if (const auto gather = row_gather(node(id))) return gather_rows(Node(node(id)), *gather, g);
+        if (const auto other = renamed_rows(node(id))) return rename_back(Node(node(id)), *other, g);
         const Preimage preimage = preimage_of(*graph_, node(id));
         if (preimage.empty) return;
         const Node y = node(id);

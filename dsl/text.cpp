@@ -105,6 +105,10 @@ class Printer {
         if (output.slots >= 0)
             text +=
                 fmt::format(" partial({}, {})", graph_.axis(output.slots).label(), rowjit::name(output.parts_dtype));
+        if (output.piece) {
+            text += fmt::format(" piece({}[{}], {})", output.piece->tensor, graph_.describe_axes(output.piece->axes),
+                                fmt::join(output.piece->at, ", "));
+        }
         return text + strides(output.column_strides);
     }
 

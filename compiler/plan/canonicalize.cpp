@@ -17,20 +17,112 @@ namespace {
 
 class Canonicalizer {
   public:
-    explicit Canonicalizer(const GraphData& from) : from_(from), to_(std::make_shared<GraphData>(from.axes())) {}
+    Canonicalizer(const GraphData& from, const std::set<AxisId>& unrolled)
+        : from_(from), unrolled_(unrolled), to_(std::make_shared<GraphData>(axes(from, unrolled))) {}
 
     std::shared_ptr<const GraphData> run() {
         for (const NodeId id : from_.live_nodes()) mapped_[id] = convert(from_.node(id));
         for (OutputInfo output : from_.outputs()) {
             output.node = mapped_.at(output.node);
-            to_->add_output(std::move(output));
+            add_output(std::move(output));
         }
         return to_;
     }
 
   private:
+    static std::vector<AxisInfo> axes(const GraphData& from, const std::set<AxisId>& unrolled) {
+        std::vector<AxisInfo> axes = from.axes();
+        for (const AxisId axis : unrolled) axes[static_cast<std::size_t>(axis)].is_unrolled = true;
+        return axes;
+    }
+
+    bool is_unrolled(AxisId axis) const { return unrolled_.contains(axis); }
+
+    // Calls visit(coords, at) for each position along the unrolled ones of `over` among `axes`, in row-major order: the
+    // coordinates there, and −1 or the position along each axis.
+    template <class Visit>
+    void each_place(const std::vector<AxisId>& axes, const std::vector<AxisId>& over, const Visit& visit) {
+        std::vector<std::int64_t> at(axes.size(), -1);
+        std::vector<std::size_t> varying;
+        for (std::size_t i = 0; i < axes.size(); ++i) {
+            if (!is_unrolled(axes[i]) || std::find(over.begin(), over.end(), axes[i]) == over.end()) continue;
+            varying.push_back(i);
+            at[i] = 0;
+        }
+        while (true) {
+            std::vector<Coord> coords;
+            for (std::size_t i = 0; i < axes.size(); ++i)
+                coords.push_back(at[i] < 0 ? Coord(Axis{axes[i]}) : Coord(at[i]));
+            visit(coords, at);
+            std::size_t digit = varying.size();
+            while (digit-- > 0) {
+                if (++at[varying[digit]] < to_->axis(axes[varying[digit]]).extent) break;
+                at[varying[digit]] = 0;
+            }
+            if (digit == static_cast<std::size_t>(-1)) return;
+        }
+    }
+
+    // Narrow floats are summed in f32 and rounded once, as any sum is.
+    NodeId unroll(const Node& reduce) {
+        static constexpr Op kFolds[] = {Op::kAdd, Op::kMax, Op::kMin};
+        const NodeId over = mapped_.at(reduce.args[0]);
+        const std::vector<AxisId> axes = to_->node(over).axes;  // a copy: adding nodes moves the originals
+        std::vector<NodeId> terms;
+        each_place(axes, reduce.reduced, [&](const std::vector<Coord>& coords, const auto&) {
+            terms.push_back(to_->add_cast(push(over, coords), accumulator_dtype(reduce.dtype)));
+        });
+        while (terms.size() > 1) {
+            for (std::size_t i = 0; i < terms.size() / 2; ++i) {
+                terms[i] =
+                    to_->add_map(kFolds[static_cast<std::size_t>(reduce.monoid)], {terms[2 * i], terms[2 * i + 1]});
+            }
+            if (terms.size() % 2 != 0) terms[terms.size() / 2] = terms.back();
+            terms.resize((terms.size() + 1) / 2);
+        }
+        std::vector<AxisId> rest;
+        std::copy_if(reduce.reduced.begin(), reduce.reduced.end(), std::back_inserter(rest),
+                     [&](AxisId axis) { return !is_unrolled(axis); });
+        const NodeId folded = rest.empty() ? terms[0] : to_->add_reduce(reduce.monoid, terms[0], rest);
+        const NodeId result = to_->add_cast(folded, reduce.dtype);
+        to_->set_label(result, reduce.label);
+        return result;
+    }
+
+    void add_output(OutputInfo output) {
+        const std::vector<AxisId> axes = to_->node(output.node).axes;
+        if (std::none_of(axes.begin(), axes.end(), [&](AxisId axis) { return is_unrolled(axis); })) {
+            to_->add_output(std::move(output));
+            return;
+        }
+        RJ_CHECK(output.alias.empty(), "canonicalize: output '{}' in pieces overwrites '{}'", output.name,
+                 output.alias);
+        int pieces = 0;
+        each_place(axes, axes, [&](const std::vector<Coord>& coords, const std::vector<std::int64_t>& at) {
+            OutputInfo piece = output;
+            piece.node = push(output.node, coords);
+            piece.name = fmt::format("{}_{}", output.name, pieces++);
+            while (taken(piece.name)) piece.name += "_";
+            piece.piece = OutputPiece{output.name, axes, at};
+            RJ_CHECK(to_->node(piece.node).axes.size() +
+                             static_cast<std::size_t>(
+                                 std::count_if(at.begin(), at.end(), [](std::int64_t place) { return place >= 0; })) ==
+                         axes.size(),
+                     "canonicalize: the piece {} of '{}'", to_->describe(piece.node), output.name);
+            to_->add_output(std::move(piece));
+        });
+    }
+
+    bool taken(const std::string& name) const {
+        const auto named = [&](const OutputInfo& output) { return output.name == name; };
+        return from_.find_input(name) || std::any_of(from_.outputs().begin(), from_.outputs().end(), named) ||
+               std::any_of(to_->outputs().begin(), to_->outputs().end(), named);
+    }
+
     NodeId convert(const Node& node) {
         if (node.kind == NodeKind::kIndex) return convert_index(node);
+        if (std::any_of(node.reduced.begin(), node.reduced.end(), [&](AxisId axis) { return is_unrolled(axis); }))
+            return unroll(node);
         // The derivative is taken before planning; what is left is the identity.
         if (node.kind == NodeKind::kMap && node.op == Op::kDetach) return mapped_.at(node.args[0]);
         const NodeId copy = to_->add_copy(node, [&](NodeId id) { return mapped_.at(id); });
@@ -44,12 +136,22 @@ class Canonicalizer {
         double operands[3] = {};
         for (std::size_t i = 0; i < node.args.size(); ++i) {
             const Node& arg = to_->node(node.args[i]);
-            if (arg.kind != NodeKind::kConst) return id;
+            if (arg.kind != NodeKind::kConst) return fold_select(id);
             operands[i] = arg.value;
         }
         const double value =
             node.kind == NodeKind::kCast ? operands[0] : info(node.op).reference(operands[0], operands[1], operands[2]);
         return to_->add_const(node.dtype, round_to(node.dtype, value));
+    }
+
+    // A choice that is known, as at one position of an unrolled axis, is what is chosen, where that has all the axes.
+    NodeId fold_select(NodeId id) const {
+        const Node& node = to_->node(id);
+        if (node.kind != NodeKind::kMap || node.op != Op::kSelect) return id;
+        const Node& condition = to_->node(node.args[0]);
+        if (condition.kind != NodeKind::kConst) return id;
+        const NodeId chosen = node.args[condition.value != 0 ? 1 : 2];
+        return to_->node(chosen).axes == node.axes ? chosen : id;
     }
 
     NodeId convert_index(const Node& node) {
@@ -160,7 +262,8 @@ class Canonicalizer {
     // Whether an index of a reduction over rows leaves its rows where they are.
     bool rows_stay(const Node& node, const std::vector<Coord>& coords) const {
         for (std::size_t i = 0; i < coords.size(); ++i) {
-            if (to_->axis(node.axes[i]).is_row && !coords[i].is_axis(Axis{node.axes[i]})) return false;
+            const bool stays = coords[i].is_axis(Axis{node.axes[i]}) || is_unrolled(node.axes[i]);
+            if (to_->axis(node.axes[i]).is_row && !stays) return false;
             for (const AxisId axis : node.reduced) {
                 if (mentions(coords[i], axis)) return false;
             }
@@ -232,6 +335,7 @@ class Canonicalizer {
     }
 
     const GraphData& from_;
+    const std::set<AxisId>& unrolled_;
     std::shared_ptr<GraphData> to_;
     std::unordered_map<NodeId, NodeId> mapped_;
     std::unordered_map<NodeId, std::vector<std::pair<std::vector<Coord>, NodeId>>> pushed_;  // of to_: where, and what
@@ -253,8 +357,8 @@ std::shared_ptr<const GraphData> without_dead_nodes(const GraphData& graph) {
 
 }  // namespace
 
-std::shared_ptr<const GraphData> canonicalize(const GraphData& graph) {
-    return without_dead_nodes(*Canonicalizer(graph).run());
+std::shared_ptr<const GraphData> canonicalize(const GraphData& graph, const std::set<AxisId>& unrolled) {
+    return without_dead_nodes(*Canonicalizer(graph, unrolled).run());
 }
 
 }  // namespace rowjit

@@ -8,10 +8,14 @@
 
 #include <memory>
 
+#include <set>
+
 #include "dsl/graph.h"
 
 namespace rowjit {
 
-std::shared_ptr<const GraphData> canonicalize(const GraphData& graph);
+// The positions of `unrolled` axes become values of their own: nothing has such an axis any more but inputs, which are
+// read at each position, and outputs, which are stored in pieces. A reduction over one is the fold of its terms.
+std::shared_ptr<const GraphData> canonicalize(const GraphData& graph, const std::set<AxisId>& unrolled = {});
 
 }  // namespace rowjit

@@ -45,7 +45,7 @@ const Node& computed(const GraphData& graph, NodeId root) {
 
 // What one root's kernel would contain: found by walking from the root to inputs and to values cut before.
 struct Reach {
-    std::set<NodeId> nodes;
+    std::vector<NodeId> nodes;  // operands before users
     bool reduces_rows = false;
     std::set<AxisId> promoted;  // column axes that become row axes
 };
@@ -53,7 +53,8 @@ struct Reach {
 // Decides which computed values must be stored between kernels. Each rule cuts where the value is narrow already.
 class Cutter {
   public:
-    explicit Cutter(const GraphData& graph) : graph_(graph) {
+    Cutter(const GraphData& graph, Numbers numbers)
+        : graph_(graph), is_cut_(static_cast<std::size_t>(graph.size()), false) {
         for (const OutputInfo& output : graph.outputs()) roots_.insert(output.node);
         for (const NodeId id : graph.live_nodes()) {
             const Node& node = graph.node(id);
@@ -64,6 +65,7 @@ class Cutter {
                 if (node.reads_from_memory(i) && graph.node(node.args[i]).kind != NodeKind::kInput) cut(node.args[i]);
             }
         }
+        if (numbers == Numbers::kApart) cut_numbers();
     }
 
     // The values to compute in kernels of their own: outputs and cuts.
@@ -71,15 +73,34 @@ class Cutter {
         for (std::size_t before = 0; before != roots_.size();) {
             before = roots_.size();
             for (const NodeId root : std::set<NodeId>(roots_)) {
-                if (graph_.node(root).kind != NodeKind::kMatmul) cut_below(root);
+                if (graph_.node(root).kind == NodeKind::kMatmul || settled_.contains(root)) continue;
+                if (!cut_below(root)) settled_.insert(root);
             }
         }
         return roots_;
     }
 
-    Reach reach(NodeId root) const {
+    const Reach& reach(NodeId root) const {
+        const auto [found, first] = reaches_.try_emplace(root);
+        if (first) found->second = walk(root);
+        return found->second;
+    }
+
+    Reach walk(NodeId root) const {
+        std::vector<bool> inside(static_cast<std::size_t>(graph_.size()), false);
+        inside[static_cast<std::size_t>(root)] = true;
         Reach reach;
-        walk(root, root, &reach);
+        for (NodeId id = root; id >= 0; --id) {  // operands have smaller numbers
+            if (!inside[static_cast<std::size_t>(id)]) continue;
+            reach.nodes.push_back(id);
+            const Node& node = graph_.node(id);
+            if (node.kind == NodeKind::kMatmul) continue;
+            note_reduction(node, &reach);
+            // Outputs that are intermediate values of another output are computed again there, unless a rule cut them.
+            for (const NodeId arg : node.args)
+                if (!is_cut_[static_cast<std::size_t>(arg)]) inside[static_cast<std::size_t>(arg)] = true;
+        }
+        std::reverse(reach.nodes.begin(), reach.nodes.end());
         if (reach.reduces_rows) {
             for (const NodeId id : reach.nodes) {
                 for (const AxisId axis : graph_.column_axes(graph_.node(id))) reach.promoted.insert(axis);
@@ -92,8 +113,7 @@ class Cutter {
     std::set<NodeId> reach_with_loads(const std::vector<NodeId>& roots) const {
         std::set<NodeId> found;
         for (const NodeId root : roots) {
-            const Reach inside = reach(root);
-            for (const NodeId id : inside.nodes) {
+            for (const NodeId id : reach(root).nodes) {
                 found.insert(id);
                 const std::vector<NodeId>& args = graph_.node(id).args;
                 found.insert(args.begin(), args.end());
@@ -153,22 +173,31 @@ class Cutter {
         }
     }
 
-    void walk(NodeId root, NodeId id, Reach* reach) const {
-        if (id != root && roots_.contains(id) && graph_.node(id).kind != NodeKind::kInput && must_load(id)) return;
-        if (!reach->nodes.insert(id).second) return;
-        const Node& node = graph_.node(id);
-        if (node.kind == NodeKind::kMatmul) return;
+    void note_reduction(const Node& node, Reach* reach) const {
         if (rowjit::reduces_rows(graph_, node)) reach->reduces_rows = true;
-        if (reduces_columns(graph_, node)) {
-            for (const AxisId axis : graph_.column_axes(graph_.node(node.args[0]))) {
-                if (!contains(node.reduced, axis)) reach->promoted.insert(axis);
-            }
+        if (!reduces_columns(graph_, node)) return;
+        for (const AxisId axis : graph_.column_axes(graph_.node(node.args[0]))) {
+            if (!contains(node.reduced, axis)) reach->promoted.insert(axis);
         }
-        for (const NodeId arg : node.args) walk(root, arg, reach);
     }
 
-    // Outputs that are intermediate values of another output are computed again there, unless a rule cut them.
-    bool must_load(NodeId id) const { return cuts_.contains(id); }
+    // Every thread of a row computes what the row has one of. Where nothing of it flows back into columns, the
+    // reductions it starts from are the place to go on in a kernel that has a thread for each row.
+    void cut_numbers() {
+        const std::vector<NodeId> live = graph_.live_nodes();
+        std::vector<bool> widened(static_cast<std::size_t>(graph_.size()), false);  // flows into something with columns
+        std::vector<bool> mapped(static_cast<std::size_t>(graph_.size()), false);
+        for (auto id = live.rbegin(); id != live.rend(); ++id) {
+            const Node& node = graph_.node(*id);
+            const bool wide = widened[static_cast<std::size_t>(*id)] || !graph_.column_axes(node).empty();
+            for (const NodeId arg : node.args) {
+                if (wide) widened[static_cast<std::size_t>(arg)] = true;
+                if (node.kind == NodeKind::kMap) mapped[static_cast<std::size_t>(arg)] = true;
+            }
+            const bool is_number = reduces_columns(graph_, node) && graph_.column_axes(node).empty();
+            if (is_number && !wide && mapped[static_cast<std::size_t>(*id)]) cut(*id);
+        }
+    }
 
     // Of a fixpoint's step nothing is stored but what it comes to.
     void cut(NodeId id) {
@@ -178,32 +207,51 @@ class Cutter {
         }
         cuts_.insert(id);
         roots_.insert(id);
+        is_cut_[static_cast<std::size_t>(id)] = true;
+        // What was found through it no longer holds.
+        for (auto found = reaches_.begin(); found != reaches_.end();) {
+            const std::vector<NodeId>& nodes = found->second.nodes;
+            const bool through = found->first != id && std::binary_search(nodes.begin(), nodes.end(), id);
+            if (through) settled_.erase(found->first);
+            found = through ? reaches_.erase(found) : std::next(found);
+        }
     }
 
-    void cut_below(NodeId root) {
+    // Whether a value below the root was cut, for the first reason there is.
+    bool cut_below(NodeId root) {
         const Reach found = reach(root);
-        if (has_products_ && cut_between_products(found)) return;
+        if (has_products_ && cut_between_products(found)) return true;
         // A block that adds up its rows has them whole: what sums other rows for each of them is stored first.
-        if (graph_.node(root).kind == NodeKind::kPartialSum && found.reduces_rows)
-            return cut(graph_.node(root).args[0]);
-        for (const NodeId id : found.nodes) {
-            if (cut_for_rows_reduction(root, id, found)) return;
+        if (graph_.node(root).kind == NodeKind::kPartialSum && found.reduces_rows) {
+            cut(graph_.node(root).args[0]);
+            return true;
         }
         for (const NodeId id : found.nodes) {
-            if (id != root && reduces_columns(graph_, graph_.node(id)) && cut_column_reduction(root, id, found)) return;
+            if (cut_for_rows_reduction(root, id, found)) return true;
+        }
+        for (const NodeId id : found.nodes) {
+            if (id != root && reduces_columns(graph_, graph_.node(id)) && cut_column_reduction(root, id, found))
+                return true;
         }
         // What the root's own reduction promotes, nothing below it may reduce.
         for (const NodeId id : found.nodes) {
             const Node& node = graph_.node(id);
             const bool reduces_promoted = std::any_of(node.reduced.begin(), node.reduced.end(),
                                                       [&](AxisId axis) { return found.promoted.contains(axis); });
-            if (id != root && reduces_columns(graph_, node) && reduces_promoted) return cut(id);
+            if (id != root && reduces_columns(graph_, node) && reduces_promoted) {
+                cut(id);
+                return true;
+            }
         }
-        if (graph_.node(root).kind != NodeKind::kPartialSum) return;
+        if (graph_.node(root).kind != NodeKind::kPartialSum) return false;
         // A block's part of a sum over rows has one place a column: no column may become a row.
         for (const NodeId id : found.nodes) {
-            if (reduces_columns(graph_, graph_.node(id)) && is_partial(graph_.node(id))) return cut(id);
+            if (reduces_columns(graph_, graph_.node(id)) && is_partial(graph_.node(id))) {
+                cut(id);
+                return true;
+            }
         }
+        return false;
     }
 
     // Of two products' results, which are large, one need not be in memory where a kernel uses the other if numbers of
@@ -321,7 +369,10 @@ class Cutter {
     std::set<NodeId> roots_;
     std::set<NodeId> cuts_;
     bool has_products_ = false;
+    std::vector<bool> is_cut_;                     // by node: whether it is one of them
     std::map<NodeId, std::vector<NodeId>> fixes_;  // by state
+    mutable std::map<NodeId, Reach> reaches_;      // of roots, as the cuts are
+    std::set<NodeId> settled_;                     // roots that need no further cut, as the cuts are
 
     friend class Planner;
 };
@@ -334,16 +385,19 @@ struct Piece {
     bool reduces_rows = false;
     bool is_product = false;  // of the one root, a Matmul, which no kernel computes
     bool copies = false;      // the one root, a Matmul's result that is in memory, to an output
+    std::vector<bool> needs;  // by node: whether a root is computed from it
+    double cost_us = 0;       // of a kernel for it alone
+    int id = 0;
 };
 
 class Planner {
   public:
-    Planner(std::shared_ptr<const GraphData> graph, const Target& target)
-        : graph_(std::move(graph)), target_(target), cutter_(*graph_) {}
+    Planner(std::shared_ptr<const GraphData> graph, const Target& target, Numbers numbers)
+        : graph_(std::move(graph)), target_(target), cutter_(*graph_, numbers) {}
 
     Plan run() {
         const std::set<NodeId> roots = cutter_.run();
-        for (const NodeId root : roots) add_pieces(root);
+        start(roots);
         join();
         order();
         reuse_memory();
@@ -371,11 +425,12 @@ class Planner {
     }
 
   private:
-    void add_pieces(NodeId root) {
+    // A product, and what copies its result to an output where a kernel reads it too.
+    void add_product(NodeId root) {
         Piece one = piece({root});
-        one.is_product = graph_->node(root).kind == NodeKind::kMatmul;
+        one.is_product = true;
         pieces_.push_back(one);
-        if (!one.is_product || cutter_.direct_output(root) != nullptr || !is_output(root)) return;
+        if (cutter_.direct_output(root) != nullptr || !is_output(root)) return;
         one.is_product = false;
         one.copies = true;
         pieces_.push_back(one);
@@ -386,34 +441,87 @@ class Planner {
                            [&](const OutputInfo& output) { return output.node == id; });
     }
 
-    Piece piece(std::vector<NodeId> roots) const {
+    Piece piece(std::vector<NodeId> roots) {
         Piece result{std::move(roots), {}, {}};
         for (const NodeId root : result.roots) {
-            const Reach reach = cutter_.reach(root);
+            const Reach& reach = cutter_.reach(root);
             result.reduces_rows = result.reduces_rows || reach.reduces_rows;
             result.promoted.insert(reach.promoted.begin(), reach.promoted.end());
         }
         for (const AxisId axis : computed(*graph_, result.roots[0]).axes) {
             if (graph_->axis(axis).is_row || result.promoted.contains(axis)) result.row_axes.push_back(axis);
         }
+        result.needs = needs(result.roots);
+        if (graph_->node(result.roots[0]).kind != NodeKind::kMatmul)
+            result.cost_us = predicted_us(*subgraph(result), target_, kPlanningRows);
+        result.id = next_id_++;
         return result;
+    }
+
+    // By node: the output in pieces that it, and what sums over rows it is parts of, is for; "" for several and others.
+    std::vector<std::string> parts_of() const {
+        std::vector<std::string> found(static_cast<std::size_t>(graph_->size()));
+        std::set<NodeId> shared;
+        const auto mark = [&](NodeId id, const std::string& whole) {
+            std::string& known = found[static_cast<std::size_t>(id)];
+            if (!known.empty() && known != whole) shared.insert(id);
+            known = whole;
+        };
+        for (const OutputInfo& output : graph_->outputs()) {
+            if (!output.piece) shared.insert(output.node);
+            if (output.piece) mark(output.node, output.tensor());
+        }
+        for (NodeId id = graph_->size() - 1; id >= 0; --id) {
+            const Node& node = graph_->node(id);
+            const bool of_numbers = node.kind == NodeKind::kMap && node.axes.empty();
+            const bool of_parts = node.kind == NodeKind::kCast || of_numbers || reduces_rows(*graph_, node);
+            const std::string whole = shared.contains(id) ? "" : found[static_cast<std::size_t>(id)];
+            found[static_cast<std::size_t>(id)] = whole;
+            for (const NodeId arg : node.args) {
+                if (of_parts && !whole.empty()) {
+                    mark(arg, whole);
+                } else {
+                    shared.insert(arg);
+                }
+            }
+        }
+        return found;
+    }
+
+    // A piece for each root, but one for all that one output is stored from.
+    void start(const std::set<NodeId>& roots) {
+        const std::vector<std::string> parts = parts_of();
+        std::map<std::pair<std::string, NodeKind>, std::vector<NodeId>> together;
+        for (const NodeId root : roots) {
+            const std::string& whole = parts[static_cast<std::size_t>(root)];
+            if (graph_->node(root).kind == NodeKind::kMatmul) {
+                add_product(root);
+            } else if (whole.empty()) {
+                pieces_.push_back(piece({root}));
+            } else {
+                together[{whole, graph_->node(root).kind}].push_back(root);
+            }
+        }
+        for (auto& [whole, of_whole] : together) pieces_.push_back(piece(std::move(of_whole)));
     }
 
     // Whether `a` needs a value that `b` stores, directly or through other pieces.
     bool depends(const Piece& a, const Piece& b) const {
         if (a.copies && b.is_product && a.roots == b.roots) return true;
         if (b.copies) return false;
-        std::set<NodeId> seen;
-        std::vector<NodeId> work = a.roots;
-        while (!work.empty()) {
-            const NodeId id = work.back();
-            work.pop_back();
-            if (!seen.insert(id).second) continue;
-            for (const NodeId arg : graph_->node(id).args) work.push_back(arg);
-        }
         return std::any_of(b.roots.begin(), b.roots.end(), [&](NodeId id) {
-            return cutter_.cuts_.contains(id) && seen.contains(id) && !is_root(a, id);
+            return a.needs[static_cast<std::size_t>(id)] && cutter_.cuts_.contains(id) && !is_root(a, id);
         });
+    }
+
+    std::vector<bool> needs(const std::vector<NodeId>& roots) const {
+        std::vector<bool> found(static_cast<std::size_t>(graph_->size()), false);
+        for (const NodeId root : roots) found[static_cast<std::size_t>(root)] = true;
+        for (NodeId id = graph_->size() - 1; id >= 0; --id) {
+            if (!found[static_cast<std::size_t>(id)]) continue;
+            for (const NodeId arg : graph_->node(id).args) found[static_cast<std::size_t>(arg)] = true;
+        }
+        return found;
     }
 
     static bool is_root(const Piece& piece, NodeId id) {
@@ -429,6 +537,8 @@ class Planner {
             std::size_t best_b = 0;
             for (std::size_t a = 0; a < pieces_.size(); ++a) {
                 for (std::size_t b = a + 1; b < pieces_.size(); ++b) {
+                    // One kernel for both costs no less than the dearer of the two.
+                    if (std::min(pieces_[a].cost_us, pieces_[b].cost_us) <= best_saving) continue;
                     const double saving = joined_saving_us(pieces_[a], pieces_[b]);
                     if (saving > best_saving) {
                         best_saving = saving;
@@ -464,7 +574,7 @@ class Planner {
     }
 
     // Microseconds saved by one kernel for both; negative or zero where they cannot or should not be joined.
-    double joined_saving_us(const Piece& a, const Piece& b) const {
+    double joined_saving_us(const Piece& a, const Piece& b) {
         if (a.is_product || b.is_product || a.copies || b.copies) return 0;
         if (a.row_axes != b.row_axes || a.reduces_rows != b.reduces_rows) return 0;
         if (a.promoted != b.promoted && !(a.promoted.empty() || b.promoted.empty())) return 0;
@@ -479,13 +589,14 @@ class Planner {
             if (&other == &a || &other == &b) continue;
             if ((depends(other, a) && depends(b, other)) || (depends(other, b) && depends(a, other))) return 0;
         }
+        const auto [saving, first] = savings_.try_emplace({a.id, b.id}, 0.0);
+        if (!first) return saving->second;
         std::vector<NodeId> roots = a.roots;
         roots.insert(roots.end(), b.roots.begin(), b.roots.end());
         std::sort(roots.begin(), roots.end());
         const Piece both = piece(std::move(roots));
-        if (both.row_axes != a.row_axes) return 0;
-        const auto cost = [&](const Piece& p) { return predicted_us(*subgraph(p), target_, kPlanningRows); };
-        return cost(a) + cost(b) - cost(both);
+        if (both.row_axes == a.row_axes) saving->second = a.cost_us + b.cost_us - both.cost_us;
+        return saving->second;
     }
 
     // Producers before consumers; among the ready, kernels before products, then products of fewer readers, whose
@@ -531,8 +642,17 @@ class Planner {
     }
 
     std::string describe(const Piece& piece) const {
-        std::string text = "{";
-        for (const NodeId root : piece.roots) text += (text.size() > 1 ? ", " : "") + graph_->describe(root);
+        std::vector<std::pair<std::string, int>> values;  // and how many are described alike, as parts of one are
+        for (const NodeId root : piece.roots) {
+            const std::string text = graph_->describe(root);
+            if (values.empty() || values.back().first != text) values.emplace_back(text, 0);
+            ++values.back().second;
+        }
+        std::string text;
+        for (const auto& [value, count] : values) {
+            text += text.empty() ? "{" : ", ";
+            text += count > 1 ? fmt::format("{} × {}", count, value) : value;
+        }
         return text + "}";
     }
 
@@ -775,11 +895,22 @@ class Planner {
             moved.node = copy;
             std::vector<AxisId> axes;
             moved.column_strides.clear();
-            order_axes(graph_->node(root).axes, output.column_strides, *into, &axes, &moved.column_strides);
+            order_axes(output.piece ? output.piece->axes : graph_->node(root).axes, output.column_strides, *into, &axes,
+                       &moved.column_strides);
+            if (output.piece) moved.piece = reordered(*output.piece, axes);
             // An input this group does not read cannot be disturbed by the group's own order of loads and stores.
             if (!moved.alias.empty() && !into->find_input(moved.alias)) moved.alias.clear();
             into->add_output(std::move(moved));
         }
+    }
+
+    static OutputPiece reordered(const OutputPiece& piece, const std::vector<AxisId>& axes) {
+        OutputPiece result{piece.tensor, axes, {}};
+        for (const AxisId axis : axes) {
+            const auto at = std::find(piece.axes.begin(), piece.axes.end(), axis) - piece.axes.begin();
+            result.at.push_back(piece.at[static_cast<std::size_t>(at)]);
+        }
+        return result;
     }
 
     Group group(const Piece& piece) const {
@@ -790,7 +921,10 @@ class Planner {
         // Named after what it computes, not after its place, so that equal groups of different graphs are the same
         // kernel.
         result.name = "rj";
-        for (const OutputInfo& output : result.graph->outputs()) result.name += "_" + output.name;
+        std::set<std::string> named;
+        for (const OutputInfo& output : result.graph->outputs()) {
+            if (named.insert(output.tensor()).second) result.name += "_" + output.tensor();
+        }
         result.name.resize(std::min(result.name.size(), kMaxNameLength));
         return result;
     }
@@ -822,8 +956,10 @@ class Planner {
     const Target& target_;
     Cutter cutter_;
     std::vector<Piece> pieces_;
-    std::map<NodeId, NodeId> reused_;     // what a kernel stores: the operand in whose place
-    std::map<NodeId, NodeId> lies_over_;  // a product's result: the first of those that share its memory
+    std::map<NodeId, NodeId> reused_;                // what a kernel stores: the operand in whose place
+    std::map<NodeId, NodeId> lies_over_;             // a product's result: the first of those that share its memory
+    std::map<std::pair<int, int>, double> savings_;  // by the ids of two pieces
+    int next_id_ = 0;
     std::vector<std::string> notes_;
 };
 
@@ -851,8 +987,8 @@ void Planner::order_axes(const std::vector<AxisId>& declared, const std::vector<
 
 }  // namespace
 
-Plan make_plan(const std::shared_ptr<const GraphData>& graph, const Target& target) {
-    return Planner(split_row_sums(graph, target), target).run();
+Plan make_plan(const std::shared_ptr<const GraphData>& graph, const Target& target, Numbers numbers) {
+    return Planner(split_row_sums(graph, target), target, numbers).run();
 }
 
 namespace {
@@ -910,14 +1046,29 @@ double group_bytes(const GraphData& group, double rows) {
     return bytes;
 }
 
+namespace {
+
+// What a row has one of, each thread of the row computes.
+double threads_of_row(const GraphData& group) {
+    constexpr std::int64_t kColumnsPerThread = 16;
+    std::int64_t columns = 1;
+    for (const NodeId id : group.live_nodes()) {
+        if (group.node(id).kind != NodeKind::kInput) columns = std::max(columns, group.column_count(group.node(id)));
+    }
+    return static_cast<double>(std::clamp<std::int64_t>(columns / kColumnsPerThread, 1, 256));
+}
+
+}  // namespace
+
 double predicted_us(const GraphData& group, const Target& target, double rows) {
     double specials = 0;  // exp, log, division …: the throughput that runs out first on narrow data
+    const double row_threads = target.is_gpu() ? threads_of_row(group) : 1;
     for (const NodeId id : group.live_nodes()) {
         const Node& node = group.node(id);
         if (node.kind != NodeKind::kMap) continue;
         const bool special = node.op >= Op::kSqrt && node.op <= Op::kCos;
         const double each = special || node.op == Op::kDiv ? 1 : node.op == Op::kUniform ? kUniformSpecials : 0.1;
-        specials += elements(group, node, rows) * each;
+        specials += elements(group, node, rows) * each * (group.column_axes(node).empty() ? row_threads : 1);
     }
     const double memory_us = group_bytes(group, rows) / (target.bandwidth_gbps * 1e3);
     // 16 special-function lanes per multiprocessor at about 1.7 GHz; a CPU core does about one vectorised result a

@@ -80,9 +80,14 @@ struct Plan {
     std::vector<std::string> notes;  // what was fused or kept apart, and the predicted times; for `explain`
 };
 
+// Where the numbers that a row comes to are computed on with, if no column needs what they become: in the row's kernel,
+// or in one of their own.
+enum class Numbers : std::uint8_t { kWithRows, kApart };
+
 // Plans `graph` (already canonical) for `target`. Throws Error(kUnsupported) for an aliasing that no order of kernels
 // satisfies, naming the output, the input and the remedy.
-Plan make_plan(const std::shared_ptr<const GraphData>& graph, const Target& target);
+Plan make_plan(const std::shared_ptr<const GraphData>& graph, const Target& target,
+               Numbers numbers = Numbers::kWithRows);
 
 // Bytes a group must move for `rows` rows: every input read once (what is broadcast over rows, once in all), every
 // output written once.

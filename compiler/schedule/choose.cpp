@@ -1,11 +1,33 @@
 #include "compiler/schedule/choose.h"
 
 #include <algorithm>
+#include <set>
 
 #include "compiler/plan/online.h"
 #include "compiler/schedule/lower.h"
 
 namespace rowjit {
+
+namespace {
+
+// Where a thread holds the positions of an axis: the inputs that are read at some of their columns only, whose number
+// is that of no loop.
+std::set<NodeId> read_in_part(const GraphData& graph) {
+    std::set<NodeId> found;
+    const auto unrolled = [](const AxisInfo& axis) { return axis.is_unrolled; };
+    if (std::none_of(graph.axes().begin(), graph.axes().end(), unrolled)) return found;
+    const std::vector<NodeId> live = graph.live_nodes();
+    for (const NodeId id : live) {
+        if (graph.node(id).kind == NodeKind::kIndex) found.insert(graph.node(id).args[0]);
+    }
+    for (const NodeId id : live) {
+        if (graph.node(id).kind == NodeKind::kIndex) continue;
+        for (const NodeId arg : graph.node(id).args) found.erase(arg);
+    }
+    return found;
+}
+
+}  // namespace
 
 GroupFacts facts_of(const Group& group) {
     const GraphData& graph = *group.graph;
@@ -20,17 +42,23 @@ GroupFacts facts_of(const Group& group) {
     facts.narrowest_bytes = 8;
     const auto tensor = [&](const Node& node) {
         if (graph.column_axes(node).empty()) return;
-        facts.columns = std::max(facts.columns, graph.column_count(node));
+        std::int64_t columns = graph.column_count(node);
+        for (const AxisId axis : graph.column_axes(node)) {
+            if (graph.axis(axis).is_unrolled) columns /= graph.axis(axis).extent;
+        }
+        facts.columns = std::max(facts.columns, columns);
         const int bytes = static_cast<int>(size_bytes(node.dtype));
         facts.widest_bytes = std::max(facts.widest_bytes, bytes);
         facts.narrowest_bytes = std::min(facts.narrowest_bytes, bytes);
     };
+    const std::set<NodeId> in_part = read_in_part(graph);
     for (const NodeId id : graph.live_nodes()) {
         const Node& node = graph.node(id);
         // A loop runs over the columns of what it computes, which may be more than any tensor has (an outer product).
         facts.columns = std::max(facts.columns, node.kind == NodeKind::kInput ? 1 : graph.column_count(node));
         facts.segmented = facts.segmented || node.is_segmented();
-        if (node.kind != NodeKind::kInput) continue;
+        const bool part = node.kind == NodeKind::kIndex && in_part.contains(node.args[0]);
+        if (!part && (node.kind != NodeKind::kInput || in_part.contains(id))) continue;
         tensor(node);
         if (graph.column_axes(node).empty()) continue;
         ++facts.column_inputs;

@@ -158,15 +158,19 @@ class Lowering {
         }
         for (const OutputInfo& output : graph_.outputs()) {
             const Node& node = graph_.node(output.node);
-            KernelTensor tensor{output.name,       node.dtype, node.axes, output.column_strides,
-                                output.accumulate, true,       false};
+            if (const int known = tensor_of_piece(output); known >= 0) {
+                output_tensors_.push_back(known);
+                continue;
+            }
+            KernelTensor tensor{
+                output.tensor(), node.dtype, whole_axes(output), output.column_strides, output.accumulate, true, false};
             if (output.slots >= 0) {
                 tensor.dtype = output.parts_dtype;
                 tensor.axes = parts_axes(output);
                 tensor.read = !sums_in_registers();
                 runtime_axes.insert(output.slots);
             }
-            if (tensor.column_strides.empty()) tensor.column_strides = contiguous_strides(node);
+            if (tensor.column_strides.empty()) tensor.column_strides = contiguous_strides(tensor.axes);
             if (!output.alias.empty()) {
                 tensor.aliased = true;
                 kernel_.tensors[static_cast<std::size_t>(tensor_of_input_.at(*graph_.find_input(output.alias)))]
@@ -206,15 +210,27 @@ class Lowering {
         return info.name.empty() ? fmt::format("c{}", info.extent) : info.name;
     }
 
-    std::vector<std::int64_t> contiguous_strides(const Node& node) const {
-        const std::vector<AxisId> columns = graph_.column_axes(node);
+    // The tensor that an earlier output is a piece of as well; -1 for none.
+    int tensor_of_piece(const OutputInfo& output) const {
+        for (std::size_t i = 0; output.piece && i < output_tensors_.size(); ++i) {
+            if (graph_.outputs()[i].tensor() == output.tensor()) return output_tensors_[i];
+        }
+        return -1;
+    }
+
+    const std::vector<AxisId>& whole_axes(const OutputInfo& output) const {
+        return output.piece ? output.piece->axes : graph_.node(output.node).axes;
+    }
+
+    std::vector<std::int64_t> contiguous_strides(const std::vector<AxisId>& axes) const {
+        const std::vector<AxisId> columns = graph_.column_axes(Node{.axes = axes});
         std::vector<std::int64_t> strides(columns.size(), 1);
         for (std::size_t i = columns.size(); i-- > 1;) strides[i - 1] = strides[i] * graph_.axis(columns[i]).extent;
         return strides;
     }
 
     std::vector<std::int64_t> column_strides(const Node& node) const {
-        return node.column_strides.empty() ? contiguous_strides(node) : node.column_strides;
+        return node.column_strides.empty() ? contiguous_strides(node.axes) : node.column_strides;
     }
 
     // ---- phases ----------------------------------------------------------------------------------------------------
@@ -846,7 +862,10 @@ class Lowering {
         if (info.slots >= 0) return add_to_part(output, operand);
         Inst inst{.kind = InstKind::kStore, .dtype = graph_.node(info.node).dtype, .operands = {operand}};
         inst.index = output_tensors_[output];
-        inst.coords = own_coords(graph_.node(info.node).axes);
+        inst.coords = own_coords(whole_axes(info));
+        for (std::size_t i = 0; info.piece && i < inst.coords.size(); ++i) {
+            if (info.piece->at[i] >= 0) inst.coords[i] = Coord(info.piece->at[i]);
+        }
         inst.accumulate = info.accumulate;
         inst.comment = fmt::format("output {}", info.name);
         current().push_back(std::move(inst));
@@ -898,8 +917,9 @@ class Lowering {
 
     std::string unique_label(const std::string& wanted) {
         std::string label = is_reserved_word(wanted) ? wanted + "_" : wanted;
-        for (int suffix = 2; !taken_labels_.insert(label).second; ++suffix)
-            label = fmt::format("{}_{}", wanted, suffix);
+        // Counted on from the last: an unrolled kernel has thousands of values without a name of their own.
+        for (int& suffix = next_suffix_.try_emplace(wanted, 2).first->second; !taken_labels_.insert(label).second;)
+            label = fmt::format("{}_{}", wanted, suffix++);
         return label;
     }
 
@@ -972,6 +992,7 @@ class Lowering {
     Block* block_ = &kernel_.body;                  // where statements go that are in no loop
     std::map<std::size_t, int> carried_of_output_;  // of sums over the rows in registers
     std::set<std::string> taken_labels_;
+    std::map<std::string, int> next_suffix_;
 };
 
 }  // namespace

@@ -81,4 +81,24 @@ LionStep lion_step(Value parameter, Value gradient, Value momentum, LionOptions 
     return {cast(turned - step, parameter.dtype()), beta2 * momentum + (1.0 - beta2) * g};
 }
 
+Value gradient_norm(Value gradient) {
+    require_columns("gradient_norm", gradient);
+    const Value x = widen(gradient);
+    return sqrt(sum_over_rows(sum(x * x))).named("norm");
+}
+
+Value clip_gradient(Value gradient, Value norm, double max_norm) {
+    constexpr std::string_view kOp = "clip_gradient";
+    constexpr double kEps = 1e-6;  // PyTorch's
+    require_float(kOp, "gradient", gradient);
+    require_float(kOp, "norm", norm);
+    if (!norm.axes().empty()) {
+        fail(ErrorCode::kInvalidGraph, "{}: the norm {} must be one number", kOp, norm.description());
+    }
+    const Value x = widen(gradient);
+    const Value most = non_negative_scalar(kOp, gradient, "max_norm", x.dtype(), max_norm);
+    const Value factor = minimum(most / (cast(norm, x.dtype()) + kEps), 1.0).named("factor");
+    return cast(x * factor, gradient.dtype());
+}
+
 }  // namespace rowjit

@@ -51,6 +51,20 @@ Results apply_lion_step(Operands in, const OptionValues& options) {
     return {step.parameter, step.momentum};
 }
 
+Results apply_gradient_norm(Operands in, const OptionValues&) { return {gradient_norm(in[0])}; }
+
+Results declare_gradient(Graph& graph, const OpRequest& request, const OptionValues&) {
+    return {rows_by_columns(graph, "gradient", request)};
+}
+
+Results declare_clip_gradient(Graph& graph, const OpRequest& request, const OptionValues&) {
+    return {rows_by_columns(graph, "gradient", request), graph.input("norm", state_dtype(request.dtype), {})};
+}
+
+Results apply_clip_gradient(Operands in, const OptionValues& options) {
+    return {clip_gradient(in[0], in[1], options.number("max_norm"))};
+}
+
 constexpr OperandInfo kParameter = {"parameter", kRow, "dtype", true, true};
 constexpr OperandInfo kGradient = {"gradient", kRow, "dtype", true, true};
 constexpr OperandInfo kMomentum = {"momentum", kRow, "f32", true, true};
@@ -101,6 +115,25 @@ std::vector<CompositeInfo> optimizer_rows() {
          declare_step<1>,
          apply_lion_step,
          {"parameter", "momentum"}},
+        {"gradient_norm",
+         "the Euclidean norm of a gradient",
+         "norm = √Σ gradient² over all elements",
+         "hidden size",
+         {kGradient},
+         {"norm"},
+         {},
+         declare_gradient,
+         apply_gradient_norm},
+        {"clip_gradient",
+         "a gradient scaled so that the norm of all is at most max_norm",
+         "y = gradient·min(max_norm / (norm + 1e-6), 1)",
+         "hidden size",
+         {kGradient, {"norm", "{}", "f32", true, true}},
+         {"y"},
+         {number("max_norm", "1", "the greatest norm")},
+         declare_clip_gradient,
+         apply_clip_gradient,
+         {"gradient"}},
     };
 }
 

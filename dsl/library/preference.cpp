@@ -1,5 +1,7 @@
 // Preference and policy losses, from the log-probabilities of tokens.
+#include <algorithm>
 #include <cmath>
+#include <string>
 
 #include "base/fail.h"
 #include "dsl/graph.h"
@@ -162,11 +164,42 @@ Value dpo_discopop(const Contrast& x, const DpoOptions& options) {
     return -log_sigmoid(u) * (1.0 - modulation) + exp(-u) * modulation;
 }
 
+// The rows of v in ascending order, by counting: a row stands where as many are before it as are less, or equal and
+// earlier. No atomics and no order of execution shows.
+Value ascending(const Value& v) {
+    if (v.axes().size() != 1) {
+        fail(ErrorCode::kInvalidGraph, "dpo: {}: pairs are put in order along one row axis; give the batch one",
+             v.description());
+    }
+    Graph graph(v.graph());
+    const Axis place = v.axes()[0];
+    std::string name = graph.data()->axis(place.id).label() + "_in_order";
+    const auto taken = [&](const AxisInfo& axis) { return axis.name == name; };
+    while (std::any_of(graph.data()->axes().begin(), graph.data()->axes().end(), taken)) name += "_";
+    const Axis row = graph.rows(name, place, 0);
+    const Value moved = index(v, place, Coord(row));
+    const Value here = graph.iota(place, i64);
+    const Value before = v < moved || (v == moved && here < graph.iota(row, i64));
+    const Value rank = sum(select(before, graph.constant(i64, 1), graph.constant(i64, 0)), place).named("rank");
+    return sum(select(rank == here, moved, zero_of(v)), row).named("in_order");
+}
+
+// l of optimal transport: of the policy's and the reference's differences, or of both log-ratios.
+Value transported(const PreferencePair& policy, const std::optional<PreferencePair>& reference, DpoLoss loss) {
+    if (loss == DpoLoss::kAotPair) {
+        if (!reference) return ascending(policy.chosen) - ascending(policy.rejected);
+        return ascending(policy.chosen - reference->chosen) - ascending(policy.rejected - reference->rejected);
+    }
+    const Value of_policy = ascending(policy.chosen - policy.rejected);
+    return reference ? of_policy - ascending(reference->chosen - reference->rejected) : of_policy;
+}
+
 using DpoFunction = Value (*)(const Contrast&, const DpoOptions&);
 
 // In the order of DpoLoss.
-constexpr DpoFunction kDpoLosses[] = {dpo_sigmoid,  dpo_hinge,     dpo_ipo,      dpo_exo_pair, dpo_nca_pair, dpo_robust,
-                                      dpo_bco_pair, dpo_sppo_hard, dpo_apo_zero, dpo_apo_down, dpo_discopop};
+constexpr DpoFunction kDpoLosses[] = {dpo_sigmoid,  dpo_hinge,    dpo_ipo,       dpo_exo_pair, dpo_nca_pair,
+                                      dpo_robust,   dpo_bco_pair, dpo_sppo_hard, dpo_apo_zero, dpo_apo_down,
+                                      dpo_discopop, dpo_sigmoid,  dpo_sigmoid};
 
 // The logarithm of exp(x) / (1 − exp(x)), x held where it is finite. 1 − exp(x) is −tanh(x/2)·(1 + exp(x)), which does
 // not cancel near 0.
@@ -286,14 +319,18 @@ PreferencePair preference_halves(Value stacked) {
 }
 
 PreferenceLoss dpo(PreferencePair policy, const std::optional<PreferencePair>& reference, DpoOptions options) {
-    PreferencePair ratios = checked("dpo", policy);
+    const PreferencePair wide_policy = checked("dpo", policy);
+    std::optional<PreferencePair> wide_reference;
+    PreferencePair ratios = wide_policy;
     if (reference) {
         require_alike("dpo", "the reference's chosen", reference->chosen, policy.chosen);
-        const PreferencePair wide_reference = checked("dpo", *reference);
-        ratios = {ratios.chosen - wide_reference.chosen, ratios.rejected - wide_reference.rejected};
+        wide_reference = checked("dpo", *reference);
+        ratios = {ratios.chosen - wide_reference->chosen, ratios.rejected - wide_reference->rejected};
     }
     const Value beta = positive("dpo", ratios.chosen, "beta", options.beta);
-    const Contrast contrast = {ratios.chosen, ratios.rejected, logit_of(ratios, options), beta};
+    const bool transports = options.loss == DpoLoss::kAot || options.loss == DpoLoss::kAotPair;
+    const Value logit = transports ? transported(wide_policy, wide_reference, options.loss) : logit_of(ratios, options);
+    const Contrast contrast = {ratios.chosen, ratios.rejected, logit, beta};
     const Value loss = kDpoLosses[static_cast<std::size_t>(options.loss)](contrast, options);
     return {over_sequences(loss, options.reduction), beta * ratios.chosen, beta * ratios.rejected};
 }

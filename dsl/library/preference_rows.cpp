@@ -17,8 +17,9 @@ E enumerator(const OptionValues& options, std::string_view option, const std::st
     return static_cast<E>(found - std::begin(words));
 }
 
-constexpr std::string_view kDpoWords[] = {"sigmoid",  "hinge",     "ipo",      "exo_pair", "nca_pair", "robust",
-                                          "bco_pair", "sppo_hard", "apo_zero", "apo_down", "discopop"};
+constexpr std::string_view kDpoWords[] = {"sigmoid",  "hinge",    "ipo",       "exo_pair", "nca_pair",
+                                          "robust",   "bco_pair", "sppo_hard", "apo_zero", "apo_down",
+                                          "discopop", "aot",      "aot_pair"};
 constexpr std::string_view kDivergenceWords[] = {"reverse_kl", "js", "alpha"};
 constexpr std::string_view kCpoWords[] = {"sigmoid", "hinge", "ipo", "simpo"};
 constexpr std::string_view kPolicyWords[] = {"grpo", "bnpo", "dr_grpo", "dapo", "cispo", "luspo", "vespo", "sapo"};
@@ -185,25 +186,26 @@ std::vector<OptionInfo> pair_options(std::vector<OptionInfo> own) {
 const std::vector<std::string_view> kPairResults = {"loss", "chosen_reward", "rejected_reward"};
 
 CompositeInfo dpo_row() {
-    return {"dpo",
-            "direct preference optimisation and its kin, of policy and reference; c and r are the logarithms of their "
-            "ratios",
-            "loss = −log σ(β·(c − r)), c = Σ chosen − Σ reference_chosen, r = Σ rejected − Σ reference_rejected",
-            kLength,
-            pair_operands(true),
-            kPairResults,
-            pair_options(
-                {{"loss", OptionType::kChoice, "sigmoid",
-                  "sigmoid hinge ipo exo_pair nca_pair robust bco_pair sppo_hard apo_zero apo_down discopop", false,
-                  "the function of c and r"},
-                 {"divergence", OptionType::kChoice, "reverse_kl", "reverse_kl js alpha", false, "what c − r is of"},
-                 number("label_smoothing", "0", "ε: the part of the labels that is wrong"),
-                 number("alpha", "1", "α of the alpha divergence"),
-                 number("delta", "0", "δ of bco_pair"),
-                 number("tau", "0.05", "τ of discopop"),
-                 flag("reference", "true", true, "whether there is a reference")}),
-            declare_dpo,
-            apply_dpo};
+    return {
+        "dpo",
+        "direct preference optimisation and its kin, of policy and reference; c and r are the logarithms of their "
+        "ratios",
+        "loss = −log σ(β·(c − r)), c = Σ chosen − Σ reference_chosen, r = Σ rejected − Σ reference_rejected",
+        kLength,
+        pair_operands(true),
+        kPairResults,
+        pair_options(
+            {{"loss", OptionType::kChoice, "sigmoid",
+              "sigmoid hinge ipo exo_pair nca_pair robust bco_pair sppo_hard apo_zero apo_down discopop aot aot_pair",
+              false, "the function of c and r"},
+             {"divergence", OptionType::kChoice, "reverse_kl", "reverse_kl js alpha", false, "what c − r is of"},
+             number("label_smoothing", "0", "ε: the part of the labels that is wrong"),
+             number("alpha", "1", "α of the alpha divergence"),
+             number("delta", "0", "δ of bco_pair"),
+             number("tau", "0.05", "τ of discopop"),
+             flag("reference", "true", true, "whether there is a reference")}),
+        declare_dpo,
+        apply_dpo};
 }
 
 CompositeInfo cpo_row() {

@@ -17,8 +17,9 @@ namespace {
 
 std::vector<CompositeInfo> all_rows() {
     std::vector<CompositeInfo> all;
-    for (const auto& family : {norm_rows, activation_rows, rotary_rows, residual_rows, quantize_rows, optimizer_rows,
-                               softmax_and_loss_rows, distillation_rows, preference_rows, linear_rows}) {
+    for (const auto& family :
+         {norm_rows, activation_rows, rotary_rows, residual_rows, stream_rows, quantize_rows, optimizer_rows,
+          softmax_and_loss_rows, distillation_rows, preference_rows, linear_rows}) {
         for (CompositeInfo& row : family()) all.push_back(std::move(row));
     }
     return all;

@@ -18,6 +18,7 @@ std::vector<CompositeInfo> norm_rows();
 std::vector<CompositeInfo> activation_rows();
 std::vector<CompositeInfo> rotary_rows();
 std::vector<CompositeInfo> residual_rows();
+std::vector<CompositeInfo> stream_rows();
 std::vector<CompositeInfo> quantize_rows();
 std::vector<CompositeInfo> optimizer_rows();
 std::vector<CompositeInfo> softmax_and_loss_rows();

@@ -255,6 +255,65 @@ Value dropout_add(Value x, Value residual, DropoutOptions options = {});
 // table's gradient (docs/gradient.md).
 Value embedding(Value table, Value ids);
 
+// ---- Residual streams --------------------------------------------------------------------------------------------
+//
+// Hyper-connections keep a token's state in n streams, x {rows…, streams, columns}. Before a branch (attention, an MLP)
+// the streams are weighed into its input; after it they are mixed with each other and the branch's output is added to
+// each. The coefficients depend on the token: mHC, manifold-constrained hyper-connections (arXiv 2512.24880), with
+// Liger-Kernel's rounding and ε. `to` is an axis of n as well, of the streams that are written.
+
+struct HyperScales {
+    Value pre;  // learned numbers, {}
+    Value post;
+    Value residual;
+};
+
+struct HyperOptions {
+    std::int64_t iterations = 20;  // of Sinkhorn's; 1 … 64
+    double sinkhorn_eps = 1e-6;    // ≥ 0
+    double pre_eps = 0;            // ≥ 0
+    double post_scale = 2;         // ≥ 0
+};
+
+struct HyperCoefficients {
+    Value pre;     // {rows…, streams}: σ(s·m + b) + pre_eps
+    Value post;    // {rows…, to}: post_scale·σ(s·m + b)
+    Value mixing;  // {rows…, to, streams}: of sums one along both, as far as the iterations bring it
+};
+
+// mix {rows…, n·(n + 2)} is the norm of x's n·columns times the learned projection, its columns those of pre, post and
+// mixing, row by row; bias likewise, without the rows. mixing begins as the softmax of s·m + b over the streams, ε
+// added; then columns and rows are divided by their sums, ε added, in turn, the columns last. All in f32 (f64 of f64).
+// Saved: nothing but the operands.
+HyperCoefficients hyper_coefficients(Value mix, HyperScales scales, Value bias, Axis streams, Axis to,
+                                     HyperOptions options = {});
+
+// round(Σ pre·x̂ over the streams), {rows…, columns}.
+Value hyper_pre(Value x, Value pre);
+
+// round(Σ mixing·x̂ over the streams + post·branch), {rows…, to, columns}; branch {rows…, columns}.
+Value hyper_post(Value x, Value branch, Value post, Value mixing);
+
+struct AttentionResidual {
+    Value y;        // {rows…, columns}: round(Σ weights·states over the depth)
+    Value weights;  // {depth, rows…}: softmax over the depth of query·rms_norm(states, weight), wide
+};
+
+// A residual connection to all layers before: Kimi's attention residuals (arXiv 2603.15031), as Liger-Kernel's
+// attn_res. states {depth, rows…, columns}, the depth a row axis of static extent; query and weight {columns}. Saved:
+// the scores and the norms' r, {depth, rows…}.
+AttentionResidual attention_residual(Value states, Value query, std::optional<Value> weight = std::nullopt,
+                                     RmsNormOptions options = {});
+
+// ---- The norm of all gradients -----------------------------------------------------------------------------------
+
+// √Σ x² over all elements, {} in f32 (f64 of f64). Of several tensors it is the norm of their norms:
+// sqrt(a·a + b·b + …).
+Value gradient_norm(Value gradient);
+
+// gradient·min(max_norm / (norm + 1e-6), 1), norm {} as above: torch.nn.utils.clip_grad_norm_. max_norm ≥ 0.
+Value clip_gradient(Value gradient, Value norm, double max_norm = 1);
+
 // ---- Quantisation ------------------------------------------------------------------------------------------------
 
 struct QuantizeOptions {
@@ -563,6 +622,10 @@ enum class DpoLoss : std::uint8_t {
     kApoZero,   // 1 − σ(βc) + σ(βr): APO (2408.06266)
     kApoDown,   // σ(βc) + 1 − σ(β(c − r))
     kDiscopop,  // −log σ(βl)·(1 − σ(βl/τ)) + exp(−βl)·σ(βl/τ): DiscoPOP (2406.08414)
+    // Alignment via optimal transport (2406.05882): kSigmoid of quantiles, l the difference of two numbers that stand
+    // at one place in the ascending orders of a batch of one row axis, found by counting, quadratic in the pairs.
+    kAot,      // of chosen − rejected of the policy, and of the reference
+    kAotPair,  // of c, and of r
 };
 
 // How l is made of c and r, the logarithms of the policy's to the reference's probability: f-DPO (2309.16240).

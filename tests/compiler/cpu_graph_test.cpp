@@ -182,7 +182,8 @@ void check(const std::string& what, const GraphData& graph, const RowExtents& ro
 // launch is luck; in so many it is a measure.
 constexpr int kLaunches = 16;
 const std::set<std::string_view> kOneNumber = {"jsd", "kl_div", "policy_loss", "reverse_kl", "tvd"};
-const std::set<std::string_view> kCancelling = {"dynamic_tanh", "poly_norm"};  // at full width, f32's
+const std::set<std::string_view> kCancelling = {"attention_residual", "dynamic_tanh",
+                                                "poly_norm"};  // at full width, f32's
 
 bool multiplies(const GraphData& graph) {
     const std::vector<NodeId> live = graph.live_nodes();

@@ -368,3 +368,70 @@ TEST_CASE("a batch of the chosen half and the rejected half is two inputs") {
     CHECK(d[0] < 0);
     CHECK(d[6] == doctest::Approx(-d[0]));
 }
+
+namespace {
+
+Doubles ascending(Doubles values) {
+    std::sort(values.begin(), values.end());
+    return values;
+}
+
+Doubles less(const Doubles& a, const Doubles& b) {
+    Doubles result;
+    for (std::size_t i = 0; i < a.size(); ++i) result.push_back(a[i] - b[i]);
+    return result;
+}
+
+const Doubles kPolicyChosen = {-1, -4, -2, -2, 0.5};
+const Doubles kPolicyRejected = {-3, 0.25, -5, -5, -1};
+const Doubles kGivenChosen = {-2, -3.5, -2, -1, 0};
+const Doubles kGivenRejected = {-1, -1, -4.5, -6, -2};
+
+// dpo of five pairs, and its gradient by the policy's chosen log-probabilities.
+Tensors transported(DpoLoss loss) {
+    Graph g;
+    const Axis pairs = g.rows("pairs");
+    const auto input = [&](std::string_view name) { return g.input(name, f64, {pairs}); };
+    const PreferencePair policy = {input("chosen"), input("rejected")};
+    const PreferencePair reference = {input("reference_chosen"), input("reference_rejected")};
+    g.output("loss", dpo(policy, reference, {.loss = loss, .beta = 0.5, .label_smoothing = 0.1}).loss);
+    const Graph both = gradient(g, {"chosen"}, {.joint = true, .unit_cotangent = true});
+    const auto numbers = [](const Doubles& values) { return Tensor{f64, {5}, values}; };
+    return interpret(*both.data(),
+                     {{{"chosen", numbers(kPolicyChosen)},
+                       {"rejected", numbers(kPolicyRejected)},
+                       {"reference_chosen", numbers(kGivenChosen)},
+                       {"reference_rejected", numbers(kGivenRejected)}},
+                      {},
+                      {{"pairs", 5}}},
+                     Rounding::kExact);
+}
+
+double transport_loss(const Doubles& a, const Doubles& b) {
+    double total = 0;
+    for (const double l : less(ascending(a), ascending(b)))
+        total -= 0.9 * log_sigmoid(0.5 * l) + 0.1 * log_sigmoid(-0.5 * l);
+    return total / static_cast<double>(a.size());
+}
+
+}  // namespace
+
+TEST_CASE("optimal transport pairs what stands at one place of both orders, equal ones too") {
+    const Doubles chosen = less(kPolicyChosen, kGivenChosen);
+    const Doubles rejected = less(kPolicyRejected, kGivenRejected);
+    CHECK(transported(DpoLoss::kAotPair).at("loss").values[0] == doctest::Approx(transport_loss(chosen, rejected)));
+    CHECK(transported(DpoLoss::kAot).at("loss").values[0] ==
+          doctest::Approx(transport_loss(less(kPolicyChosen, kPolicyRejected), less(kGivenChosen, kGivenRejected))));
+}
+
+TEST_CASE("the gradient of optimal transport goes back to where each number came from") {
+    // c = {1, -0.5, 0, -1, 0.5} against r in order {-2, -0.5, 1, 1, 1.25}.
+    const Doubles places = {4, 1, 2, 0, 3};
+    const Doubles c = less(kPolicyChosen, kGivenChosen);
+    const Doubles r = ascending(less(kPolicyRejected, kGivenRejected));
+    const Doubles d_chosen = transported(DpoLoss::kAotPair).at("d_chosen").values;
+    for (std::size_t i = 0; i < 5; ++i) {
+        const double u = 0.5 * (c[i] - r[static_cast<std::size_t>(places[i])]);
+        CHECK(d_chosen[i] == doctest::Approx(0.5 / 5 * (0.1 * sigmoid(u) - 0.9 * sigmoid(-u))));
+    }
+}

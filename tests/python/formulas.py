@@ -286,6 +286,7 @@ CASES = (
     Case("log_softmax", "x", lambda x: F.log_softmax(x, -1)),
     Case("logsumexp", "x", lambda x: torch.logsumexp(wide(x), -1).to(x.dtype)),
     Case("sparsemax", "x", sparsemax),
+    Case("gradient_norm", "x", lambda gradient: wide(gradient).square().sum().sqrt()),
     Case("cross_entropy", "x classes", classes_loss()),
     Case("cross_entropy", "x classes", classes_loss(reduction="sum"), {"reduction": "sum"}),
     Case("cross_entropy", "x classes", classes_loss(reduction="none"), {"reduction": "none"}),

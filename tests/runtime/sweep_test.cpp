@@ -47,6 +47,8 @@ constexpr std::int64_t kWidestSingleRow = 151936;
 // eager was lucky in all of them the unit is that of the largest loss among them.
 constexpr std::array<std::string_view, 9> kLosses = {"kl_div", "reverse_kl", "jsd", "tvd",        "dpo",
                                                      "cpo",    "orpo",       "kto", "policy_loss"};
+// Of a row, a weight for each of a few states is a number of that kind: it moves all columns.
+constexpr std::string_view kWeighsRows = "attention_residual";
 constexpr std::uint64_t kLaunchesOfLoss = 16;
 
 // Of f32, a library's sums over a head's width are some units from the oracle's, which rounds them once.
@@ -238,7 +240,9 @@ std::int64_t rows_of(std::int64_t wanted, std::int64_t columns) {
 
 // One launch of extreme values: sums of huge values of both signs overflow, or not, by the order they are taken in.
 std::uint64_t launch_count(const Job& job, const Inputs& inputs) {
-    return is_loss(job.op) && !inputs.random.extremes && inputs.change == nullptr ? kLaunchesOfLoss : 1;
+    return (is_loss(job.op) || job.op == kWeighsRows) && !inputs.random.extremes && inputs.change == nullptr
+               ? kLaunchesOfLoss
+               : 1;
 }
 
 std::vector<Bindings> launches(const Job& job, const GraphData& graph, const Inputs& inputs) {

@@ -82,7 +82,7 @@ void add_cases(const std::string& name, const Graph& graph, const Target& target
     const Plan plan = plan_graph(*graph.data(), target);
     for (const Group& varied : plan.groups) {
         for (const Schedule& schedule : legal_schedules(varied, target)) {
-            Program program = compile(*graph.data(), target, [&](const Group& group) {
+            Program program = compile_plan(*graph.data(), plan, target, [&](const Group& group) {
                 return group.name == varied.name ? std::optional(schedule) : std::nullopt;
             });
             cases->push_back(

@@ -1,0 +1,129 @@
+#include "compiler/plan/choose_plan.h"
+
+#include <algorithm>
+#include <set>
+
+#include "compiler/plan/canonicalize.h"
+
+namespace rowjit {
+namespace {
+
+constexpr double kPlanningRows = 8192;
+// A warp whose lanes read a column of a tensor each uses a part of what comes with it: the rest of each sector.
+constexpr double kStridedCost = 4;
+// Positions of one value that a thread holds: registers, and source text.
+constexpr std::int64_t kMostPositions = 64;
+
+bool contains(const std::set<AxisId>& axes, AxisId axis) { return axes.contains(axis); }
+
+// Axes along which values with axes of `found` are read somewhere else, as the columns that a gradient is put together
+// along.
+void add_read_along(const GraphData& graph, const Node& index, std::set<AxisId>* found) {
+    const std::vector<AxisId>& source = graph.node(index.args[0]).axes;
+    for (std::size_t i = 0; i < source.size(); ++i) {
+        if (!contains(*found, source[i])) continue;
+        for (const Axis axis : index.coords[i].axes()) {
+            const std::int64_t extent = graph.axis(axis.id).extent;
+            if (extent != kRuntimeExtent && extent <= kMostPositions) found->insert(axis.id);
+        }
+    }
+}
+
+// Whether a node or an operand of it has one of the axes.
+bool has(const GraphData& graph, NodeId id, const std::set<AxisId>& axes) {
+    const auto any_of = [&](const Node& node) {
+        return std::any_of(node.axes.begin(), node.axes.end(), [&](AxisId axis) { return contains(axes, axis); });
+    };
+    const std::vector<NodeId>& args = graph.node(id).args;
+    return any_of(graph.node(id)) ||
+           std::any_of(args.begin(), args.end(), [&](NodeId arg) { return any_of(graph.node(arg)); });
+}
+
+// The small axes of reductions over a few positions, those of a few positions that such a reduction leaves, and those
+// along which they are read. None where a value would have too many positions.
+std::set<AxisId> small_axes(const GraphData& graph) {
+    constexpr std::int64_t kFewLeft = 8;
+    std::set<AxisId> found;
+    const std::vector<NodeId> live = graph.live_nodes();
+    for (const NodeId id : live) {
+        const Node& node = graph.node(id);
+        if (!graph.reduces_few(node)) continue;
+        found.insert(node.reduced.begin(), node.reduced.end());
+        for (const AxisId axis : graph.node(node.args[0]).axes) {
+            const std::int64_t extent = graph.axis(axis).extent;
+            if (extent != kRuntimeExtent && extent <= kFewLeft) found.insert(axis);
+        }
+    }
+    for (const NodeId id : live) {
+        if (graph.node(id).kind == NodeKind::kIndex) add_read_along(graph, graph.node(id), &found);
+    }
+    const auto positions = [&](NodeId id) {
+        std::int64_t count = 1;
+        for (const AxisId axis : graph.node(id).axes) count *= contains(found, axis) ? graph.axis(axis).extent : 1;
+        return count;
+    };
+    if (std::any_of(live.begin(), live.end(), [&](NodeId id) { return positions(id) > kMostPositions; })) return {};
+    const bool kept_whole = std::any_of(live.begin(), live.end(), [&](NodeId id) {
+        const Node& node = graph.node(id);
+        return (node.kind == NodeKind::kMatmul || node.is_segmented()) && has(graph, id, found);
+    });
+    const bool overwrites = std::any_of(graph.outputs().begin(), graph.outputs().end(), [&](const OutputInfo& output) {
+        return !output.alias.empty() && positions(output.node) > 1;
+    });
+    return kept_whole || overwrites ? std::set<AxisId>() : found;
+}
+
+bool is_strided(const std::vector<std::int64_t>& column_strides) {
+    return !column_strides.empty() && *std::min_element(column_strides.begin(), column_strides.end()) > 1;
+}
+
+double cost_us(const Plan& plan, const Target& target) {
+    double total_us = 0;
+    for (const Group& group : plan.groups) {
+        const GraphData& graph = *group.graph;
+        bool strided = false;
+        for (const NodeId id : graph.live_nodes()) {
+            const Node& node = graph.node(id);
+            strided = strided || (node.kind == NodeKind::kInput && is_strided(node.column_strides));
+        }
+        for (const OutputInfo& output : graph.outputs()) strided = strided || is_strided(output.column_strides);
+        total_us += predicted_us(graph, target, kPlanningRows) * (strided ? kStridedCost : 1);
+    }
+    return total_us;
+}
+
+}  // namespace
+
+namespace {
+
+// What a group computes beyond the time that its traffic takes.
+bool computes_long(const Plan& plan, const Target& target) {
+    constexpr double kLongUs = 20;
+    return std::any_of(plan.groups.begin(), plan.groups.end(), [&](const Group& group) {
+        const double memory_us = group_bytes(*group.graph, kPlanningRows) / (target.bandwidth_gbps * 1e3);
+        return predicted_us(*group.graph, target, kPlanningRows) - memory_us > kLongUs;
+    });
+}
+
+}  // namespace
+
+Plan cheapest_plan(const GraphData& graph, const Target& target, const std::function<bool(const Group&)>& runs) {
+    std::shared_ptr<const GraphData> canonical = canonicalize(graph);
+    Plan best = make_plan(canonical, target);
+    double best_us = cost_us(best, target);
+    const auto consider = [&](Plan plan) {
+        const double plan_us = cost_us(plan, target);
+        if (plan_us >= best_us || !std::all_of(plan.groups.begin(), plan.groups.end(), runs)) return false;
+        best = std::move(plan);
+        best_us = plan_us;
+        return true;
+    };
+    if (const std::set<AxisId> axes = small_axes(graph); !axes.empty()) {
+        const std::shared_ptr<const GraphData> unrolled = canonicalize(graph, axes);
+        if (consider(make_plan(unrolled, target))) canonical = unrolled;
+    }
+    if (computes_long(best, target)) consider(make_plan(canonical, target, Numbers::kApart));
+    return best;
+}
+
+}  // namespace rowjit
