@@ -18,7 +18,10 @@ namespace {
 class Canonicalizer {
   public:
     Canonicalizer(const GraphData& from, const std::set<AxisId>& unrolled)
-        : from_(from), unrolled_(unrolled), to_(std::make_shared<GraphData>(axes(from, unrolled))) {}
+        : from_(from),
+          unrolled_(unrolled),
+          to_(std::make_shared<GraphData>(axes(from, unrolled))),
+          full_width_(!has_narrow_inputs(from)) {}
 
     std::shared_ptr<const GraphData> run() {
         for (const NodeId id : from_.live_nodes()) mapped_[id] = convert(from_.node(id));
@@ -63,27 +66,61 @@ class Canonicalizer {
         }
     }
 
+    // In pairs. Of more than a few f32 that nothing later rounds, what each addition loses is added up too, as in the
+    // sums of whole rows; where it is no number, as beside infinities, it is left out.
+    NodeId fold(Monoid monoid, std::vector<NodeId> terms) {
+        static constexpr Op kFolds[] = {Op::kAdd, Op::kMax, Op::kMin};
+        constexpr std::size_t kFew = 4;
+        const bool keeps_lost =
+            monoid == Monoid::kSum && full_width_ && terms.size() > kFew && to_->node(terms[0]).dtype == Dtype::kF32;
+        const Op op = kFolds[static_cast<std::size_t>(monoid)];
+        std::vector<NodeId> lost;
+        while (terms.size() > 1) {
+            for (std::size_t i = 0; i < terms.size() / 2; ++i) {
+                const NodeId a = terms[2 * i];
+                const NodeId b = terms[2 * i + 1];
+                terms[i] = to_->add_map(op, {a, b});
+                if (keeps_lost) lost.push_back(lost_by_sum(terms[i], a, b));
+            }
+            if (terms.size() % 2 != 0) terms[terms.size() / 2] = terms.back();
+            terms.resize((terms.size() + 1) / 2);
+        }
+        if (!keeps_lost) return terms[0];
+        NodeId rest = lost[0];
+        for (std::size_t i = 1; i < lost.size(); ++i) rest = to_->add_map(Op::kAdd, {rest, lost[i]});
+        const NodeId is_number = to_->add_map(Op::kEq, {rest, rest});
+        return to_->add_map(Op::kSelect, {is_number, to_->add_map(Op::kAdd, {terms[0], rest}), terms[0]});
+    }
+
+    // a + b less their rounded sum, exactly (Knuth).
+    NodeId lost_by_sum(NodeId sum, NodeId a, NodeId b) {
+        const NodeId of_b = to_->add_map(Op::kSub, {sum, a});
+        const NodeId of_a = to_->add_map(Op::kSub, {sum, of_b});
+        return to_->add_map(Op::kAdd, {to_->add_map(Op::kSub, {a, of_a}), to_->add_map(Op::kSub, {b, of_b})});
+    }
+
+    static bool has_narrow_inputs(const GraphData& graph) {
+        for (NodeId id = 0; id < graph.size(); ++id) {
+            const Node& node = graph.node(id);
+            const bool narrow = node.dtype == Dtype::kBf16 || node.dtype == Dtype::kF16;
+            if (node.kind == NodeKind::kInput && narrow) return true;
+        }
+        return false;
+    }
+
     // Narrow floats are summed in f32 and rounded once, as any sum is.
     NodeId unroll(const Node& reduce) {
-        static constexpr Op kFolds[] = {Op::kAdd, Op::kMax, Op::kMin};
         const NodeId over = mapped_.at(reduce.args[0]);
         const std::vector<AxisId> axes = to_->node(over).axes;  // a copy: adding nodes moves the originals
         std::vector<NodeId> terms;
         each_place(axes, reduce.reduced, [&](const std::vector<Coord>& coords, const auto&) {
             terms.push_back(to_->add_cast(push(over, coords), accumulator_dtype(reduce.dtype)));
         });
-        while (terms.size() > 1) {
-            for (std::size_t i = 0; i < terms.size() / 2; ++i) {
-                terms[i] =
-                    to_->add_map(kFolds[static_cast<std::size_t>(reduce.monoid)], {terms[2 * i], terms[2 * i + 1]});
-            }
-            if (terms.size() % 2 != 0) terms[terms.size() / 2] = terms.back();
-            terms.resize((terms.size() + 1) / 2);
-        }
+        const NodeId whole = fold(reduce.monoid, std::move(terms));
         std::vector<AxisId> rest;
         std::copy_if(reduce.reduced.begin(), reduce.reduced.end(), std::back_inserter(rest),
                      [&](AxisId axis) { return !is_unrolled(axis); });
-        const NodeId folded = rest.empty() ? terms[0] : to_->add_reduce(reduce.monoid, terms[0], rest);
+        const NodeId folded = rest.empty() ? whole : to_->add_reduce(reduce.monoid, whole, rest);
         const NodeId result = to_->add_cast(folded, reduce.dtype);
         to_->set_label(result, reduce.label);
         return result;
@@ -337,6 +374,7 @@ class Canonicalizer {
     const GraphData& from_;
     const std::set<AxisId>& unrolled_;
     std::shared_ptr<GraphData> to_;
+    bool full_width_;  // whether all that is read is
     std::unordered_map<NodeId, NodeId> mapped_;
     std::unordered_map<NodeId, std::vector<std::pair<std::vector<Coord>, NodeId>>> pushed_;  // of to_: where, and what
 };
