@@ -540,7 +540,7 @@ class Planner {
                     // One kernel for both costs no less than the dearer of the two.
                     if (std::min(pieces_[a].cost_us, pieces_[b].cost_us) <= best_saving) continue;
                     const double saving = joined_saving_us(pieces_[a], pieces_[b]);
-                    if (saving > best_saving) {
+                    if (saving > best_saving && !needs_through_others(a, b) && !needs_through_others(b, a)) {
                         best_saving = saving;
                         best_a = a;
                         best_b = b;
@@ -573,6 +573,24 @@ class Planner {
         return found;
     }
 
+    // Whether one piece needs another's values by way of others: both in one kernel would wait for themselves.
+    bool needs_through_others(std::size_t from, std::size_t to) const {
+        std::vector<bool> seen(pieces_.size(), false);
+        std::vector<std::size_t> work = {from};
+        seen[from] = true;
+        while (!work.empty()) {
+            const std::size_t at = work.back();
+            work.pop_back();
+            for (std::size_t next = 0; next < pieces_.size(); ++next) {
+                if (seen[next] || (at == from && next == to) || !depends(pieces_[at], pieces_[next])) continue;
+                if (next == to) return true;
+                seen[next] = true;
+                work.push_back(next);
+            }
+        }
+        return false;
+    }
+
     // Microseconds saved by one kernel for both; negative or zero where they cannot or should not be joined.
     double joined_saving_us(const Piece& a, const Piece& b) {
         if (a.is_product || b.is_product || a.copies || b.copies) return 0;
@@ -584,11 +602,6 @@ class Planner {
         const std::set<NodeId> of_a = products_read(a);
         const std::set<NodeId> of_b = products_read(b);
         if (!of_a.empty() && !of_b.empty() && of_a != of_b) return 0;
-        // Through a third piece: a → c → b would become a cycle.
-        for (const Piece& other : pieces_) {
-            if (&other == &a || &other == &b) continue;
-            if ((depends(other, a) && depends(b, other)) || (depends(other, b) && depends(a, other))) return 0;
-        }
         const auto [saving, first] = savings_.try_emplace({a.id, b.id}, 0.0);
         if (!first) return saving->second;
         std::vector<NodeId> roots = a.roots;
