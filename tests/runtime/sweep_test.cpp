@@ -55,6 +55,17 @@ constexpr std::uint64_t kLaunchesOfLoss = 16;
 constexpr double kUnitsOfLoss = 1;
 constexpr double kUnitsOfFusedLoss = 8;
 
+// Sums of a few terms in f32, of which several cancel in a row: the mean error is held to the bar. Of the largest, a
+// unit in a term is several of what is left, and a unit in a score of 30 is 32 in its weight.
+constexpr std::array<std::string_view, 2> kSumsOfFew = {"attention_residual", "hyper_post"};
+constexpr double kMostOfFew = 8;
+
+bool is_close_sum(const std::string& op, const ErrorReport& report) {
+    return std::find(kSumsOfFew.begin(), kSumsOfFew.end(), op) != kSumsOfFew.end() &&
+           report.max_error <= report.eager_max_error + kMostOfFew &&
+           report.mean_error <= report.eager_mean_error + mean_allowance(kFewestElements);
+}
+
 bool is_close_loss(const ErrorReport& report, double units) {
     return std::isfinite(report.max_error) &&
            report.most_off <= report.eager_most_off + units * ulp(f32, report.largest);
@@ -186,9 +197,9 @@ class Findings {
         coverage_.add(job.op, job.request);
         const ErrorReport& report = output.report;
         const std::string where = fmt::format("{}, {}, {}", job.name, inputs, output.output);
-        const bool close =
-            report.within_bar || (is_loss(job.op) && one_number &&
-                                  is_close_loss(report, job.op.starts_with(kFused) ? kUnitsOfFusedLoss : kUnitsOfLoss));
+        const bool close = report.within_bar || is_close_sum(job.op, report) ||
+                           (is_loss(job.op) && one_number &&
+                            is_close_loss(report, job.op.starts_with(kFused) ? kUnitsOfFusedLoss : kUnitsOfLoss));
         if (!close) wrong_.push_back(fmt::format("{}: {}", where, describe(report)));
         const double excess = report.max_error - report.eager_max_error;
         Excess& worst = excess_[fmt::format("{} {}", job.op, name(job.request.dtype))];
