@@ -14,14 +14,12 @@ constexpr double kStridedCost = 4;
 // Positions of one value that a thread holds: registers, and source text.
 constexpr std::int64_t kMostPositions = 64;
 
-bool contains(const std::set<AxisId>& axes, AxisId axis) { return axes.contains(axis); }
-
 // Axes along which values with axes of `found` are read somewhere else, as the columns that a gradient is put together
 // along.
 void add_read_along(const GraphData& graph, const Node& index, std::set<AxisId>* found) {
     const std::vector<AxisId>& source = graph.node(index.args[0]).axes;
     for (std::size_t i = 0; i < source.size(); ++i) {
-        if (!contains(*found, source[i])) continue;
+        if (!found->contains(source[i])) continue;
         for (const Axis axis : index.coords[i].axes()) {
             const std::int64_t extent = graph.axis(axis.id).extent;
             if (extent != kRuntimeExtent && extent <= kMostPositions) found->insert(axis.id);
@@ -32,7 +30,7 @@ void add_read_along(const GraphData& graph, const Node& index, std::set<AxisId>*
 // Whether a node or an operand of it has one of the axes.
 bool has(const GraphData& graph, NodeId id, const std::set<AxisId>& axes) {
     const auto any_of = [&](const Node& node) {
-        return std::any_of(node.axes.begin(), node.axes.end(), [&](AxisId axis) { return contains(axes, axis); });
+        return std::any_of(node.axes.begin(), node.axes.end(), [&](AxisId axis) { return axes.contains(axis); });
     };
     const std::vector<NodeId>& args = graph.node(id).args;
     return any_of(graph.node(id)) ||
@@ -59,7 +57,7 @@ std::set<AxisId> small_axes(const GraphData& graph) {
     }
     const auto positions = [&](NodeId id) {
         std::int64_t count = 1;
-        for (const AxisId axis : graph.node(id).axes) count *= contains(found, axis) ? graph.axis(axis).extent : 1;
+        for (const AxisId axis : graph.node(id).axes) count *= found.contains(axis) ? graph.axis(axis).extent : 1;
         return count;
     };
     if (std::any_of(live.begin(), live.end(), [&](NodeId id) { return positions(id) > kMostPositions; })) return {};
@@ -91,10 +89,6 @@ double cost_us(const Plan& plan, const Target& target) {
     }
     return total_us;
 }
-
-}  // namespace
-
-namespace {
 
 // What a group computes beyond the time that its traffic takes.
 bool computes_long(const Plan& plan, const Target& target) {
