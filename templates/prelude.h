@@ -22,8 +22,8 @@
 //                                                 only with RJ_PACKS_F8
 //   rj_to_i32, rj_to_i64                          f32 toward zero, saturating, NaN to 0
 //   rj_max, rj_min                                NaN if either is
-//   rj_abs, rj_floor, rj_round, rj_fma, rj_div    correctly rounded; rj_round: to the nearest whole number, half to even
-//   rj_exp2_fast                                  2^a, within 2^-22 of it; may flush below 2^-126
+//   rj_abs, rj_floor, rj_round, rj_fma, rj_div    correctly rounded; rj_round: to the nearest whole number, half to
+//   even rj_exp2_fast                                  2^a, within 2^-22 of it; may flush below 2^-126
 //
 // and, unless prelude_math.h follows it,
 //
@@ -118,7 +118,6 @@ template <int N>
 RJ_DEVICE bool rj_get(const rj_vec<rj_bool, N>& vec, int lane) {
     return (vec.words[lane / 4] >> (lane % 4 * 8) & 0xffu) != 0;
 }
-
 
 // Formats of eight bits. What rounds to no finite number becomes NaN in e4m3 and infinity in e5m2, as torch converts.
 

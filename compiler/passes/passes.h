@@ -20,8 +20,8 @@ Kernel place_barriers(Kernel kernel, const Target& target);
 // and stage_bytes, and shared_bytes with them; no stage_bytes where there is nothing to copy.
 Kernel place_stages(Kernel kernel, const Target& target);
 
-// Marks the loads that a staying block makes once for all its rows, while registers suffice. Needs: accesses and carried
-// sums. Gives: Inst::held.
+// Marks the loads that a staying block makes once for all its rows, while registers suffice. Needs: accesses and
+// carried sums. Gives: Inst::held.
 Kernel hold_shared_loads(Kernel kernel, const Target& target);
 
 // Bytes of one thread's state of an accumulator when it crosses shared memory.
@@ -34,8 +34,8 @@ std::int64_t carried_lanes(const Kernel& kernel, int carried);
 // the working set of a phase. An estimate; the artifact tells the truth.
 int estimated_registers(const Kernel& kernel, const Target& target);
 
-// What its threads have beyond those, with as many blocks on a multiprocessor as its schedule wants; negative where they
-// lack some.
+// What its threads have beyond those, with as many blocks on a multiprocessor as its schedule wants; negative where
+// they lack some.
 std::int64_t spare_registers(const Kernel& kernel, const Target& target);
 
 // Why the kernel would spill on `target`, "" where it need not: more registers are likely than its threads have with as
