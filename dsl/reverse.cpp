@@ -228,7 +228,7 @@ class Reverse {
             const Value result = wide ? widen(value(id)) : value(id);
             return derivatives(y.op, operands[0], operands[1], operands[2], result, wide ? widen(g) : g)[which];
         };
-        const Value narrow = at(false);
+        Value narrow = at(false);
         if (!narrow.graph() || wide(y.dtype) == y.dtype || roundings(narrow.id(), y, id, g.id()) <= 1) return narrow;
         return cast(at(true), y.dtype);
     }

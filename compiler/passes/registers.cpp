@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <ranges>
 #include <set>
 
 #include "compiler/passes/passes.h"
@@ -42,9 +43,9 @@ std::int64_t live_beyond_one(const ColumnLoop& loop) {
     }
     std::set<ValueId> live;
     std::size_t most = 1;
-    for (auto inst = loop.body.rbegin(); inst != loop.body.rend(); ++inst) {
-        live.erase(inst->id);
-        for (const ValueId operand : inst->operands) {
+    for (const Inst& inst : std::views::reverse(loop.body)) {
+        live.erase(inst.id);
+        for (const ValueId operand : inst.operands) {
             if (lane_values.contains(operand)) live.insert(operand);
         }
         most = std::max(most, live.size());

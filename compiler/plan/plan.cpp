@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <ranges>
 #include <set>
 #include <utility>
 
@@ -187,15 +188,15 @@ class Cutter {
         const std::vector<NodeId> live = graph_.live_nodes();
         std::vector<bool> widened(static_cast<std::size_t>(graph_.size()), false);  // flows into something with columns
         std::vector<bool> mapped(static_cast<std::size_t>(graph_.size()), false);
-        for (auto id = live.rbegin(); id != live.rend(); ++id) {
-            const Node& node = graph_.node(*id);
-            const bool wide = widened[static_cast<std::size_t>(*id)] || !graph_.column_axes(node).empty();
+        for (const NodeId id : std::views::reverse(live)) {
+            const Node& node = graph_.node(id);
+            const bool wide = widened[static_cast<std::size_t>(id)] || !graph_.column_axes(node).empty();
             for (const NodeId arg : node.args) {
                 if (wide) widened[static_cast<std::size_t>(arg)] = true;
                 if (node.kind == NodeKind::kMap) mapped[static_cast<std::size_t>(arg)] = true;
             }
             const bool is_number = reduces_columns(graph_, node) && graph_.column_axes(node).empty();
-            if (is_number && !wide && mapped[static_cast<std::size_t>(*id)]) cut(*id);
+            if (is_number && !wide && mapped[static_cast<std::size_t>(id)]) cut(id);
         }
     }
 

@@ -19,7 +19,7 @@ Value linear(Value hidden, Value weight, const std::optional<Value>& bias) {
         fail(ErrorCode::kInvalidGraph, "linear({}): weight {} must be {{outputs, {}}}, column axes both; declare it so",
              graph.describe(hidden.id()), weight.description(), graph.axis(width).label());
     }
-    const Value product = matmul(hidden, weight, {Axis{width}}).named("logits");
+    Value product = matmul(hidden, weight, {Axis{width}}).named("logits");
     if (!bias) return product;
     require_within(kOp, "bias", *bias, product);
     return (product + *bias).named("biased_logits");
@@ -28,7 +28,7 @@ Value linear(Value hidden, Value weight, const std::optional<Value>& bias) {
 CrossEntropy fused_linear_cross_entropy(Value hidden, Value weight, Value target, const std::optional<Value>& bias,
                                         CrossEntropyOptions options, CrossEntropyWeights weights) {
     options.in_place = true;  // the logits' gradient overwrites them
-    return cross_entropy(linear(hidden, weight, bias), target, options, weights);
+    return cross_entropy(linear(hidden, weight, bias), target, options, std::move(weights));
 }
 
 FusedLogProbability fused_linear_log_probability(const Head& policy, Value target, const std::optional<Head>& reference,
@@ -48,3 +48,4 @@ FusedLogProbability fused_linear_log_probability(const Head& policy, Value targe
 }
 
 }  // namespace rowjit
+#include <utility>

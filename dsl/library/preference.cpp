@@ -318,7 +318,7 @@ PreferencePair preference_halves(Value stacked) {
     return {index(stacked, half, 0), index(stacked, half, 1)};
 }
 
-PreferenceLoss dpo(PreferencePair policy, const std::optional<PreferencePair>& reference, DpoOptions options) {
+PreferenceLoss dpo(const PreferencePair& policy, const std::optional<PreferencePair>& reference, DpoOptions options) {
     const PreferencePair wide_policy = checked("dpo", policy);
     std::optional<PreferencePair> wide_reference;
     PreferencePair ratios = wide_policy;
@@ -335,7 +335,7 @@ PreferenceLoss dpo(PreferencePair policy, const std::optional<PreferencePair>& r
     return {over_sequences(loss, options.reduction), beta * ratios.chosen, beta * ratios.rejected};
 }
 
-PreferenceLoss cpo(PreferencePair policy, CpoOptions options) {
+PreferenceLoss cpo(const PreferencePair& policy, CpoOptions options) {
     const PreferencePair pair = checked("cpo", policy);
     const Value beta = positive("cpo", pair.chosen, "beta", options.beta);
     const Value logit = pair.chosen - pair.rejected;
@@ -350,7 +350,7 @@ PreferenceLoss cpo(PreferencePair policy, CpoOptions options) {
     return {over_sequences(loss(), options.reduction), beta * pair.chosen, beta * pair.rejected};
 }
 
-PreferenceLoss orpo(PreferencePair policy, double beta, Reduction reduction) {
+PreferenceLoss orpo(const PreferencePair& policy, double beta, Reduction reduction) {
     const PreferencePair pair = checked("orpo", policy);
     const Value b = positive("orpo", pair.chosen, "beta", beta);
     const Value loss = -b * log_sigmoid(log_odds(pair.chosen) - log_odds(pair.rejected));

@@ -45,7 +45,7 @@ Value doubly_stochastic(const Value& logits, Axis to, Axis from, const Value& ep
 
 }  // namespace
 
-HyperCoefficients hyper_coefficients(Value mix, HyperScales scales, Value bias, Axis streams, Axis to,
+HyperCoefficients hyper_coefficients(Value mix, const HyperScales& scales, Value bias, Axis streams, Axis to,
                                      HyperOptions options) {
     constexpr std::string_view kOp = "hyper_coefficients";
     require_columns(kOp, mix);
@@ -102,7 +102,8 @@ Value hyper_post(Value x, Value branch, Value post, Value mixing) {
     return cast(mixed + cast(post, h.dtype()) * cast(branch, h.dtype()), x.dtype());
 }
 
-AttentionResidual attention_residual(Value states, Value query, std::optional<Value> weight, RmsNormOptions options) {
+AttentionResidual attention_residual(Value states, Value query, const std::optional<Value>& weight,
+                                     RmsNormOptions options) {
     constexpr std::string_view kOp = "attention_residual";
     require_columns(kOp, states);
     const GraphData& graph = *states.graph();

@@ -285,7 +285,7 @@ struct HyperCoefficients {
 // mixing, row by row; bias likewise, without the rows. mixing begins as the softmax of s·m + b over the streams, ε
 // added; then columns and rows are divided by their sums, ε added, in turn, the columns last. All in f32 (f64 of f64).
 // Saved: nothing but the operands.
-HyperCoefficients hyper_coefficients(Value mix, HyperScales scales, Value bias, Axis streams, Axis to,
+HyperCoefficients hyper_coefficients(Value mix, const HyperScales& scales, Value bias, Axis streams, Axis to,
                                      HyperOptions options = {});
 
 // round(Σ pre·x̂ over the streams), {rows…, columns}.
@@ -302,7 +302,7 @@ struct AttentionResidual {
 // A residual connection to all layers before: Kimi's attention residuals (arXiv 2603.15031), as Liger-Kernel's
 // attn_res. states {depth, rows…, columns}, the depth a row axis of static extent; query and weight {columns}. Saved:
 // the scores and the norms' r, {depth, rows…}.
-AttentionResidual attention_residual(Value states, Value query, std::optional<Value> weight = std::nullopt,
+AttentionResidual attention_residual(Value states, Value query, const std::optional<Value>& weight = std::nullopt,
                                      RmsNormOptions options = {});
 
 // ---- The norm of all gradients -----------------------------------------------------------------------------------
@@ -653,7 +653,8 @@ struct PreferenceLoss {
 };
 
 // c and r are the log-probabilities of policy less reference, or without a reference the policy's own.
-PreferenceLoss dpo(PreferencePair policy, const std::optional<PreferencePair>& reference, DpoOptions options = {});
+PreferenceLoss dpo(const PreferencePair& policy, const std::optional<PreferencePair>& reference,
+                   DpoOptions options = {});
 
 enum class CpoLoss : std::uint8_t {
     kSigmoid,  // −(1 − ε)·log σ(βl) − ε·log σ(−βl), l = chosen − rejected: CPO (arXiv 2401.08417)
@@ -671,12 +672,12 @@ struct CpoOptions {
 };
 
 // The term α·NLL is the caller's: loss + alpha * token_nll(…).
-PreferenceLoss cpo(PreferencePair policy, CpoOptions options = {});
+PreferenceLoss cpo(const PreferencePair& policy, CpoOptions options = {});
 
 // −β·log σ(log odds(chosen) − log odds(rejected)), odds(x) = exp(x) / (1 − exp(x)), of averaged log-probabilities: the
 // odds-ratio term of ORPO (arXiv 2403.07691), to which the caller adds token_nll. An average is held at −1e-6 or below,
 // where TRL's odds of certainty are infinite. Rewards are β times the averages.
-PreferenceLoss orpo(PreferencePair policy, double beta = 0.1, Reduction reduction = Reduction::kMean);
+PreferenceLoss orpo(const PreferencePair& policy, double beta = 0.1, Reduction reduction = Reduction::kMean);
 
 struct KtoOptions {
     double beta = 0.1;

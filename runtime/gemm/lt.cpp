@@ -323,7 +323,8 @@ class LtGemm final : public Gemm {
                 }
                 return status;
             }
-        } catch (...) {  // no memory to remember with: as it stands
+        } catch (...) {
+            return status;  // no memory to remember with
         }
         return status;
     }
