@@ -163,6 +163,9 @@ struct ColumnLoop {
     bool unrolled = false;  // registers hold an array entry per iteration; loads of all iterations are issued first
     Tail tail = Tail::kNone;
     std::vector<Inst> body = {};
+
+    // Whether nothing of it loops: there is one iteration, or all are unrolled.
+    bool is_resident() const { return unrolled || iterations == 1; }
 };
 
 // Positions of reduced row axes, divided over the row's threads: thread t takes t, t + threads_per_row, … Of the one

@@ -5,11 +5,6 @@
 #include "base/dtype.h"
 
 namespace rowjit {
-namespace {
-
-bool contains(const std::vector<int>& all, int one) { return std::find(all.begin(), all.end(), one) != all.end(); }
-
-}  // namespace
 
 Workspace workspace_of(const Program& program, std::int64_t rows) {
     Workspace result;

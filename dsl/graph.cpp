@@ -40,11 +40,11 @@ bool same(const Node& a, const Node& b) {
            a.most_steps == b.most_steps;
 }
 
-bool contains(const std::vector<AxisId>& axes, AxisId axis) {
-    return std::find(axes.begin(), axes.end(), axis) != axes.end();
-}
-
 }  // namespace
+
+bool contains(const std::vector<std::int32_t>& ids, std::int32_t id) {
+    return std::find(ids.begin(), ids.end(), id) != ids.end();
+}
 
 bool is_identifier(std::string_view text) {
     const auto word = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; };

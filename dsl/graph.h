@@ -192,6 +192,9 @@ class GraphData {
     std::unordered_multimap<std::size_t, NodeId> by_hash_;
 };
 
+// Of axes, nodes or tensors, which all go by number.
+bool contains(const std::vector<std::int32_t>& ids, std::int32_t id);
+
 // `text` as an identifier of emitted code and of the text form: letters, digits and underscores, not starting with a
 // digit, and neither "inf" nor "nan", which are numbers there.
 bool is_identifier(std::string_view text);

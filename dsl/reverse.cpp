@@ -20,10 +20,6 @@ namespace {
 // Where one source element was read up to this many times, the reads are added one by one: cheaper than a reduction.
 constexpr std::int64_t kMostUnrolled = 8;
 
-bool contains(const std::vector<AxisId>& axes, AxisId axis) {
-    return std::find(axes.begin(), axes.end(), axis) != axes.end();
-}
-
 // What flows back to the operands of an op: the derivative column of ops.def. An empty Value is none.
 std::vector<Value> derivatives(Op op, [[maybe_unused]] const Value& a, [[maybe_unused]] const Value& b,
                                [[maybe_unused]] const Value& c, [[maybe_unused]] const Value& y, const Value& g) {

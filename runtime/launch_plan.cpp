@@ -250,10 +250,6 @@ LaunchPlan::ProductAxis LaunchPlan::make_axis(AxisId axis, int first, int second
 
 namespace {
 
-bool contains(const std::vector<AxisId>& axes, AxisId axis) {
-    return std::find(axes.begin(), axes.end(), axis) != axes.end();
-}
-
 // What the address and the strides of a dense tensor are multiples of, up to what a library makes use of.
 std::int64_t dense_alignment(const std::vector<AxisInfo>& axes, const ProgramTensor& tensor) {
     const auto bytes = static_cast<std::int64_t>(size_bytes(tensor.dtype));

@@ -7,7 +7,6 @@
 #include <bit>
 #include <set>
 #include <span>
-#include <utility>
 
 #include "base/check.h"
 #include "compiler/emit/gpu_columns.h"
@@ -90,6 +89,7 @@ class KernelEmitter {
         std::string ahead;
         std::string now;
         std::int64_t entries = 1;
+        ValueId value = -1;  // of the row; none for vectors
     };
 
     // The first phase of each row, up to what it sends to its cluster, comes before the last phase of the row before:
@@ -138,8 +138,8 @@ class KernelEmitter {
             const auto* inst = std::get_if<Inst>(&stmt.node);
             if (inst == nullptr || !used.contains(inst->id) || stands_anywhere(*inst)) continue;
             const std::string name = scope_.names().fresh(inst->label + "_left");
-            left.push_back({std::string(gpu_value_type(inst->dtype)), name, scope_.names().fresh(inst->label), 1});
-            left_values_.emplace_back(inst->id, left.size() - 1);
+            left.push_back(
+                {std::string(gpu_value_type(inst->dtype)), name, scope_.names().fresh(inst->label), 1, inst->id});
             out_.line(fmt::format("{} {};", left.back().type, name));
         }
         return left;
@@ -151,11 +151,10 @@ class KernelEmitter {
         scope_.declare_coordinates("row", kernel_.row_axes);
         scope_.reset_states();
         for (const Stmt& stmt : first_phase) statement(stmt);
-        for (const auto& [id, index] : left_values_)
-            out_.line(fmt::format("{} = {};", left[index].ahead, scope_.value(id)));
+        for (const Left& one : left) out_.line(fmt::format("{} = {};", one.ahead, scope_.value(one.value)));
         out_.close(";");
         scope_.forget_axes(kernel_.row_axes);
-        for (const auto& [id, index] : left_values_) scope_.bind(id, left[index].now);
+        for (const Left& one : left) scope_.bind(one.value, one.now);
         for (const Stmt& stmt : first_phase) {
             const auto* loop = std::get_if<ColumnLoop>(&stmt.node);
             if (loop == nullptr) continue;
@@ -163,8 +162,8 @@ class KernelEmitter {
                 if (inst.kind != InstKind::kKeep) continue;
                 const Slot& slot = scope_.slot(inst);
                 std::string& kept = kept_.at(inst.index);
-                left.push_back({fmt::format("rj_vec<{}, {}>", gpu_storage_type(slot.dtype), loop->vector), kept,
-                                scope_.names().fresh(slot.label), loop->iterations});
+                left.push_back(
+                    {gpu_vec_type(slot.dtype, loop->vector), kept, scope_.names().fresh(slot.label), loop->iterations});
                 kept = left.back().now;
             }
         }
@@ -284,7 +283,7 @@ class KernelEmitter {
     // What holds a row's own value until the row comes.
     void declare_fetched(const Inst& load) {
         if (kernel_.schedule.stages > 0) {
-            const std::string type = fmt::format("rj_vec<{}, 1>", gpu_storage_type(load.dtype));
+            const std::string type = gpu_vec_type(load.dtype, 1);
             return scope_.set_fetched(load, fmt::format("rj_get(rj_shared_load<{}>({}), 0)", type,
                                                         scope_.staged(load, "", size_bytes(load.dtype))));
         }
@@ -531,8 +530,7 @@ class KernelEmitter {
     GpuScope scope_;
     SourceWriter& out_;
     GpuKept kept_;
-    GpuScope::RowNames outside_;                                // names that hold for all rows
-    std::vector<std::pair<ValueId, std::size_t>> left_values_;  // of a skewed row, and which of what it leaves each is
+    GpuScope::RowNames outside_;  // names that hold for all rows
     // Of the steps that are open.
     std::string state_;
     std::string still_;

@@ -21,6 +21,13 @@ bool is_uniform(const Inst& inst) { return inst.access.kind == Access::Kind::kUn
 bool touches_memory(const Inst& inst) { return inst.kind == InstKind::kLoad || inst.kind == InstKind::kStore; }
 bool is_slot(const Inst& inst) { return inst.kind == InstKind::kKeep || inst.kind == InstKind::kKept; }
 
+int lanes_of(const Inst& load, const ColumnLoop& loop) { return is_vector(load) ? loop.vector : 1; }
+
+// "[2]" where a thread has as many vectors of a resident loop.
+std::string all_entries(const ColumnLoop& loop) {
+    return loop.iterations > 1 ? fmt::format("[{}]", loop.iterations) : "";
+}
+
 std::string column(int lane) { return lane == 0 ? "c" : fmt::format("(c + {})", lane); }
 
 // ((column_block * iterations + iteration) * threads + t) * vector; no iteration is the only one.
@@ -103,10 +110,6 @@ class ColumnEmitter {
     bool in_registers(const Inst& inst) const { return slot(inst).residency == Residency::kRegisters; }
     std::string lane() const { return loop_.vector == 1 ? "0" : "l"; }
     std::string lane_column() const { return loop_.vector == 1 ? "c" : "(c + l)"; }
-    std::string vec_type(Dtype dtype, int lanes) const {
-        return fmt::format("rj_vec<{}, {}>", gpu_storage_type(dtype), lanes);
-    }
-    int lanes(const Inst& load) const { return is_vector(load) ? loop_.vector : 1; }
     // "[i]" where a group holds several iterations' vectors.
     std::string entry() const { return group_ > 1 ? "[i]" : ""; }
     std::string entries() const { return group_ > 1 ? fmt::format("[{}]", group_size()) : ""; }
@@ -168,10 +171,10 @@ class ColumnEmitter {
         bool whole = std::any_of(loop_.body.begin(), loop_.body.end(),
                                  [&](const Inst& inst) { return inst.kind == InstKind::kKeep && in_registers(inst); });
         for (const Inst* load : front_) {
-            bytes += static_cast<std::int64_t>(size_bytes(load->dtype)) * lanes(*load);
+            bytes += static_cast<std::int64_t>(size_bytes(load->dtype)) * lanes_of(*load, loop_);
             whole = whole || scope_.kernel().by_row(*load);
         }
-        resident_ = loop_.unrolled || loop_.iterations == 1;
+        resident_ = loop_.is_resident();
         group_ = std::clamp(kBytesInFlightPerThread / std::max<std::int64_t>(bytes, 1), std::int64_t{1},
                             std::min(kMaxGroup, loop_.iterations));
         if (!resident_) return;
@@ -209,7 +212,7 @@ class ColumnEmitter {
                 kept_[inst.index] =
                     scope_.names().fresh(load != nullptr ? tensor(*load).name + "_vec" : slot(inst).label);
                 out_.line(
-                    fmt::format("{} {}{};", vec_type(slot(inst).dtype, loop_.vector), kept_[inst.index], entries()),
+                    fmt::format("{} {}{};", gpu_vec_type(slot(inst).dtype, loop_.vector), kept_[inst.index], entries()),
                     "kept in registers");
             }
             const std::string& name = kept_.at(inst.index);
@@ -255,7 +258,8 @@ class ColumnEmitter {
         for (const Inst* load : front_) {
             const std::string& name = vectors_.at(load);
             if (!declared_.insert(name).second) continue;
-            out_.line(fmt::format("{} {}{};", vec_type(load->dtype, lanes(*load)), array_of(name), entries()));
+            out_.line(
+                fmt::format("{} {}{};", gpu_vec_type(load->dtype, lanes_of(*load, loop_)), array_of(name), entries()));
         }
         if (!front_.empty()) {
             open_iterations(true);
@@ -310,9 +314,9 @@ class ColumnEmitter {
                 out_.line(fmt::format("{} = {};", name, scope_.fetched(*load)), load->comment);
                 continue;
             }
-            const std::string type = "const " + vec_type(load->dtype, lanes(*load)) + " ";
+            const std::string type = "const " + gpu_vec_type(load->dtype, lanes_of(*load, loop_)) + " ";
             out_.line(fmt::format("{}{} = {};", declared_.contains(name) ? "" : type, name,
-                                  scope_.load(*load, addresses_.at(load), lanes(*load))),
+                                  scope_.load(*load, addresses_.at(load), lanes_of(*load, loop_))),
                       load->comment);
         }
     }
@@ -401,7 +405,7 @@ class ColumnEmitter {
         for (const Inst& inst : loop_.body) {
             if (inst.kind != InstKind::kKept) continue;
             vectors_[&inst] = scope_.names().fresh(slot(inst).label);
-            const std::string type = vec_type(slot(inst).dtype, loop_.vector);
+            const std::string type = gpu_vec_type(slot(inst).dtype, loop_.vector);
             const std::string from = in_registers(inst)
                                          ? fmt::format("rj_kept({}{})", kept_.at(inst.index), resident_entry())
                                          : fmt::format("rj_shared_load<{}>({})", type, shared_offset(slot(inst)));
@@ -451,7 +455,8 @@ class ColumnEmitter {
         if (vec == vectors_.end()) return scope_.define(inst, scope_.load_one(inst, addresses_.at(&inst)));
         Inst unpacked = inst;
         unpacked.comment.clear();  // stands at the load
-        scope_.define(unpacked, fmt::format("rj_get({}, {})", vec->second, lanes(inst) == 1 ? "0" : element(inst)));
+        scope_.define(unpacked,
+                      fmt::format("rj_get({}, {})", vec->second, lanes_of(inst, loop_) == 1 ? "0" : element(inst)));
     }
 
     void lane_out(const Inst& inst) {
@@ -526,13 +531,12 @@ void emit_held_loads(const ColumnLoop& loop, GpuScope& scope) {
     }
     if (held.empty()) return;
     SourceWriter& out = scope.out();
-    const auto lanes = [&](const Inst& load) { return is_vector(load) ? loop.vector : 1; };
     const std::string entry = loop.iterations > 1 ? "[i]" : "";
     const GpuLoop inside{.columns = &loop, .axes = {loop.axes.begin(), loop.axes.end()}};
     for (const Inst* load : held) {
         scope.set_held(*load, scope.names().fresh(scope.tensor(*load).name + "_held"));
-        out.line(fmt::format("rj_vec<{}, {}> {}{};", gpu_storage_type(load->dtype), lanes(*load), scope.held(*load),
-                             loop.iterations > 1 ? fmt::format("[{}]", loop.iterations) : ""),
+        out.line(fmt::format("{} {}{};", gpu_vec_type(load->dtype, lanes_of(*load, loop)), scope.held(*load),
+                             all_entries(loop)),
                  "for all rows of the block");
     }
     std::vector<GpuAddress> addresses;
@@ -540,7 +544,7 @@ void emit_held_loads(const ColumnLoop& loop, GpuScope& scope) {
     open_resident(loop, scope);
     for (std::size_t k = 0; k < held.size(); ++k)
         out.line(fmt::format("{}{} = {};", scope.held(*held[k]), entry,
-                             scope.load(*held[k], addresses[k], lanes(*held[k]))));
+                             scope.load(*held[k], addresses[k], lanes_of(*held[k], loop))));
     close_resident(loop, scope);
 }
 
@@ -549,9 +553,8 @@ void declare_kept(const ColumnLoop& loop, GpuScope& scope, GpuKept& kept) {
         if (inst.kind != InstKind::kKeep || kept.contains(inst.index)) continue;
         const Slot& slot = scope.slot(inst);
         kept[inst.index] = scope.names().fresh(slot.label);
-        scope.out().line(fmt::format("rj_vec<{}, {}> {}{};", gpu_storage_type(slot.dtype), loop.vector,
-                                     kept[inst.index],
-                                     loop.iterations > 1 ? fmt::format("[{}]", loop.iterations) : ""));
+        scope.out().line(
+            fmt::format("{} {}{};", gpu_vec_type(slot.dtype, loop.vector), kept[inst.index], all_entries(loop)));
     }
 }
 
@@ -560,19 +563,19 @@ void emit_column_loop(const ColumnLoop& loop, GpuScope& scope, GpuKept& kept) {
 }
 
 void ColumnFetch::declare() {
-    if (!loop_.unrolled && loop_.iterations > 1) return;
+    if (!loop_.is_resident()) return;
     const bool staged = scope_.kernel().schedule.stages > 0;
     for (const Inst& inst : loop_.body) {
         if (staged ? inst.stage_offset_bytes < 0 : !fits_registers(inst)) continue;
         loads_.push_back(&inst);
-        const std::string type = fmt::format("rj_vec<{}, {}>", gpu_storage_type(inst.dtype), lanes(inst));
+        const std::string type = gpu_vec_type(inst.dtype, lanes_of(inst, loop_));
         if (staged) {
             scope_.set_fetched(inst, fmt::format("rj_shared_load<{}>({})", type, place(inst)));
             continue;
         }
         const std::string name = scope_.names().fresh(scope_.tensor(inst).name + "_next");
         const bool several = loop_.iterations > 1;
-        scope_.out().line(fmt::format("{} {}{};", type, name, several ? fmt::format("[{}]", loop_.iterations) : ""));
+        scope_.out().line(fmt::format("{} {}{};", type, name, all_entries(loop_)));
         scope_.set_fetched(inst, several ? name + "[i]" : name);
     }
 }
@@ -582,10 +585,8 @@ bool ColumnFetch::fits_registers(const Inst& inst) const {
     return scope_.kernel().can_fetch(inst) && !is_uniform(inst) && whole;
 }
 
-int ColumnFetch::lanes(const Inst& load) const { return is_vector(load) ? loop_.vector : 1; }
-
 std::int64_t ColumnFetch::bytes(const Inst& load) const {
-    return lanes(load) * static_cast<std::int64_t>(size_bytes(load.dtype));
+    return lanes_of(load, loop_) * static_cast<std::int64_t>(size_bytes(load.dtype));
 }
 
 std::string ColumnFetch::place(const Inst& load) const {
@@ -601,9 +602,10 @@ void ColumnFetch::load() {
     open_resident(loop_, scope_);
     for (std::size_t i = 0; i < loads_.size(); ++i) {
         const Inst& load = *loads_[i];
-        out.line(load.stage_offset_bytes < 0
-                     ? fmt::format("{} = {};", scope_.fetched(load), scope_.load(load, addresses[i], lanes(load)))
-                     : fmt::format("rj_copy_ahead<{}>({}, {});", bytes(load), place(load), addresses[i].text()));
+        out.line(
+            load.stage_offset_bytes < 0
+                ? fmt::format("{} = {};", scope_.fetched(load), scope_.load(load, addresses[i], lanes_of(load, loop_)))
+                : fmt::format("rj_copy_ahead<{}>({}, {});", bytes(load), place(load), addresses[i].text()));
     }
     close_resident(loop_, scope_);
 }

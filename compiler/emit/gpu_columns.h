@@ -32,7 +32,6 @@ class ColumnFetch {
 
   private:
     bool fits_registers(const Inst& inst) const;
-    int lanes(const Inst& load) const;
     std::int64_t bytes(const Inst& load) const;
     std::string place(const Inst& load) const;  // in the stage, of an iteration
 

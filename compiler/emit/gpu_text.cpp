@@ -89,6 +89,10 @@ std::string one_line(std::string_view comment) {
 
 }  // namespace
 
+std::string gpu_vec_type(Dtype dtype, int lanes) {
+    return fmt::format("rj_vec<{}, {}>", gpu_storage_type(dtype), lanes);
+}
+
 std::string_view gpu_storage_type(Dtype dtype) { return row_of(dtype).storage; }
 std::string_view gpu_value_type(Dtype dtype) { return row_of(dtype).value; }
 

@@ -13,8 +13,9 @@
 
 namespace rowjit {
 
-std::string_view gpu_storage_type(Dtype dtype);  // "rj_bf16", "float", …: an element in memory
-std::string_view gpu_value_type(Dtype dtype);    // "float" for bf16: an element in a register
+std::string gpu_vec_type(Dtype dtype, int lanes);  // "rj_vec<rj_bf16, 8>"
+std::string_view gpu_storage_type(Dtype dtype);    // "rj_bf16", "float", …: an element in memory
+std::string_view gpu_value_type(Dtype dtype);      // "float" for bf16: an element in a register
 
 // `value`, rounded to dtype, as an expression that can stand as any operand.
 std::string gpu_literal(Dtype dtype, double value);

@@ -23,7 +23,7 @@ Kernel hold_shared_loads(Kernel kernel, const Target& target) {
     if (!target.is_gpu() || kernel.schedule.blocks_per_sm == 0) return kernel;
     for (Stmt& stmt : kernel.body) {
         auto* loop = std::get_if<ColumnLoop>(&stmt.node);
-        if (loop == nullptr || (!loop->unrolled && loop->iterations > 1)) continue;
+        if (loop == nullptr || !loop->is_resident()) continue;
         for (Inst& inst : loop->body) {
             if (!can_hold(kernel, inst)) continue;
             inst.held = true;

@@ -91,6 +91,14 @@ std::int64_t gathered(const ColumnLoop& loop) {
     return sums == 0 ? 0 : kAddresses + loop.vector * sums + row_values(loop);
 }
 
+bool keeps_in_register(const Kernel& kernel, const Inst& inst) {
+    return inst.kind == InstKind::kKeep &&
+           kernel.slots[static_cast<std::size_t>(inst.index)].residency == Residency::kRegisters;
+}
+
+// Rows whose kept values live at once.
+std::int64_t rows_kept(const Kernel& kernel) { return kernel.schedule.skew ? 2 : 1; }
+
 // Counts, means and deviations of threads are combined in about so many registers more than sums are.
 constexpr std::int64_t kMomentsRegisters = 20;
 
@@ -116,7 +124,6 @@ std::int64_t held_registers(const Kernel& kernel) {
 // them. It counts what may be live at once, of which the assembler saved up to an eighth.
 std::int64_t least_registers(const Kernel& kernel) {
     std::int64_t kept = held_registers(kernel);
-    const std::int64_t rows = kernel.schedule.skew ? 2 : 1;
     for (std::size_t i = 0; i < kernel.carried.size(); ++i) kept += carried_lanes(kernel, static_cast<int>(i));
     std::int64_t most = kept + kAddresses;
     for (const Stmt& stmt : kernel.body) {
@@ -124,10 +131,7 @@ std::int64_t least_registers(const Kernel& kernel) {
         if (loop == nullptr) continue;
         std::int64_t loaded = 0;
         for (const Inst& inst : loop->body) {
-            const bool in_register =
-                inst.kind == InstKind::kKeep &&
-                kernel.slots[static_cast<std::size_t>(inst.index)].residency == Residency::kRegisters;
-            if (in_register) kept += rows * registers_of(inst.dtype, *loop);
+            if (keeps_in_register(kernel, inst)) kept += rows_kept(kernel) * registers_of(inst.dtype, *loop);
             if (inst.kind == InstKind::kLoad && loop->unrolled && kernel.by_row(inst))
                 loaded += loaded_at_once(inst, *loop, kernel);
         }
@@ -141,6 +145,11 @@ std::int64_t limit_of(const Kernel& kernel, const Target& target, std::int64_t b
     return std::min(kMostRegisters, target.registers_per_sm / (waves * target.warp_size * blocks));
 }
 
+// With as many blocks on a multiprocessor as the schedule wants.
+std::int64_t wanted_limit(const Kernel& kernel, const Target& target) {
+    return limit_of(kernel, target, std::max(1, kernel.schedule.min_blocks_per_sm));
+}
+
 }  // namespace
 
 int estimated_registers(const Kernel& kernel, const Target& target) {
@@ -149,18 +158,14 @@ int estimated_registers(const Kernel& kernel, const Target& target) {
     for (std::size_t i = 0; i < kernel.carried.size(); ++i) kept += carried_lanes(kernel, static_cast<int>(i));
     kept += held_registers(kernel) + (has_moments(kernel) ? kMomentsRegisters : 0);
     std::int64_t most = kept + kWorkingSet;
-    const std::int64_t rows = kernel.schedule.skew ? 2 : 1;  // whose kept values live at once
-    bool fetching = kernel.schedule.prefetch;                // the first loop's loads are held a row longer
+    bool fetching = kernel.schedule.prefetch;  // the first loop's loads are held a row longer
     for (const Stmt& stmt : kernel.body) {
         const auto* loop = std::get_if<ColumnLoop>(&stmt.node);
         if (loop == nullptr || !loop->unrolled) continue;
         std::int64_t batches = 0;
         std::int64_t shared = 0;  // of what all rows read
         for (const Inst& inst : loop->body) {
-            const bool slot_in_registers =
-                inst.kind == InstKind::kKeep &&
-                kernel.slots[static_cast<std::size_t>(inst.index)].residency == Residency::kRegisters;
-            if (slot_in_registers) kept += rows * registers_of(inst.dtype, *loop);
+            if (keeps_in_register(kernel, inst)) kept += rows_kept(kernel) * registers_of(inst.dtype, *loop);
             if (inst.kind == InstKind::kLoad && !inst.held)
                 (kernel.by_row(inst) ? batches : shared) += std::min(batch, registers_of(inst.dtype, *loop));
             if (inst.kind == InstKind::kLoad && !inst.held && fetching) kept += registers_of(inst.dtype, *loop);
@@ -173,17 +178,15 @@ int estimated_registers(const Kernel& kernel, const Target& target) {
 }
 
 std::int64_t spare_registers(const Kernel& kernel, const Target& target) {
-    const std::int64_t limit = limit_of(kernel, target, std::max(1, kernel.schedule.min_blocks_per_sm));
-    return limit - estimated_registers(kernel, target);
+    return wanted_limit(kernel, target) - estimated_registers(kernel, target);
 }
 
 std::string lacks_registers(const Kernel& kernel, const Target& target) {
     const int threads = kernel.block_threads();
     const std::int64_t likely = estimated_registers(kernel, target);
-    const std::int64_t spare = spare_registers(kernel, target);
-    if (spare < 0)
-        return fmt::format("about {} registers a thread; blocks of {} threads have {}", likely, threads,
-                           likely + spare);
+    const std::int64_t limit = wanted_limit(kernel, target);
+    if (likely > limit)
+        return fmt::format("about {} registers a thread; blocks of {} threads have {}", likely, threads, limit);
     if (target.backend != Backend::kCuda) return "";
     const std::int64_t least = least_registers(kernel);
     const std::int64_t most = limit_of(kernel, target, 1);

@@ -38,7 +38,7 @@ class Stages {
         const auto first = std::find_if(kernel_.body.begin(), kernel_.body.end(), is_loop);
         if (first == kernel_.body.end()) return;
         auto& loop = std::get<ColumnLoop>(first->node);
-        if (!loop.unrolled && loop.iterations > 1) return;
+        if (!loop.is_resident()) return;
         for (Inst& inst : loop.body) place(&inst, bytes_of(inst, loop), loop.iterations);
         if (kernel_.stage_bytes == 0) return;
         std::for_each(kernel_.body.begin(), first, [&](Stmt& before) {

@@ -1,6 +1,7 @@
 #include "compiler/plan/chunks.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <set>
@@ -12,10 +13,6 @@
 
 namespace rowjit {
 namespace {
-
-bool contains(const std::vector<AxisId>& axes, AxisId axis) {
-    return std::find(axes.begin(), axes.end(), axis) != axes.end();
-}
 
 // What a step reads and writes, by name.
 struct StepTensors {
@@ -255,22 +252,15 @@ class Division {
             rounding.push_back({PlanStep::Kind::kKernel, plan_.groups.size(), true});
             plan_.groups.push_back(rounding_group(product));
         }
-        std::string text;
-        for (const std::string& one : accumulated) text += (text.empty() ? "" : ", ") + one;
         plan_.notes.push_back(fmt::format("chunks of {}: {} steps, so that {} are of one chunk{}{}", label(axis),
-                                          inside.size(), names(large_), text.empty() ? "" : "; added up: ", text));
+                                          inside.size(), fmt::join(large_, ", "),
+                                          accumulated.empty() ? "" : "; added up: ", fmt::join(accumulated, ", ")));
         if (!options_.round_each_chunk && narrow && !accumulated.empty()) {
             plan_.notes.push_back(
                 fmt::format("rounded after every chunk: {} bytes leave no room for f32 accumulators beside {} rows",
                             options_.workspace_limit_bytes, kLeastRows));
         }
         return rounding;
-    }
-
-    static std::string names(const std::set<std::string>& all) {
-        std::string text;
-        for (const std::string& one : all) text += (text.empty() ? "" : ", ") + one;
-        return text;
     }
 
     Dtype dtype_of(const Product& product) const {

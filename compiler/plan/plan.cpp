@@ -26,10 +26,6 @@ constexpr double kPlanningParts = 256;  // of a sum over rows: about a block or 
 constexpr double kUniformSpecials = 2;
 constexpr std::size_t kMaxNameLength = 60;
 
-bool contains(const std::vector<AxisId>& axes, AxisId axis) {
-    return std::find(axes.begin(), axes.end(), axis) != axes.end();
-}
-
 bool reduces_rows(const GraphData& graph, const Node& node) {
     return node.kind == NodeKind::kReduce && graph.axis(node.reduced[0]).is_row;
 }

@@ -311,6 +311,25 @@ TEST_CASE("sums over segments, searches and gathered rows agree with the oracle 
     }
 }
 
+// The schedule for the kernel that reduces columns, which has to take it; the static rules' for others.
+std::optional<Schedule> if_main(const Group& group, const Schedule& schedule, const Target& target,
+                                const std::string& name) {
+    if (!reduces_columns(group)) return std::nullopt;
+    const Offer<Kernel> kernel = build_kernel(group, schedule, target);
+    REQUIRE_MESSAGE(kernel, name, ": ", print(schedule), ": ", kernel.reason());
+    return schedule;
+}
+
+template <class Add>
+void each_reduction(const Add& add) {
+    for (const std::int64_t columns : {100, 1000, 2048}) {
+        for (const char* op : {"rms_norm", "layer_norm", "softmax", "cross_entropy"})
+            add(fmt::format("{} {}", op, columns), make_graph(op, {columns, bf16, {}}));
+        add(fmt::format("layer_norm {} f32", columns), make_graph("layer_norm", {columns, f32, {}}));
+        add(fmt::format("norm_backward {}", columns), norm_backward(columns, bf16));
+    }
+}
+
 TEST_CASE("rows divided over clusters of blocks agree with the oracle") {
     const Target target = simt::target("sm_90a");
     std::vector<Case> cases;
@@ -330,10 +349,7 @@ TEST_CASE("rows divided over clusters of blocks agree with the oracle") {
                 if (makes_parts(*group.graph) || skew) chosen.blocks_per_sm = 2 * blocks;
                 chosen.skew = skew;
                 if (chosen.blocks_per_sm > 0 && residency == Residency::kRegisters) chosen.prefetch = true;
-                const Offer<Kernel> kernel = build_kernel(group, chosen, target);
-                const bool main = reduces_columns(group);
-                REQUIRE_MESSAGE((kernel || !main), name, ": ", print(chosen), ": ", kernel.reason());
-                return main ? std::optional(chosen) : std::nullopt;
+                return if_main(group, chosen, target, name);
             };
             Program program = compile(*graph.data(), target, choose);
             const Kernel& kernel = main_kernel(program);
@@ -341,12 +357,7 @@ TEST_CASE("rows divided over clusters of blocks agree with the oracle") {
             cases.push_back({fmt::format("{}: {}", name, print(schedule)), graph, std::move(program)});
         }
     };
-    for (const std::int64_t columns : {100, 1000, 2048}) {
-        for (const char* op : {"rms_norm", "layer_norm", "softmax", "cross_entropy"})
-            add(fmt::format("{} {}", op, columns), make_graph(op, {columns, bf16, {}}));
-        add(fmt::format("layer_norm {} f32", columns), make_graph("layer_norm", {columns, f32, {}}));
-        add(fmt::format("norm_backward {}", columns), norm_backward(columns, bf16));
-    }
+    each_reduction(add);
     check_cases(cases, target, 5, false);
 }
 
@@ -365,23 +376,13 @@ TEST_CASE("rows copied ahead into shared memory agree with the oracle") {
             schedule.blocks_per_sm = 2 * blocks;
             schedule.skew = skew;
             schedule.online = skew;
-            const auto choose = [&](const Group& group) {
-                const Offer<Kernel> kernel = build_kernel(group, schedule, target);
-                const bool main = reduces_columns(group);
-                REQUIRE_MESSAGE((kernel || !main), name, ": ", print(schedule), ": ", kernel.reason());
-                return main ? std::optional(schedule) : std::nullopt;
-            };
+            const auto choose = [&](const Group& group) { return if_main(group, schedule, target, name); };
             Program program = compile(*graph.data(), target, choose);
             REQUIRE_MESSAGE(main_kernel(program).stage_bytes > 0, name);
             cases.push_back({fmt::format("{}: {}", name, print(schedule)), graph, std::move(program)});
         }
     };
-    for (const std::int64_t columns : {100, 1000, 2048}) {
-        for (const char* op : {"rms_norm", "layer_norm", "softmax", "cross_entropy"})
-            add(fmt::format("{} {}", op, columns), make_graph(op, {columns, bf16, {}}));
-        add(fmt::format("layer_norm {} f32", columns), make_graph("layer_norm", {columns, f32, {}}));
-        add(fmt::format("norm_backward {}", columns), norm_backward(columns, bf16));
-    }
+    each_reduction(add);
     check_cases(cases, target, 7, false);
 }
 

@@ -3,6 +3,8 @@
 What Liger does in place rowjit does not: `in_place` and `row_mode` are accepted and change nothing.
 """
 
+from collections.abc import Callable
+
 import torch
 
 from rowjit.torch import attention, functional as F, row  # noqa: N812
@@ -120,9 +122,25 @@ class LigerSparsemaxFunction:
         return F.sparsemax(x) if last else F.sparsemax(x.movedim(dim, -1)).movedim(-1, dim)
 
 
-def _as_liger(
-    results: Tensor | tuple[Tensor, ...], lse_square_scale: float, z_loss: bool, accuracy: bool, predicted: bool
+def _cross_entropy(
+    compute: Callable[..., Tensor | tuple[Tensor, ...]],
+    operands: tuple[Tensor | None, ...],
+    *,
+    lse_square_scale: float,
+    label_smoothing: float,
+    returns: tuple[bool, bool, bool],
+    **options: object,
 ) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:
+    """Liger's results of an operation with our names of options; `returns` is what it is asked for beside the loss."""
+    z_loss, accuracy, predicted = returns
+    results = compute(
+        *operands,
+        label_smoothing=label_smoothing or None,
+        z_loss=lse_square_scale or None,
+        accuracy=accuracy,
+        argmax=predicted,
+        **options,
+    )
     found = iter(results if isinstance(results, tuple) else (results,))
     loss = next(found)
     of_lse = next(found) if lse_square_scale else torch.zeros_like(loss)
@@ -148,19 +166,16 @@ class LigerCrossEntropyFunction:
         return_token_accuracy: bool = False,
         return_predicted_tokens: bool = False,
     ) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:
-        results = F.cross_entropy(
-            _input,
-            target,
-            weight,
+        return _cross_entropy(
+            F.cross_entropy,
+            (_input, target, weight),
+            lse_square_scale=lse_square_scale,
+            label_smoothing=label_smoothing,
+            returns=(return_z_loss, return_token_accuracy, return_predicted_tokens),
             reduction=reduction,
             ignore_index=ignore_index,
-            label_smoothing=label_smoothing or None,
-            z_loss=lse_square_scale or None,
             softcap=softcap,
-            accuracy=return_token_accuracy,
-            argmax=return_predicted_tokens,
         )
-        return _as_liger(results, lse_square_scale, return_z_loss, return_token_accuracy, return_predicted_tokens)
 
 
 class LigerFusedLinearCrossEntropyFunction:
@@ -186,21 +201,16 @@ class LigerFusedLinearCrossEntropyFunction:
     ) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:
         if use_token_scaling:
             raise ValueError("use_token_scaling is not supported")
-        results = linear_cross_entropy(
-            _input,
-            weight,
-            target,
-            bias,
-            ce_weight,
+        return _cross_entropy(
+            linear_cross_entropy,
+            (_input, weight, target, bias, ce_weight),
+            lse_square_scale=lse_square_scale,
+            label_smoothing=label_smoothing,
+            returns=(return_z_loss, return_token_accuracy, return_predicted_tokens),
             reduction=reduction,
             ignore_index=ignore_index,
-            label_smoothing=label_smoothing or None,
-            z_loss=lse_square_scale or None,
             softcap=softcap,
-            accuracy=return_token_accuracy,
-            argmax=return_predicted_tokens,
         )
-        return _as_liger(results, lse_square_scale, return_z_loss, return_token_accuracy, return_predicted_tokens)
 
 
 class LigerJSDFunction:
