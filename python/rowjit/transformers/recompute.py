@@ -4,8 +4,8 @@ are made, from tensors that it keeps anyway. A matrix product is never made agai
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 
@@ -22,8 +22,19 @@ def kept(recompute: bool, result: Tensor, make: Callable[..., Tensor], *inputs: 
         and torch.is_grad_enabled()
         and _is_ours(torch._C._autograd._top_saved_tensors_default_hooks(False))
     ):
-        return Recomputed(result, make, *inputs)
+        return _entered(Recomputed(result, make, *inputs))
     return nullcontext()
+
+
+@contextmanager
+def _entered(recomputed: Recomputed) -> Iterator[None]:
+    """The hooks are an object beside it: were they itself, it would refer to itself, and its inputs would wait for
+    Python's collector long after the backward has released them."""
+    try:
+        with torch.autograd.graph.saved_tensors_hooks(recomputed.pack, recomputed.unpack):
+            yield
+    finally:
+        recomputed.result = None
 
 
 def _is_ours(hooks: tuple[Callable[..., object], ...] | None) -> bool:
@@ -31,14 +42,13 @@ def _is_ours(hooks: tuple[Callable[..., object], ...] | None) -> bool:
     return hooks is None or isinstance(getattr(hooks[0], "__self__", None), Recomputed)
 
 
-class Recomputed(torch.autograd.graph.saved_tensors_hooks):
-    """While it is entered, what autograd saves of `result` is `make`, which computes it again from `inputs`.
+class Recomputed:
+    """While its hooks are entered, what autograd saves of `result` is `make`, which computes it again from `inputs`.
 
     All that save it share what is computed, until the last of them has read it.
     """
 
     def __init__(self, result: Tensor, make: Callable[..., Tensor], *inputs: Tensor) -> None:
-        super().__init__(self.pack, self.unpack)
         self.result: Tensor | None = result
         self.version = result._version
         self.make = make
@@ -47,10 +57,6 @@ class Recomputed(torch.autograd.graph.saved_tensors_hooks):
         self.readers = 0
         self.unread = 0
         self.again: Tensor | None = None
-
-    def __exit__(self, *exception: object) -> None:
-        super().__exit__(*exception)
-        self.result = None
 
     def pack(self, saved: Tensor) -> tuple:
         # A product of matrices saves a view of its operand.
