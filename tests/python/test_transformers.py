@@ -163,7 +163,7 @@ def test_norms_and_activations_are_made_again_once_in_the_backward(recompute, mo
     loss = model(**batch(), use_cache=False).loss
     assert made == {"rms_norm": 3, "add_rms_norm": 2, "swiglu": 2}
     loss.backward()
-    again = {"rms_norm": 4, "swiglu": 2} if recompute else {}
+    again = {"rms_norm": 4} if recompute else {}  # activations in the kernels of their gradients
     assert made - Counter({"rms_norm": 3, "add_rms_norm": 2, "swiglu": 2}) == again
 
 

@@ -7,6 +7,7 @@ from rowjit.torch.functional import *  # noqa: F403
 from rowjit.torch.functional import __all__ as _operations
 from rowjit.torch.head import linear_cross_entropy
 from rowjit.torch.jit import jit
+from rowjit.torch.mlp import gated_mlp
 
 
 def explain_backend() -> str:
@@ -17,4 +18,4 @@ def explain_backend() -> str:
     return explain()
 
 
-__all__ = ["attention", "explain_backend", "functional", "jit", "linear_cross_entropy", "nn", "row", *_operations]
+__all__ = ["attention", "explain_backend", "functional", "gated_mlp", "jit", "linear_cross_entropy", "nn", "row", *_operations]

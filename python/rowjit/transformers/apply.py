@@ -12,7 +12,9 @@ from dataclasses import dataclass
 import torch
 
 from rowjit.torch import attention, functional as F  # noqa: N812
+from rowjit.torch.mlp import gated_mlp
 from rowjit.transformers.head import head_forward, model_forward, shifted, taken_loss
+from rowjit.transformers.plain import plain_weights
 from rowjit.transformers.recognise import (
     Gated,
     Layer,
@@ -138,10 +140,13 @@ def _replace_mlp(module: torch.nn.Module, recompute: bool, summary: Summary) -> 
 
 def _mlp(gated: Gated, recompute: bool, module: torch.nn.Module, x: Tensor) -> Tensor:
     children = module._modules
+    options = {} if gated.form is None else {"form": gated.form}
+    if recompute and gated.up is not None:
+        weights = plain_weights(x, (children[gated.gate], children[gated.up], children[gated.down]))
+        if weights is not None:
+            return gated_mlp(x, *weights, gated.operation, **options)
     halves = (children[gated.gate](x),) if gated.up is None else (children[gated.gate](x), children[gated.up](x))
-    operation = getattr(F, gated.operation)
-    if gated.form is not None:
-        operation = functools.partial(operation, form=gated.form)
+    operation = functools.partial(getattr(F, gated.operation), **options)
     activated = operation(*halves)
     with kept(recompute, activated, operation, *halves):
         return children[gated.down](activated)
