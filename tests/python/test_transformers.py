@@ -18,10 +18,10 @@ SIZES = {
     "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
     "head_dim": 8, "vocab_size": 61, "max_position_embeddings": 64, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
 }
-# Per architecture: norms, gated MLPs, rotary embeddings, residual adds that are replaced.
+# Per architecture: norms, gated MLPs, rotary embeddings, residual adds that are replaced: in layers, and across them.
 ARCHITECTURES = {
-    "llama": (5, 2, 2, 2), "mistral": (5, 2, 2, 2), "qwen2": (5, 2, 2, 2), "qwen3": (9, 2, 2, 2), "gemma": (5, 2, 2, 2),
-    "gemma2": (9, 2, 2, 2), "gemma3_text": (13, 2, 2, 2), "phi3": (5, 2, 2, 2), "olmo2": (9, 2, 2, 0), "granite": (5, 2, 2, 2),
+    "llama": (5, 2, 2, 2 + 1), "mistral": (5, 2, 2, 2 + 1), "qwen2": (5, 2, 2, 2 + 1), "qwen3": (9, 2, 2, 2 + 1), "gemma": (5, 2, 2, 2 + 1),
+    "gemma2": (9, 2, 2, 2 + 1), "gemma3_text": (13, 2, 2, 2 + 1), "phi3": (5, 2, 2, 2 + 1), "olmo2": (9, 2, 2, 0), "granite": (5, 2, 2, 2 + 1),
 }
 
 
@@ -161,10 +161,11 @@ def test_norms_and_activations_are_made_again_once_in_the_backward(recompute, mo
     for name in ("rms_norm", "add_rms_norm", "swiglu"):
         monkeypatch.setattr(rowjit.torch.functional, name, counted(name, getattr(rowjit.torch.functional, name)))
     loss = model(**batch(), use_cache=False).loss
-    assert made == {"rms_norm": 3, "add_rms_norm": 2, "swiglu": 2}
+    forward = Counter({"rms_norm": 1, "add_rms_norm": 4, "swiglu": 2})
+    assert made == forward
     loss.backward()
     again = {"rms_norm": 4} if recompute else {}  # activations in the kernels of their gradients
-    assert made - Counter({"rms_norm": 3, "add_rms_norm": 2, "swiglu": 2}) == again
+    assert made - forward == again
 
 
 def test_a_tensor_changed_before_it_is_read_again_is_an_error():
@@ -183,13 +184,13 @@ def test_applying_twice_does_nothing_more():
     assert not rowjit.transformers.apply(model).replaced
 
 
-@pytest.mark.parametrize("switch", ["rms_norm", "rope", "gated_mlp", "residual", "cross_entropy"])
+@pytest.mark.parametrize("switch", ["rms_norm", "rope", "gated_mlp", "residual", "cross_entropy", "across_layers"])
 def test_a_switch_leaves_what_it_names(switch):
     operation = {"rms_norm": "rms_norm", "rope": "rope_qk", "gated_mlp": "swiglu", "residual": "add_rms_norm",
-                 "cross_entropy": "cross_entropy"}[switch]
+                 "cross_entropy": "cross_entropy", "across_layers": "across layers → add_rms_norm"}[switch]
     replaced = rowjit.transformers.apply(make("llama"), **{switch: False}).replaced
     assert replaced
-    assert not any(what.endswith(f"→ {operation}") for what in replaced)
+    assert not any(what.endswith(operation if "→" in operation else f"→ {operation}") for what in replaced)
 
 
 def test_a_switch_that_is_none_is_refused():
@@ -213,10 +214,79 @@ def test_a_compiled_model_trains_as_it_did():
 def test_a_model_generates_as_it_did():
     model = make("llama").eval()
     ids = batch()["input_ids"][:, :4]
-    named = {"max_new_tokens": 6, "do_sample": False}
+    named = {"max_new_tokens": 6, "do_sample": False, "attention_mask": torch.ones_like(ids)}
     expected = model.generate(ids, **named)
     rowjit.transformers.apply(model)
     assert torch.equal(model.generate(ids, **named), expected)
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gemma2"])
+def test_the_sum_across_layers_is_one_with_the_norm_behind_it(architecture, monkeypatch):
+    model = make(architecture)
+    summary = rowjit.transformers.apply(model)
+    calls = Counter()
+    for name in ("rms_norm", "add_rms_norm"):
+        operation = getattr(rowjit.torch.functional, name)
+        monkeypatch.setattr(rowjit.torch.functional, name, lambda *x, n=name, o=operation, **y: (calls.update([n]), o(*x, **y))[1])
+    assert any("across layers → add_rms_norm" in what for what in summary.replaced)
+    model(**batch(), use_cache=False)
+    assert calls["add_rms_norm"] == 4
+    assert calls["rms_norm"] == {"llama": 1, "gemma2": 5}[architecture]
+    calls.clear()
+    model.gradient_checkpointing_enable()
+    model(**batch(), use_cache=False).loss.backward()
+    assert calls["add_rms_norm"] == 2 * 2  # forward and again: in layers alone
+
+
+@pytest.mark.parametrize(("change", "reason"), [
+    (lambda model: model.gradient_checkpointing_enable(), "checkpointed"),
+    (lambda model: model.model.layers[1].register_forward_pre_hook(lambda *_: None), "hooks"),
+    (lambda model: setattr(model.model.layers[0], "input_layernorm", torch.nn.Identity()), "not every layer"),
+])
+def test_sums_across_layers_are_left_where_a_layer_is_by_itself(change, reason):
+    model = make("llama").train()
+    change(model)
+    summary = rowjit.transformers.apply(model)
+    assert any("across layers" in what and reason in what for what in summary.left)
+
+
+@pytest.mark.parametrize("change", [
+    lambda model: model.model.layers[0].register_forward_hook(lambda _, __, out: out * 1.5),
+    lambda model: model.model.layers[0].register_forward_hook(lambda _, __, out: out.detach().mul_(1.5)),
+    lambda model: model.model.layers[1].input_layernorm.register_forward_hook(lambda _, __, out: out * 1.5),
+    lambda model: model.model.layers.insert(1, copy.deepcopy(model.model.layers[0])),
+    lambda model: model.model.layers.pop(0),
+    lambda model: model.model.layers[1].input_layernorm.weight.data.mul_(2),
+])
+def test_what_changes_between_layers_is_heeded(change):
+    eager, model = make("llama").eval(), make("llama").eval()
+    rowjit.transformers.apply(model)
+    for each in (eager, model):
+        change(each)
+        each.config.num_hidden_layers = len(each.model.layers)
+    torch.testing.assert_close(model(**batch(), use_cache=False).logits, eager(**batch(), use_cache=False).logits)
+
+
+def test_a_copy_of_a_model_has_its_own_parameters():
+    model = make("llama")
+    rowjit.transformers.apply(model)
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.mul_(1.5)
+    expected = make("llama")
+    expected.load_state_dict(other.state_dict())
+    torch.testing.assert_close(other(**batch()).loss, expected(**batch()).loss)
+
+
+def test_signatures_are_those_of_the_modules_classes():
+    import inspect
+
+    model = make("llama")
+    signatures = {name: inspect.signature(module.forward) for name, module in model.named_modules()}
+    rowjit.transformers.apply(model)
+    for name, module in model.named_modules():
+        assert inspect.signature(module.forward) == signatures[name]
 
 
 def test_gradient_checkpointing_computes_a_layer_again():

@@ -5,6 +5,7 @@ checkpointing, FSDP's wrapping, `isinstance` — finds what it did before.
 """
 
 import functools
+import inspect
 import types
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from rowjit.transformers.recognise import (
     recognise_rotary,
 )
 from rowjit.transformers.recompute import kept
+from rowjit.transformers.stack import ended, found, recognise_stack, stack_forward
 from rowjit.transformers.summary import Summary
 
 Tensor = torch.Tensor
@@ -41,6 +43,7 @@ class Switches:
     rope: bool = True
     gated_mlp: bool = True
     residual: bool = True  # the residual add and the norm after it as one kernel
+    across_layers: bool = True  # likewise where the norm is the next layer's, or the one behind the last
     cross_entropy: bool = True
     # The head's matrix product and the loss as one, which never has all logits: in training the model's are None.
     # "auto": where the model's head is recognised; True: or an error.
@@ -78,8 +81,11 @@ def apply(model: torch.nn.Module, **switches: bool | str) -> Summary:
     if chosen.rms_norm:
         for module, norm in norms.items():
             if _is_open(module):
-                _swap(module, functools.partial(_rms_norm, norm), norm)
+                _swap(module, functools.partial(_rms_norm, norm), norm, _rowjit_norm=norm)
                 summary.replace(type(module).__name__, "rms_norm")
+    if chosen.across_layers:
+        for module in modules:
+            _replace_stack(module, summary)
     _replace_loss(model, chosen, summary)
     return summary
 
@@ -93,8 +99,8 @@ def _is_open(module: torch.nn.Module) -> bool:
     return not getattr(type(module), "_rowjit", False)
 
 
-def _swap(module: torch.nn.Module, forward: Callable[..., object], key: object = None) -> None:
-    """Gives the module a subclass whose forward calls `forward(module, …)`; one for equal keys."""
+def _swap(module: torch.nn.Module, forward: Callable[..., object], key: object = None, **facts: object) -> None:
+    """Gives the module a subclass whose forward calls `forward(module, …)`, with `facts`; one for equal keys."""
     kind = type(module)
     made = _classes.get((kind, key or forward))
     if made is None:
@@ -104,7 +110,8 @@ def _swap(module: torch.nn.Module, forward: Callable[..., object], key: object =
 
         functools.update_wrapper(call, kind.forward, updated=())
         del call.__wrapped__
-        body = {"forward": call, "_rowjit": True, "__module__": kind.__module__, "__qualname__": kind.__qualname__}
+        call.__signature__ = inspect.signature(kind.forward)  # trainers and generate() look arguments up
+        body = {"forward": call, "_rowjit": True, "__module__": kind.__module__, "__qualname__": kind.__qualname__} | facts
         made = _classes[(kind, key or forward)] = type(kind.__name__, (kind,), body)
     module.__class__ = made
 
@@ -113,7 +120,8 @@ def _swap(module: torch.nn.Module, forward: Callable[..., object], key: object =
 
 
 def _rms_norm(norm: Norm, module: torch.nn.Module, x: Tensor) -> Tensor:
-    return _rms_norm_of(norm, x, module.weight)
+    left = found(module, x)
+    return _rms_norm_of(norm, x, module.weight) if left is None else left
 
 
 def _rms_norm_of(norm: Norm, x: Tensor, weight: Tensor) -> Tensor:
@@ -213,7 +221,7 @@ def _replace_layer(
         return
     norm = norms[module._modules[layer.norm_before_mlp]]
     names = positional_names(type(module).forward)
-    _swap(module, functools.partial(_layer, layer, norm, recompute, names), (layer, norm, recompute))
+    _swap(module, functools.partial(_layer, layer, norm, recompute, names), (layer, norm, recompute), _rowjit_layer=layer)
     summary.replace(f"{type(module).__name__}'s residual add and {layer.norm_before_mlp}", "add_rms_norm")
 
 
@@ -243,7 +251,19 @@ def _layer(
         x = children[layer.mlp](x)
     if layer.norm_after_mlp:
         x = children[layer.norm_after_mlp](x)
-    return summed + (x if layer.scale == 1.0 else x * layer.scale)
+    return ended(module, summed, x if layer.scale == 1.0 else x * layer.scale)
+
+
+def _replace_stack(module: torch.nn.Module, summary: Summary) -> None:
+    stack = recognise_stack(module)
+    if stack is None or not _is_open(module):
+        return
+    what = f"{type(module).__name__}'s residual add and norm across layers"
+    if isinstance(stack, str):
+        summary.leave(what, stack)
+        return
+    _swap(module, functools.partial(stack_forward, type(module).forward, stack), stack)
+    summary.replace(what, "add_rms_norm")
 
 
 # ---- Losses --------------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ def kept(recompute: bool, result: Tensor, make: Callable[..., Tensor], *inputs: 
         and not torch.compiler.is_compiling()
         and result.requires_grad
         and torch.is_grad_enabled()
-        and _is_ours(torch._C._autograd._top_saved_tensors_default_hooks(False))
+        and nobody_decides()
     ):
         return _entered(Recomputed(result, make, *inputs))
     return nullcontext()
@@ -37,8 +37,9 @@ def _entered(recomputed: Recomputed) -> Iterator[None]:
         recomputed.result = None
 
 
-def _is_ours(hooks: tuple[Callable[..., object], ...] | None) -> bool:
-    """Whether what decides how tensors are kept is nothing but another Recomputed, around this one."""
+def nobody_decides() -> bool:
+    """Whether nobody decides how tensors are kept, but for another Recomputed around this one."""
+    hooks = torch._C._autograd._top_saved_tensors_default_hooks(False)
     return hooks is None or isinstance(getattr(hooks[0], "__self__", None), Recomputed)
 
 
