@@ -13,13 +13,16 @@ import argparse
 import datetime
 import importlib.metadata
 import json
+import os
 import pathlib
+import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 
+import memory
 import torch
 
 GIB = 2**30
@@ -112,7 +115,7 @@ def make_model(options, device):
     torch.manual_seed(0)
     dtype = getattr(torch, options.dtype)
     with device:
-        model = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="sdpa")
+        model = AutoModelForCausalLM.from_config(config, dtype=dtype)  # attention as the model has it: sdpa, but Gemma 2
     model = model.to(dtype).train()
     if options.checkpointing == "full":
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
@@ -140,13 +143,45 @@ def synchronize(device):
         torch.cuda.synchronize(device)
 
 
+def rowjit_statistics(device):
+    """What rowjit has compiled so far, where the contender is rowjit's."""
+    if "rowjit" not in sys.modules:
+        return {}
+    return sys.modules["rowjit"].statistics("cpu" if device.type == "cpu" else f"cuda:{device.index or 0}")
+
+
+def device_of(options):
+    """The process's own; of several processes each has one of the GPUs."""
+    device = torch.device(options.device)
+    if options.gpus == 1:
+        return device
+    torch.distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    if device.type == "cpu":
+        return device
+    device = torch.device("cuda", torch.distributed.get_rank())
+    torch.cuda.set_device(device)
+    return device
+
+
+def sharded(model):
+    """By FSDP2, layer by layer."""
+    from torch.distributed.fsdp import fully_shard
+
+    for module in model.modules():
+        if type(module).__name__.endswith("DecoderLayer"):
+            fully_shard(module)
+    return fully_shard(model)
+
+
 def measure(name, options):
     """The contender's row of the document."""
-    device = torch.device(options.device)
+    device = device_of(options)
     row = {"contender": name}
     model, config = make_model(options, device)
     data = batches(options, config, device)
     model = CONTENDERS[name](model)
+    if options.gpus > 1:
+        model = sharded(model)
     optimizer = optimizer_of(options, model)
     losses, seconds = [], []
     if device.type == "cuda":
@@ -166,8 +201,10 @@ def measure(name, options):
         seconds.append(time.perf_counter() - start)
         losses.append(loss.detach())
         del loss
+        if step == 0:
+            compiled_first = rowjit_statistics(device).get("compiled", 0)
     timed = seconds[options.warmup :]
-    tokens = options.batch * options.sequence
+    tokens = options.batch * options.sequence * options.gpus
     row |= {
         "step_s": round(statistics.median(timed), 5),
         "steps_s": [round(each, 5) for each in timed],
@@ -178,27 +215,45 @@ def measure(name, options):
     if device.type == "cuda":
         row["peak_gib"] = round(torch.cuda.max_memory_allocated(device) / GIB, 2)
         row["reserved_gib"] = round(torch.cuda.max_memory_reserved(device) / GIB, 2)
-    if "rowjit" in sys.modules:
-        import rowjit
-
-        made = rowjit.statistics(str(device) if device.type == "cpu" else f"cuda:{device.index or 0}")
+    if made := rowjit_statistics(device):
         row["rowjit"] = {key: made[key] for key in ("compiled", "disk_hits", "compile_ms") if key in made}
+        row["rowjit"]["compiled_after_first_step"] = made["compiled"] - compiled_first
+    if options.memory:
+        row["memory"] = memory.of_a_step(model, data[0])
     return row
 
 
 def measure_apart(name, options):
-    """The same in a process of its own; what it says last where it fails."""
+    """The same in a process of its own, or one for every GPU; what the first says last where it fails."""
     with tempfile.TemporaryDirectory() as folder:
         output = pathlib.Path(folder) / "row.json"
         command = [sys.executable, "-B", __file__, *sys.argv[1:], "--one", name, "--output", str(output)]
+        common = os.environ | {"WORLD_SIZE": str(options.gpus), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+        processes = [
+            subprocess.Popen(
+                command, env=common | {"RANK": str(rank)}, text=True, stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE if rank == 0 else subprocess.DEVNULL,
+            )
+            for rank in range(options.gpus)
+        ]  # fmt: skip
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=options.timeout)
+            _, errors = processes[0].communicate(timeout=options.timeout)
             if output.exists():
                 return json.loads(output.read_text())
-            said = done.stderr.strip().splitlines() or ["nothing was said"]
-            return {"contender": name, "failed": said[-1][:500], "returncode": done.returncode, "said": said[-12:]}
+            said = errors.strip().splitlines() or ["nothing was said"]
+            return {"contender": name, "failed": said[-1][:500], "returncode": processes[0].returncode, "said": said[-12:]}
         except subprocess.TimeoutExpired:
             return {"contender": name, "failed": f"took more than {options.timeout} seconds"}
+        finally:
+            for process in processes:
+                process.kill()
+                process.wait()
+
+
+def free_port():
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
 
 
 def version(package):
@@ -235,6 +290,7 @@ def main():
     parser.add_argument("--contenders", default="eager,compile,liger,apply,backend", help=", ".join(CONTENDERS))
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--gpus", type=int, default=1, help="processes, each with its batch and its part of every parameter (FSDP2)")
     parser.add_argument("--layers", type=int, default=0, help="fewer than the configuration's")
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--sequence", type=int, default=2048)
@@ -244,13 +300,18 @@ def main():
     parser.add_argument("--batches", type=int, default=2, help="different ones, used in turn")
     parser.add_argument("--warmup", type=int, default=3, help="steps before those that are timed")
     parser.add_argument("--steps", type=int, default=6)
+    parser.add_argument("--memory", action="store_true", help="where memory is, by operation, in a further step")
     parser.add_argument("--timeout", type=int, default=600, help="seconds for a contender")
     parser.add_argument("--same-process", action="store_true", help="no process for each: for a quick look")
     parser.add_argument("--output", help="the document, as JSON")
     parser.add_argument("--one", choices=CONTENDERS, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.same_process and options.gpus > 1:
+        parser.error("several GPUs have a process each: leave --same-process out")
     if options.one:
-        pathlib.Path(options.output).write_text(json.dumps(measure(options.one, options)))
+        row = json.dumps(measure(options.one, options))
+        if options.gpus == 1 or torch.distributed.get_rank() == 0:
+            pathlib.Path(options.output).write_text(row)
         return
     rows, eager = [], 0.0
     for name in options.contenders.split(","):

@@ -15,7 +15,11 @@ TINY = {
 }
 
 
+PUBLISHED = FOLDER.parents[1] / "examples/models"
+
+
 def run(name, monkeypatch, *arguments):
+    monkeypatch.syspath_prepend(str(FOLDER))
     specification = importlib.util.spec_from_file_location(name, FOLDER / f"{name}.py")
     module = importlib.util.module_from_spec(specification)
     specification.loader.exec_module(module)
@@ -37,6 +41,30 @@ def test_training_steps_are_measured(checkpointing, contenders, tmp_path, monkey
         assert row["losses"] == pytest.approx(eager["losses"], abs=1e-4)
         assert row["tokens_per_s"] > 0
     assert document["settings"]["layers"] == 2
+
+
+@pytest.mark.parametrize("name", ["llama-3-8b", "qwen3-8b", "gemma-2-9b"])
+def test_configurations_of_published_models_are_measured(name, tmp_path, monkeypatch):
+    fields = json.loads((PUBLISHED / f"{name}.json").read_text())
+    fields |= {key: TINY[key] for key in ("hidden_size", "intermediate_size", "vocab_size", "num_attention_heads", "num_key_value_heads")}
+    config, output = tmp_path / "config.json", tmp_path / "steps.json"
+    config.write_text(json.dumps(fields | {"head_dim": 8}))
+    run("steps", monkeypatch, "--config", config, "--output", output, "--device", "cpu", "--same-process", "--memory",
+        "--contenders", "eager,apply", "--batch", 2, "--sequence", 32, "--layers", 2, "--warmup", 1, "--steps", 2)
+    eager, ours = json.loads(output.read_text())["results"]
+    assert ours["losses"] == pytest.approx(eager["losses"], rel=2e-2)
+    assert ours["rowjit"]["compiled_after_first_step"] == 0
+    assert any(name.startswith("rowjit") for name in ours["memory"]["kept_gib"])
+    assert sum(ours["memory"]["kept_gib"].values()) < sum(eager["memory"]["kept_gib"].values())
+
+
+def test_a_model_divided_over_processes_is_measured(tmp_path, monkeypatch):
+    config, output = tmp_path / "config.json", tmp_path / "steps.json"
+    config.write_text(json.dumps(TINY))
+    run("steps", monkeypatch, "--config", config, "--output", output, "--device", "cpu", "--dtype", "float32", "--gpus", 2,
+        "--contenders", "eager,apply", "--batch", 2, "--sequence", 8, "--layers", 2, "--warmup", 1, "--steps", 2)
+    eager, ours = json.loads(output.read_text())["results"]
+    assert ours["losses"] == pytest.approx(eager["losses"], abs=1e-4)
 
 
 def test_host_costs_are_measured(tmp_path, monkeypatch):

@@ -300,9 +300,13 @@ def test_gradient_checkpointing_computes_a_layer_again():
     assert len(calls) == 2
 
 
-def test_new_shapes_of_batches_compile_nothing():
-    model = make("qwen3")
+@pytest.mark.parametrize("architecture", ["llama", "qwen3", "gemma2"])
+@pytest.mark.parametrize("checkpointed", [False, True])
+def test_new_shapes_of_batches_compile_nothing(architecture, checkpointed):
+    model = make(architecture)
     rowjit.transformers.apply(model)
+    if checkpointed:
+        model.gradient_checkpointing_enable()
     model(**batch()).loss.backward()
     made = kernels_made()
     for rows, length in ((1, 9), (3, 5), (4, 12)):

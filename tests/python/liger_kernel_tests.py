@@ -1,0 +1,47 @@
+#!/usr/bin/env python3
+"""Liger-Kernel's own tests of its functions and modules, with rowjit behind them.
+
+    PYTHONPATH=build/release/python python3 tests/python/liger_kernel_tests.py CHECKOUT [PYTEST ARGUMENTS]
+
+CHECKOUT is a checkout of Liger-Kernel, whose tests compare with torch in eager mode. It needs pytest, transformers and
+triton to import; on the CPU no kernel of Triton runs. Not among them: what rowjit has no function for, and tests that
+start processes, in which liger_kernel would be imported by itself.
+"""
+
+import pathlib
+import sys
+
+FILES = (
+    "cross_entropy", "dyt", "fused_add_rms_norm", "fused_linear_cross_entropy", "geglu", "group_norm", "jsd", "kl_div",
+    "layer_norm", "poly_norm", "qwen2vl_mrope", "relu_squared", "rms_norm", "rope", "softmax", "sparsemax", "swiglu",
+    "tvd",
+)  # fmt: skip
+
+
+def main():
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
+    checkout = pathlib.Path(sys.argv[1]).resolve()
+    sys.path[:0] = [str(checkout / "src"), str(checkout)]
+    sys.path[:] = [folder for folder in sys.path if pathlib.Path(folder or ".").resolve() != pathlib.Path(__file__).parent]
+    import pytest
+    import test.utils
+    import torch
+
+    import rowjit.liger
+
+    if not rowjit.liger.install():
+        sys.exit(f"there is no liger_kernel in {checkout / 'src'}")
+    if not torch.cuda.is_available():
+        test.utils.supports_bfloat16 = lambda: True  # it asks for a GPU's
+    files = [str(checkout / f"test/transformers/test_{name}.py") for name in FILES]
+    given = sys.argv[2:]
+    if not any(argument.endswith(".py") or "::" in argument for argument in given):
+        given = [*files, *given]
+    code = pytest.main(["-q", "-p", "no:cacheprovider", "-k", "not dtensor", f"--rootdir={checkout}", *given])
+    print("rowjit:", rowjit.statistics("cuda:0" if torch.cuda.is_available() else "cpu"))
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()
