@@ -29,6 +29,8 @@ namespace {
 
 constexpr int kRounds = 7;
 constexpr std::int64_t kChunkRows[] = {512, 1024, 2048, 4096};
+constexpr std::int64_t kPartColumns[] = {1024, 2048, 4096};
+constexpr std::int64_t kLowBytes = std::int64_t{64} << 20;
 
 struct Shape {
     std::int64_t tokens;
@@ -129,6 +131,10 @@ class Bench {
         add_plain();
         add_fused("default", {});
         add_fused("rounded after each chunk", {.round_each_chunk = true});
+        add_fused("low memory", {.low_memory = true});
+        for (const std::int64_t columns : kPartColumns)
+            add_fused(fmt::format("low memory, parts of {}", columns),
+                      {.workspace_limit_bytes = kLowBytes, .low_memory = true, .part_columns = columns});
         for (Contender& contender : contenders_) device_.impl().time_ms(nullptr, 1, *contender.work);
         for (int round = 0; round < kRounds; ++round) {
             for (Contender& contender : contenders_)

@@ -9,6 +9,7 @@
 #include "base/fail.h"
 #include "compiler/passes/passes.h"
 #include "compiler/plan/choose_plan.h"
+#include "compiler/plan/column_blocks.h"
 #include "compiler/schedule/lower.h"
 
 namespace rowjit {
@@ -180,12 +181,36 @@ std::vector<Schedule> legal_schedules(const Group& group, const Target& target) 
     return legal;
 }
 
+namespace {
+
+// A row of a kernel that sees blocks of columns: wide enough for a group of threads, and small enough that a part of
+// any number of them fills the multiprocessors as well as it can.
+std::int64_t block_columns(const ChunkOptions& chunks) {
+    constexpr std::int64_t kBlockColumns = 256;
+    return chunks.part_columns > 0 ? std::min(chunks.part_columns, kBlockColumns) : kBlockColumns;
+}
+
+}  // namespace
+
 Plan plan_graph(const GraphData& graph, const Target& target, const ChunkOptions& chunks) {
     if (graph.outputs().empty())
         fail(ErrorCode::kInvalidGraph,
              "the graph has no outputs; call Graph::output, or end the text with an 'output' line");
     const auto runs = [&](const Group& group) { return first_kernel(group, target).has_value(); };
-    return divide_into_chunks(cheapest_plan(graph, target, runs), chunks);
+    Plan plan;
+    if (!chunks.low_memory) {
+        plan = divide_into_chunks(cheapest_plan(graph, target, runs), chunks);
+        if (!plan.lacks_room) return plan;
+    }
+    Offer<ColumnBlocks> blocks = divide_into_column_blocks(graph, block_columns(chunks));
+    if (!blocks) {
+        if (chunks.low_memory) plan = divide_into_chunks(cheapest_plan(graph, target, runs), chunks);
+        plan.notes.push_back(fmt::format("no gradient is made in parts of its columns: {}", blocks.reason()));
+        return plan;
+    }
+    Plan parts = cheapest_plan(*blocks->parts, target, runs, "part");
+    return divide_into_chunks(join_plans(cheapest_plan(*blocks->whole, target, runs), std::move(parts), *blocks),
+                              chunks);
 }
 
 Program compile(const GraphData& graph, const Target& target, const ScheduleChoice& choice,
@@ -203,11 +228,28 @@ Program compile_plan(const GraphData& graph, const Plan& plan, const Target& tar
         program.steps.push_back(make_step(program, group, choose_kernel(group, target, choice)));
     for (const Product& product : plan.products) program.products.push_back(make_product(program, product));
     program.order = plan.steps;
-    if (plan.loop) {
-        program.loop = {plan.loop->axis, plan.loop->first, plan.loop->end, {}, chunk_costs(plan, target, chunks)};
-        for (const std::string& name : plan.loop->within) program.loop->within.push_back(find_tensor(program, name));
+    program.division = plan.division;
+    for (const ChunkLoop& loop : plan.loops) {
+        ProgramLoop& made = program.loops.emplace_back();
+        made = {
+            .axis = loop.axis, .first = loop.first, .end = loop.end, .costs = chunk_costs(plan, loop, target, chunks)};
+        for (const std::string& name : loop.within) made.within.push_back(find_tensor(program, name));
+        if (loop.lender.empty()) continue;
+        made.lender = find_tensor(program, loop.lender);
+        made.writes_lender = loop.writes_lender;
     }
     return program;
+}
+
+std::int64_t lent_bytes(const Program& program, const ProgramLoop& loop) {
+    if (loop.lender < 0) return 0;
+    const ProgramTensor& lender = program.tensors[static_cast<std::size_t>(loop.lender)];
+    auto bytes = static_cast<std::int64_t>(size_bytes(lender.dtype));
+    for (const AxisId axis : lender.axes) bytes *= program.axes[static_cast<std::size_t>(axis)].extent;
+    const auto places = std::count_if(loop.within.begin(), loop.within.end(), [&](int tensor) {
+        return program.tensors[static_cast<std::size_t>(tensor)].over < 0;
+    });
+    return std::max<std::int64_t>(0, bytes - (places - 1) * kPlaceAlignment);
 }
 
 Step make_step(const Program& program, Group group, Kernel kernel) {

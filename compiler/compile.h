@@ -63,8 +63,10 @@ struct ProgramLoop {
     AxisId axis = -1;
     std::size_t first = 0;  // of Program::order, [first, end)
     std::size_t end = 0;
-    std::vector<int> within;  // tensors that hold one chunk
-    ChunkCosts costs;
+    std::vector<int> within = {};  // tensors that hold one chunk
+    int lender = -1;               // ChunkLoop's, of Program::tensors
+    bool writes_lender = false;
+    ChunkCosts costs = {};
 };
 
 struct Program {
@@ -74,9 +76,17 @@ struct Program {
     std::vector<Step> steps;            // the kernels, in launch order
     std::vector<ProductStep> products;  // likewise
     std::vector<PlanStep> order;        // of both
-    std::optional<ProgramLoop> loop;
+    std::vector<ProgramLoop> loops;     // in launch order
+    ColumnDivision division;
     std::vector<std::string> notes;  // the planner's, for `explain`
 };
+
+// Where each of several tensors begins, in memory that kernels and products use.
+inline constexpr std::int64_t kPlaceAlignment = 64;
+
+// Of the output that lends a loop its memory, for tensors placed with this alignment; 0 where none does. Its axes are
+// columns.
+std::int64_t lent_bytes(const Program& program, const ProgramLoop& loop);
 
 // Picks a group's schedule: a tuned choice, or nothing for the static one.
 using ScheduleChoice = std::function<std::optional<Schedule>(const Group&)>;

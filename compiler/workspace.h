@@ -3,15 +3,25 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "compiler/compile.h"
 
 namespace rowjit {
 
 struct Workspace {
-    ChunkBytes bytes;
-    ChunkChoice chunks;      // of a program without a loop: one, of all rows
+    struct Loop {
+        std::int64_t positions = 1;  // of its axis
+        ChunkBytes bytes;
+        ChunkChoice chunks;
+    };
+    std::vector<Loop> loops;  // of Program::loops; their chunks lie in the same memory, one after the other
+    std::int64_t accumulators = 0;
+    std::int64_t others = 0;
     std::int64_t total = 0;  // without what a library asks for and a few blocks' parts of sums
+
+    // What is of chunks: of the loop that takes the most.
+    std::int64_t chunk_bytes() const;
 };
 
 // Of a launch whose run-time row axes all have `rows` positions.

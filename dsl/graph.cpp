@@ -66,6 +66,12 @@ AxisId GraphData::add_slots_axis(std::string_view name) {
     return id;
 }
 
+AxisId GraphData::add_blocks_axis(std::string_view name, std::int64_t blocks) {
+    const AxisId id = add_row_axis(name, kRuntimeExtent);
+    axes_[static_cast<std::size_t>(id)].blocks = blocks;
+    return id;
+}
+
 AxisId GraphData::add_row_axis(std::string_view name, std::int64_t extent) {
     if (!is_identifier(name)) fail(ErrorCode::kInvalidGraph, "row axis '{}': the name must be an identifier", name);
     if (extent != kRuntimeExtent && extent <= 0) {

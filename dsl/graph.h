@@ -29,11 +29,14 @@ struct AxisInfo {
     bool is_promoted = false;  // a column axis that the planner made a row axis; it stands behind the declared ones
     bool is_slots = false;     // the planner's: a position for each block of a kernel that sums over its rows
     bool is_unrolled = false;  // the planner's: a thread holds a value for each of its few positions
+    std::int64_t blocks = 0;   // > 0: the planner's: the row axis of so many blocks of a column axis, of which a kernel
+                               // sees some at a time (compiler/plan/column_blocks.h)
     AxisId follows = -1;       // ≥ 0: the extent is that of this axis and `more`
     std::int64_t more = 0;
 
     std::string label() const { return name.empty() ? std::to_string(extent) : name; }
-    bool is_given() const { return is_row && extent == kRuntimeExtent && follows < 0; }  // its extent is, at launch
+    // Its extent is, at launch.
+    bool is_given() const { return is_row && extent == kRuntimeExtent && follows < 0 && blocks == 0; }
 };
 
 enum class NodeKind : std::uint8_t {
@@ -123,6 +126,7 @@ class GraphData {
     AxisId add_column_axis(std::string_view name, std::int64_t extent);  // name "" is the anonymous axis of that extent
     AxisId add_row_axis_like(std::string_view name, AxisId like, std::int64_t more);
     AxisId add_slots_axis(std::string_view name);
+    AxisId add_blocks_axis(std::string_view name, std::int64_t blocks);
     const AxisInfo& axis(AxisId id) const { return axes_[static_cast<std::size_t>(id)]; }
     const std::vector<AxisInfo>& axes() const { return axes_; }
 

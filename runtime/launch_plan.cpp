@@ -13,8 +13,8 @@
 namespace rowjit {
 namespace {
 
-constexpr std::size_t kWorkspaceAlignment = 64;  // more than any access needs; every device allocator gives it
-constexpr std::int64_t kAccessBytes = 16;        // the widest single access of emitted code
+constexpr std::size_t kWorkspaceAlignment = kPlaceAlignment;  // every device allocator gives it
+constexpr std::int64_t kAccessBytes = 16;                     // the widest single access of emitted code
 
 LaunchGeometry geometry_of(const Kernel& kernel) {
     LaunchGeometry geometry;
@@ -88,14 +88,24 @@ LaunchPlan::LaunchPlan(Program program, std::vector<LoadedStep> loaded, std::sha
              "the graph has {} row axes of run-time extent and sums over rows; a launch carries {}; split the graph",
              extent_axes_.size(), kMaxExtents);
     }
-    if (program_.loop) loop_place_ = static_cast<int>(place_of(program_.loop->axis));
+    RJ_CHECK(program_.loops.size() <= kMaxLoops, "{} loops", program_.loops.size());
+    for (std::size_t i = 0; i < program_.loops.size(); ++i)
+        loop_places_[i] = static_cast<int>(place_of(program_.loops[i].axis));
     find_tensor_facts();
     for (std::size_t i = 0; i < loaded_.size(); ++i) keep_to_device(loaded_[i].function, &program_.steps[i].kernel);
     for (std::size_t i = 0; i < loaded_.size(); ++i) launches_.push_back(make_launch(program_.steps[i], loaded_[i]));
     for (const ProductStep& step : program_.products) products_.push_back(make_product(step, stream));
-    if (!program_.loop) return;
-    for (std::size_t i = program_.loop->first; i < program_.loop->end; ++i) {
-        if (program_.order[i].kind == PlanStep::Kind::kKernel) launches_[program_.order[i].index].in_loop = true;
+    for (std::size_t loop = 0; loop < program_.loops.size(); ++loop) {
+        if (program_.loops[loop].lender >= 0) note_alignment(program_.loops[loop].lender, kAccessBytes);
+        for (std::size_t i = program_.loops[loop].first; i < program_.loops[loop].end; ++i) {
+            const std::size_t index = program_.order[i].index;
+            if (program_.order[i].kind == PlanStep::Kind::kKernel) {
+                launches_[index].loop = static_cast<int>(loop);
+            } else {
+                products_[index].loop = static_cast<int>(loop);
+                products_[index].sums_chunks = contains(program_.products[index].contracted, program_.loops[loop].axis);
+            }
+        }
     }
 }
 
@@ -128,14 +138,15 @@ void LaunchPlan::find_tensor_facts() {
         }
         argument_tensors_ += tensor.place == ProgramTensor::Place::kTemporary ? 0 : 1;
         facts.over = tensor.over;
-        if (program_.loop) {
-            const auto axis = std::find(facts.row_axes.begin(), facts.row_axes.end(), program_.loop->axis);
-            if (axis != facts.row_axes.end()) facts.loop_axis = static_cast<int>(axis - facts.row_axes.begin());
+        for (std::size_t i = 0; i < program_.loops.size(); ++i) {
+            const auto axis = std::find(facts.row_axes.begin(), facts.row_axes.end(), program_.loops[i].axis);
+            if (axis != facts.row_axes.end()) facts.loop_axes[i] = static_cast<int>(axis - facts.row_axes.begin());
         }
         tensors_.push_back(std::move(facts));
     }
-    if (program_.loop) {
-        for (const int tensor : program_.loop->within) tensors_[static_cast<std::size_t>(tensor)].within_loop = true;
+    for (std::size_t i = 0; i < program_.loops.size(); ++i) {
+        for (const int tensor : program_.loops[i].within)
+            tensors_[static_cast<std::size_t>(tensor)].within = static_cast<int>(i);
     }
     for (const ProductStep& product : program_.products) {
         if (product.accumulator >= 0) tensors_[static_cast<std::size_t>(product.accumulator)].accumulator = true;
@@ -243,6 +254,7 @@ LaunchPlan::ProductAxis::Stride LaunchPlan::stride_in(AxisId axis, int tensor) c
 LaunchPlan::ProductAxis LaunchPlan::make_axis(AxisId axis, int first, int second) const {
     ProductAxis result{.first = stride_in(axis, first), .second = stride_in(axis, second)};
     result.extent = program_.axes[static_cast<std::size_t>(axis)].extent;
+    result.is_blocks = axis == program_.division.blocks;
     const auto place = std::find(extent_axes_.begin(), extent_axes_.end(), axis);
     if (place != extent_axes_.end()) result.extent_place = static_cast<int>(place - extent_axes_.begin());
     return result;
@@ -265,6 +277,15 @@ std::int64_t dense_alignment(const std::vector<AxisInfo>& axes, const ProgramTen
 
 }  // namespace
 
+// In a chunk of a loop over them. What a launch gives is the rows, for every power of two of which a product has an
+// algorithm; this is what it is chosen for beside.
+std::int64_t LaunchPlan::typical_blocks() const {
+    constexpr std::int64_t kTypicalColumns = 2048;
+    const auto axis = [&](AxisId id) { return program_.axes[static_cast<std::size_t>(id)]; };
+    return std::clamp<std::int64_t>(kTypicalColumns / axis(program_.division.within).extent, 1,
+                                    axis(program_.division.blocks).blocks);
+}
+
 void LaunchPlan::note_alignment(int tensor, std::int64_t alignment_bytes) {
     std::int64_t& noted = tensors_[static_cast<std::size_t>(tensor)].alignment_bytes;
     if (device_->target().is_gpu()) noted = std::max(noted, alignment_bytes);
@@ -283,7 +304,7 @@ LaunchPlan::ProductLaunch LaunchPlan::make_product(const ProductStep& step, Stre
     GemmShape typical{1, 1, 1};
     const auto add = [&](std::vector<ProductAxis>* side, std::int64_t* extent, AxisId axis, int first, int second) {
         side->push_back(make_axis(axis, first, second));
-        *extent = side->back().extent_place >= 0 ? 0 : *extent * side->back().extent;
+        *extent *= side->back().is_blocks ? typical_blocks() : std::max<std::int64_t>(0, side->back().extent);
     };
     for (const AxisId axis : left.axes) {
         if (!contains(step.contracted, axis)) add(&launch.m, &typical.m, axis, step.left, step.result);
@@ -304,7 +325,6 @@ LaunchPlan::ProductLaunch LaunchPlan::make_product(const ProductStep& step, Stre
     note_alignment(step.right, type.right_alignment_bytes);
     note_alignment(step.result, type.result_alignment_bytes);
     launch.to_result = device_->make_gemm(type, typical, stream);
-    launch.sums_chunks = program_.loop && contains(step.contracted, program_.loop->axis);
     if (step.accumulator < 0) return launch;
     type.result = tensor(step.accumulator).dtype;
     type.result_alignment_bytes = dense_alignment(program_.axes, tensor(step.accumulator));
@@ -360,15 +380,16 @@ std::int64_t LaunchPlan::rows_of(const Launch& launch, const Resolved& resolved)
 
 std::int64_t LaunchPlan::tensor_extent(std::size_t tensor, std::size_t axis, const Resolved& resolved) const noexcept {
     const TensorFacts& facts = tensors_[tensor];
-    const bool divided = facts.within_loop && facts.loop_axis == static_cast<int>(axis);
-    return divided ? resolved.chunk : row_extent(facts, axis, resolved);
+    return facts.holds_chunk_along(axis) ? resolved.loops[facts.within].positions : row_extent(facts, axis, resolved);
 }
 
-// Blocks along the rows, of as many rows as the kernel has, but for those of the divided axis: `positions` of it.
+// Blocks along the rows, of as many rows as the kernel has, but in a loop for those of the divided axis: `positions` of
+// it.
 std::int64_t LaunchPlan::blocks_of(const Launch& launch, const Resolved& resolved,
                                    std::int64_t positions) const noexcept {
+    const int divided = launch.loop < 0 ? -1 : loop_places_[static_cast<std::size_t>(launch.loop)];
     std::int64_t rows = launch.static_rows;
-    for (const int place : launch.row_extent_places) rows *= place == loop_place_ ? positions : resolved.extents[place];
+    for (const int place : launch.row_extent_places) rows *= place == divided ? positions : resolved.extents[place];
     return grid_blocks(*launch.kernel, rows) / launch.kernel->schedule.column_blocks;
 }
 
@@ -379,42 +400,58 @@ void LaunchPlan::resolve_extents(const Arguments& arguments, Resolved* resolved)
     for (const Following& axis : following_) {
         resolved->extents[axis.place] = resolved->extents[axis.followed] + axis.more;
     }
-    if (program_.loop) divide(resolved);
+    for (std::size_t i = 0; i < argument_extents_; ++i) {
+        const std::int64_t blocks = program_.axes[static_cast<std::size_t>(extent_axes_[i])].blocks;
+        if (blocks > 0) resolved->extents[i] = blocks;
+    }
+    divide(resolved);
     for (const Launch& launch : launches_) {
         if (launch.slots_place < 0) continue;
         std::int64_t& slots = resolved->extents[launch.slots_place];
-        if (!launch.in_loop) {
-            slots = blocks_of(launch, *resolved, loop_place_ < 0 ? 0 : resolved->extents[loop_place_]);
+        if (launch.loop < 0) {
+            slots = blocks_of(launch, *resolved, 0);
             continue;
         }
-        const std::int64_t rest = resolved->extents[loop_place_] - (resolved->chunks - 1) * resolved->chunk;
-        slots =
-            (resolved->chunks - 1) * blocks_of(launch, *resolved, resolved->chunk) + blocks_of(launch, *resolved, rest);
+        const auto loop = static_cast<std::size_t>(launch.loop);
+        const ChunkChoice& share = resolved->loops[loop];
+        const std::int64_t before = share.chunks - 1;
+        const std::int64_t rest = resolved->extents[loop_places_[loop]] - before * share.positions;
+        slots = before * blocks_of(launch, *resolved, share.positions) + blocks_of(launch, *resolved, rest);
     }
 }
 
 void LaunchPlan::divide(Resolved* resolved) const noexcept {
-    ChunkBytes bytes;
+    ChunkBytes bytes[kMaxLoops];
+    std::int64_t others = 0;
     for (std::size_t i = argument_tensors_; i < tensors_.size(); ++i) {
         const TensorFacts& facts = tensors_[i];
         if (facts.over >= 0) continue;
         std::int64_t rows = 1;
         bool slots = false;
         for (std::size_t axis = 0; axis < facts.row_axes.size(); ++axis) {
-            if (facts.within_loop && static_cast<int>(axis) == facts.loop_axis) continue;
+            if (facts.holds_chunk_along(axis)) continue;
             slots = slots || facts.extent_places[axis] >= static_cast<int>(argument_extents_);
             if (!slots) rows *= row_extent(facts, axis, *resolved);
         }
         if (slots) continue;
-        if (facts.within_loop) bytes.position_rows = std::max(bytes.position_rows, rows);
-        (facts.within_loop   ? bytes.of_position
-         : facts.accumulator ? bytes.accumulators
-                             : bytes.others) +=
-            rows * facts.column_span * static_cast<std::int64_t>(facts.element_bytes);
+        const std::int64_t taken = rows * facts.column_span * static_cast<std::int64_t>(facts.element_bytes);
+        if (facts.within >= 0) {
+            ChunkBytes& chunk = bytes[facts.within];
+            chunk.position_rows = std::max(chunk.position_rows, rows);
+            chunk.of_position += taken;
+        } else {
+            (facts.accumulator ? bytes[0].accumulators : others) += taken;
+        }
     }
-    const ChunkChoice choice = program_.loop->costs.divide(resolved->extents[loop_place_], bytes);
-    resolved->chunk = choice.positions;
-    resolved->chunks = choice.chunks;
+    for (std::size_t i = 0; i < program_.loops.size(); ++i) {
+        const ProgramLoop& loop = program_.loops[i];
+        bytes[i].others = others;
+        if (!loop.writes_lender) bytes[i].lent = lent_bytes(program_, loop);
+        if (loop.axis == program_.division.blocks)
+            bytes[i].position_rows = program_.axes[static_cast<std::size_t>(program_.division.within)].extent;
+        resolved->loops[i] = loop.costs.divide(resolved->extents[loop_places_[i]], bytes[i]);
+        resolved->position_bytes[i] = bytes[i].of_position;
+    }
 }
 
 // Addresses and strides of every tensor; returns the workspace bytes the temporaries and the products take.
@@ -426,20 +463,17 @@ std::size_t LaunchPlan::resolve(const Arguments& arguments, Resolved* resolved) 
         const TensorFacts& facts = tensors_[i];
         const bool temporary = i >= argument_tensors_;
         const bool strided = !temporary && arguments.tensors_[i].strided;
-        std::int64_t inside = facts.column_span;
-        for (std::size_t axis = facts.row_axes.size(); axis-- > 0;) {
-            const std::int64_t stride = strided ? arguments.tensors_[i].row_strides[axis] : inside;
-            resolved->row_strides[i][axis] = stride;
-            inside = std::max(inside, inside + (tensor_extent(i, axis, *resolved) - 1) * stride);
-        }
+        const std::int64_t elements = lay_out(i, strided ? arguments.tensors_[i].row_strides : nullptr, resolved);
         if (!temporary) {
             resolved->data[i] = arguments.tensors_[i].data;
             continue;
         }
         resolved->data[i] = block + workspace;
-        const bool unused = facts.accumulator && resolved->chunks == 1;
-        if (facts.over < 0 && !unused) workspace += align_up(static_cast<std::size_t>(inside) * facts.element_bytes);
+        const bool unused = facts.accumulator && resolved->loops[0].chunks == 1;
+        if (facts.over >= 0 || facts.within >= 0 || unused) continue;
+        workspace += align_up(static_cast<std::size_t>(elements) * facts.element_bytes);
     }
+    place_chunks(block, resolved, &workspace);
     for (std::size_t i = argument_tensors_; i < tensors_.size(); ++i) {
         if (tensors_[i].over >= 0) resolved->data[i] = resolved->data[tensors_[i].over];
     }
@@ -452,6 +486,49 @@ std::size_t LaunchPlan::resolve(const Arguments& arguments, Resolved* resolved) 
     const auto address = reinterpret_cast<std::uintptr_t>(block) + workspace;
     resolved->gemm_workspace = block + workspace + (0 - address) % kGemmWorkspaceAlignment;
     return workspace + align_up(product_bytes) + kGemmWorkspaceAlignment - kWorkspaceAlignment;
+}
+
+// A tensor's row strides, contiguous where none are given; returns the elements it spans.
+std::int64_t LaunchPlan::lay_out(std::size_t tensor, const std::int64_t* given, Resolved* resolved) const noexcept {
+    const TensorFacts& facts = tensors_[tensor];
+    std::int64_t inside = facts.column_span;
+    for (std::size_t axis = facts.row_axes.size(); axis-- > 0;) {
+        const std::int64_t stride = given != nullptr ? given[axis] : inside;
+        resolved->row_strides[tensor][axis] = stride;
+        inside = std::max(inside, inside + (tensor_extent(tensor, axis, *resolved) - 1) * stride);
+    }
+    return inside;
+}
+
+// What is of one chunk: of every loop in the same memory, or in that of an output which is written later.
+void LaunchPlan::place_chunks(std::byte* block, Resolved* resolved, std::size_t* workspace) const noexcept {
+    std::size_t most = 0;
+    for (std::size_t loop = 0; loop < program_.loops.size(); ++loop) {
+        if (resolved->loops[loop].lent) {
+            place_chunk(loop, static_cast<std::byte*>(resolved->data[program_.loops[loop].lender]), resolved);
+        } else {
+            most = std::max(most, place_chunk(loop, block + *workspace, resolved));
+        }
+    }
+    resolved->chunk_place = block + *workspace;
+    *workspace += most;
+}
+
+// The temporaries of one chunk of as many positions as the loop has; returns the bytes they take.
+std::size_t LaunchPlan::place_chunk(std::size_t loop, std::byte* place, Resolved* resolved) const noexcept {
+    std::size_t taken = 0;
+    for (std::size_t i = argument_tensors_; i < tensors_.size(); ++i) {
+        if (tensors_[i].within != static_cast<int>(loop)) continue;
+        const std::int64_t elements = lay_out(i, nullptr, resolved);
+        if (tensors_[i].over >= 0) continue;
+        resolved->data[i] = place + taken;
+        taken += align_up(static_cast<std::size_t>(elements) * tensors_[i].element_bytes);
+    }
+    for (std::size_t i = argument_tensors_; i < tensors_.size(); ++i) {
+        const TensorFacts& facts = tensors_[i];
+        if (facts.within == static_cast<int>(loop) && facts.over >= 0) resolved->data[i] = resolved->data[facts.over];
+    }
+    return taken;
 }
 
 std::size_t LaunchPlan::workspace_bytes(const Arguments& arguments) const {
@@ -524,52 +601,105 @@ Status LaunchPlan::launch(StreamHandle stream, const Arguments& arguments) const
     }
     Status status = check(arguments, resolved);
     if (!status.ok()) return status;
-    const std::size_t first = program_.loop ? program_.loop->first : program_.order.size();
-    const std::size_t end = program_.loop ? program_.loop->end : program_.order.size();
-    for (std::size_t i = 0; i < first && status.ok(); ++i)
-        status = run(program_.order[i], resolved, arguments, 0, stream);
-    if (program_.loop && status.ok()) status = run_loop(resolved, arguments, stream);
-    for (std::size_t i = end; i < program_.order.size() && status.ok(); ++i)
-        status = run(program_.order[i], resolved, arguments, 0, stream);
+    std::size_t done = 0;
+    for (std::size_t loop = 0; loop < program_.loops.size(); ++loop) {
+        for (; done < program_.loops[loop].first && status.ok(); ++done)
+            status = run(program_.order[done], resolved, arguments, 0, stream);
+        if (status.ok()) status = run_loop(loop, resolved, arguments, stream);
+        done = program_.loops[loop].end;
+    }
+    for (; done < program_.order.size() && status.ok(); ++done)
+        status = run(program_.order[done], resolved, arguments, 0, stream);
     return status;
 }
 
-Status LaunchPlan::run(const PlanStep& step, const Resolved& resolved, const Arguments& arguments, std::int64_t chunk,
+Status LaunchPlan::run(const PlanStep& step, const Resolved& resolved, const Arguments& arguments, std::int64_t start,
                        StreamHandle stream) const noexcept {
-    if (step.kind == PlanStep::Kind::kProduct) return multiply(products_[step.index], resolved, chunk, stream);
-    if (step.rounds && resolved.chunks == 1) return {};
+    if (step.kind == PlanStep::Kind::kProduct) return multiply(products_[step.index], resolved, start, stream);
+    if (step.rounds && resolved.loops[0].chunks == 1) return {};
     return launch_kernel(launches_[step.index], resolved, arguments, stream);
 }
 
-// Each chunk sees its own rows of every tensor along the divided axis, and its own blocks' parts of sums.
-Status LaunchPlan::run_loop(const Resolved& whole, const Arguments& arguments, StreamHandle stream) const noexcept {
-    const std::int64_t positions = whole.extents[loop_place_];
+Status LaunchPlan::run_loop(std::size_t loop, const Resolved& whole, const Arguments& arguments,
+                            StreamHandle stream) const noexcept {
     Resolved part = whole;
     Status status;
-    for (std::int64_t chunk = 0; chunk < whole.chunks && status.ok(); ++chunk) {
-        const std::int64_t start = chunk * whole.chunk;
-        part.extents[loop_place_] = std::min(whole.chunk, positions - start);
-        for (std::size_t i = 0; i < tensors_.size(); ++i) {
-            const TensorFacts& facts = tensors_[i];
-            if (facts.loop_axis < 0 || facts.within_loop) continue;
-            const std::int64_t elements = start * whole.row_strides[i][facts.loop_axis];
-            part.data[i] =
-                static_cast<std::byte*>(whole.data[i]) + elements * static_cast<std::int64_t>(facts.element_bytes);
-        }
-        for (const Launch& launch : launches_) {
-            if (!launch.in_loop || launch.slots_place < 0) continue;
-            part.extents[launch.slots_place] = blocks_of(launch, whole, part.extents[loop_place_]);
-            const std::int64_t done = chunk * blocks_of(launch, whole, whole.chunk);
-            for (const int tensor : launch.parts) {
-                const auto i = static_cast<std::size_t>(tensor);
-                part.data[i] = static_cast<std::byte*>(whole.data[i]) +
-                               done * whole.row_strides[i][0] * static_cast<std::int64_t>(tensors_[i].element_bytes);
-            }
-        }
-        for (std::size_t i = program_.loop->first; i < program_.loop->end && status.ok(); ++i)
-            status = run(program_.order[i], part, arguments, chunk, stream);
-    }
+    Chunk chunk;
+    do {
+        chunk = chunk_at(loop, chunk.start + chunk.positions, whole);
+        see_chunk(loop, chunk, whole, &part);
+        for (std::size_t i = program_.loops[loop].first; i < program_.loops[loop].end && status.ok(); ++i)
+            status = run(program_.order[i], part, arguments, chunk.start, stream);
+    } while (status.ok() && chunk.start + chunk.positions < whole.extents[loop_places_[loop]]);
     return status;
+}
+
+// As large as the model wants it where an output's part that is not written yet has room, else as the workspace has.
+LaunchPlan::Chunk LaunchPlan::chunk_at(std::size_t loop, std::int64_t start, const Resolved& whole) const noexcept {
+    const ProgramLoop& facts = program_.loops[loop];
+    const std::int64_t left = whole.extents[loop_places_[loop]] - start;
+    Chunk chunk{start, whole.loops[loop].positions};
+    if (facts.writes_lender && whole.position_bytes[loop] > 0) {
+        const std::int64_t block = program_.axes[static_cast<std::size_t>(program_.division.within)].extent;
+        const std::int64_t written_bytes = block_bytes(loop);
+        const std::int64_t fitting = (lent_bytes(program_, facts) - 2 * kPlaceAlignment - start * written_bytes) /
+                                     (written_bytes + whole.position_bytes[loop]);
+        const std::int64_t positions = std::min(fitting, facts.costs.choose_positions(fitting, block));
+        if (positions >= chunk.positions) chunk = {start, positions, true};
+    }
+    chunk.positions = std::min(chunk.positions, left);
+    return chunk;
+}
+
+// Of the output that a loop over blocks of columns writes: of a block.
+std::int64_t LaunchPlan::block_bytes(std::size_t loop) const noexcept {
+    const ProgramTensor& lender = program_.tensors[static_cast<std::size_t>(program_.loops[loop].lender)];
+    const auto extent = [&](AxisId id) { return program_.axes[static_cast<std::size_t>(id)].extent; };
+    return lender.column_strides[0] * extent(program_.division.within) *
+           static_cast<std::int64_t>(size_bytes(lender.dtype));
+}
+
+void LaunchPlan::see_extents(std::size_t loop, const Chunk& chunk, Resolved* part) const noexcept {
+    part->extents[loop_places_[loop]] = chunk.positions;
+    if (program_.loops[loop].axis != program_.division.blocks) return;
+    const auto extent = [&](AxisId id) { return program_.axes[static_cast<std::size_t>(id)].extent; };
+    const std::int64_t end = (chunk.start + chunk.positions) * extent(program_.division.within);
+    part->columns_short = std::max<std::int64_t>(0, end - extent(program_.division.whole));
+}
+
+// Each chunk sees its own positions of every tensor along the divided axis, and its own blocks' parts of sums.
+void LaunchPlan::see_chunk(std::size_t loop, const Chunk& chunk, const Resolved& whole, Resolved* part) const noexcept {
+    see_extents(loop, chunk, part);
+    const auto at = [&](std::size_t tensor, std::int64_t elements) {
+        return static_cast<std::byte*>(whole.data[tensor]) +
+               elements * static_cast<std::int64_t>(tensors_[tensor].element_bytes);
+    };
+    for (std::size_t i = 0; i < tensors_.size(); ++i) {
+        if (tensors_[i].is_divided_by(loop))
+            part->data[i] = at(i, chunk.start * whole.row_strides[i][tensors_[i].loop_axes[loop]]);
+    }
+    if (program_.loops[loop].writes_lender) place_behind_written(loop, chunk, whole, part);
+    for (const Launch& launch : launches_) {
+        if (launch.loop != static_cast<int>(loop) || launch.slots_place < 0) continue;
+        part->extents[launch.slots_place] = blocks_of(launch, whole, chunk.positions);
+        const std::int64_t each = whole.loops[loop].positions;
+        const std::int64_t done = chunk.start / each * blocks_of(launch, whole, each);
+        for (const int tensor : launch.parts) {
+            const auto i = static_cast<std::size_t>(tensor);
+            part->data[i] = at(i, done * whole.row_strides[i][0]);
+        }
+    }
+}
+
+// At the end of the output, or in the workspace.
+void LaunchPlan::place_behind_written(std::size_t loop, const Chunk& chunk, const Resolved& whole,
+                                      Resolved* part) const noexcept {
+    part->loops[loop].positions = chunk.in_rest ? chunk.positions : whole.loops[loop].positions;
+    auto* const lender = static_cast<std::byte*>(whole.data[program_.loops[loop].lender]);
+    const std::int64_t bytes = chunk.positions * whole.position_bytes[loop];
+    std::byte* const place = lender + (lent_bytes(program_, program_.loops[loop]) - kPlaceAlignment - bytes);
+    const auto past = reinterpret_cast<std::uintptr_t>(place) % kPlaceAlignment;
+    place_chunk(loop, chunk.in_rest ? place - past : part->chunk_place, part);
 }
 
 Status LaunchPlan::launch_kernel(const Launch& launch, const Resolved& resolved, const Arguments& arguments,
@@ -625,16 +755,17 @@ LaunchPlan::Side LaunchPlan::side_of(const std::vector<ProductAxis>& axes, int f
             }
         }
     }
+    // Blocks and the columns within are one side.
+    const auto is_blocks = [](const ProductAxis& axis) { return axis.is_blocks; };
+    if (std::any_of(axes.begin(), axes.end(), is_blocks)) side.extent -= resolved.columns_short;
     return side;
 }
 
 std::size_t LaunchPlan::gemm_workspace_bytes(const Resolved& whole) const noexcept {
     std::size_t most = 0;
-    for (const std::int64_t positions :
-         {whole.chunk, loop_place_ < 0 ? 0 : whole.extents[loop_place_] % std::max<std::int64_t>(1, whole.chunk)}) {
-        Resolved resolved = whole;
-        if (loop_place_ >= 0 && positions > 0) resolved.extents[loop_place_] = positions;
+    const auto add = [&](int loop, const Resolved& resolved) {
         for (const ProductLaunch& product : products_) {
+            if (product.loop != loop) continue;
             const ProductStep& step = *product.step;
             const GemmShape shape = {side_of(product.m, step.left, step.result, resolved).extent,
                                      side_of(product.n, step.right, step.result, resolved).extent,
@@ -643,14 +774,24 @@ std::size_t LaunchPlan::gemm_workspace_bytes(const Resolved& whole) const noexce
                 if (gemm != nullptr) most = std::max(most, gemm->workspace_bytes(shape));
             }
         }
+    };
+    add(kOutside, whole);
+    for (std::size_t loop = 0; loop < program_.loops.size(); ++loop) {
+        Resolved part = whole;
+        Chunk chunk;
+        do {
+            chunk = chunk_at(loop, chunk.start + chunk.positions, whole);
+            see_extents(loop, chunk, &part);
+            add(static_cast<int>(loop), part);
+        } while (chunk.start + chunk.positions < whole.extents[loop_places_[loop]]);
     }
     return most;
 }
 
-Status LaunchPlan::multiply(const ProductLaunch& product, const Resolved& resolved, std::int64_t chunk,
+Status LaunchPlan::multiply(const ProductLaunch& product, const Resolved& resolved, std::int64_t start,
                             StreamHandle stream) const noexcept {
     const ProductStep& step = *product.step;
-    const bool several = resolved.chunks > 1 && product.sums_chunks;
+    const bool several = product.sums_chunks && resolved.loops[product.loop].chunks > 1;
     const bool accumulates = several && step.accumulator >= 0;
     const int target = accumulates ? step.accumulator : step.result;
     const Gemm& gemm = accumulates ? *product.to_accumulator : *product.to_result;
@@ -673,7 +814,7 @@ Status LaunchPlan::multiply(const ProductLaunch& product, const Resolved& resolv
                              product.left_transposed ? k.first : m.first,
                              product.right_transposed ? n.first : k.second,
                              m.second};
-    const bool adds = (several && chunk > 0) || (step.accumulate && !accumulates);
+    const bool adds = (several && start > 0) || (step.accumulate && !accumulates);
     const auto bytes_of = [&](int tensor) {
         return static_cast<std::int64_t>(tensors_[static_cast<std::size_t>(tensor)].element_bytes);
     };

@@ -2,6 +2,7 @@
 // value comes from. A launch reads Arguments, fills arrays on the stack and hands them to the device.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <string_view>
 #include <vector>
@@ -45,6 +46,8 @@ class LaunchPlan {
     static constexpr std::size_t kMaxParameters = 256;
     static constexpr std::size_t kMaxTensors = 64;
     static constexpr std::size_t kMaxExtents = 64;
+    static constexpr std::size_t kMaxLoops = 2;
+    static constexpr int kOutside = -1;  // of all loops
 
     // A tensor's layout, as far as it is known before the row extents are.
     struct TensorFacts {
@@ -57,9 +60,15 @@ class LaunchPlan {
         int alias = -1;                    // the tensor it may share memory with
         int over = -1;                     // a temporary: the one in whose memory it lies
         bool output = false;
-        int loop_axis = -1;        // the divided one's position among row_axes
-        bool within_loop = false;  // holds one chunk
-        bool accumulator = false;  // there where there are several chunks
+        std::array<int, kMaxLoops> loop_axes = {-1, -1};  // the divided axis's position among row_axes, by loop
+        int within = kOutside;                            // the loop of which it holds one chunk
+        bool accumulator = false;                         // there where the first loop has several chunks
+
+        // Whether each chunk of a loop has its own part of it.
+        bool is_divided_by(std::size_t loop) const { return loop_axes[loop] >= 0 && within != static_cast<int>(loop); }
+        bool holds_chunk_along(std::size_t axis) const {
+            return within >= 0 && loop_axes[static_cast<std::size_t>(within)] == static_cast<int>(axis);
+        }
     };
 
     // Where one kernel parameter's value comes from.
@@ -80,7 +89,7 @@ class LaunchPlan {
         std::vector<int> row_extent_places;  // run-time axes of the kernel's row space
         std::int64_t static_rows = 1;        // product of the static ones
         int slots_place = -1;                // the run-time axis whose extent is this kernel's number of row blocks
-        bool in_loop = false;
+        int loop = kOutside;
         std::vector<int> parts;  // tensors along the slots, their outermost axis
     };
 
@@ -92,7 +101,8 @@ class LaunchPlan {
         };
         int extent_place = -1;
         std::int64_t extent = 1;
-        Stride first;  // of a side of the left operand and the result: in these; and so on
+        bool is_blocks = false;  // of columns; the last may have fewer than the others
+        Stride first;            // of a side of the left operand and the result: in these; and so on
         Stride second;
     };
 
@@ -105,6 +115,7 @@ class LaunchPlan {
         std::vector<ProductAxis> m;  // in left and result, outermost first
         std::vector<ProductAxis> n;  // in right and result
         std::vector<ProductAxis> k;  // in left and right
+        int loop = kOutside;
         bool sums_chunks = false;
     };
 
@@ -135,9 +146,18 @@ class LaunchPlan {
         std::int64_t extents[kMaxExtents];
         void* data[kMaxTensors];
         std::int64_t row_strides[kMaxTensors][Arguments::kMaxRowAxes];
-        std::int64_t chunk = 0;   // positions of the divided axis in a chunk; 0 without a loop
-        std::int64_t chunks = 1;  // one for no rows, too: sums over them are then zero
+        ChunkChoice loops[kMaxLoops];
+        std::int64_t position_bytes[kMaxLoops];  // of a position of the divided axis, in what is of one chunk
+        std::int64_t columns_short = 0;          // of a chunk of blocks of columns: what the last block lacks
+        std::byte* chunk_place;                  // in the workspace, of what is of one chunk
         void* gemm_workspace;
+    };
+
+    // A run of positions of a divided axis.
+    struct Chunk {
+        std::int64_t start = 0;
+        std::int64_t positions = 0;
+        bool in_rest = false;  // lies behind what the loop has written of an output
     };
 
     bool is_given(std::size_t extent_place) const noexcept {
@@ -150,19 +170,30 @@ class LaunchPlan {
     ProductLaunch make_product(const ProductStep& step, StreamHandle stream);
     ProductAxis make_axis(AxisId axis, int first, int second) const;
     ProductAxis::Stride stride_in(AxisId axis, int tensor) const;
+    std::int64_t typical_blocks() const;
     void note_alignment(int tensor, std::int64_t alignment_bytes);
     std::size_t resolve(const Arguments& arguments, Resolved* resolved) const noexcept;
     void divide(Resolved* resolved) const noexcept;
+    void place_chunks(std::byte* block, Resolved* resolved, std::size_t* workspace) const noexcept;
+    std::int64_t lay_out(std::size_t tensor, const std::int64_t* given, Resolved* resolved) const noexcept;
+    std::size_t place_chunk(std::size_t loop, std::byte* place, Resolved* resolved) const noexcept;
+    std::int64_t block_bytes(std::size_t loop) const noexcept;
+    void place_behind_written(std::size_t loop, const Chunk& chunk, const Resolved& whole,
+                              Resolved* part) const noexcept;
+    Chunk chunk_at(std::size_t loop, std::int64_t start, const Resolved& whole) const noexcept;
+    void see_extents(std::size_t loop, const Chunk& chunk, Resolved* part) const noexcept;
+    void see_chunk(std::size_t loop, const Chunk& chunk, const Resolved& whole, Resolved* part) const noexcept;
     std::int64_t blocks_of(const Launch& launch, const Resolved& resolved, std::int64_t rows) const noexcept;
     std::int64_t tensor_extent(std::size_t tensor, std::size_t axis, const Resolved& resolved) const noexcept;
     std::size_t gemm_workspace_bytes(const Resolved& resolved) const noexcept;
     Side side_of(const std::vector<ProductAxis>& axes, int first, int second, const Resolved& resolved) const noexcept;
-    Status run(const PlanStep& step, const Resolved& resolved, const Arguments& arguments, std::int64_t chunk,
+    Status run(const PlanStep& step, const Resolved& resolved, const Arguments& arguments, std::int64_t start,
                StreamHandle stream) const noexcept;
-    Status run_loop(const Resolved& resolved, const Arguments& arguments, StreamHandle stream) const noexcept;
+    Status run_loop(std::size_t loop, const Resolved& resolved, const Arguments& arguments,
+                    StreamHandle stream) const noexcept;
     Status launch_kernel(const Launch& launch, const Resolved& resolved, const Arguments& arguments,
                          StreamHandle stream) const noexcept;
-    Status multiply(const ProductLaunch& product, const Resolved& resolved, std::int64_t chunk,
+    Status multiply(const ProductLaunch& product, const Resolved& resolved, std::int64_t start,
                     StreamHandle stream) const noexcept;
     const char* clear(void* result, std::size_t element_bytes, const GemmShape& shape,
                       StreamHandle stream) const noexcept;
@@ -182,7 +213,7 @@ class LaunchPlan {
     std::size_t argument_tensors_ = 0;  // inputs and outputs; temporaries follow
     std::vector<Launch> launches_;
     std::vector<ProductLaunch> products_;
-    int loop_place_ = -1;  // of the divided axis among the extents
+    std::array<int, kMaxLoops> loop_places_ = {-1, -1};  // of the divided axes among the extents
 };
 
 }  // namespace rowjit

@@ -127,52 +127,73 @@ std::string step_text(const Program& program, const PlanStep& step) {
         product.accumulator < 0 ? "" : fmt::format(", added up in {}", tensor_text(program, product.accumulator)));
 }
 
-std::string loop_text(const Program& program, std::int64_t rows, const Workspace& workspace) {
-    const std::string axis = program.axes[static_cast<std::size_t>(program.loop->axis)].label();
-    const ChunkBytes& bytes = workspace.bytes;
-    const ChunkChoice& chunks = workspace.chunks;
+std::string loop_text(const Program& program, std::size_t index, const Workspace& workspace) {
+    const Workspace::Loop& loop = workspace.loops[index];
+    const std::string axis = program.axes[static_cast<std::size_t>(program.loops[index].axis)].label();
+    std::string place;
+    if (loop.chunks.lent) {
+        const int lender = program.loops[index].lender;
+        place = fmt::format(" in {}, which is written later", program.tensors[static_cast<std::size_t>(lender)].name);
+    }
     return fmt::format(
         "of {} {} {} chunk{} of {}: what is of a chunk takes {:.3f} MiB for each, all at once {:.1f} MiB where {:.1f} "
-        "MiB are allowed",
-        rows, axis, chunks.chunks, chunks.chunks == 1 ? "" : "s", chunks.positions, mebibytes(bytes.of_position),
-        mebibytes(rows * bytes.of_position), mebibytes(chunks.allowed_bytes));
+        "MiB are allowed{}",
+        loop.positions, axis, loop.chunks.chunks, loop.chunks.chunks == 1 ? "" : "s", loop.chunks.positions,
+        mebibytes(loop.bytes.of_position), mebibytes(loop.positions * loop.bytes.of_position),
+        mebibytes(loop.chunks.allowed_bytes), place);
 }
 
 std::string workspace_text(const Workspace& workspace) {
-    const ChunkBytes& bytes = workspace.bytes;
-    const bool several = workspace.chunks.chunks > 1;
+    const std::int64_t chunk_bytes = workspace.chunk_bytes();
     return fmt::format(
         "workspace {:.1f} MiB: a chunk {:.1f}, accumulators {:.1f}, the rest {:.1f}; and what the "
         "products' library asks for",
-        mebibytes(workspace.total), mebibytes(workspace.chunks.positions * bytes.of_position),
-        several ? mebibytes(bytes.accumulators) : 0.0, mebibytes(bytes.others));
+        mebibytes(workspace.total), mebibytes(chunk_bytes), mebibytes(workspace.total - chunk_bytes - workspace.others),
+        mebibytes(workspace.others));
+}
+
+// Of a step, the axis of which it sees a chunk at a time; "" for none.
+std::string chunks_of(const Program& program, std::size_t step) {
+    for (const ProgramLoop& loop : program.loops) {
+        if (step >= loop.first && step < loop.end) return program.axes[static_cast<std::size_t>(loop.axis)].label();
+    }
+    return "";
 }
 
 void add_products(const Program& program, std::int64_t rows, nlohmann::json* record) {
     const Workspace workspace = workspace_of(program, rows);
     nlohmann::json steps = nlohmann::json::array();
     for (std::size_t i = 0; i < program.order.size(); ++i) {
-        const bool inside = program.loop && i >= program.loop->first && i < program.loop->end;
-        steps.push_back({{"step", step_text(program, program.order[i])}, {"of_each_chunk", inside}});
+        const std::string axis = chunks_of(program, i);
+        steps.push_back({{"step", step_text(program, program.order[i])}, {"of_each_chunk", !axis.empty()}});
+        if (!axis.empty()) steps.back()["chunks_of"] = axis;
+    }
+    nlohmann::json loops = nlohmann::json::array();
+    for (std::size_t i = 0; i < program.loops.size(); ++i) {
+        const Workspace::Loop& loop = workspace.loops[i];
+        loops.push_back({{"axis", program.axes[static_cast<std::size_t>(program.loops[i].axis)].label()},
+                         {"chunks", loop.chunks.chunks},
+                         {"chunk_positions", loop.chunks.positions},
+                         {"allowed_bytes", loop.chunks.allowed_bytes},
+                         {"position_bytes", loop.bytes.of_position},
+                         {"in_output", loop.chunks.lent}});
     }
     (*record)["steps"] = std::move(steps);
     (*record)["workspace"] = {{"rows", rows},
                               {"bytes", workspace.total},
-                              {"chunks", workspace.chunks.chunks},
-                              {"chunk_positions", workspace.chunks.positions},
-                              {"allowed_bytes", workspace.chunks.allowed_bytes},
-                              {"position_bytes", workspace.bytes.of_position},
-                              {"accumulator_bytes", workspace.bytes.accumulators},
-                              {"other_bytes", workspace.bytes.others}};
+                              {"loops", std::move(loops)},
+                              {"accumulator_bytes", workspace.accumulators},
+                              {"other_bytes", workspace.others}};
 }
 
 void print_products(const Program& program, std::int64_t rows) {
     const Workspace workspace = workspace_of(program, rows);
-    if (program.loop) fmt::print("  {}\n", loop_text(program, rows, workspace));
+    for (std::size_t i = 0; i < program.loops.size(); ++i) fmt::print("  {}\n", loop_text(program, i, workspace));
     fmt::print("  {}\n", workspace_text(workspace));
     for (std::size_t i = 0; i < program.order.size(); ++i) {
-        const bool inside = program.loop && i >= program.loop->first && i < program.loop->end;
-        fmt::print("  {}{}. {}\n", inside ? "each chunk: " : "", i + 1, step_text(program, program.order[i]));
+        const std::string axis = chunks_of(program, i);
+        const std::string of_each = axis.empty() ? "" : fmt::format("each chunk of {}: ", axis);
+        fmt::print("  {}{}. {}\n", of_each, i + 1, step_text(program, program.order[i]));
     }
 }
 

@@ -80,6 +80,11 @@ void add_chunk_options(CLI::App* command, CommonOptions* common) {
         ->check(kPositive);
     command->add_option("--chunk-rows", chunks.chunk_rows, "Rows of a chunk of products [by a model of the device]")
         ->check(kPositive);
+    command->add_flag(
+        "--low-memory", chunks.low_memory,
+        "Gradients of weights in parts of their columns, from products made once more: no f32 accumulator");
+    command->add_option("--part-columns", chunks.part_columns, "Columns of such a part [by the model]")
+        ->check(kPositive);
     command->add_flag("--round-each-chunk", chunks.round_each_chunk,
                       "Add gradients up in their own dtype, without f32 accumulators");
 }

@@ -101,9 +101,10 @@ bool computes_long(const Plan& plan, const Target& target) {
 
 }  // namespace
 
-Plan cheapest_plan(const GraphData& graph, const Target& target, const std::function<bool(const Group&)>& runs) {
+Plan cheapest_plan(const GraphData& graph, const Target& target, const std::function<bool(const Group&)>& runs,
+                   std::string_view stem) {
     std::shared_ptr<const GraphData> canonical = canonicalize(graph);
-    Plan best = make_plan(canonical, target);
+    Plan best = make_plan(canonical, target, Numbers::kWithRows, stem);
     double best_us = cost_us(best, target);
     const auto consider = [&](Plan plan) {
         const double plan_us = cost_us(plan, target);
@@ -114,9 +115,9 @@ Plan cheapest_plan(const GraphData& graph, const Target& target, const std::func
     };
     if (const std::set<AxisId> axes = small_axes(graph); !axes.empty()) {
         const std::shared_ptr<const GraphData> unrolled = canonicalize(graph, axes);
-        if (consider(make_plan(unrolled, target))) canonical = unrolled;
+        if (consider(make_plan(unrolled, target, Numbers::kWithRows, stem))) canonical = unrolled;
     }
-    if (computes_long(best, target)) consider(make_plan(canonical, target, Numbers::kApart));
+    if (computes_long(best, target)) consider(make_plan(canonical, target, Numbers::kApart, stem));
     return best;
 }
 

@@ -12,6 +12,7 @@
 namespace rowjit {
 
 // The plan of `graph`, not canonical yet. `runs` says whether a schedule runs a group.
-Plan cheapest_plan(const GraphData& graph, const Target& target, const std::function<bool(const Group&)>& runs);
+Plan cheapest_plan(const GraphData& graph, const Target& target, const std::function<bool(const Group&)>& runs,
+                   std::string_view stem = kTemporaryStem);
 
 }  // namespace rowjit

@@ -20,6 +20,10 @@ constexpr double kWorthwhile = 0.005;
 // What is of one chunk, where the caller gives no limit: with the products' own workspace 600 MiB.
 constexpr std::int64_t kChunkBytes = std::int64_t{560} << 20;
 constexpr std::int64_t kProductReserveBytes = std::int64_t{33} << 20;
+// In low memory, where the caller gives no limit.
+constexpr std::int64_t kLowBytes = std::int64_t{64} << 20;
+// Of a launch, where columns are divided and rows are not.
+constexpr double kPlanningRows = 8192;
 
 struct Sides {
     double m = 1;
@@ -31,18 +35,20 @@ struct Sides {
 
 class Model {
   public:
-    Model(const Plan& plan, const Target& target) : plan_(plan), target_(target) {
-        for (std::size_t i = plan.loop->first; i < plan.loop->end; ++i) {
+    Model(const Plan& plan, const ChunkLoop& loop, const Target& target) : plan_(plan), loop_(loop), target_(target) {
+        for (std::size_t i = loop.first; i < loop.end; ++i) {
             if (plan.steps[i].kind == PlanStep::Kind::kProduct)
                 sides_.push_back(sides(plan.products[plan.steps[i].index]));
         }
-        steps_ = static_cast<double>(plan.loop->end - plan.loop->first);
+        steps_ = static_cast<double>(loop.end - loop.first);
+        if (loop.axis == plan.division.blocks)
+            rows_of_position_ = static_cast<double>(plan.graph->axis(plan.division.within).extent);
     }
 
     double us_per_row(std::int64_t rows) const {
         double us = kLaunchUs * steps_;
         for (Sides product : sides_) {
-            (product.rows_contracted ? product.k : product.m) *= static_cast<double>(rows);
+            (product.rows_contracted ? product.k : product.m) *= static_cast<double>(rows) / rows_of_position_;
             us += product_us(product) + 2 * product.sum_bytes / (target_.bandwidth_gbps * 1e3);
         }
         return us / static_cast<double>(rows);
@@ -66,21 +72,24 @@ class Model {
         return {node.dtype, node.axes};
     }
 
-    // Run-time rows count as one here: us_per_row multiplies them in.
+    // Positions of the loop's axis count as one here: us_per_row multiplies them in.
     Sides sides(const Product& product) const {
         const auto contains = [](const std::vector<AxisId>& axes, AxisId axis) {
             return std::find(axes.begin(), axes.end(), axis) != axes.end();
         };
+        const bool of_columns = loop_.axis == plan_.division.blocks;
         const auto extent = [&](AxisId axis) {
-            return static_cast<double>(std::max<std::int64_t>(1, plan_.graph->axis(axis).extent));
+            const bool all_rows = of_columns && axis != loop_.axis && plan_.graph->axis(axis).is_given();
+            const auto known = static_cast<double>(std::max<std::int64_t>(1, plan_.graph->axis(axis).extent));
+            return all_rows ? kPlanningRows : known;
         };
         Sides found;
         const Tensor left = tensor(product.left);
         const Tensor right = tensor(product.right);
         for (const AxisId axis : left.axes) (contains(product.contracted, axis) ? found.k : found.m) *= extent(axis);
         for (const AxisId axis : right.axes) found.n *= contains(product.contracted, axis) ? 1 : extent(axis);
-        found.rows_contracted = contains(product.contracted, plan_.loop->axis);
-        if (!found.rows_contracted && !contains(left.axes, plan_.loop->axis)) std::swap(found.m, found.n);
+        found.rows_contracted = contains(product.contracted, loop_.axis);
+        if (!found.rows_contracted && !contains(left.axes, loop_.axis)) std::swap(found.m, found.n);
         const Tensor sum = tensor(product.accumulator.empty() ? product.result : product.accumulator);
         if (found.rows_contracted) found.sum_bytes = found.m * found.n * static_cast<double>(size_bytes(sum.dtype));
         return found;
@@ -99,9 +108,11 @@ class Model {
     }
 
     const Plan& plan_;
+    const ChunkLoop& loop_;
     const Target& target_;
     std::vector<Sides> sides_;
     double steps_ = 0;
+    double rows_of_position_ = 1;
 };
 
 }  // namespace
@@ -120,26 +131,37 @@ std::int64_t ChunkCosts::choose(std::int64_t fitting) const {
     return best_rows;
 }
 
+std::int64_t ChunkCosts::choose_positions(std::int64_t fitting, std::int64_t position_rows) const {
+    constexpr std::int64_t kMostFitting = std::int64_t{1} << 40;
+    const std::int64_t rows =
+        choose(std::clamp<std::int64_t>(fitting, 1, kMostFitting / position_rows) * position_rows);
+    return std::max<std::int64_t>(1, rows / position_rows);
+}
+
 ChunkChoice ChunkCosts::divide(std::int64_t positions, const ChunkBytes& bytes) const noexcept {
     const bool limited = limit_bytes > 0;
     const std::int64_t left = limit_bytes - kProductReserveBytes - bytes.others;
-    const std::int64_t for_several = limited ? left - bytes.accumulators : kChunkBytes;
+    std::int64_t for_several = limited ? left - bytes.accumulators : kChunkBytes;
     ChunkChoice choice;
     choice.allowed_bytes = limited ? left : bytes.accumulators + kChunkBytes;
+    if (bytes.lent > std::max<std::int64_t>(0, for_several)) {
+        choice.lent = true;
+        choice.allowed_bytes = for_several = bytes.lent;
+    }
     choice.positions = std::max<std::int64_t>(1, positions);
     if (forced_rows > 0 || positions * bytes.of_position > choice.allowed_bytes) {
-        const std::int64_t fitting =
-            std::max<std::int64_t>(1, for_several / std::max<std::int64_t>(1, bytes.of_position));
-        const std::int64_t rows = choose(fitting * bytes.position_rows);
-        choice.positions = std::clamp<std::int64_t>(rows / bytes.position_rows, 1, choice.positions);
+        const std::int64_t fitting = for_several / std::max<std::int64_t>(1, bytes.of_position);
+        choice.positions = std::min(choice.positions, choose_positions(fitting, bytes.position_rows));
     }
     choice.chunks = std::max<std::int64_t>(1, (positions + choice.positions - 1) / choice.positions);
     return choice;
 }
 
-ChunkCosts chunk_costs(const Plan& plan, const Target& target, const ChunkOptions& options) {
-    ChunkCosts costs{options.chunk_rows, options.workspace_limit_bytes, {}};
-    const Model model(plan, target);
+ChunkCosts chunk_costs(const Plan& plan, const ChunkLoop& loop, const Target& target, const ChunkOptions& options) {
+    const bool of_columns = loop.axis == plan.division.blocks;
+    ChunkCosts costs{of_columns ? options.part_columns : options.chunk_rows, options.workspace_limit_bytes, {}};
+    if (plan.division.blocks >= 0 && costs.limit_bytes == 0) costs.limit_bytes = kLowBytes;
+    const Model model(plan, loop, target);
     for (std::int64_t rows = ChunkCosts::kStepRows; rows <= kMostRows; rows += ChunkCosts::kStepRows)
         costs.us_per_row.push_back(model.us_per_row(rows));
     return costs;

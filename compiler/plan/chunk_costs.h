@@ -17,28 +17,34 @@ struct ChunkBytes {
     std::int64_t position_rows = 1;  // rows of the products for each position
     std::int64_t accumulators = 0;   // where there are several chunks
     std::int64_t others = 0;
+    std::int64_t lent = 0;  // of an output in whose memory a chunk may lie
 };
 
 struct ChunkChoice {
     std::int64_t positions = 1;      // of a chunk; the last may have fewer
     std::int64_t chunks = 1;         // one for no rows, too: sums over them are then zero
     std::int64_t allowed_bytes = 0;  // for all positions at once; more made them several chunks
+    bool lent = false;               // a chunk lies in the memory that an output lends
 };
 
 struct ChunkCosts {
     static constexpr std::int64_t kStepRows = 128;  // a tile's; chunks of more rows than this are multiples of it
 
-    std::int64_t forced_rows = 0;         // ChunkOptions::chunk_rows
+    std::int64_t forced_rows = 0;         // ChunkOptions::chunk_rows, or part_columns
     std::int64_t limit_bytes = 0;         // ChunkOptions::workspace_limit_bytes
     std::vector<double> us_per_row = {};  // of chunks of kStepRows · (i + 1) rows
 
     // The rows of a chunk in the least time for each row, of those that fit; at least 1, at most `fitting`.
     std::int64_t choose(std::int64_t fitting) const;
 
+    // The positions of such a chunk, of those that fit, where each has `position_rows`.
+    std::int64_t choose_positions(std::int64_t fitting, std::int64_t position_rows) const;
+
     // All positions are one chunk where that takes no more memory than a chunk and the accumulators that several need.
     ChunkChoice divide(std::int64_t positions, const ChunkBytes& bytes) const noexcept;
 };
 
-ChunkCosts chunk_costs(const Plan& plan, const Target& target, const ChunkOptions& options);
+// Where the loop goes through blocks of columns, its rows are columns.
+ChunkCosts chunk_costs(const Plan& plan, const ChunkLoop& loop, const Target& target, const ChunkOptions& options);
 
 }  // namespace rowjit

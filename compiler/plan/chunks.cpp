@@ -25,29 +25,32 @@ constexpr std::int64_t kLeastRows = 256;
 
 class Division {
   public:
-    Division(Plan plan, const ChunkOptions& options) : plan_(std::move(plan)), options_(options) {
-        for (const PlanStep& step : plan_.steps) tensors_.push_back(tensors_of(step));
-    }
+    Division(Plan plan, const ChunkOptions& options) : plan_(std::move(plan)), options_(options) {}
 
+    // What lies in blocks of columns first: to the rows' loop, its loop is one step.
     Plan run() {
-        find_large();
-        if (large_.empty()) return std::move(plan_);
-        find_inside();
-        std::string reasons;
-        for (const AxisId axis : candidates()) {
-            const auto conflict = conflict_of(axis);
-            if (!conflict) {
-                divide(axis);
-                return std::move(plan_);
-            }
-            reasons += fmt::format("{}{}: {}", reasons.empty() ? "" : "; ", label(axis), *conflict);
-        }
-        if (!reasons.empty())
-            plan_.notes.push_back(fmt::format("products are not divided into chunks of rows: {}", reasons));
+        if (plan_.division.blocks >= 0) divide_large(true);
+        divide_large(false);
+        lend();
         return std::move(plan_);
     }
 
   private:
+    void divide_large(bool in_blocks) {
+        tensors_.clear();
+        for (const PlanStep& step : plan_.steps) tensors_.push_back(tensors_of(step));
+        find_large(in_blocks);
+        if (large_.empty()) return;
+        find_inside();
+        std::string reasons;
+        for (const AxisId axis : in_blocks ? std::vector{plan_.division.blocks} : candidates()) {
+            const auto conflict = conflict_of(axis);
+            if (!conflict) return divide(axis);
+            reasons += fmt::format("{}{}: {}", reasons.empty() ? "" : "; ", label(axis), *conflict);
+        }
+        if (!reasons.empty()) plan_.notes.push_back(fmt::format("products are not divided into chunks: {}", reasons));
+    }
+
     const AxisInfo& info(AxisId axis) const { return plan_.graph->axis(axis); }
     std::string label(AxisId axis) const { return info(axis).label(); }
 
@@ -74,6 +77,9 @@ class Division {
         return nullptr;
     }
 
+    // Of an input or an output.
+    bool is_view(const Temporary& one) const { return !one.over.empty() && temporary(one.over) == nullptr; }
+
     std::vector<AxisId> axes_of(const std::string& tensor) const {
         if (const Temporary* found = temporary(tensor)) return found->axes;
         if (const auto input = plan_.graph->find_input(tensor)) return plan_.graph->node(*input).axes;
@@ -83,12 +89,14 @@ class Division {
         RJ_CHECK(false, "chunks: no tensor {}", tensor);
     }
 
-    // Temporaries of products that grow with the rows of a launch.
-    void find_large() {
+    // Temporaries of products that grow with the rows of a launch: those in blocks of columns, or the others.
+    void find_large(bool in_blocks) {
+        large_.clear();
         for (const Product& product : plan_.products) {
             for (const std::string& name : {product.left, product.right, product.result}) {
                 const Temporary* one = temporary(name);
-                if (one == nullptr) continue;
+                if (one == nullptr || is_view(*one) || contains(one->axes, plan_.division.blocks) != in_blocks)
+                    continue;
                 const bool grows = std::any_of(one->axes.begin(), one->axes.end(), [&](AxisId axis) {
                     return info(axis).is_row && info(axis).extent == kRuntimeExtent;
                 });
@@ -114,7 +122,13 @@ class Division {
             before[i] = touches(tensors_[i]);
             for (std::size_t j = i + 1; j < tensors_.size(); ++j) before[i] = before[i] || (before[j] && depends(j, i));
         }
+        inside_.clear();
         for (std::size_t i = 0; i < tensors_.size(); ++i) inside_.push_back(after[i] && before[i]);
+        for (const ChunkLoop& loop : plan_.loops) {
+            const auto first = after.begin() + static_cast<std::ptrdiff_t>(loop.first);
+            const auto end = after.begin() + static_cast<std::ptrdiff_t>(loop.end);
+            if (std::find(first, end, true) != end) std::fill(first, end, true);
+        }
         after_ = after;
     }
 
@@ -140,6 +154,9 @@ class Division {
         for (std::size_t i = 0; i < plan_.steps.size(); ++i) {
             if (!inside_[i]) continue;
             const PlanStep& step = plan_.steps[i];
+            for (const ChunkLoop& loop : plan_.loops) {
+                if (i >= loop.first && i < loop.end) return step_name(step) + " is of chunks already";
+            }
             for (const std::string& name : tensors_[i].reads) {
                 if (summed.contains(name)) return fmt::format("{} needs all rows of {}", step_name(step), name);
             }
@@ -215,16 +232,49 @@ class Division {
         for (std::size_t i = 0; i < plan_.steps.size(); ++i)
             (inside_[i] ? inside : after_[i] ? after : before).push_back(plan_.steps[i]);
         for (const Temporary& one : plan_.temporaries) {
-            if (contains(one.axes, axis) && only_inside(one.name)) loop.within.push_back(one.name);
+            if (contains(one.axes, axis) && !is_view(one) && only_inside(one.name)) loop.within.push_back(one.name);
         }
         std::vector<PlanStep> rounding = accumulate(axis, inside);
-        loop.first = before.size();
+        std::vector<PlanStep> divided = std::move(before);
+        loop.first = divided.size();
         loop.end = loop.first + inside.size();
-        plan_.steps = std::move(before);
-        for (const auto* part : {&inside, &rounding, &after}) {
-            plan_.steps.insert(plan_.steps.end(), part->begin(), part->end());
+        for (const auto* part : {&inside, &rounding, &after}) divided.insert(divided.end(), part->begin(), part->end());
+        // An earlier loop's steps stay together.
+        for (ChunkLoop& other : plan_.loops) {
+            const PlanStep& step = plan_.steps[other.first];
+            const auto moved = std::find_if(divided.begin(), divided.end(), [&](const PlanStep& one) {
+                return one.kind == step.kind && one.index == step.index;
+            });
+            other.end -= other.first;
+            other.first = static_cast<std::size_t>(moved - divided.begin());
+            other.end += other.first;
         }
-        plan_.loop = std::move(loop);
+        plan_.steps = std::move(divided);
+        const auto behind = std::find_if(plan_.loops.begin(), plan_.loops.end(),
+                                         [&](const ChunkLoop& other) { return other.first > loop.first; });
+        plan_.loops.insert(behind, std::move(loop));
+    }
+
+    // An output that the last loop writes, a block of columns after the other, is memory for an earlier loop, and what
+    // it has not written yet for itself: of several, the largest.
+    void lend() {
+        if (plan_.loops.size() < 2 || plan_.loops.back().axis != plan_.division.blocks) return;
+        double most = 0;
+        const ChunkLoop& last = plan_.loops.back();
+        for (std::size_t i = last.first; i < last.end; ++i) {
+            if (plan_.steps[i].kind != PlanStep::Kind::kProduct) continue;
+            const Product& product = plan_.products[plan_.steps[i].index];
+            const Temporary* result = temporary(product.result);
+            if (result == nullptr || !is_view(*result)) continue;
+            double bytes = static_cast<double>(size_bytes(result->dtype));
+            for (const AxisId axis : result->axes)
+                bytes *= static_cast<double>(std::max(info(axis).extent, info(axis).blocks));
+            if (bytes <= most) continue;
+            most = bytes;
+            plan_.loops.front().lender = result->over;
+            plan_.loops.back().lender = result->over;
+            plan_.loops.back().writes_lender = true;
+        }
     }
 
     bool only_inside(const std::string& name) const {
@@ -252,10 +302,11 @@ class Division {
             rounding.push_back({PlanStep::Kind::kKernel, plan_.groups.size(), true});
             plan_.groups.push_back(rounding_group(product));
         }
+        plan_.lacks_room = !options_.round_each_chunk && narrow && !accumulated.empty();
         plan_.notes.push_back(fmt::format("chunks of {}: {} steps, so that {} are of one chunk{}{}", label(axis),
                                           inside.size(), fmt::join(large_, ", "),
                                           accumulated.empty() ? "" : "; added up: ", fmt::join(accumulated, ", ")));
-        if (!options_.round_each_chunk && narrow && !accumulated.empty()) {
+        if (plan_.lacks_room) {
             plan_.notes.push_back(
                 fmt::format("rounded after every chunk: {} bytes leave no room for f32 accumulators beside {} rows",
                             options_.workspace_limit_bytes, kLeastRows));

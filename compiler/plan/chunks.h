@@ -11,7 +11,8 @@
 
 namespace rowjit {
 
-// The plan with its loop, and a note that says which, or why there is none.
+// The plan with its loops, and notes that say which, or why there is none. A plan with columns in blocks has a loop
+// over those besides.
 Plan divide_into_chunks(Plan plan, const ChunkOptions& options);
 
 }  // namespace rowjit

@@ -389,8 +389,8 @@ struct Piece {
 
 class Planner {
   public:
-    Planner(std::shared_ptr<const GraphData> graph, const Target& target, Numbers numbers)
-        : graph_(std::move(graph)), target_(target), cutter_(*graph_, numbers) {}
+    Planner(std::shared_ptr<const GraphData> graph, const Target& target, Numbers numbers, std::string_view stem)
+        : graph_(std::move(graph)), target_(target), stem_(stem), cutter_(*graph_, numbers) {}
 
     Plan run() {
         const std::set<NodeId> roots = cutter_.run();
@@ -641,7 +641,7 @@ class Planner {
 
     // A group that is planned again has the temporaries of its first plan as inputs and outputs.
     std::string temporary_name(NodeId id) const {
-        std::string name = fmt::format("tmp_{}", id);
+        std::string name = fmt::format("{}_{}", stem_, id);
         const auto taken = [&] {
             return graph_->find_input(name).has_value() ||
                    std::any_of(graph_->outputs().begin(), graph_->outputs().end(),
@@ -964,6 +964,7 @@ class Planner {
 
     std::shared_ptr<const GraphData> graph_;
     const Target& target_;
+    const std::string_view stem_;
     Cutter cutter_;
     std::vector<Piece> pieces_;
     std::map<NodeId, NodeId> reused_;                // what a kernel stores: the operand in whose place
@@ -997,8 +998,9 @@ void Planner::order_axes(const std::vector<AxisId>& declared, const std::vector<
 
 }  // namespace
 
-Plan make_plan(const std::shared_ptr<const GraphData>& graph, const Target& target, Numbers numbers) {
-    return Planner(split_row_sums(graph, target), target, numbers).run();
+Plan make_plan(const std::shared_ptr<const GraphData>& graph, const Target& target, Numbers numbers,
+               std::string_view stem) {
+    return Planner(split_row_sums(graph, target), target, numbers, stem).run();
 }
 
 namespace {

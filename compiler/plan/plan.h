@@ -17,6 +17,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/target.h"
@@ -30,7 +31,7 @@ struct Temporary {
     std::string name;
     Dtype dtype = Dtype::kF32;
     std::vector<AxisId> axes;
-    std::string over = {};  // another of the same dtype and axes, in whose memory it lies
+    std::string over = {};  // a tensor of the same dtype, in whose memory it lies
 };
 
 struct Group {
@@ -58,16 +59,29 @@ struct PlanStep {
     enum class Kind : std::uint8_t { kKernel, kProduct };
     Kind kind = Kind::kKernel;
     std::size_t index = 0;  // of a group or a product
-    // It rounds a product's accumulator to the product's result: nothing to do where all rows were one chunk.
+    // It rounds a product's accumulator to the product's result: nothing to do where all rows were one chunk of the
+    // first loop.
     bool rounds = false;
 };
 
-// Steps that run once for each block of positions along a row axis, so that what only they share is of one block.
+// Steps that run once for each run of positions along a row axis, a chunk, so that what only they share is of one
+// chunk.
 struct ChunkLoop {
     AxisId axis = -1;
     std::size_t first = 0;  // steps [first, end)
     std::size_t end = 0;
     std::vector<std::string> within;  // temporaries that no step outside reads or writes
+    // An output in whose memory what is of one chunk may lie, since nothing writes it before the loop has ended; or
+    // where `writes_lender`, behind what the loop has written of it, from the front. "" for none.
+    std::string lender = {};
+    bool writes_lender = false;
+};
+
+// A column axis as a row axis of blocks and the columns of a block (compiler/plan/column_blocks.h).
+struct ColumnDivision {
+    AxisId whole = -1;
+    AxisId blocks = -1;
+    AxisId within = -1;
 };
 
 struct Plan {
@@ -75,8 +89,10 @@ struct Plan {
     std::vector<Group> groups;               // in launch order
     std::vector<Product> products;           // likewise
     std::vector<PlanStep> steps;             // both, in launch order
-    std::optional<ChunkLoop> loop;
+    std::vector<ChunkLoop> loops;            // in launch order; none within another
+    ColumnDivision division = {};
     std::vector<Temporary> temporaries;
+    bool lacks_room = false;         // for f32 accumulators, so that gradients are rounded after every chunk
     std::vector<std::string> notes;  // what was fused or kept apart, and the predicted times; for `explain`
 };
 
@@ -84,10 +100,13 @@ struct Plan {
 // or in one of their own.
 enum class Numbers : std::uint8_t { kWithRows, kApart };
 
+// What the names of a plan's temporaries begin with.
+inline constexpr std::string_view kTemporaryStem = "tmp";
+
 // Plans `graph` (already canonical) for `target`. Throws Error(kUnsupported) for an aliasing that no order of kernels
 // satisfies, naming the output, the input and the remedy.
 Plan make_plan(const std::shared_ptr<const GraphData>& graph, const Target& target,
-               Numbers numbers = Numbers::kWithRows);
+               Numbers numbers = Numbers::kWithRows, std::string_view stem = kTemporaryStem);
 
 // Bytes a group must move for `rows` rows: every input read once (what is broadcast over rows, once in all), every
 // output written once.

@@ -11,6 +11,7 @@
 #include "compiler/workspace.h"
 #include "dsl/library/registry.h"
 #include "dsl/random_inputs.h"
+#include "rowjit/coord.h"
 #include "rowjit/engine.h"
 #include "rowjit/gradient.h"
 #include "rowjit/library.h"
@@ -43,7 +44,7 @@ std::vector<CompositeInfo> fused_rows() {
 // "" where the graph is divided into chunks, else why it is not.
 std::string undivided(const Graph& graph) {
     const Plan plan = plan_graph(*graph.data(), find_target("native"), {});
-    return plan.loop ? "" : fmt::format("{}", fmt::join(plan.notes, "\n"));
+    return !plan.loops.empty() ? "" : fmt::format("{}", fmt::join(plan.notes, "\n"));
 }
 
 // The loss and its gradients in one pass.
@@ -68,6 +69,64 @@ std::vector<Verification> check(Engine& engine, const Graph& graph, const Bindin
                                 const ChunkOptions& chunks) {
     return verify(engine.device(), engine.compile(graph, nullptr, chunks), *graph.data(), bindings);
 }
+
+// Bytes of a value that no launch may touch, before and behind a block aligned as allocators do.
+class GuardedBlock {
+  public:
+    explicit GuardedBlock(std::size_t bytes) : bytes_(bytes), held_(bytes + 3 * kGuardBytes, kPoison) {
+        const auto address = reinterpret_cast<std::uintptr_t>(held_.data() + kGuardBytes);
+        first_ = kGuardBytes + (0 - address) % kGuardBytes;
+    }
+    void* data() { return held_.data() + first_; }
+    std::size_t size() const { return bytes_; }
+    bool is_intact() const {
+        const auto poison = [](std::byte byte) { return byte == kPoison; };
+        const auto first = held_.begin() + static_cast<std::ptrdiff_t>(first_);
+        return std::all_of(held_.begin(), first, poison) &&
+               std::all_of(first + static_cast<std::ptrdiff_t>(bytes_), held_.end(), poison);
+    }
+
+  private:
+    static constexpr std::size_t kGuardBytes = 256;
+    static constexpr std::byte kPoison{0x5A};
+    std::size_t bytes_;
+    std::size_t first_ = 0;
+    std::vector<std::byte> held_;
+};
+
+// A graph's inputs and outputs, each in a block of its own.
+class GuardedTensors {
+  public:
+    GuardedTensors(const GraphData& graph, const Bindings& bindings) : graph_(graph), bindings_(bindings) {
+        for (const auto& [name, tensor] : bindings.tensors) {
+            const Layout layout = input_layout(graph, name, bindings.rows);
+            write_tensor(layout, tensor, add(name, layout));
+        }
+        for (const OutputInfo& output : graph.outputs())
+            add(output.name, output_layout(graph, output.name, bindings.rows));
+    }
+
+    void give(Arguments* arguments) {
+        for (const auto& [axis, extent] : bindings_.rows) arguments->rows(axis, extent);
+        for (auto& [name, block] : blocks_) arguments->tensor(name, block.data());
+    }
+    Tensor read(const std::string& output) {
+        return read_tensor(output_layout(graph_, output, bindings_.rows), blocks_.at(output).data());
+    }
+    bool are_intact() const {
+        return std::all_of(blocks_.begin(), blocks_.end(), [](const auto& one) { return one.second.is_intact(); });
+    }
+
+  private:
+    void* add(const std::string& name, const Layout& layout) {
+        const auto bytes = static_cast<std::size_t>(buffer_elements(layout)) * size_bytes(layout.dtype);
+        return blocks_.emplace(name, bytes).first->second.data();
+    }
+
+    const GraphData& graph_;
+    const Bindings& bindings_;
+    std::map<std::string, GuardedBlock> blocks_;
+};
 
 }  // namespace
 
@@ -190,21 +249,9 @@ TEST_CASE("products find an aligned workspace wherever the caller's block lies, 
     const Executable executable = engine.compile(loss);
     const Bindings bindings = inputs_of(loss, 5);
     const Tensors expected = run(engine.device(), executable, *loss.data(), bindings);
+    GuardedTensors tensors(*loss.data(), bindings);
     Arguments arguments = executable.arguments();
-    arguments.rows("tokens", 5);
-    std::map<std::string, std::vector<std::byte>> held;
-    const auto give = [&](const std::string& name, const Layout& layout) {
-        std::vector<std::byte>& bytes = held[name];
-        bytes.resize(static_cast<std::size_t>(buffer_elements(layout)) * size_bytes(layout.dtype));
-        arguments.tensor(name, bytes.data());
-        return bytes.data();
-    };
-    for (const auto& [name, tensor] : bindings.tensors) {
-        const Layout layout = input_layout(*loss.data(), name, bindings.rows);
-        write_tensor(layout, tensor, give(name, layout));
-    }
-    for (const OutputInfo& output : loss.data()->outputs())
-        give(output.name, output_layout(*loss.data(), output.name, bindings.rows));
+    tensors.give(&arguments);
     const std::size_t bytes = executable.workspace_bytes(arguments);
     std::vector<std::byte> block(bytes + 512 + kGuardBytes);
     auto* const first = block.data() + (0 - reinterpret_cast<std::uintptr_t>(block.data())) % 256;
@@ -214,8 +261,7 @@ TEST_CASE("products find an aligned workspace wherever the caller's block lies, 
         executable.launch(nullptr, arguments).or_throw();
         CHECK(std::all_of(first + offset + bytes, first + offset + bytes + kGuardBytes,
                           [](std::byte byte) { return byte == std::byte{0x5A}; }));
-        const Layout layout = output_layout(*loss.data(), "loss", bindings.rows);
-        CHECK(read_tensor(layout, held.at("loss").data()).values == expected.at("loss").values);
+        CHECK(tensors.read("loss").values == expected.at("loss").values);
     }
 }
 
@@ -234,7 +280,7 @@ TEST_CASE("what explain says of a program's workspace is what its launch takes")
                 const auto taken = static_cast<std::int64_t>(executable.workspace_bytes(arguments));
                 CHECK(taken >= said.total);
                 CHECK(taken <= said.total + said.total / 50 + 65536);  // parts of sums, alignment
-                CHECK((limit == 0 || rows < 5000 || said.chunks.chunks > 1));
+                CHECK((limit == 0 || rows < 5000 || said.loops[0].chunks.chunks > 1));
                 CHECK((limit == 0 || taken <= limit));
             }
         }
@@ -293,19 +339,156 @@ TEST_CASE("a reference's logits are gone before the policy's are made, in the sa
         const Program program = compile(*step.data(), find_target("sm_90a"));
         const Workspace workspace = workspace_of(program, 1000);
         // Of a position there is one row of logits for each of its tokens, and little else.
-        const std::int64_t logits_bytes = workspace.bytes.position_rows * 4096 * 2;
-        CHECK(workspace.bytes.of_position >= logits_bytes);
-        CHECK(workspace.bytes.of_position < logits_bytes + logits_bytes / 20);
+        const ChunkBytes& bytes = workspace.loops[0].bytes;
+        const std::int64_t logits_bytes = bytes.position_rows * 4096 * 2;
+        CHECK(bytes.of_position >= logits_bytes);
+        CHECK(bytes.of_position < logits_bytes + logits_bytes / 20);
     }
 }
 
-TEST_CASE("a limit without room for accumulators rounds gradients after every chunk, and the plan says so") {
-    const Graph step = step_graph("fused_linear_cross_entropy", {.columns = 4096, .dtype = bf16, .options = kNarrow});
-    const auto notes_of = [&](std::int64_t limit) {
+TEST_CASE(
+    "a limit without room for accumulators makes gradients in parts, and where those cannot be rounds after every "
+    "chunk; the plan says so") {
+    const auto notes_of = [&](const Graph& step, std::int64_t limit) {
         const Plan plan = plan_graph(*step.data(), find_target("sm_90a"), {.workspace_limit_bytes = limit});
         return fmt::format("{}", fmt::join(plan.notes, "\n"));
     };
-    CHECK(notes_of(1 << 20).find("d_weight in bf16") != std::string::npos);
-    CHECK(notes_of(1 << 20).find("rounded after every chunk: 1048576 bytes leave no room") != std::string::npos);
-    CHECK(notes_of(1 << 30).find("d_weight in f32") != std::string::npos);
+    const Graph step = step_graph("fused_linear_cross_entropy", {.columns = 4096, .dtype = bf16, .options = kNarrow});
+    CHECK(notes_of(step, 1 << 20).find("chunks of vocabulary_blocks: 3 steps") != std::string::npos);
+    CHECK(notes_of(step, 1 << 20).find("added up") == std::string::npos);
+    CHECK(notes_of(step, 1 << 30).find("d_weight in f32") != std::string::npos);
+    CHECK(notes_of(step, 1 << 30).find("vocabulary_blocks") == std::string::npos);
+    Graph accumulated = loss_graph(4096, 24, bf16);
+    const Graph whole = gradient(accumulated, {"weight"}, {.joint = true, .unit_cotangent = true});
+    Graph added(std::make_shared<GraphData>(whole.data()->axes()));
+    std::map<NodeId, NodeId> mapped;
+    for (const NodeId id : whole.data()->live_nodes())
+        mapped[id] = added.data()->add_copy(whole.data()->node(id), [&](NodeId arg) { return mapped.at(arg); });
+    for (OutputInfo output : whole.data()->outputs()) {
+        output.node = mapped.at(output.node);
+        output.accumulate = output.name == "d_weight";
+        added.data()->add_output(output);
+    }
+    CHECK(notes_of(added, 1 << 20).find("rounded after every chunk: 1048576 bytes leave no room") != std::string::npos);
+    CHECK(notes_of(added, 1 << 20).find("no gradient is made in parts of its columns") != std::string::npos);
+}
+
+// ---- Gradients in parts of their columns
+// -----------------------------------------------------------------------------
+
+TEST_CASE("in low memory every fused linear loss and its gradients are the oracle's, whatever the parts") {
+    Engine engine(Device("cpu"), kOptions);
+    for (const CompositeInfo& row : fused_rows()) {
+        CAPTURE(row.name);
+        const Graph step = step_graph(row.name, {.columns = 37, .dtype = bf16, .options = kNarrow});
+        for (const std::int64_t columns : {0, 8, 37}) {
+            CAPTURE(columns);
+            const ChunkOptions chunks = {.chunk_rows = 3, .low_memory = true, .part_columns = columns};
+            CHECK(plan_graph(*step.data(), find_target("native"), chunks).loops.size() == 2);
+            for (const std::int64_t rows : {0, 1, 5}) {
+                CAPTURE(rows);
+                const auto outputs = check(engine, step, inputs_of(step, rows), chunks);
+                CHECK_MESSAGE(within_bar(outputs), describe(outputs));
+            }
+        }
+    }
+}
+
+TEST_CASE("in low memory cross-entropy with everything along the vocabulary or over it is the oracle's") {
+    Engine engine(Device("cpu"), kOptions);
+    for (const OptionMap& options :
+         {OptionMap{{"bias", "true"}, {"weights", "classes"}, {"label_smoothing", "0.1"}},
+          OptionMap{{"z_loss", "0.01"}, {"lse", "true"}, {"entropy", "true"}, {"argmax", "true"}, {"softcap", "4"}},
+          OptionMap{{"weights", "both"}, {"accuracy", "true"}, {"logp", "true"}, {"temperature", "2"}}}) {
+        const Graph step = step_graph(loss_graph(101, 24, bf16, options));
+        const ChunkOptions chunks = {.chunk_rows = 2, .low_memory = true, .part_columns = 16};
+        CHECK(plan_graph(*step.data(), find_target("native"), chunks).loops.size() == 2);
+        const auto outputs = check(engine, step, inputs_of(step, 5), chunks);
+        CHECK_MESSAGE(within_bar(outputs), describe(outputs));
+    }
+}
+
+TEST_CASE("in low memory rows that are all ignored give gradients of zero, or of NaN where the mean is one") {
+    Engine engine(Device("cpu"), kOptions);
+    for (const CompositeInfo& row : fused_rows()) {
+        CAPTURE(row.name);
+        const Graph step = step_graph(row.name, {.columns = 37, .dtype = bf16, .options = kNarrow});
+        Bindings bindings = inputs_of(step, 3);
+        for (auto& [name, tensor] : bindings.tensors) {
+            if (name == "target") std::fill(tensor.values.begin(), tensor.values.end(), -100);
+        }
+        const auto outputs = check(engine, step, bindings, {.low_memory = true, .part_columns = 8});
+        CHECK_MESSAGE(within_bar(outputs), describe(outputs));
+    }
+}
+
+TEST_CASE("in low memory the loss and its gradients are the same bits at every launch") {
+    Engine engine(Device("cpu"), kOptions);
+    const Graph step = step_graph(loss_graph(131, 33, bf16));
+    const Bindings bindings = inputs_of(step, 14);
+    for (const std::int64_t columns : {131, 16, 1}) {
+        const ChunkOptions chunks = {.chunk_rows = 5, .low_memory = true, .part_columns = columns};
+        const Tensors once = run_chunked(engine, step, bindings, chunks);
+        const Tensors again = run_chunked(engine, step, bindings, chunks);
+        for (const std::string_view output : {"loss", "d_hidden", "d_weight"})
+            CHECK(again.at(std::string(output)).values == once.at(std::string(output)).values);
+    }
+}
+
+TEST_CASE("what a launch in low memory puts into an output's memory is gone, and nothing is written beside tensors") {
+    Engine engine(Device("cpu"), kOptions);
+    const Graph step = step_graph(loss_graph(300, 64, bf16));
+    for (const std::int64_t limit : {0, 1}) {
+        for (const std::int64_t columns : {0, 8, 48}) {
+            const ChunkOptions chunks = {.workspace_limit_bytes = limit, .low_memory = true, .part_columns = columns};
+            for (const std::int64_t rows : {1, 13, 200}) {
+                CAPTURE(columns);
+                CAPTURE(rows);
+                const Bindings bindings = inputs_of(step, rows);
+                const Executable executable = engine.compile(step, nullptr, chunks);
+                GuardedTensors tensors(*step.data(), bindings);
+                Arguments arguments = executable.arguments();
+                tensors.give(&arguments);
+                GuardedBlock workspace(executable.workspace_bytes(arguments));
+                arguments.workspace(workspace.data(), workspace.size());
+                executable.launch(nullptr, arguments).or_throw();
+                CHECK(tensors.are_intact());
+                CHECK(workspace.is_intact());
+                const Tensors expected = run_chunked(engine, step, bindings, chunks);
+                CHECK(tensors.read("d_weight").values == expected.at("d_weight").values);
+                CHECK(tensors.read("d_hidden").values == expected.at("d_hidden").values);
+                const auto outputs = check(engine, step, bindings, chunks);
+                CHECK_MESSAGE(within_bar(outputs), describe(outputs));
+            }
+        }
+    }
+}
+
+TEST_CASE("low memory is about 64 MiB beside the gradients, whatever the rows") {
+    const auto workspace = [](std::int64_t hidden, std::int64_t vocabulary, std::int64_t tokens) {
+        const Graph step = step_graph(loss_graph(vocabulary, hidden, bf16));
+        return workspace_of(compile(*step.data(), find_target("sm_90a"), {}, {.low_memory = true}), tokens);
+    };
+    CHECK(workspace(4096, 128256, 8192).total < 32 << 20);
+    CHECK(workspace(4096, 128256, 32768).total < 32 << 20);
+    CHECK(workspace(2048, 151936, 16384).total < 32 << 20);
+    CHECK(workspace(4096, 128256, 8192).loops[0].chunks.lent);
+}
+
+TEST_CASE("a gradient that reduces along the columns in its own operand is made in chunks of rows") {
+    // Through a row's order of the logits' neighbours, which no part of the columns has.
+    Graph g;
+    const Axis tokens = g.rows("tokens");
+    const Axis width = g.columns("width", 24);
+    const Axis vocabulary = g.columns("vocabulary", 40);
+    const Value logits = linear(g.input("hidden", bf16, {tokens, width}), g.input("weight", bf16, {vocabulary, width}));
+    const Value next = index(logits, vocabulary, (Coord(vocabulary) + 1) % 40);
+    g.output("loss", sum(sum(cast(logits * next, f32)), tokens));
+    const Graph step = gradient(g, {"weight"}, {.joint = true, .unit_cotangent = true});
+    const Plan plan = plan_graph(*step.data(), find_target("native"), {.low_memory = true});
+    CHECK(plan.loops.size() == 1);
+    CHECK(plan.notes.back().find("is not elementwise along vocabulary") != std::string::npos);
+    Engine engine(Device("cpu"), kOptions);
+    const auto outputs = check(engine, step, inputs_of(step, 5), {.low_memory = true});
+    CHECK_MESSAGE(within_bar(outputs), describe(outputs));
 }
