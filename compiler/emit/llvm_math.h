@@ -9,6 +9,8 @@
 
 #include <llvm/IR/IRBuilder.h>
 
+#include <map>
+
 #include "compiler/emit/cpu_features.h"
 #include "dsl/ops.h"
 #include "rowjit/dtype.h"
@@ -22,6 +24,7 @@ class LaneBuilder : public llvm::IRBuilder<> {
     LaneBuilder(llvm::BasicBlock* end, CpuFeatures cpu) : llvm::IRBuilder<>(end), cpu(cpu) {}
     const CpuFeatures cpu;
     bool full_width = true;  // whether a result keeps all of f32, or every one is rounded to 16 bits
+    std::map<llvm::Value*, llvm::Value*> stored_bf16;  // of carried values that were made of what memory holds
 };
 
 // Values of bf16 and f16 are carried as f32.

@@ -71,6 +71,7 @@ CpuFeatures emitted_features(const llvm::TargetMachine& machine) {
     features.f16_conversion = info.checkFeatures("+f16c");
     features.scalef = info.checkFeatures("+avx512f,+avx512vl");
     features.word_permutes = info.checkFeatures("+avx512bw");
+    features.bf16_rounding = info.checkFeatures("+avx512bf16,+avx512bw,+avx512dq");
     return features;
 }
 

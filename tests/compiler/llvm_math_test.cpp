@@ -29,8 +29,8 @@ Kernel unary_kernel(Op op, Dtype dtype) {
     return w.kernel();
 }
 
-Kernel cast_kernel(Dtype from, Dtype to) {
-    KernelWriter w("convert", kColumns, 16);
+Kernel cast_kernel(Dtype from, Dtype to, int vector = 16) {
+    KernelWriter w("convert", kColumns, vector);
     const int x = w.tensor("x", from, {w.rows(), w.columns()});
     const int y = w.tensor("y", to, {w.rows(), w.columns()}, true);
     w.open_loop();
