@@ -362,7 +362,10 @@ Value* KernelEmitter::emit_map(const Inst& inst) {
     RJ_CHECK(inst.operands.size() <= operands.size(), "emit/llvm: {} operands of {}", inst.operands.size(),
              info(inst.op).name);
     for (std::size_t i = 0; i < inst.operands.size(); ++i) operands[i] = spread(value(inst.operands[i]), width);
-    Value* result = apply(b_, inst.op, operands[0], operands[1], operands[2]);
+    Value* divisor = inst.op == Op::kDiv ? value(inst.operands[1]) : nullptr;
+    const bool one_divisor = divisor != nullptr && width > 1 && !divisor->getType()->isVectorTy();
+    Value* result = one_divisor ? divide_by_one(b_, operands[0], divisor)
+                                : apply(b_, inst.op, operands[0], operands[1], operands[2]);
     return is_exact(inst.op) ? result : round_carried(b_, inst.dtype, result);
 }
 

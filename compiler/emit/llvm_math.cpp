@@ -32,6 +32,8 @@ constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 // e^r = 1 + r + r² q(r) for |r| ≤ ln 2 / 2, to 28 bits.
 constexpr std::array<double, 5> kExp = {0x1.fffffcp-2, 0x1.555492p-3, 0x1.5558b6p-5, 0x1.1239ap-7, 0x1.6a472p-10};
+// The same for |r| ≤ ln 2 / 32, to 29 bits.
+constexpr std::array<double, 2> kExpSixteenth = {0x1.00022p-1, 0x1.55561cp-3};
 // log((1 + s) / (1 − s)) = 2s + s z q(z), z = s², to 35 bits.
 constexpr std::array<double, 4> kLog = {0x1.555554p-1, 0x1.999c26p-2, 0x1.23d3c8p-2, 0x1.f142fap-3};
 // tanh x = x + x³ q(x²) up to the split, to 27 bits.
@@ -43,6 +45,35 @@ constexpr std::array<double, 6> kErfSmall = {0x1.06eba6p-3,  -0x1.8126dcp-2, 0x1
                                              -0x1.b66a52p-6, 0x1.466fccp-8,  -0x1.36c076p-11};
 constexpr std::array<double, 7> kErfLarge = {0x1.077e2p-3,  0x1.452d3cp-1,   0x1.b36b7ap-4, -0x1.864186p-6,
                                              0x1.e0f558p-9, -0x1.5968eap-12, 0x1.8eeb3p-17};
+// erf x = erf xᵢ + t q(t), t = x − xᵢ, i = round(kErfPerOne · x), to 25 bits and more; of i = 0, where xᵢ is 0, it is
+// t + t q(t). Row 0 has the xᵢ, chosen so that erf xᵢ, in row 1, is an f32 to 37 bits and more where it is not close to
+// 1; the other rows q's coefficients.
+constexpr double kErfPerOne = 3.9;
+constexpr double kErfEnd = 3.97;
+using Table16 = std::array<double, 16>;
+constexpr std::array<Table16, 7> kErfTables = {{
+    {0, 0x1.06a038p-2, 0x1.06a172p-1, 0x1.89d8aep-1, 0x1.06a4cep+0, 0x1.4834e6p+0, 0x1.89d03cp+0, 0x1.cb869p+0,
+     0x1.06a1f4p+1, 0x1.274fap+1, 0x1.48254cp+1, 0x1.69023p+1, 0x1.89d6d2p+1, 0x1.aa933ap+1, 0x1.cb9428p+1,
+     0x1.ec3754p+1},
+    {0, 0x1.21f864p-2, 0x1.1048f2p-1, 0x1.7259dep-1, 0x1.b4d63p-1, 0x1.dc4114p-1, 0x1.f0d98cp-1, 0x1.fa4cfap-1,
+     0x1.fe198cp-1, 0x1.ff6f62p-1, 0x1.ffda34p-1, 0x1.fff74ap-1, 0x1.fffe3ap-1, 0x1.ffffaep-1, 0x1.fffff4p-1,
+     0x1.fffffep-1},
+    {0x1.06eba8p-3, 0x1.0e79cep+0, 0x1.bc12aap-1, 0x1.3fb3c8p-1, 0x1.934c54p-2, 0x1.bea14cp-3, 0x1.b194a8p-4,
+     0x1.708e3ap-5, 0x1.127b8ep-6, 0x1.68cedcp-8, 0x1.9db87ap-10, 0x1.9f60ap-12, 0x1.6e195cp-14, 0x1.1c48eap-16,
+     0x1.7d995p-19, 0x1.ca6f02p-22},
+    {0, -0x1.1578b2p-2, -0x1.c791aap-2, -0x1.ebd8dcp-2, -0x1.9dc3fp-2, -0x1.1e4e22p-2, -0x1.4d800cp-3, -0x1.4ac93ep-4,
+     -0x1.1997f6p-5, -0x1.a0338ep-7, -0x1.09234ap-8, -0x1.24d6b2p-10, -0x1.198a9ep-12, -0x1.d985fp-15, -0x1.565512p-17,
+     -0x1.b85c82p-20},
+    {-0x1.812664p-2, -0x1.393778p-2, -0x1.188d6ep-3, 0x1.38b47p-5, 0x1.2920bcp-3, 0x1.5487e8p-3, 0x1.0dc27cp-3,
+     0x1.4e6bf2p-4, 0x1.5371dcp-5, 0x1.2204ccp-6, 0x1.a2b06cp-8, 0x1.0203ep-9, 0x1.1185fcp-11, 0x1.f661d8p-14,
+     0x1.89da92p-16, 0x1.10b698p-18},
+    {0, 0x1.07645ap-3, 0x1.755c4cp-3, 0x1.28b186p-3, 0x1.eef882p-5, -0x1.a66e0cp-7, -0x1.7deb6ep-5, -0x1.7a6cd8p-5,
+     -0x1.fcf72ep-6, -0x1.0a584cp-6, -0x1.c422cap-8, -0x1.3f2476p-9, -0x1.7c8fb8p-11, -0x1.83fd02p-13, -0x1.4e8774p-15,
+     -0x1.f904eep-18},
+    {0x1.cb9e22p-4, 0x1.456448p-4, 0x1.259354p-8, -0x1.c66362p-5, -0x1.15a7aep-4, -0x1.5ffaaep-5, -0x1.610e3cp-7,
+     0x1.1a5a6cp-7, 0x1.a911eep-7, 0x1.3b1e2ep-7, 0x1.4f76b2p-8, 0x1.18738cp-9, 0x1.7f5284p-11, 0x1.b65f9ep-13,
+     0x1.a206f2p-15, 0x1.58b9bap-17},
+}};
 // sin r = r + r z q(z), to 32 bits; cos r = 1 − z/2 + z² q(z), to 33; z = r², |r| ≤ π/4.
 constexpr std::array<double, 4> kSin = {-0x1.555556p-3, 0x1.111174p-7, -0x1.a05968p-13, 0x1.7c367ap-19};
 constexpr std::array<double, 3> kCos = {0x1.55554ap-5, -0x1.6c0c28p-10, 0x1.99e816p-16};
@@ -96,6 +127,14 @@ Value* at_least(Builder& b, Value* v, double low) {
 Value* at_most(Builder& b, Value* v, double high) {
     Value* bound = constant(v, high);
     return b.CreateSelect(b.CreateFCmpOLT(bound, v), bound, v);
+}
+
+// `v`, and a NaN where `condition`: the end of minima and maxima. v is what minps and maxps give, the second operand
+// when either is NaN, and this adds the first one's. By bits: two selects would become one of two comparisons, which
+// each step of a row's maximum waits for. llvm.minimum would order signed zeros as well, at three more instructions.
+Value* nan_where(Builder& b, Value* condition, Value* v) {
+    Value* bits = bits_of(b, v);
+    return b.CreateBitCast(b.CreateOr(bits, b.CreateSExt(condition, bits->getType())), v->getType());
 }
 
 // a·b + c, fused when the target has the instruction.
@@ -182,6 +221,8 @@ Value* exp_reduced(Builder& b, Value* r) {
     return b.CreateFAdd(multiply_add(b, b.CreateFMul(r, r), horner(b, r, kExp), r), constant(r, 1));
 }
 
+constexpr unsigned kZmmLanes = 16;  // of f32
+
 // Lanes [from, from + count).
 Value* lanes_of(Builder& b, Value* v, unsigned from, unsigned count) {
     std::vector<int> mask(count);
@@ -227,9 +268,44 @@ Value* scale(Builder& b, Value* x, const Reduced& reduced) {
     return b.CreateFMul(b.CreateFMul(x, power_of_two(b, half)), power_of_two(b, rest));
 }
 
+// Whether x fills registers of AVX-512, whose permutations look up 16 numbers.
+bool looks_up(const Builder& b, const Value* x) { return b.cpu.scalef && width(x) % kZmmLanes == 0; }
+
+// Of each lane the entry that its lowest four bits choose.
+Value* look_up(Builder& b, const Table16& table, Value* indices) {
+    const unsigned lanes = width(indices);
+    if (lanes > kZmmLanes) {
+        return joined(b, look_up(b, table, lanes_of(b, indices, 0, lanes / 2)),
+                      look_up(b, table, lanes_of(b, indices, lanes / 2, lanes / 2)));
+    }
+    const std::vector<float> entries(table.begin(), table.end());
+    llvm::Constant* all = llvm::ConstantDataVector::get(b.getContext(), entries);
+    return b.CreateIntrinsic(llvm::Intrinsic::x86_avx512_permvar_sf_512, {}, {all, indices});
+}
+
+Table16 powers_of_two_by_sixteenths() {
+    Table16 table;
+    for (std::size_t i = 0; i < table.size(); ++i) table[i] = std::exp2(static_cast<double>(i) / 16);
+    return table;
+}
+
+// x = k ln 2 + r, k in sixteenths: e^x = 2^floor(k) · 2^(k − floor(k)) · e^r, the second from a table. Three
+// multiplications fewer than a polynomial of |r| ≤ ln 2 / 2, which are what Zen 4 does one at a time.
+Value* exp_by_table(Builder& b, Value* x) {
+    Value* magic = constant(x, kRoundF32 / 16);
+    Value* shifted = multiply_add(b, x, constant(x, 1 / M_LN2), magic);
+    Value* k = b.CreateFSub(shifted, magic);
+    Value* r = multiply_add(b, k, constant(x, -kLn2High), x);
+    r = multiply_add(b, k, constant(x, -kLn2Low), r);
+    Value* above_one = multiply_add(b, b.CreateFMul(r, r), horner(b, r, kExpSixteenth), r);
+    Value* power = look_up(b, powers_of_two_by_sixteenths(), bits_of(b, shifted));
+    return scale_by_instruction(b, multiply_add(b, power, above_one, power), k);
+}
+
 Value* exp_f32(Builder& b, Value* x) {
     // Beyond these bounds the result is 0 or infinity, and the exponent arithmetic would wrap.
     x = at_most(b, at_least(b, x, -104), 89);
+    if (looks_up(b, x)) return exp_by_table(b, x);
     const Reduced reduced = reduce_by_ln2(b, x);
     return scale(b, exp_reduced(b, reduced.r), reduced);
 }
@@ -321,7 +397,22 @@ Value* tanh_f32(Builder& b, Value* x, bool full_width) {
     return with_sign(b, b.CreateSelect(b.CreateFCmpOGT(a, constant(x, kTanhSplit)), large, small), x);
 }
 
+Value* erf_by_table(Builder& b, Value* x) {
+    Value* a = at_most(b, absolute(b, x), kErfEnd);
+    Value* indices = bits_of(b, multiply_add(b, a, constant(x, kErfPerOne), constant(x, kRoundF32)));
+    Value* t = b.CreateFSub(a, look_up(b, kErfTables[0], indices));
+    Value* slope = look_up(b, kErfTables.back(), indices);
+    for (std::size_t i = kErfTables.size() - 1; i-- > 2;) {
+        slope = multiply_add(b, slope, t, look_up(b, kErfTables[i], indices));
+    }
+    Value* near_zero = b.CreateICmpEQ(b.CreateAnd(indices, integer(indices, 15)), integer(indices, 0));
+    Value* start = b.CreateSelect(near_zero, t, look_up(b, kErfTables[1], indices));
+    return with_sign(b, multiply_add(b, slope, t, start), x);
+}
+
+// By tables in half the instructions of the rest, half of which permute while the other half multiply.
 Value* erf_f32(Builder& b, Value* x) {
+    if (looks_up(b, x)) return erf_by_table(b, x);
     Value* t = at_most(b, absolute(b, x), 4);  // beyond which erf rounds to 1
     Value* large = multiply_add(b, t, horner(b, t, kErfLarge), t);
     large = b.CreateFSub(constant(x, 1), exp_f32(b, b.CreateFNeg(large)));
@@ -395,8 +486,6 @@ Value* upper_halves(Builder& b, Value* bits) {
     for (unsigned lane = 0; lane < width(bits); ++lane) odd.push_back(static_cast<int>(2 * lane + 1));
     return b.CreateShuffleVector(words, odd);
 }
-
-constexpr unsigned kZmmLanes = 16;  // of f32
 
 // Behind 16 zeros: of a register full of words by one permutation for each half of them, where widening and shifting
 // are two instructions, on Zen 4 1.3 cycles instead of 2.0 for 16 lanes.
@@ -591,6 +680,33 @@ Value* f8_value(Builder& b, Dtype dtype, Value* stored) {
     return float_of(b, b.CreateOr(scaled, sign));
 }
 
+// x / y of one y for all lanes: by its reciprocal, and the remainder of the quotient so found, which is as good as the
+// division to within a thousandth of a unit (Markstein); where the remainder is a denormal, within a unit. On Zen 4
+// that takes 3 cycles of the multipliers for 16 lanes, a division 6.
+Value* quotient_by_reciprocal(Builder& b, llvm::Function* function) {
+    Value* x = function->getArg(0);
+    Value* y = function->getArg(1);
+    llvm::BasicBlock* usual = llvm::BasicBlock::Create(b.getContext(), "usual", function);
+    llvm::BasicBlock* rare = llvm::BasicBlock::Create(b.getContext(), "extreme", function);
+    // Where y and its reciprocal are normal numbers.
+    Value* size = absolute(b, y);
+    Value* ordinary =
+        b.CreateAnd(b.CreateFCmpOGE(size, constant(y, 0x1p-126)), b.CreateFCmpOLE(size, constant(y, 0x1p126)));
+    Value* divisor = b.CreateVectorSplat(width(x), y);
+    b.CreateCondBr(ordinary, usual, rare, llvm::MDBuilder(b.getContext()).createLikelyBranchWeights());
+
+    b.SetInsertPoint(rare);
+    b.CreateRet(b.CreateFDiv(x, divisor));
+
+    b.SetInsertPoint(usual);
+    Value* reciprocal = b.CreateVectorSplat(width(x), b.CreateFDiv(constant(y, 1), y));
+    Value* quotient = b.CreateFMul(x, reciprocal);
+    Value* remainder = multiply_add(b, b.CreateFNeg(quotient), divisor, x);
+    Value* better = multiply_add(b, remainder, reciprocal, quotient);
+    // Of an infinite quotient the remainder is none.
+    return b.CreateSelect(is_nan(b, better), quotient, better);
+}
+
 }  // namespace
 
 llvm::Type* carried_type(Builder& b, Dtype dtype) {
@@ -697,6 +813,16 @@ Value* convert(Builder& b, Dtype from, Dtype to, Value* value) {
     return round_carried(b, to, value);
 }
 
+// By a power of two the optimiser multiplies.
+Value* divide_by_one(Builder& b, Value* x, Value* y) {
+    const auto* known = llvm::dyn_cast<llvm::ConstantFP>(y);
+    const bool by_power_of_two = known != nullptr && known->getValueAPF().getExactInverse(nullptr);
+    if (by_power_of_two || !b.cpu.multiply_add || is_f64(x)) {
+        return b.CreateFDiv(x, b.CreateVectorSplat(width(x), y));
+    }
+    return call_shared(b, "quotient", x->getType(), {x, y}, quotient_by_reciprocal);
+}
+
 Value* apply(Builder& b, Op op, Value* x, Value* y, Value* z) {
     switch (op) {
 #define ROWJIT_OP(enumerator, name, arity, types, reference, gpu, cpu, ...) \
@@ -725,16 +851,14 @@ ROWJIT_UNARY(abs) {
     return b.CreateBinaryIntrinsic(llvm::Intrinsic::abs, x, b.getFalse());
 }
 
-// The inner select is minps/maxps, which gives y when either operand is NaN; the outer one adds x's NaN. llvm.minimum
-// would order signed zeros as well, at three more instructions.
 ROWJIT_BINARY(minimum) {
     if (!is_fp(x)) return b.CreateBinaryIntrinsic(llvm::Intrinsic::smin, x, y);
-    return b.CreateSelect(is_nan(b, x), x, b.CreateSelect(b.CreateFCmpOLT(x, y), x, y));
+    return nan_where(b, is_nan(b, x), b.CreateSelect(b.CreateFCmpOLT(x, y), x, y));
 }
 
 ROWJIT_BINARY(maximum) {
     if (!is_fp(x)) return b.CreateBinaryIntrinsic(llvm::Intrinsic::smax, x, y);
-    return b.CreateSelect(is_nan(b, x), x, b.CreateSelect(b.CreateFCmpOGT(x, y), x, y));
+    return nan_where(b, is_nan(b, x), b.CreateSelect(b.CreateFCmpOGT(x, y), x, y));
 }
 
 ROWJIT_UNARY(sqrt) { return b.CreateUnaryIntrinsic(llvm::Intrinsic::sqrt, x); }
@@ -780,7 +904,8 @@ Value* detach(Builder& /*b*/, Value* x, Value* /*y*/, Value* /*z*/) { return x; 
 ROWJIT_UNARY(logical_not) { return b.CreateNot(x); }
 ROWJIT_TERNARY(select) { return b.CreateSelect(x, y, z); }
 ROWJIT_TERNARY(uniform) {
-    Value* word = b.CreateTrunc(call_shared(b, "philox", x->getType(), {x, y, z}, philox_word), shaped(b.getInt32Ty(), x));
+    Value* word =
+        b.CreateTrunc(call_shared(b, "philox", x->getType(), {x, y, z}, philox_word), shaped(b.getInt32Ty(), x));
     Value* number = b.CreateSIToFP(word, shaped(b.getFloatTy(), x));
     return b.CreateFMul(number, constant(number, 0x1p-24));
 }

@@ -3,8 +3,8 @@
 // loops, memory) is emit/llvm.cpp's.
 //
 // f32 functions are within 2 ulp of the exact result for every input, denormals, infinities and NaN included
-// (tests/compiler/llvm_math_test.cpp sweeps them), and inlined as polynomials. f64 functions call libm lane by lane:
-// they serve checking, not speed.
+// (tests/compiler/llvm_math_test.cpp sweeps them), and inlined as polynomials, exp and erf where registers are 512 bits
+// wide with tables that a permutation looks up. f64 functions call libm lane by lane: they serve checking, not speed.
 #pragma once
 
 #include <llvm/IR/IRBuilder.h>
@@ -45,6 +45,10 @@ llvm::Value* convert(LaneBuilder& builder, Dtype from, Dtype to, llvm::Value* va
 
 // The operation on carried operands of one LLVM type each, unrounded: for bf16 and f16 the result is f32's.
 llvm::Value* apply(LaneBuilder& builder, Op op, llvm::Value* a, llvm::Value* b, llvm::Value* c);
+
+// A floating-point vector over one divisor of all its lanes, by multiplications: as exact as the division unless
+// vector or quotient is tiny (below 2^-100, a denormal), then within a unit and a half.
+llvm::Value* divide_by_one(LaneBuilder& builder, llvm::Value* vector, llvm::Value* divisor);
 
 // The functions the `cpu` column of ops.def names.
 namespace llvm_math {

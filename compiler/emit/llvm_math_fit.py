@@ -1,4 +1,4 @@
-#!/ usr / bin / env python3
+#!/usr/bin/env python3
 """Prints the polynomial coefficients of llvm_math.cpp. Needs mpmath and numpy.
 
 Each row is a weighted minimax fit: Lawson's iteration of weighted least squares on Chebyshev nodes, in 40 digits, then
@@ -62,20 +62,40 @@ def fit(name, low, high, degree, function, weight, variable=lambda x: x):
 one = mp.mpf(1)
 half_ln2 = mp.log(2) / 2 * mp.mpf("1.001")
 
-#e ^ r = 1 + r + r ^ 2 q(r)
-fit("exp", -half_ln2, half_ln2, 4, lambda r: (mp.exp(r) - 1 - r) / r**2, lambda r: r**2 / mp.exp(r))
-#log((1 + s) / (1 - s)) = 2 s + s(z q(z)), z = s ^ 2, s = f / (2 + f), 1 + f in[sqrt(1 / 2), sqrt(2)]
+# e^r = 1 + r + r^2 q(r)
+for name, reach, degree in (("exp", half_ln2, 4), ("exp by sixteenths", half_ln2 / 16, 1)):
+    fit(name, -reach, reach, degree, lambda r: (mp.exp(r) - 1 - r) / r**2, lambda r: r**2 / mp.exp(r))
+# log((1 + s) / (1 - s)) = 2 s + s (z q(z)), z = s^2, s = f / (2 + f), 1 + f in [sqrt(1/2), sqrt(2)]
 s_max = (mp.sqrt(2) - 1) / (mp.sqrt(2) + 1)
 fit("log", mp.mpf("1e-3"), s_max, 3, lambda s: (mp.log((1 + s) / (1 - s)) - 2 * s) / s**3,
     lambda s: s**3 / mp.log((1 + s) / (1 - s)), lambda s: s * s)
 
-#tanh(x) = x + x ^ 3 q(x ^ 2) up to 0.625
+# tanh(x) = x + x^3 q(x^2) up to 0.625
 fit("tanh", mp.mpf("1e-3"), mp.mpf("0.625"), 4, lambda x: (mp.tanh(x) - x) / x**3, lambda x: x**3 / mp.tanh(x),
     lambda x: x * x)
-#erf(x) = x + x q(x ^ 2) up to the split, 1 - e ^ (-t - t q(t)) beyond it, where erf rounds to 1 at 3.92.
+# erf(x) = x + x q(x^2) up to the split, 1 - e ^ (-t - t q(t)) beyond it, where erf rounds to 1 at 3.92.
 split = mp.mpf("0.9375")
 fit("erf, small", mp.mpf("1e-3"), split, 5, lambda x: mp.erf(x) / x - 1, lambda x: x / mp.erf(x), lambda x: x * x)
 fit("erf, large", split, mp.mpf("4.0"), 6, lambda t: -mp.log(mp.erfc(t)) / t - 1, lambda t: t * mp.erfc(t) / mp.erf(t))
+
+
+def exact_erf_near(x):
+    """The f32 within 3000 units of x whose erf is closest to an f32."""
+    x = np.float32(float(x))
+    near = [f32(x + np.float32(units) * np.spacing(x)) for units in range(-3000, 3001)]
+    return min(near, key=lambda y: abs(mp.erf(y) - f32(mp.erf(y))))
+
+
+# erf(x) = erf(x_i) + t q(t), t = x - x_i, i = round(3.9 x); of i = 0 it is t + t q(t), q of t^2. Each of the 16 gives a
+# column of kErfTables: x_i, erf(x_i) and q's coefficients.
+PER_ONE = mp.mpf("3.9")
+fit("erf, 0 of 16", mp.mpf("1e-3"), mp.mpf("0.5") / PER_ONE, 2, lambda x: mp.erf(x) / x - 1, lambda x: x / mp.erf(x),
+    lambda x: x * x)
+for i in range(1, 16):
+    x = exact_erf_near(i / PER_ONE)
+    print(f"// x {x.hex()}, erf x {f32(mp.erf(x)).hex()}")
+    reach = mp.mpf("0.5") / PER_ONE + abs(x - i / PER_ONE)
+    fit(f"erf, {i} of 16", -reach, reach, 4, lambda t: (mp.erf(x + t) - mp.erf(x)) / t, lambda t: abs(t) / mp.erf(x + t))
 
 quarter = mp.pi / 4 * mp.mpf("1.001")
 fit("sin", mp.mpf("1e-3"), quarter, 3, lambda r: (mp.sin(r) - r) / r**3, lambda r: r**3 / mp.sin(r), lambda r: r * r)

@@ -8,6 +8,8 @@
 #include <limits>
 #include <numeric>
 #include <random>
+#include <string>
+#include <utility>
 
 #include "base/dtype.h"
 #include "dsl/ops.h"
@@ -139,20 +141,58 @@ TEST_CASE("f64 functions are libm's") {
     }
 }
 
-TEST_CASE("f32 rounds to bf16 and f16 as base/dtype.h does, with and without the instructions") {
+TEST_CASE("f32 rounds to bf16 and f16 as base/dtype.h does, with and without the instructions, in each width") {
     std::vector<float> x = sweep();
     std::vector<std::uint16_t> y;
-    for (const std::string level : {"x86-64-v2", "native"}) {
+    const std::array<std::pair<std::string, int>, 4> kinds = {
+        {{"x86-64-v2", 16}, {"native", 16}, {"native", 32}, {"native", 64}}};
+    for (const auto& [level, vector] : kinds) {
         for (const Dtype dtype : {Dtype::kBf16, Dtype::kF16}) {
-            run(cast_kernel(Dtype::kF32, dtype), find_target(level), x, &y);
+            run(cast_kernel(Dtype::kF32, dtype, vector), find_target(level), x, &y);
             std::size_t wrong = 0;
             for (std::size_t i = 0; i < x.size(); ++i) {
                 const std::uint16_t expected = dtype == Dtype::kBf16 ? f32_to_bf16(x[i]) : f32_to_f16(x[i]);
                 const bool both_nan = std::isnan(x[i]) && std::isnan(load_element(dtype, &y[i]));
                 if (y[i] != expected && !both_nan) ++wrong;
             }
-            CHECK_MESSAGE(wrong == 0, level, " ", name(dtype));
+            CHECK_MESSAGE(wrong == 0, level, " ", vector, " ", name(dtype));
         }
+    }
+}
+
+TEST_CASE("a row over one number is as exact as by division, but where the remainder is a denormal") {
+    constexpr float kInfinity = std::numeric_limits<float>::infinity();
+    std::vector<float> x = sweep();
+    x.resize(x.size() / kColumns * kColumns);
+    std::vector<float> y(x.size());
+    const std::array kDivisors = {1.0F,      3.0F,       -0.7F, 1.9999999F,   65537.0F, 0x1.2p-127F,
+                                  0x1p-149F, 0x1.fp126F, -0.0F, kInfinity,    1.1e-38F, 3.4e38F,
+                                  8191.999F, 1e-20F,     1e20F, std::nanf("")};
+    for (const float divisor : kDivisors) {
+        std::vector<float> divisors(x.size() / kColumns, divisor);
+        KernelWriter w("over_one", kColumns, 32);
+        const int from = w.tensor("x", Dtype::kF32, {w.rows(), w.columns()});
+        const int by = w.tensor("divisor", Dtype::kF32, {w.rows()});
+        const int to = w.tensor("y", Dtype::kF32, {w.rows(), w.columns()}, true);
+        w.open_loop();
+        w.store(to, w.map(Op::kDiv, {w.load(from), w.load(by, {Access::Kind::kUniform})}, Dtype::kF32));
+        w.close_loop();
+        CpuRun run(w.kernel(), find_target("native"));
+        const auto rows = static_cast<std::int64_t>(divisors.size());
+        run.bind("x", x.data());
+        run.bind("divisor", divisors.data());
+        run.bind("y", y.data());
+        run.bind_rows(rows, kColumns);
+        run.bind("divisor_rows_stride", std::int64_t{1});
+        run(0, rows);
+        std::size_t wrong = 0;
+        for (std::size_t i = 0; i < x.size(); ++i) {
+            const double exact = double{x[i]} / divisor;
+            // The remainder of a tiny number is a denormal, or zero.
+            const bool tiny = std::abs(x[i]) < 0x1p-100F || std::abs(exact) < 0x1p-126;
+            if (!(error_ulp(y[i], exact) <= (tiny ? 1.5 : 0.501))) ++wrong;
+        }
+        CHECK_MESSAGE(wrong == 0, divisor);
     }
 }
 
