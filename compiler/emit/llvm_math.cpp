@@ -283,13 +283,24 @@ Value* look_up(Builder& b, const Table16& table, Value* indices) {
     return b.CreateIntrinsic(llvm::Intrinsic::x86_avx512_permvar_sf_512, {}, {all, indices});
 }
 
-Table16 powers_of_two_by_sixteenths() {
-    Table16 table;
-    for (std::size_t i = 0; i < table.size(); ++i) table[i] = std::exp2(static_cast<double>(i) / 16);
-    return table;
+// 2^(i/16) as f32, and what it lacks relative to that: without, two roundings would be in the result instead of one,
+// and a sigmoid's product with a norm would err by three units.
+struct PowersBySixteenths {
+    Table16 power;
+    Table16 lost;
+};
+
+PowersBySixteenths powers_by_sixteenths() {
+    PowersBySixteenths powers;
+    for (std::size_t i = 0; i < powers.power.size(); ++i) {
+        const double exact = std::exp2(static_cast<double>(i) / 16);
+        powers.power[i] = static_cast<float>(exact);
+        powers.lost[i] = (exact - powers.power[i]) / powers.power[i];
+    }
+    return powers;
 }
 
-// x = k ln 2 + r, k in sixteenths: e^x = 2^floor(k) · 2^(k − floor(k)) · e^r, the second from a table. Three
+// x = k ln 2 + r, k in sixteenths: e^x = 2^floor(k) · 2^(k − floor(k)) · e^r, the second from a table. Two
 // multiplications fewer than a polynomial of |r| ≤ ln 2 / 2, which are what Zen 4 does one at a time.
 Value* exp_by_table(Builder& b, Value* x) {
     Value* magic = constant(x, kRoundF32 / 16);
@@ -297,8 +308,11 @@ Value* exp_by_table(Builder& b, Value* x) {
     Value* k = b.CreateFSub(shifted, magic);
     Value* r = multiply_add(b, k, constant(x, -kLn2High), x);
     r = multiply_add(b, k, constant(x, -kLn2Low), r);
-    Value* above_one = multiply_add(b, b.CreateFMul(r, r), horner(b, r, kExpSixteenth), r);
-    Value* power = look_up(b, powers_of_two_by_sixteenths(), bits_of(b, shifted));
+    const PowersBySixteenths powers = powers_by_sixteenths();
+    Value* sixteenth = bits_of(b, shifted);
+    Value* above_one = b.CreateFAdd(r, look_up(b, powers.lost, sixteenth));
+    above_one = multiply_add(b, b.CreateFMul(r, r), horner(b, r, kExpSixteenth), above_one);
+    Value* power = look_up(b, powers.power, sixteenth);
     return scale_by_instruction(b, multiply_add(b, power, above_one, power), k);
 }
 
