@@ -212,9 +212,25 @@ class Reverse {
         }
     }
 
+    // What flows back through an exponential e that divides as e + 1, as in a sigmoid: (t / (e + 1))·e is t − t / (e +
+    // 1), which it still is where e overflows and the product is 0·∞.
+    std::optional<Value> through_sigmoid(NodeId exponential, const Value& g) const {
+        const Node& quotient = node(g.id());
+        if (quotient.kind != NodeKind::kMap || quotient.op != Op::kDiv) return std::nullopt;
+        const Node& divisor = node(quotient.args[1]);
+        if (divisor.kind != NodeKind::kMap || divisor.op != Op::kAdd || divisor.args[0] != exponential)
+            return std::nullopt;
+        const Node& one = node(divisor.args[1]);
+        if (one.kind != NodeKind::kConst || one.value != 1.0) return std::nullopt;
+        return value(quotient.args[0]) - g;
+    }
+
     // What flows back to operand `which`. Narrow floats: a formula of several roundings is computed wide and rounded
     // once, as the frameworks' kernels for derivatives do.
     Value derivative(const Node& y, NodeId id, std::size_t which, const Value& g) const {
+        if (y.op == Op::kExp && wide(y.dtype) == y.dtype) {
+            if (const std::optional<Value> of_sigmoid = through_sigmoid(id, g)) return *of_sigmoid;
+        }
         const auto at = [&](bool wide) {
             std::vector<Value> operands(3);
             for (std::size_t i = 0; i < y.args.size(); ++i) {

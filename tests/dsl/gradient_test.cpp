@@ -238,6 +238,11 @@ TEST_CASE("where a function has no derivative, PyTorch's is taken") {
     CHECK(same(d_x({3, kNan}, [](const Value& x) { return max(x); }), {kNan, kNan}));
 }
 
+TEST_CASE("gated activations have derivatives where their exponential overflows") {
+    CHECK(d_x({-1e30, -200, -89, 200}, silu) == Doubles{0, 0, 0, 1});
+    CHECK(d_x({-1e30, -200, -89, 200}, [](Value x) { return 1.0 / (exp(-x) + 1.0); }) == Doubles{0, 0, 0, 0});
+}
+
 TEST_CASE("nothing flows through detach") {
     CHECK(d_x({2, 3}, [](const Value& x) { return x * detach(x); }) == Doubles{2, 3});
 }

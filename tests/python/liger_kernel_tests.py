@@ -3,13 +3,14 @@
 
     PYTHONPATH=build/release/python python3 tests/python/liger_kernel_tests.py CHECKOUT [PYTEST ARGUMENTS]
 
-CHECKOUT is a checkout of Liger-Kernel, whose tests compare with torch in eager mode. It needs pytest, transformers and
-triton to import; on the CPU no kernel of Triton runs. Not among them: what rowjit has no function for, and tests that
+CHECKOUT is a checkout of Liger-Kernel, whose tests compare with torch in eager mode. It needs pytest, transformers (of
+version 4, for the tests of rotary embeddings) and triton to import; on the CPU no kernel of Triton runs. Not among them: what rowjit has no function for, and tests that
 start processes, in which liger_kernel would be imported by itself.
 """
 
 import pathlib
 import sys
+import types
 
 FILES = (
     "cross_entropy", "dyt", "fused_add_rms_norm", "fused_linear_cross_entropy", "geglu", "group_norm", "jsd", "kl_div",
@@ -33,7 +34,9 @@ def main():
     if not rowjit.liger.install():
         sys.exit(f"there is no liger_kernel in {checkout / 'src'}")
     if not torch.cuda.is_available():
-        test.utils.supports_bfloat16 = lambda: True  # it asks for a GPU's
+        # Some ask what a GPU has.
+        test.utils.supports_bfloat16 = lambda: True
+        torch.cpu.get_device_properties = lambda *_: types.SimpleNamespace(total_memory=0)
     files = [str(checkout / f"test/transformers/test_{name}.py") for name in FILES]
     given = sys.argv[2:]
     if not any(argument.endswith(".py") or "::" in argument for argument in given):

@@ -109,6 +109,42 @@ def test_other_numbers_of_rows_compile_nothing():
     assert kernels_made() == made
 
 
+def test_gates_far_from_zero_have_finite_gradients():
+    gates = torch.tensor([[-1e30, -1e4, -200.0, -89.0, 200.0]])
+    for operation in (rt.silu, rt.swiglu, rt.gelu, rt.glu):
+        x = (torch.cat((torch.ones_like(gates), gates), -1) if operation is rt.glu else gates.clone()).requires_grad_()
+        (operation(x, torch.ones_like(x)) if operation is rt.swiglu else operation(x)).sum().backward()
+        assert x.grad.isfinite().all()
+
+
+def test_operations_on_one_operand_are_refused():
+    with pytest.raises(ValueError, match="gate and up"):
+        rt.gated_mlp(*operands(), operation="silu")
+
+
+@pytest.mark.parametrize("view", [
+    lambda x: x[:0], lambda x: x.t().contiguous().t(), lambda x: x[:1].expand(5, 16), lambda x: x[0], lambda x: x[::2, None],
+])
+def test_views_are_read_as_they_lie(view):
+    _, *weights = operands()
+    x = torch.randn(6, 16)
+    leaves = [x.clone().requires_grad_() for _ in "ab"]
+    for leaf, function in zip(leaves, (rt.gated_mlp, formula), strict=True):
+        function(view(leaf), *weights).sum().backward()
+    torch.testing.assert_close(leaves[0].grad, leaves[1].grad)
+
+
+def test_meta_tensors_and_compiled_functions_have_gradients():
+    meta = [tensor.detach().to("meta").requires_grad_() for tensor in operands()]
+    rt.gated_mlp(*meta).sum().backward()
+    assert meta[0].grad.is_meta
+    given = operands()
+    torch._dynamo.reset()
+    found = torch.autograd.grad(torch.compile(rt.gated_mlp, backend="aot_eager")(*given).sum(), given)
+    for ours, by_eager in zip(found, torch.autograd.grad(formula(*given).sum(), given), strict=True):
+        torch.testing.assert_close(ours, by_eager)
+
+
 def test_without_gradients_it_is_its_operations():
     given = operands()
     with torch.no_grad():

@@ -107,6 +107,40 @@ def test_what_does_not_fit_is_refused_in_words(kind, words, call):
         call()
 
 
+@pytest.mark.parametrize("names", [("x",), ("weight",)])
+def test_operands_on_several_devices_are_refused_in_words(names):
+    operands = {"x": torch.ones(3, 4), "weight": torch.ones(4)}
+    operands |= {name: operands[name].to("meta") for name in names}
+    with pytest.raises(ValueError, match="cpu and meta; move them"):
+        rt.rms_norm(**operands)
+
+
+def test_tangents_are_refused_in_words():
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(torch.ones(3, 4), torch.ones(3, 4))
+        with pytest.raises(RuntimeError, match="reverse mode alone"):
+            rt.silu(dual)
+        rt.silu(torch.ones(3, 4))
+
+
+def test_transforms_of_functions_are_refused():
+    with pytest.raises(RuntimeError, match="functorch"):
+        torch.func.grad(lambda x: rt.silu(x).sum())(torch.ones(3, 4))
+    with pytest.raises(TypeError, match="no memory"):
+        torch.func.vmap(rt.silu)(torch.ones(3, 4))
+
+
+def test_signs_that_are_pending_are_read():
+    imaginary = torch.randn(3, 4, dtype=torch.complex64).conj().imag
+    assert imaginary.is_neg()
+    torch.testing.assert_close(rt.silu(imaginary), torch.nn.functional.silu(imaginary))
+
+
+def test_in_inference_mode_results_are_of_it():
+    with torch.inference_mode():
+        assert rt.silu(torch.ones(3, 4)).is_inference()
+
+
 def test_meta_tensors_give_meta_results():
     x = torch.randn(3, 4, 16, device="meta")
     target = torch.zeros(3, 4, dtype=torch.int64, device="meta")

@@ -279,6 +279,18 @@ def test_a_copy_of_a_model_has_its_own_parameters():
     torch.testing.assert_close(other(**batch()).loss, expected(**batch()).loss)
 
 
+def test_a_pickled_model_is_one_without_rowjit(tmp_path):
+    model = make("llama")
+    expected = model(**batch()).loss
+    rowjit.transformers.apply(model)
+    torch.save(model, tmp_path / "model.pt")
+    loaded = torch.load(tmp_path / "model.pt", weights_only=False)
+    assert type(loaded) is transformers.LlamaForCausalLM
+    assert type(loaded.model.layers[0].mlp.down_proj) is torch.nn.Linear
+    torch.testing.assert_close(loaded(**batch()).loss, expected)
+    assert rowjit.transformers.apply(loaded).replaced
+
+
 def test_signatures_are_those_of_the_modules_classes():
     import inspect
 

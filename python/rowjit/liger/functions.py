@@ -75,8 +75,17 @@ class LigerDyTFunction:
 
 class LigerSiLUMulFunction:
     @staticmethod
-    def apply(a: Tensor, b: Tensor) -> Tensor:
-        return F.swiglu(a, b)
+    def apply(a: Tensor, b: Tensor, gate_multiplier: float = 1.0, down_multiplier: float = 1.0) -> Tensor:
+        c = F.swiglu(a if gate_multiplier == 1.0 else a * gate_multiplier, b)
+        return c if down_multiplier == 1.0 else c * down_multiplier
+
+
+class LigerFusedGateUpSiLUMulFunction:
+    """Of gate and up side by side."""
+
+    @staticmethod
+    def apply(y: Tensor, in_place: bool = False) -> Tensor:
+        return F.swiglu(y)
 
 
 class LigerGELUMulFunction:
@@ -150,7 +159,8 @@ def _cross_entropy(
 
 
 class LigerCrossEntropyFunction:
-    """Gives the loss, the z-loss, the accuracy and the predicted classes; None for what is not asked for."""
+    """Gives the loss, the z-loss, the accuracy and the predicted classes; None for what is not asked for. Losses have the
+    logits' dtype, as Liger's and torch's."""
 
     @staticmethod
     def apply(
@@ -166,7 +176,7 @@ class LigerCrossEntropyFunction:
         return_token_accuracy: bool = False,
         return_predicted_tokens: bool = False,
     ) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:
-        return _cross_entropy(
+        loss, z_loss, accuracy, predicted = _cross_entropy(
             F.cross_entropy,
             (_input, target, weight),
             lse_square_scale=lse_square_scale,
@@ -176,6 +186,7 @@ class LigerCrossEntropyFunction:
             ignore_index=ignore_index,
             softcap=softcap,
         )
+        return loss.to(_input.dtype), None if z_loss is None else z_loss.to(_input.dtype), accuracy, predicted
 
 
 class LigerFusedLinearCrossEntropyFunction:
@@ -222,7 +233,8 @@ class LigerJSDFunction:
         beta: float = 0.5,
         ignore_index: int = -100,
     ) -> Tensor:
-        return F.jsd(_input, target, shift_labels, beta=beta, of="log_probabilities", ignore_index=ignore_index)
+        loss = F.jsd(_input, target, shift_labels, beta=beta, of="log_probabilities", ignore_index=ignore_index)
+        return loss.to(_input.dtype)
 
 
 @jit

@@ -17,7 +17,7 @@ def install() -> bool:
     ours = {name: getattr(functions, name) for name in functions.__all__}
     ours["_apply_liger_kernel_to_instance"] = _apply_liger_kernel_to_instance
     for name, module in list(sys.modules.items()):
-        if name == "liger_kernel.ops" or name.startswith("liger_kernel.transformers"):
+        if name.startswith(("liger_kernel.ops", "liger_kernel.transformers")):
             for replaced in ours.keys() & vars(module).keys():
                 setattr(module, replaced, ours[replaced])
     liger_kernel.transformers._apply_liger_kernel_to_instance = _apply_liger_kernel_to_instance

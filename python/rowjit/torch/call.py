@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 
 import torch
+from torch.autograd import forward_ad
 
 from rowjit._core import Program
 from rowjit.programs import Builder, Computation, Pair
@@ -56,6 +57,8 @@ class Bound:
             bit += bit
         if wanted and torch.is_grad_enabled():
             return _Differentiable.apply(self.computed.training(wanted), self.scalars, *operands)
+        if forward_ad._current_level >= 0:
+            _refuse_tangents(operands)
         return self.forward(self.scalars, *operands)
 
     def unusual(self, operands: Tensors) -> torch.Tensor | tuple[torch.Tensor, ...]:
@@ -66,6 +69,11 @@ class Bound:
         if self.fallback is None:
             raise TypeError("rowjit.torch.jit takes tensors with memory; fake, meta and wrapper tensors have none")
         return self.fallback(operands)
+
+
+def _refuse_tangents(operands: Tensors) -> None:
+    if any(operand is not None and forward_ad.unpack_dual(operand).tangent is not None for operand in operands):
+        raise RuntimeError("rowjit's operations have derivatives in reverse mode alone; compute this part with torch")
 
 
 class _Differentiable(torch.autograd.Function):

@@ -19,6 +19,7 @@ from rowjit.torch import functional as F  # noqa: N812
 from rowjit.torch.framework import TorchFramework
 
 Tensor = torch.Tensor
+_USUAL = (Tensor, torch.nn.Parameter)
 _ROWS = Shape(0, (), ("",))
 
 
@@ -43,7 +44,9 @@ class _ActivationAndGradients:
 
 @functools.cache
 def _program(operation: str, **options: object) -> Program:
-    op = F.OPS[operation]
+    op = F.OPS.get(operation)
+    if op is None or [operand.names[0] for operand in op.operation.operands] != ["gate", "up"]:
+        raise ValueError(f"{operation!r} is no operation on gate and up, as swiglu, geglu and reglu are")
     _, values = F.arguments_of(op)(None, None, **options)
     return Builder(_ActivationAndGradients(op.call(op.choice(values), values)), TorchFramework()).program()
 
@@ -107,14 +110,18 @@ def gated_mlp(x: Tensor, gate: Tensor, up: Tensor, down: Tensor, operation: str 
         down: (out, intermediate)
         operation: swiglu, geglu or reglu; its options follow by keyword
 
-    Its gradient can be taken of eager tensors of one dtype; a second derivative is refused.
+    What is compiled, and fake and meta tensors, are given its operations one by one. A second derivative is refused.
     """
+    program = _program(operation, **options)
+    linear = torch.nn.functional.linear
+    if torch.compiler.is_compiling() or not all(type(each) in _USUAL and not each.is_meta for each in (x, gate, up, down)):
+        return linear(getattr(F, operation)(linear(x, gate), linear(x, up), **options), down)
     shared: list[Tensor] = []
 
     def compute() -> Tensor:
-        return torch.nn.functional.linear(getattr(F, operation)(*shared, **options), down)
+        return linear(getattr(F, operation)(*shared, **options), down)
 
-    stands = _Kept.apply(_program(operation, **options), shared, x, gate, up, down)
+    stands = _Kept.apply(program, shared, x, gate, up, down)
     result = _Computed.apply(stands, compute)
     shared.clear()
     return result

@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 
 import torch
+from torch.fx.experimental.symbolic_shapes import statically_known_true as known
 
 from rowjit.programs import DLPACK_DTYPES, DTYPES, Builder, Computation, output_layouts
 from rowjit.registry import GROUP_NAMES
@@ -29,6 +30,9 @@ def call(name: str, operands: Tensors, options: tuple) -> Results:
     Numbers are passed as such, since a tracer may have made symbols of them; an absent one is NaN. The first of the words
     says which operands are given, since autograd sees none in a list of those that need not be.
     """
+    devices = {operand.device for operand in operands if operand is not None}
+    if len(devices) > 1:
+        raise ValueError(f"{name}: operands are on {' and '.join(sorted(map(str, devices)))}; move them to one device")
     numbers: list[float] = []
     words = ["".join(["-" if operand is None else "x" for operand in operands])]
     for value, is_number in zip(options, OPS[name].are_numbers, strict=True):
@@ -77,7 +81,6 @@ def _signature(computation: Computation, operands: Tensors) -> tuple[tuple, list
 
     Leading extents may be symbols, which are compared with 1 only where that is known.
     """
-    known = torch.fx.experimental.symbolic_shapes.statically_known_true
     leads: list[list] = [[] for _ in GROUP_NAMES]
     for operand, shape in zip(operands, computation.shapes, strict=True):
         if operand is None or shape.group < 0:

@@ -4,6 +4,7 @@ A replaced module gets a subclass of its class that has its name, so that what l
 checkpointing, FSDP's wrapping, `isinstance` — finds what it did before.
 """
 
+import copy
 import functools
 import inspect
 import types
@@ -111,9 +112,29 @@ def _swap(module: torch.nn.Module, forward: Callable[..., object], key: object =
         functools.update_wrapper(call, kind.forward, updated=())
         del call.__wrapped__
         call.__signature__ = inspect.signature(kind.forward)  # trainers and generate() look arguments up
-        body = {"forward": call, "_rowjit": True, "__module__": kind.__module__, "__qualname__": kind.__qualname__} | facts
-        made = _classes[(kind, key or forward)] = type(kind.__name__, (kind,), body)
+        body = {
+            "forward": call,
+            "_rowjit": True,
+            "__module__": kind.__module__,
+            "__qualname__": kind.__qualname__,
+            "__reduce_ex__": _reduced,
+            "__deepcopy__": _deep_copied,
+        }
+        made = _classes[(kind, key or forward)] = type(kind.__name__, (kind,), body | facts)
     module.__class__ = made
+
+
+def _reduced(module: torch.nn.Module, protocol: int) -> tuple:
+    """A pickle has the module as it was before: its class is made anew by `apply`, and known nowhere else."""
+    _, _, *state = torch.nn.Module.__reduce_ex__(module, max(protocol, 2))
+    kind = next(each for each in type(module).__mro__ if "_rowjit" not in vars(each))
+    return (object.__new__, (kind,), *state)
+
+
+def _deep_copied(module: torch.nn.Module, memo: dict[int, object]) -> torch.nn.Module:
+    copied = memo[id(module)] = object.__new__(type(module))
+    copied.__dict__.update(copy.deepcopy(module.__dict__, memo))
+    return copied
 
 
 # ---- Norms and MLPs ------------------------------------------------------------------------------------------------
