@@ -1,6 +1,7 @@
 """Tiny models of several architectures: after `apply` a model computes what it did, forward, backward and over steps of
 an optimizer, as near to the exact values as it was."""
 
+import contextlib
 import copy
 from collections import Counter
 
@@ -265,6 +266,60 @@ def test_what_changes_between_layers_is_heeded(change):
         change(each)
         each.config.num_hidden_layers = len(each.model.layers)
     torch.testing.assert_close(model(**batch(), use_cache=False).logits, eager(**batch(), use_cache=False).logits)
+
+
+class Adapted(torch.nn.Module):
+    """A product with an adapter beside it, as LoRA's."""
+
+    def __init__(self, base):
+        super().__init__()
+        self.base = base.requires_grad_(False)
+        torch.manual_seed(1)
+        self.narrow = torch.nn.Linear(base.in_features, 2, bias=False)
+        self.wide = torch.nn.Linear(2, base.out_features, bias=False)
+
+    def forward(self, x):
+        return self.base(x) + self.wide(self.narrow(x))
+
+
+def adapt(model, *names):
+    for layer in model.model.layers:
+        for name in names:
+            setattr(layer.mlp, name, Adapted(getattr(layer.mlp, name)))
+
+
+@pytest.mark.parametrize("change", [
+    lambda model: adapt(model, "gate_proj", "down_proj"),
+    lambda model: adapt(model, "up_proj"),
+    lambda model: [layer.mlp.requires_grad_(False) for layer in model.model.layers],
+    lambda model: [layer.mlp.down_proj.register_forward_hook(lambda _, __, out: out * 1.5) for layer in model.model.layers],
+    lambda model: [layer.mlp.gate_proj.register_forward_hook(lambda _, __, out: out * 1.5) for layer in model.model.layers],
+    lambda model: [layer.mlp.up_proj.register_full_backward_hook(lambda _, given, __: (given[0] * 2,)) for layer in model.model.layers],
+])
+@pytest.mark.parametrize("offloaded", [False, True])
+def test_what_is_hooked_or_wrapped_in_an_mlp_is_called(change, offloaded):
+    eager, model = make("llama"), make("llama")
+    rowjit.transformers.apply(model)
+    with torch.autograd.graph.save_on_cpu() if offloaded else contextlib.nullcontext():
+        for each in (eager, model):
+            change(each)
+            each(**batch()).loss.backward()
+    for ours, by_eager in zip(model.parameters(), eager.parameters(), strict=True):
+        assert (ours.grad is None) == (by_eager.grad is None)
+        if ours.grad is not None:
+            torch.testing.assert_close(ours.grad, by_eager.grad, rtol=1e-4, atol=1e-6)
+
+
+def test_autocast_decides_the_dtypes_of_products():
+    eager, model = make("llama"), make("llama")
+    rowjit.transformers.apply(model)
+    for each in (eager, model):
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = each(**batch()).loss
+        loss.backward()
+    for ours, by_eager in zip(model.parameters(), eager.parameters(), strict=True):
+        scale = by_eager.grad.abs().max().item()
+        torch.testing.assert_close(ours.grad, by_eager.grad, rtol=0, atol=4e-2 * scale)
 
 
 def test_a_copy_of_a_model_has_its_own_parameters():

@@ -29,7 +29,7 @@ from rowjit.transformers.recognise import (
     recognise_rotary,
 )
 from rowjit.transformers.recompute import kept
-from rowjit.transformers.stack import ended, found, recognise_stack, stack_forward
+from rowjit.transformers.stack import add_rms_norm, ended, found, recognise_stack, stack_forward
 from rowjit.transformers.summary import Summary
 
 Tensor = torch.Tensor
@@ -267,7 +267,7 @@ def _layer(
     if layer.scale != 1.0:
         x = x * layer.scale
     weight = children[layer.norm_before_mlp].weight
-    summed, x = F.add_rms_norm(x, residual, weight, eps=norm.eps, offset=norm.offset, casting=norm.casting)
+    summed, x = add_rms_norm(norm, x, residual, weight)
     with kept(recompute, x, functools.partial(_rms_norm_of, norm), summed, weight):
         x = children[layer.mlp](x)
     if layer.norm_after_mlp:

@@ -108,10 +108,16 @@ def ended(layer: torch.nn.Module, total: Tensor, x: Tensor) -> Tensor:
     norm = None if _running.behind is None else _running.behind.get(layer)
     if norm is None or torch.compiler.is_compiling() or not nobody_decides() or not _is_there(norm, x):
         return total + x
-    of = _norm_of(norm)
-    result, normed = F.add_rms_norm(x, total, norm.weight, eps=of.eps, offset=of.offset, casting=of.casting)
+    result, normed = add_rms_norm(_norm_of(norm), x, total, norm.weight)
     setattr(result, _PLACE, _Normed(norm, normed, result._version))
     return result
+
+
+def add_rms_norm(norm: Norm, x: Tensor, residual: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """The sum, with the dtype that torch gives it — autocast makes branches narrower than the residual — and its norm."""
+    dtype = torch.promote_types(x.dtype, residual.dtype)
+    operands = x.to(dtype), residual.to(dtype), weight
+    return F.add_rms_norm(*operands, eps=norm.eps, offset=norm.offset, casting=norm.casting)
 
 
 def _is_there(norm: torch.nn.Module, x: Tensor) -> bool:
