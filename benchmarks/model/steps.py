@@ -117,8 +117,13 @@ def make_model(options, device):
     with device:
         model = AutoModelForCausalLM.from_config(config, dtype=dtype)  # attention as the model has it: sdpa, but Gemma 2
     model = model.to(dtype).train()
-    if options.checkpointing == "full":
+    if options.checkpointing != "none":
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    if options.checkpointing.isdecimal():
+        # The first, which are computed again when the others' memory is free.
+        layers = [module for module in model.modules() if type(module).__name__.endswith("DecoderLayer")]
+        for layer in layers[int(options.checkpointing) :]:
+            layer.gradient_checkpointing = False
     return model, config
 
 
@@ -294,7 +299,7 @@ def main():
     parser.add_argument("--layers", type=int, default=0, help="fewer than the configuration's")
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--sequence", type=int, default=2048)
-    parser.add_argument("--checkpointing", choices=("none", "full"), default="none")
+    parser.add_argument("--checkpointing", default="none", help="none, full, or how many of the first layers")
     parser.add_argument("--optimizer", choices=("none", "sgd", "adamw"), default="sgd")
     parser.add_argument("--learning-rate", type=float, default=0.01)
     parser.add_argument("--batches", type=int, default=2, help="different ones, used in turn")
@@ -306,6 +311,8 @@ def main():
     parser.add_argument("--output", help="the document, as JSON")
     parser.add_argument("--one", choices=CONTENDERS, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.checkpointing not in ("none", "full") and not options.checkpointing.isdecimal():
+        parser.error(f"--checkpointing is none, full or a number, not {options.checkpointing}")
     if options.same_process and options.gpus > 1:
         parser.error("several GPUs have a process each: leave --same-process out")
     if options.one:

@@ -235,6 +235,11 @@ def test_the_sum_across_layers_is_one_with_the_norm_behind_it(architecture, monk
     assert calls["rms_norm"] == {"llama": 1, "gemma2": 5}[architecture]
     calls.clear()
     model.gradient_checkpointing_enable()
+    model.model.layers[1].gradient_checkpointing = False
+    model(**batch(), use_cache=False).loss.backward()
+    assert calls["add_rms_norm"] == 3 + 1  # the first layer's by itself, and again
+    calls.clear()
+    model.model.layers[1].gradient_checkpointing = True
     model(**batch(), use_cache=False).loss.backward()
     assert calls["add_rms_norm"] == 2 * 2  # forward and again: in layers alone
 

@@ -58,7 +58,7 @@ def recognise_stack(module: torch.nn.Module) -> Stack | str | None:
     if len(lists) > 1 or any(_layer_of(layer) is None for child in lists.values() for layer in child):
         return "not every layer is one that rowjit knows"
     ((name, layers),) = lists.items()
-    if any(_is_checkpointed(layer) for layer in layers):
+    if all(map(_is_checkpointed, layers)):
         return "layers are checkpointed, each computed again by itself"
     if not all(map(is_plain, layers)):
         return "layers have hooks, as those of sharded or offloaded parameters do"
