@@ -721,6 +721,20 @@ Value* quotient_by_reciprocal(Builder& b, llvm::Function* function) {
     return b.CreateSelect(is_nan(b, better), quotient, better);
 }
 
+// To an integer, towards zero, saturated, NaN to 0. Of a vector by comparisons: llvm.fptosi.sat is done lane by lane,
+// with which a quantization took 3.3 times as long on Zen 4, and a rotary embedding's backward 2.2 times.
+Value* truncated(Builder& b, Value* x, llvm::Type* type) {
+    if (!is_vector(x)) return b.CreateIntrinsic(llvm::Intrinsic::fptosi_sat, {type, x->getType()}, {x});
+    const unsigned bits = type->getScalarSizeInBits();
+    Value* limit = constant(x, std::ldexp(1.0, static_cast<int>(bits) - 1));
+    Value* above = b.CreateFCmpOGE(x, limit);
+    Value* below = b.CreateFCmpOLT(x, b.CreateFNeg(limit));
+    Value* outside = b.CreateOr(b.CreateOr(above, below), is_nan(b, x));
+    Value* result = b.CreateFPToSI(b.CreateSelect(outside, constant(x, 0), x), type);
+    result = b.CreateSelect(above, llvm::ConstantInt::get(type, llvm::APInt::getSignedMaxValue(bits)), result);
+    return b.CreateSelect(below, llvm::ConstantInt::get(type, llvm::APInt::getSignedMinValue(bits)), result);
+}
+
 }  // namespace
 
 llvm::Type* carried_type(Builder& b, Dtype dtype) {
@@ -812,7 +826,7 @@ Value* convert(Builder& b, Dtype from, Dtype to, Value* value) {
                                         integer(value, std::numeric_limits<std::int32_t>::max()));
         return b.CreateTrunc(value, type);
     }
-    if (is_integer(to)) return b.CreateIntrinsic(llvm::Intrinsic::fptosi_sat, {type, value->getType()}, {value});
+    if (is_integer(to)) return truncated(b, value, type);
     if (is_integer(from)) {
         // Through f64, so that a narrow float is rounded once.
         if (!to_narrow) return b.CreateSIToFP(value, type);

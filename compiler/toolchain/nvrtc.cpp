@@ -148,6 +148,11 @@ std::vector<std::string> nvrtc_options(const Toolchain& toolchain, const Target&
     return options;
 }
 
+// A thread that lacks this many registers holds more than any option finds room for, and such kernels are what compiles
+// longest: the backward through twenty iterations of Sinkhorn's (hyper_pre) lacks 2520 bytes with each of them, in 33 s
+// of a processor's time at the first try alone.
+constexpr int kHopelessSpillBytes = 1024;
+
 // One in a hundred of the library's kernels spills though it has registers left, which the prelude can prevent at some
 // cost (templates/prelude_cuda.h). One in five hundred spills also then: the assembler moves the loads of weights to
 // the front of all the columns of a thread. Its first level of optimisation moves no loads, and takes 96 registers
@@ -161,7 +166,7 @@ std::string compile_with_nvrtc(const Source& source, const Target& target, const
     int least = spill_bytes(best);
     for (const char* option :
          {"--define-macro=RJ_AVOID_SPILLS", "--ptxas-options=-O1", "--define-macro=RJ_ONE_BLOCK"}) {
-        if (least == 0) break;
+        if (least == 0 || least >= kHopelessSpillBytes) break;
         sparing.emplace_back(option);
         std::string cubin = run_compiler(offer->compiler, source, target, sparing);
         const int spilled = spill_bytes(cubin);
