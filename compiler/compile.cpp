@@ -237,6 +237,7 @@ Program compile_plan(const GraphData& graph, const Plan& plan, const Target& tar
         if (loop.lender.empty()) continue;
         made.lender = find_tensor(program, loop.lender);
         made.writes_lender = loop.writes_lender;
+        made.lender_is_rounded = loop.lender_is_rounded;
     }
     return program;
 }

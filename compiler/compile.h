@@ -66,6 +66,7 @@ struct ProgramLoop {
     std::vector<int> within = {};  // tensors that hold one chunk
     int lender = -1;               // ChunkLoop's, of Program::tensors
     bool writes_lender = false;
+    bool lender_is_rounded = false;
     ChunkCosts costs = {};
 };
 

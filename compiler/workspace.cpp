@@ -72,6 +72,7 @@ Workspace workspace_of(const Program& program, std::int64_t rows) {
         if (loop.axis == program.division.blocks)
             found.bytes.position_rows = program.axes[static_cast<std::size_t>(program.division.within)].extent;
         if (!loop.writes_lender) found.bytes.lent = lent_bytes(program, loop);
+        found.bytes.lent_to_several = loop.lender_is_rounded;
         found.chunks = loop.costs.divide(found.positions, found.bytes);
         if (i == 0) several = found.chunks.chunks > 1;
     }

@@ -447,6 +447,7 @@ void LaunchPlan::divide(Resolved* resolved) const noexcept {
         const ProgramLoop& loop = program_.loops[i];
         bytes[i].others = others;
         if (!loop.writes_lender) bytes[i].lent = lent_bytes(program_, loop);
+        bytes[i].lent_to_several = loop.lender_is_rounded;
         if (loop.axis == program_.division.blocks)
             bytes[i].position_rows = program_.axes[static_cast<std::size_t>(program_.division.within)].extent;
         resolved->loops[i] = loop.costs.divide(resolved->extents[loop_places_[i]], bytes[i]);
@@ -634,7 +635,7 @@ Status LaunchPlan::run_loop(std::size_t loop, const Resolved& whole, const Argum
     return status;
 }
 
-// As large as the model wants it where an output's part that is not written yet has room, else as the workspace has.
+// As the model wants it where an output's part that is not written yet has room, else as the workspace has.
 LaunchPlan::Chunk LaunchPlan::chunk_at(std::size_t loop, std::int64_t start, const Resolved& whole) const noexcept {
     const ProgramLoop& facts = program_.loops[loop];
     const std::int64_t left = whole.extents[loop_places_[loop]] - start;
@@ -644,7 +645,7 @@ LaunchPlan::Chunk LaunchPlan::chunk_at(std::size_t loop, std::int64_t start, con
         const std::int64_t written_bytes = block_bytes(loop);
         const std::int64_t fitting = (lent_bytes(program_, facts) - 2 * kPlaceAlignment - start * written_bytes) /
                                      (written_bytes + whole.position_bytes[loop]);
-        const std::int64_t positions = std::min(fitting, facts.costs.choose_positions(fitting, block));
+        const std::int64_t positions = facts.costs.choose_blocks(fitting, block, whole.position_bytes[loop]);
         if (positions >= chunk.positions) chunk = {start, positions, true};
     }
     chunk.positions = std::min(chunk.positions, left);

@@ -17,7 +17,8 @@ struct ChunkBytes {
     std::int64_t position_rows = 1;  // rows of the products for each position
     std::int64_t accumulators = 0;   // where there are several chunks
     std::int64_t others = 0;
-    std::int64_t lent = 0;  // of an output in whose memory a chunk may lie
+    std::int64_t lent = 0;         // of an output in whose memory a chunk may lie
+    bool lent_to_several = false;  // chunks, not to one
 };
 
 struct ChunkChoice {
@@ -39,6 +40,9 @@ struct ChunkCosts {
 
     // The positions of such a chunk, of those that fit, where each has `position_rows`.
     std::int64_t choose_positions(std::int64_t fitting, std::int64_t position_rows) const;
+
+    // The blocks of columns of a part that lies in an output's memory, where `fitting` have room.
+    std::int64_t choose_blocks(std::int64_t fitting, std::int64_t block_columns, std::int64_t block_bytes) const;
 
     // All positions are one chunk where that takes no more memory than a chunk and the accumulators that several need.
     ChunkChoice divide(std::int64_t positions, const ChunkBytes& bytes) const noexcept;

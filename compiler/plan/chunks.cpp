@@ -255,10 +255,41 @@ class Division {
         plan_.loops.insert(behind, std::move(loop));
     }
 
-    // An output that the last loop writes, a block of columns after the other, is memory for an earlier loop, and what
-    // it has not written yet for itself: of several, the largest.
+    // Of several outputs that can lend memory, the largest.
     void lend() {
-        if (plan_.loops.size() < 2 || plan_.loops.back().axis != plan_.division.blocks) return;
+        if (plan_.loops.size() == 1) lend_rounded();
+        if (plan_.loops.size() == 2 && plan_.loops.back().axis == plan_.division.blocks) lend_unwritten();
+    }
+
+    // An output that an accumulator is rounded to, behind the loop.
+    void lend_rounded() {
+        double most = 0;
+        ChunkLoop& loop = plan_.loops.front();
+        for (const Product& product : plan_.products) {
+            if (product.accumulator.empty() || !is_lendable(product.result)) continue;
+            const double bytes =
+                columns_of(axes_of(product.result)) * static_cast<double>(size_bytes(dtype_of(product)));
+            if (bytes <= most) continue;
+            most = bytes;
+            loop.lender = product.result;
+            loop.lender_is_rounded = true;
+        }
+    }
+
+    // An output of known size without gaps, which nobody reads before it is written.
+    bool is_lendable(const std::string& tensor) const {
+        const auto& outputs = plan_.graph->outputs();
+        const auto output =
+            std::find_if(outputs.begin(), outputs.end(), [&](const OutputInfo& one) { return one.name == tensor; });
+        if (output == outputs.end() || output->accumulate || !output->alias.empty()) return false;
+        const std::vector<AxisId> axes = axes_of(tensor);
+        return output->column_strides.empty() &&
+               std::none_of(axes.begin(), axes.end(), [&](AxisId axis) { return info(axis).is_row; });
+    }
+
+    // An output that the last loop writes, a block of columns after the other: memory for an earlier loop, and what it
+    // has not written yet for itself.
+    void lend_unwritten() {
         double most = 0;
         const ChunkLoop& last = plan_.loops.back();
         for (std::size_t i = last.first; i < last.end; ++i) {
@@ -322,24 +353,26 @@ class Division {
         RJ_CHECK(false, "chunks: no tensor {}", product.result);
     }
 
+    double columns_of(const std::vector<AxisId>& axes) const {
+        double count = 1;
+        for (const AxisId id : axes) count *= info(id).is_row ? 1.0 : static_cast<double>(info(id).extent);
+        return count;
+    }
+
     // Whether the limit has room for f32 accumulators and some rows of what is divided.
     bool has_room(AxisId axis, const std::vector<PlanStep>& inside) const {
         if (options_.workspace_limit_bytes == 0) return true;
         double bytes = 0;
-        const auto columns = [&](const std::vector<AxisId>& axes) {
-            double count = 1;
-            for (const AxisId id : axes) count *= info(id).is_row ? 1.0 : static_cast<double>(info(id).extent);
-            return count;
-        };
         for (const PlanStep& step : inside) {
             if (step.kind != PlanStep::Kind::kProduct) continue;
             const Product& product = plan_.products[step.index];
             const bool is_wide = dtype_of(product) == accumulator_dtype(dtype_of(product));
-            if (contains(product.contracted, axis) && !is_wide) bytes += 4 * columns(axes_of(product.result));
+            if (contains(product.contracted, axis) && !is_wide) bytes += 4 * columns_of(axes_of(product.result));
         }
         for (const std::string& name : large_) {
             const Temporary& one = *temporary(name);
-            if (one.over.empty()) bytes += kLeastRows * columns(one.axes) * static_cast<double>(size_bytes(one.dtype));
+            if (one.over.empty())
+                bytes += kLeastRows * columns_of(one.axes) * static_cast<double>(size_bytes(one.dtype));
         }
         return bytes <= static_cast<double>(options_.workspace_limit_bytes);
     }

@@ -75,6 +75,8 @@ struct ChunkLoop {
     // where `writes_lender`, behind what the loop has written of it, from the front. "" for none.
     std::string lender = {};
     bool writes_lender = false;
+    bool lender_is_rounded =
+        false;  // to, from an accumulator behind the loop, so that one chunk alone writes it itself
 };
 
 // A column axis as a row axis of blocks and the columns of a block (compiler/plan/column_blocks.h).

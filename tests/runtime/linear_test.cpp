@@ -346,6 +346,21 @@ TEST_CASE("a reference's logits are gone before the policy's are made, in the sa
     }
 }
 
+// Of 4096 classes and 24 hidden numbers.
+Graph weight_gradient_added_to() {
+    const Graph whole = gradient(loss_graph(4096, 24, bf16), {"weight"}, {.joint = true, .unit_cotangent = true});
+    Graph added(std::make_shared<GraphData>(whole.data()->axes()));
+    std::map<NodeId, NodeId> mapped;
+    for (const NodeId id : whole.data()->live_nodes())
+        mapped[id] = added.data()->add_copy(whole.data()->node(id), [&](NodeId arg) { return mapped.at(arg); });
+    for (OutputInfo output : whole.data()->outputs()) {
+        output.node = mapped.at(output.node);
+        output.accumulate = output.name == "d_weight";
+        added.data()->add_output(output);
+    }
+    return added;
+}
+
 TEST_CASE(
     "a limit without room for accumulators makes gradients in parts, and where those cannot be rounds after every "
     "chunk; the plan says so") {
@@ -358,17 +373,7 @@ TEST_CASE(
     CHECK(notes_of(step, 1 << 20).find("added up") == std::string::npos);
     CHECK(notes_of(step, 1 << 30).find("d_weight in f32") != std::string::npos);
     CHECK(notes_of(step, 1 << 30).find("vocabulary_blocks") == std::string::npos);
-    Graph accumulated = loss_graph(4096, 24, bf16);
-    const Graph whole = gradient(accumulated, {"weight"}, {.joint = true, .unit_cotangent = true});
-    Graph added(std::make_shared<GraphData>(whole.data()->axes()));
-    std::map<NodeId, NodeId> mapped;
-    for (const NodeId id : whole.data()->live_nodes())
-        mapped[id] = added.data()->add_copy(whole.data()->node(id), [&](NodeId arg) { return mapped.at(arg); });
-    for (OutputInfo output : whole.data()->outputs()) {
-        output.node = mapped.at(output.node);
-        output.accumulate = output.name == "d_weight";
-        added.data()->add_output(output);
-    }
+    const Graph added = weight_gradient_added_to();
     CHECK(notes_of(added, 1 << 20).find("rounded after every chunk: 1048576 bytes leave no room") != std::string::npos);
     CHECK(notes_of(added, 1 << 20).find("no gradient is made in parts of its columns") != std::string::npos);
 }
@@ -435,44 +440,77 @@ TEST_CASE("in low memory the loss and its gradients are the same bits at every l
     }
 }
 
-TEST_CASE("what a launch in low memory puts into an output's memory is gone, and nothing is written beside tensors") {
+TEST_CASE("what a launch puts into an output's memory is gone, and nothing is written beside tensors") {
     Engine engine(Device("cpu"), kOptions);
     const Graph step = step_graph(loss_graph(300, 64, bf16));
+    std::vector<ChunkOptions> ways;
     for (const std::int64_t limit : {0, 1}) {
-        for (const std::int64_t columns : {0, 8, 48}) {
-            const ChunkOptions chunks = {.workspace_limit_bytes = limit, .low_memory = true, .part_columns = columns};
-            for (const std::int64_t rows : {1, 13, 200}) {
-                CAPTURE(columns);
-                CAPTURE(rows);
-                const Bindings bindings = inputs_of(step, rows);
-                const Executable executable = engine.compile(step, nullptr, chunks);
-                GuardedTensors tensors(*step.data(), bindings);
-                Arguments arguments = executable.arguments();
-                tensors.give(&arguments);
-                GuardedBlock workspace(executable.workspace_bytes(arguments));
-                arguments.workspace(workspace.data(), workspace.size());
-                executable.launch(nullptr, arguments).or_throw();
-                CHECK(tensors.are_intact());
-                CHECK(workspace.is_intact());
-                const Tensors expected = run_chunked(engine, step, bindings, chunks);
-                CHECK(tensors.read("d_weight").values == expected.at("d_weight").values);
-                CHECK(tensors.read("d_hidden").values == expected.at("d_hidden").values);
-                const auto outputs = check(engine, step, bindings, chunks);
-                CHECK_MESSAGE(within_bar(outputs), describe(outputs));
-            }
+        for (const std::int64_t columns : {0, 8, 48})
+            ways.push_back({.workspace_limit_bytes = limit, .low_memory = true, .part_columns = columns});
+    }
+    // In d_weight's memory there is room for 64 rows.
+    for (const std::int64_t chunk_rows : {5, 64, 70, 199}) {
+        ways.push_back({.chunk_rows = chunk_rows});
+        ways.push_back({.chunk_rows = chunk_rows, .low_memory = true});
+    }
+    for (const ChunkOptions& chunks : ways) {
+        for (const std::int64_t rows : {1, 13, 200}) {
+            CAPTURE(chunks.chunk_rows);
+            CAPTURE(chunks.part_columns);
+            CAPTURE(rows);
+            const Bindings bindings = inputs_of(step, rows);
+            const Executable executable = engine.compile(step, nullptr, chunks);
+            GuardedTensors tensors(*step.data(), bindings);
+            Arguments arguments = executable.arguments();
+            tensors.give(&arguments);
+            GuardedBlock workspace(executable.workspace_bytes(arguments));
+            arguments.workspace(workspace.data(), workspace.size());
+            executable.launch(nullptr, arguments).or_throw();
+            CHECK(tensors.are_intact());
+            CHECK(workspace.is_intact());
+            const Tensors expected = run_chunked(engine, step, bindings, chunks);
+            CHECK(tensors.read("d_weight").values == expected.at("d_weight").values);
+            CHECK(tensors.read("d_hidden").values == expected.at("d_hidden").values);
+            const auto outputs = check(engine, step, bindings, chunks);
+            CHECK_MESSAGE(within_bar(outputs), describe(outputs));
         }
     }
 }
 
-TEST_CASE("low memory is about 64 MiB beside the gradients, whatever the rows") {
-    const auto workspace = [](std::int64_t hidden, std::int64_t vocabulary, std::int64_t tokens) {
-        const Graph step = step_graph(loss_graph(vocabulary, hidden, bf16));
-        return workspace_of(compile(*step.data(), find_target("sm_90a"), {}, {.low_memory = true}), tokens);
-    };
-    CHECK(workspace(4096, 128256, 8192).total < 32 << 20);
-    CHECK(workspace(4096, 128256, 32768).total < 32 << 20);
-    CHECK(workspace(2048, 151936, 16384).total < 32 << 20);
-    CHECK(workspace(4096, 128256, 8192).loops[0].chunks.lent);
+Workspace head_workspace(std::int64_t hidden, std::int64_t vocabulary, std::int64_t tokens,
+                         const ChunkOptions& chunks) {
+    const Graph step = step_graph(loss_graph(vocabulary, hidden, bf16));
+    return workspace_of(compile(*step.data(), find_target("sm_90a"), {}, chunks), tokens);
+}
+
+TEST_CASE("low memory is 64 MiB beside the gradients, whatever the rows") {
+    CHECK(head_workspace(4096, 128256, 8192, {.low_memory = true}).total <= 64 << 20);
+    CHECK(head_workspace(4096, 128256, 32768, {.low_memory = true}).total <= 64 << 20);
+    CHECK(head_workspace(2048, 151936, 16384, {.low_memory = true}).total <= 64 << 20);
+    CHECK(head_workspace(4096, 128256, 8192, {.low_memory = true}).loops[0].chunks.lent);
+}
+
+TEST_CASE("a chunk lies in the memory of a gradient that is rounded behind the loop, where there are several") {
+    const Workspace large = head_workspace(4096, 128256, 32768, {});
+    CHECK(large.loops[0].chunks.lent);
+    CHECK(large.loops[0].chunks.positions == 4096);
+    CHECK(large.total < (std::int64_t{128256} * 4096 * 4) + (1 << 20));
+    const Workspace narrow = head_workspace(2048, 151936, 16384, {});
+    CHECK(narrow.loops[0].chunks.lent);
+    CHECK(narrow.loops[0].chunks.positions == 2048);
+    const Workspace whole = head_workspace(4096, 128256, 8192, {});
+    CHECK(whole.loops[0].chunks.chunks == 1);
+    CHECK(!whole.loops[0].chunks.lent);
+}
+
+TEST_CASE("a gradient that is added to what its output holds lends no memory") {
+    const Graph added = weight_gradient_added_to();
+    for (const bool accumulates : {false, true}) {
+        const Graph step = accumulates ? added : gradient(loss_graph(4096, 24, bf16), {"weight"}, {.joint = true});
+        const Plan plan = plan_graph(*step.data(), find_target("sm_90a"), {});
+        REQUIRE(plan.loops.size() == 1);
+        CHECK(plan.loops[0].lender == (accumulates ? "" : "d_weight"));
+    }
 }
 
 TEST_CASE("a gradient that reduces along the columns in its own operand is made in chunks of rows") {
