@@ -119,9 +119,9 @@ std::string operations() {
     return dump(rows);
 }
 
-Compiled compile_graph(Engine& engine, const Graph& graph, void* stream) {
+Compiled compile_graph(Engine& engine, const Graph& graph, void* stream, const ChunkOptions& chunks = {}) {
     Engine::Impl& impl = engine.impl();
-    BuiltProgram built = impl.build(*graph.data());
+    BuiltProgram built = impl.build(*graph.data(), chunks);
     nlohmann::json info = {{"kernels", nlohmann::json::array()}, {"notes", built.program.notes}};
     for (const Step& step : built.program.steps) {
         info["kernels"].push_back({{"name", step.kernel.name}, {"schedule", print(step.kernel.schedule)}});
@@ -378,6 +378,22 @@ rowjit_status rowjit_compile(rowjit_engine* engine, const rowjit_graph* graph, v
         required(executable, "executable") = nullptr;
         *executable = new rowjit_executable{std::make_shared<Compiled>(
             compile_graph(required(engine, "engine").engine, required(graph, "graph").graph, stream))};
+    });
+}
+
+rowjit_status rowjit_compile_chunked(rowjit_engine* engine, const rowjit_graph* graph,
+                                     const rowjit_chunk_options* options, void* stream,
+                                     rowjit_executable** executable) {
+    return guarded([&] {
+        required(executable, "executable") = nullptr;
+        const auto given = read_struct(required(options, "options"), "rowjit_chunk_options");
+        const ChunkOptions chunks = {.workspace_limit_bytes = given.workspace_limit_bytes,
+                                     .chunk_rows = given.chunk_rows,
+                                     .low_memory = given.low_memory != 0,
+                                     .part_columns = given.part_columns,
+                                     .round_each_chunk = given.round_each_chunk != 0};
+        *executable = new rowjit_executable{std::make_shared<Compiled>(
+            compile_graph(required(engine, "engine").engine, required(graph, "graph").graph, stream, chunks))};
     });
 }
 

@@ -250,6 +250,21 @@ typedef struct rowjit_executable rowjit_executable;
  */
 ROWJIT_API rowjit_status rowjit_compile(rowjit_engine* engine, const rowjit_graph* graph, void* stream,
                                         rowjit_executable** executable);
+
+/* How products of too many rows are divided, a head's logits above all; 0 leaves a choice to the compiler. */
+typedef struct rowjit_chunk_options {
+    size_t size;
+    int64_t workspace_limit_bytes; /* what a launch's workspace shall stay below where that is possible */
+    int64_t chunk_rows;            /* rows of a chunk */
+    int64_t part_columns;          /* columns of a part, with low_memory */
+    int32_t low_memory;            /* gradients in parts of their columns, from products that are made once more */
+    int32_t round_each_chunk;      /* gradients rounded after every chunk */
+} rowjit_chunk_options;
+
+/* rowjit_compile with a choice of how products are divided. */
+ROWJIT_API rowjit_status rowjit_compile_chunked(rowjit_engine* engine, const rowjit_graph* graph,
+                                                const rowjit_chunk_options* options, void* stream,
+                                                rowjit_executable** executable);
 ROWJIT_API void rowjit_executable_destroy(rowjit_executable* executable);
 
 /* JSON: "kernels", each with "name" and "schedule", and "notes" of the planner. */

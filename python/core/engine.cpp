@@ -56,11 +56,14 @@ PyObject* compile(PyObject* self, PyObject* arguments) {
     return guarded([&] {
         PyObject* graph = nullptr;
         unsigned long long stream = 0;
-        if (PyArg_ParseTuple(arguments, "O|K:compile", &graph, &stream) == 0) throw PythonError();
+        int low_memory = 0;
+        if (PyArg_ParseTuple(arguments, "O|Kp:compile", &graph, &stream, &low_memory) == 0) throw PythonError();
         rowjit_graph* const of = graph_handle(graph);
         rowjit_executable* made = nullptr;
         check_without_lock([&] {
-            return rowjit_compile(held<EngineHandle>(self).handle, of, reinterpret_cast<void*>(stream), &made);
+            const rowjit_chunk_options chunks = {sizeof chunks, 0, 0, 0, low_memory, 0};
+            return rowjit_compile_chunked(held<EngineHandle>(self).handle, of, &chunks, reinterpret_cast<void*>(stream),
+                                          &made);
         });
         return make_executable(made);
     });
@@ -101,7 +104,7 @@ PyObject* executable_info(PyObject* self, PyObject*) {
 
 PyMethodDef engine_methods[] = {
     {"info", engine_info, METH_NOARGS, "info(): JSON of the device and of what was compiled so far"},
-    {"compile", compile, METH_VARARGS, "compile(graph, stream=0): memory, disk, else a compiler"},
+    {"compile", compile, METH_VARARGS, "compile(graph, stream=0, low_memory=False): memory, disk, else a compiler"},
     {"tune", tune, METH_VARARGS,
      "tune(graph, rows, max_candidates=0, force=False): measure schedules for these row extents and keep the best"},
     {nullptr, nullptr, 0, nullptr}};

@@ -7,7 +7,7 @@ import threading
 from rowjit._core import Engine, Executable, Graph, set_log as _set_log
 
 _engines: dict[str, Engine] = {}
-_executables: dict[tuple[str, str], Executable] = {}
+_executables: dict[tuple[str, str, bool], Executable] = {}
 _lock = threading.Lock()
 
 
@@ -20,12 +20,12 @@ def engine(device: str = "cpu") -> Engine:
         return made
 
 
-def executable(device: str, graph: Graph, stream: int = 0) -> Executable:
+def executable(device: str, graph: Graph, stream: int = 0, low_memory: bool = False) -> Executable:
     """The graph compiled for the device, once for all that have the same text."""
-    key = (device, graph.text())
+    key = (device, graph.text(), low_memory)
     known = _executables.get(key)
     if known is None:
-        known = engine(device).compile(graph, stream)
+        known = engine(device).compile(graph, stream, low_memory)
         with _lock:
             known = _executables.setdefault(key, known)
     return known
@@ -43,7 +43,7 @@ def tune(device: str, rows: int, max_candidates: int = 0) -> int:
     ones. Returns how many graphs were tuned.
     """
     with _lock:
-        texts = [text for (on, text) in _executables if on == device]
+        texts = [text for (on, text, _) in _executables if on == device]
     for text in texts:
         graph = Graph.parse(text)
         engine(device).tune(graph, {axis: rows for axis in graph.row_axes}, max_candidates)

@@ -98,12 +98,14 @@ class Builder:
         scalars: tuple[str, ...] = (),
         wanted: tuple[int, ...] = (),
         in_forward: bool = False,
+        low_memory: bool = False,
     ) -> None:
         self.computation = computation
         self.framework = framework
         self.scalars = scalars
         self.wanted = wanted  # places of operands whose gradients the forward saves for
         self.in_forward = in_forward  # or computes: those of its first result, a loss, behind its results
+        self.low_memory = low_memory  # docs/linear.md
 
     def program(self) -> Program:
         declared = tuple(
@@ -229,7 +231,7 @@ class _Variant:
     # ---- Kernels ---------------------------------------------------------------------------------------------------
 
     def make(self, graph: Graph, names: Sequence[str], inputs: tuple, outputs: tuple, owner: object, single: bool, witnesses: tuple = ()) -> Kernel:
-        compiled = executable(self.device_name, graph, self.stream)
+        compiled = executable(self.device_name, graph, self.stream, self.builder.low_memory)
         of_graph = {name for name, _ in graph.scalars}
         framework = self.builder.framework
         scalars = tuple(name if name in of_graph else "" for name in self.builder.scalars)

@@ -36,6 +36,22 @@ def test_the_loss_and_its_gradients_are_as_good_as_eager(dtype, options, gradien
         assert_as_good(of_ours, of_eager, of_exact)
 
 
+def test_in_low_memory_gradients_are_as_good_as_eager_by_kernels_of_their_own():
+    given = operands(torch.bfloat16)
+    exact_given = [tensor.detach().double().requires_grad_() if tensor.is_floating_point() else tensor for tensor in given]
+    rt.linear_cross_entropy(*given)
+    before = kernels_made()
+    ours, eager, exact = rt.linear_cross_entropy(*given, memory="low"), formula(*given), formula(*exact_given)
+    assert kernels_made() > before
+    assert_as_good(ours, eager, exact)
+    found, by_eager = (torch.autograd.grad(loss, (given[0], given[1], given[3])) for loss in (ours, eager))
+    by_exact = torch.autograd.grad(exact, (exact_given[0], exact_given[1], exact_given[3]))
+    for of_ours, of_eager, of_exact in zip(found, by_eager, by_exact, strict=True):
+        assert_as_good(of_ours, of_eager, of_exact)
+    with pytest.raises(ValueError, match="memory is"):
+        rt.linear_cross_entropy(*given, memory="none")
+
+
 def test_only_gradients_that_are_wanted_are_made():
     hidden, weight, target, _ = operands()
     rt.linear_cross_entropy(hidden, weight.detach(), target).backward()

@@ -60,7 +60,8 @@ class Library : public Module {
 
 class SimtDevice : public DeviceImpl {
   public:
-    explicit SimtDevice(Target target) : target_(std::move(target)) {}
+    SimtDevice(Target target, std::shared_ptr<const LtLibrary> library)
+        : target_(std::move(target)), library_(std::move(library)) {}
 
     const Target& target() const override { return target_; }
     std::string description() const override { return "SIMT machine of " + target_.name; }
@@ -85,8 +86,9 @@ class SimtDevice : public DeviceImpl {
     std::unique_ptr<Module> load(const Artifact& /*artifact*/, StreamHandle /*stream*/) override {
         throw std::logic_error("the SIMT machine runs what simt::build makes");
     }
-    std::shared_ptr<const Gemm> make_gemm(const GemmType& type, const GemmShape& /*typical*/,
+    std::shared_ptr<const Gemm> make_gemm(const GemmType& type, const GemmShape& typical,
                                           StreamHandle /*stream*/) override {
+        if (library_ != nullptr) return make_lt_gemm(library_, type, typical);
         return make_cpu_gemm(type);
     }
     const char* launch(Function function, const LaunchGeometry& geometry, StreamHandle /*stream*/,
@@ -116,6 +118,7 @@ class SimtDevice : public DeviceImpl {
     }
 
     Target target_;
+    std::shared_ptr<const LtLibrary> library_;
 };
 
 std::string read_file(const std::string& path) {
@@ -169,7 +172,9 @@ Target target(std::string_view name) {
     return target;
 }
 
-Device device(const Target& target) { return Device(std::make_shared<SimtDevice>(target)); }
+Device device(const Target& target, std::shared_ptr<const LtLibrary> library) {
+    return Device(std::make_shared<SimtDevice>(target, std::move(library)));
+}
 
 std::vector<Executable> build(std::vector<Program> programs, const Target& target, const Device& device,
                               const Sabotage& sabotage) {

@@ -3,12 +3,14 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "base/target.h"
 #include "compiler/compile.h"
 #include "rowjit/engine.h"
+#include "runtime/gemm/lt.h"
 
 namespace rowjit::simt {
 
@@ -18,7 +20,8 @@ using Sabotage = std::function<std::string(std::string text)>;
 // The architecture of that name with one multiprocessor, so that kernels whose grid is bounded loop over a few rows.
 Target target(std::string_view name);
 
-Device device(const Target& target);
+// Matrix products are `library`'s, or plain loops.
+Device device(const Target& target, std::shared_ptr<const LtLibrary> library = nullptr);
 
 // Compiles the kernels of all programs together, since the compiler's start and the prelude cost most. Throws
 // std::runtime_error with the compiler's output.

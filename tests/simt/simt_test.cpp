@@ -22,6 +22,7 @@
 #include "dsl/random_inputs.h"
 #include "rowjit/gradient.h"
 #include "runtime/verify.h"
+#include "tests/runtime/device_fixture.h"
 #include "tests/simt/simt_device.h"
 #include "tests/support/coverage.h"
 #include "tests/support/launches.h"
@@ -584,6 +585,34 @@ TEST_CASE("random numbers are the reference's bits under every schedule, whereve
                     REQUIRE(u[i] ==
                             philox_uniform(-5000000000000000, 4294967299, 8589934590 + static_cast<std::int64_t>(i)));
                 }
+            }
+        }
+    }
+}
+
+TEST_CASE(
+    "a head's loss and gradients are the oracle's in chunks of rows and parts of columns, through matrix libraries") {
+    const Graph loss =
+        make_graph("fused_linear_cross_entropy", {.columns = 72, .dtype = bf16, .options = {{"hidden", "24"}}});
+    const Graph step =
+        gradient(loss, trained_inputs("fused_linear_cross_entropy", loss), {.joint = true, .unit_cotangent = true});
+    const ChunkOptions ways[] = {{.chunk_rows = 5},
+                                 {.low_memory = true, .part_columns = 16},
+                                 {.workspace_limit_bytes = 1, .chunk_rows = 30, .low_memory = true}};
+    const ScopedVariable cublaslt("ROWJIT_CUBLASLT", ROWJIT_STUB_CUBLASLT);
+    const ScopedVariable hipblaslt("ROWJIT_HIPBLASLT", ROWJIT_STUB_HIPBLASLT);
+    for (const std::string_view name : {"sm_90a", "gfx942"}) {
+        const Target target = simt::target(name);
+        const Device device = simt::device(target, *open_lt(target.backend));
+        std::vector<Program> programs;
+        for (const ChunkOptions& chunks : ways) programs.push_back(compile(*step.data(), target, {}, chunks));
+        CHECK(programs[0].loops.size() == 1);
+        CHECK(programs[1].loops.size() == 2);
+        for (const Executable& executable : simt::build(std::move(programs), target, device)) {
+            for (const std::int64_t rows : {1, 13, 40}) {
+                const Bindings inputs = random_inputs(*step.data(), {{"tokens", rows}}, {.seed = 7, .scale = 0.5});
+                const auto outputs = verify(device, executable, *step.data(), inputs, {});
+                CHECK_MESSAGE(within_bar(outputs), name, " ", rows, "\n", describe(outputs));
             }
         }
     }

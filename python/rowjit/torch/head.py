@@ -17,6 +17,7 @@ Tensor = torch.Tensor
 _OP = F.OPS["fused_linear_cross_entropy"]
 _OPERANDS = ("hidden", "weight", "target", "bias", "class_weight", "token_weight")
 _GRADIENTS = ("forward", "backward")
+_MEMORY = ("usual", "low")
 
 
 class _Scaled:
@@ -41,16 +42,16 @@ _choices: dict[tuple, Choice] = {}
 _programs: dict[tuple, Program] = {}
 
 
-def _program(options: tuple, wanted: int) -> tuple[Program, tuple[float, ...], int]:
+def _program(options: tuple, wanted: int, low_memory: bool) -> tuple[Program, tuple[float, ...], int]:
     choice = _choices.get(options)
     if choice is None:
         choice = _choices[options] = _OP.choice(options)
-    key = (choice.structure, wanted)
+    key = (choice.structure, wanted, low_memory)
     program = _programs.get(key)
     if program is None:
         places = tuple(place for place in range(len(_OPERANDS)) if wanted >> place & 1)
         computation = _Scaled(_OP.call(choice, options))
-        program = _programs[key] = Builder(computation, TorchFramework(), choice.scalars, places, True).program()
+        program = _programs[key] = Builder(computation, TorchFramework(), choice.scalars, places, True, low_memory).program()
     return program, choice.scalar_values, len(choice.results)
 
 
@@ -88,6 +89,7 @@ def linear_cross_entropy(
     *,
     scale: Tensor | float | None = None,
     gradient: str = "forward",
+    memory: str = "usual",
     **options: object,
 ) -> Tensor | tuple[Tensor, ...]:
     """Cross-entropy of hidden·weightᵀ + bias, a block of rows of logits at a time.
@@ -97,6 +99,8 @@ def linear_cross_entropy(
         scale: multiplies the loss, as 1 / number of items does; without gradient
         gradient: "forward" makes the gradients while the logits are there, and keeps those of hidden and weight;
             "backward" keeps neither, and computes the logits again; reduction="none" always does so
+        memory: "low" makes the gradients of the forward with about 64 MiB beside them, for a fourth product in place of
+            an f32 accumulator of the weight's
         options: of `fused_linear_cross_entropy`
 
     Returns:
@@ -104,6 +108,8 @@ def linear_cross_entropy(
     """
     if gradient not in _GRADIENTS:
         raise ValueError(f"gradient is {gradient!r}; it is one of {', '.join(_GRADIENTS)}")
+    if memory not in _MEMORY:
+        raise ValueError(f"memory is {memory!r}; it is one of {', '.join(_MEMORY)}")
     operands = (hidden, weight, target, bias, class_weight, token_weight)
     wanted = sum(1 << place for place, operand in enumerate(operands) if operand is not None and operand.requires_grad)
     usual = all(type(operand) in (Tensor, torch.nn.Parameter) and not operand.is_meta for operand in operands if operand is not None)
@@ -115,6 +121,6 @@ def linear_cross_entropy(
         return results * scale if isinstance(results, Tensor) else (results[0] * scale, *results[1:])
     if scale is not None:
         scale = torch.as_tensor(scale, dtype=torch.float32, device=hidden.device).reshape(()).detach()
-    program, scalars, count = _program(_arguments(*operands, **options)[1], wanted)
+    program, scalars, count = _program(_arguments(*operands, **options)[1], wanted, memory == "low")
     found = _GradientsInForward.apply(program, scalars, count, *operands, scale)
     return found[0] if count == 1 else found

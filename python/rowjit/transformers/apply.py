@@ -50,6 +50,7 @@ class Switches:
     # "auto": where the model's head is recognised; True: or an error.
     fused_linear_cross_entropy: bool | str = "auto"
     head_gradient: str = "forward"  # of rowjit.torch.linear_cross_entropy
+    head_memory: str = "usual"  # likewise
     recompute: bool = True  # norms and gated activations in the backward, in place of keeping them
 
 
@@ -312,7 +313,7 @@ def _replace_loss(model: torch.nn.Module, chosen: Switches, summary: Summary) ->
             summary.leave("the head", found)
         summary.replace("the loss", "cross_entropy")
         return
-    options = found | {"gradient": chosen.head_gradient}
+    options = found | {"gradient": chosen.head_gradient, "memory": chosen.head_memory}
     key = tuple(options.items())
     head = model.get_output_embeddings()
     _swap(head, functools.partial(head_forward, type(head).forward), "head")
