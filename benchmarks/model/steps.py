@@ -57,6 +57,13 @@ def rowjit_apply_keeping(model):
     return model
 
 
+def rowjit_apply_low(model):
+    import rowjit.transformers
+
+    rowjit.transformers.apply(model, head_memory="low")
+    return model
+
+
 def rowjit_backend(model):
     import rowjit.torch  # noqa: F401: registers the backend
 
@@ -93,6 +100,7 @@ CONTENDERS = {
     "liger": liger,
     "apply": rowjit_apply,
     "apply-keeping": rowjit_apply_keeping,  # of norms and activations what the backward reads
+    "apply-low": rowjit_apply_low,  # no f32 accumulator of the head's gradient
     "backend": rowjit_backend,
     "apply-backend": rowjit_both,
     "compile-layers": compiled_layers,

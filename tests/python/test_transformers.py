@@ -133,11 +133,11 @@ def test_a_head_of_another_kind_is_left():
         rowjit.transformers.apply(make_another(), fused_linear_cross_entropy=True)
 
 
-@pytest.mark.parametrize("fused", [True, False])
-def test_a_trainers_number_of_items_divides_the_loss(fused):
+@pytest.mark.parametrize("switches", [{}, {"fused_linear_cross_entropy": False}, {"head_memory": "low"}])
+def test_a_trainers_number_of_items_divides_the_loss(switches):
     eager, model = make("llama"), make("llama")
     given = batch() | {"num_items_in_batch": torch.tensor(17)}
-    rowjit.transformers.apply(model, fused_linear_cross_entropy=fused)
+    rowjit.transformers.apply(model, **switches)
     expected, found = eager(**given).loss, model(**given).loss
     torch.testing.assert_close(found, expected)
     expected.backward()
