@@ -162,6 +162,9 @@ Value erf(Value a) { return map(Op::kErf, {a}); }
 Value sin(Value a) { return map(Op::kSin, {a}); }
 Value cos(Value a) { return map(Op::kCos, {a}); }
 Value floor(Value a) { return map(Op::kFloor, {a}); }
+Value floor_div(Value a, std::int64_t divisor) {
+    return map(Op::kFloorDiv, {a, number(a, static_cast<double>(divisor))});
+}
 Value round(Value a) { return map(Op::kRound, {a}); }
 
 Value detach(Value a) { return map(Op::kDetach, {a}); }

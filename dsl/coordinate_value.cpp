@@ -1,7 +1,6 @@
 #include "dsl/coordinate_value.h"
 
 #include <algorithm>
-#include <bit>
 #include <iterator>
 
 #include "base/check.h"
@@ -10,26 +9,11 @@
 namespace rowjit {
 namespace {
 
-// Below this a quotient's distance to the next whole number is more than half an ulp, so no rounding reaches it.
-constexpr std::int64_t kExactQuotients = std::int64_t{1} << 24;
-
-// floor(dividend / divisor). A power of two is multiplied by its exact inverse.
 NodeId quotient(GraphData& graph, const Coord& dividend, std::int64_t divisor, Dtype dtype) {
-    std::int64_t low = 0;
-    std::int64_t high = 0;
-    const bool known = dividend.bounds([&](Axis axis) { return graph.axis(axis.id).extent; }, &low, &high);
-    if (!known || low <= -kExactQuotients || high >= kExactQuotients || divisor >= kExactQuotients) {
-        fail(
-            ErrorCode::kUnsupported,
-            "a coordinate with / or % has a value only where it is known to stay below 2^24; index the tensors that it "
-            "selects instead");
-    }
-    const NodeId number = graph.add_cast(add_coordinate_value(graph, dividend, dtype), Dtype::kF32);
-    const auto by = static_cast<double>(divisor);
-    const NodeId exact = std::has_single_bit(static_cast<std::uint64_t>(divisor))
-                             ? graph.add_map(Op::kMul, {number, graph.add_const(Dtype::kF32, 1 / by)})
-                             : graph.add_map(Op::kDiv, {number, graph.add_const(Dtype::kF32, by)});
-    return graph.add_cast(graph.add_map(Op::kFloor, {exact}), dtype);
+    const Dtype whole = dtype == Dtype::kI32 ? Dtype::kI32 : Dtype::kI64;
+    const NodeId number = add_coordinate_value(graph, dividend, whole);
+    const NodeId by = graph.add_const(whole, static_cast<double>(divisor));
+    return graph.add_cast(graph.add_map(Op::kFloorDiv, {number, by}), dtype);
 }
 
 NodeId times(GraphData& graph, NodeId value, std::int64_t factor, Dtype dtype) {

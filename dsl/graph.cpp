@@ -293,6 +293,7 @@ NodeId GraphData::add_map(Op op, std::vector<NodeId> args) {
     }
     if (row.types == OpTypes::kFloat && !is_float(dtype)) refuse("a float dtype is needed; cast the operand");
     if (row.types == OpTypes::kNumber && dtype == Dtype::kBool) refuse("numbers are needed, not bool; use select");
+    if (row.types == OpTypes::kWhole && !is_integer(dtype)) refuse("integers are needed; cast the operands");
     if (row.types == OpTypes::kLogic && dtype != Dtype::kBool) refuse("bools are needed; compare the operand");
     if (row.types == OpTypes::kRandom && dtype != Dtype::kI64) refuse("i64 is needed; cast the operands");
     Node result{.kind = NodeKind::kMap,

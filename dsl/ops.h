@@ -17,7 +17,7 @@ enum class Op : std::uint8_t {
 #undef ROWJIT_OP
 };
 
-enum class OpTypes : std::uint8_t { kFloat, kNumber, kCompare, kLogic, kSelect, kRandom };
+enum class OpTypes : std::uint8_t { kFloat, kNumber, kWhole, kCompare, kLogic, kSelect, kRandom };
 
 struct OpInfo {
     Op op;

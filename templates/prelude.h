@@ -325,6 +325,17 @@ RJ_DEVICE void rj_store(T* to, const rj_vec<T, N>& vec) {
         rj_memory<kChunk>::store(reinterpret_cast<unsigned char*>(to) + at, vec.words + at / 4);
     }
 }
+// The same, where the address takes a remainder of the column.
+template <class T, int N>
+RJ_DEVICE void rj_store_at_remainder(T* to, const rj_vec<T, N>& vec) {
+#ifdef RJ_STORES_WHOLE
+    if constexpr (rj_vec<T, N>::kBytes == 16) {
+        rj_memory<16>::store_whole(to, vec.words);
+        return;
+    }
+#endif
+    rj_store(to, vec);
+}
 template <class T>
 RJ_DEVICE void rj_store_one(T* to, typename rj_value<T>::type value) {
     rj_store(to, rj_pack_one<T>(value));
@@ -338,6 +349,14 @@ RJ_DEVICE int rj_max(int a, int b) { return a > b ? a : b; }
 RJ_DEVICE long long rj_max(long long a, long long b) { return a > b ? a : b; }
 RJ_DEVICE int rj_min(int a, int b) { return a < b ? a : b; }
 RJ_DEVICE long long rj_min(long long a, long long b) { return a < b ? a : b; }
+
+// Rounded down; 0 where the divisor is not positive. Divisors are constants almost everywhere.
+template <class T>
+RJ_DEVICE T rj_floored_quotient(T a, T b) {
+    if (b <= 0) return 0;
+    const T quotient = a / b;
+    return quotient * b > a ? quotient - 1 : quotient;
+}
 
 RJ_DEVICE int rj_to_i8(int a) { return rj_max(-128, rj_min(127, a)); }
 RJ_DEVICE int rj_to_i32(int a) { return a; }
@@ -825,20 +844,36 @@ RJ_DEVICE bool rj_all_rows(bool condition) {
 
 // ---- sums over the rows of a block
 
-// Adds the sums that the rows of a block carry, in the rows' order; row 0 then holds them. Uses shared memory from its
-// start, so it stands after the last row, where nothing else does.
+// The largest power of two below the number of rows.
+constexpr int rj_half_of_rows(int rows) {
+    int half = 1;
+    while (half * 2 < rows) half *= 2;
+    return half;
+}
+
+// Adds the sums that the rows of a block carry, half of the rows to the other half until row 0 holds them: an order that
+// depends on their number alone. Uses shared memory from its start, so it stands after the last row, where nothing else
+// does. As many sums of a row at once as need no more of it than a row's own take (passes/barriers has the bytes).
 template <int kRows, int kThreads, class T, int kCount>
 RJ_DEVICE void rj_join_rows(int row, int thread, T (&sums)[kCount]) {
-    for (int from = 1; from < kRows; ++from) {
-        rj_barrier();
-        if (row == from) {
+    constexpr int kHalf = rj_half_of_rows(kRows);
+    constexpr int kAtOnce = kCount > kHalf ? kCount / kHalf : 1;
+    const auto place = [&](int of, int k) { return ((of * kAtOnce + k) * kThreads + thread) * int(sizeof(T)); };
 #pragma unroll
-            for (int k = 0; k < kCount; ++k) rj_shared_store((k * kThreads + thread) * int(sizeof(T)), sums[k]);
-        }
-        rj_barrier();
-        if (row == 0) {
+    for (int first = 0; first < kCount; first += kAtOnce) {
+        for (int half = kHalf; half > 0; half /= 2) {
+            rj_barrier();
+            if (row >= half && row < 2 * half) {
 #pragma unroll
-            for (int k = 0; k < kCount; ++k) sums[k] += rj_shared_load<T>((k * kThreads + thread) * int(sizeof(T)));
+                for (int k = 0; k < kAtOnce; ++k)
+                    if (first + k < kCount) rj_shared_store(place(row - half, k), sums[first + k]);
+            }
+            rj_barrier();
+            if (row < half && row + half < kRows) {
+#pragma unroll
+                for (int k = 0; k < kAtOnce; ++k)
+                    if (first + k < kCount) sums[first + k] += rj_shared_load<T>(place(row, k));
+            }
         }
     }
 }

@@ -28,6 +28,9 @@
 
 // ---- threads and blocks -------------------------------------------------------------------------------------------
 
+// Divided and taken the remainder of in one instruction, where the compiler would not know that it is none below zero.
+#define RJ_NOT_NEGATIVE(value) __builtin_assume((value) >= 0)
+
 RJ_DEVICE int rj_thread() { return threadIdx.x; }
 RJ_DEVICE int rj_block() { return blockIdx.x; }
 RJ_DEVICE int rj_grid(int /*block_threads*/) { return gridDim.x; }
@@ -120,6 +123,7 @@ struct rj_memory<8> {
     }
 };
 
+#define RJ_STORES_WHOLE
 template <>
 struct rj_memory<16> {
     static RJ_DEVICE void load(const void* from, unsigned* words) {
@@ -133,6 +137,14 @@ struct rj_memory<16> {
     }
     static RJ_DEVICE void store(void* to, const unsigned* words) {
         *static_cast<uint4*>(to) = uint4{words[0], words[1], words[2], words[3]};
+    }
+    // What is assigned is taken apart first, and where the address takes a remainder not put together again. Not
+    // everywhere: of a row in registers each of these keeps an address of its own (a softmax of 65536 columns takes 127
+    // registers so, else 96).
+    static RJ_DEVICE void store_whole(void* to, const unsigned* words) {
+        asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(words[0]), "r"(words[1]), "r"(words[2]),
+                     "r"(words[3])
+                     : "memory");
     }
 };
 

@@ -22,6 +22,7 @@
 // its 63 rounds, and then keeps every round's addresses and masks at once: 500 bytes of spills a thread.
 #define RJ_ROLLED _Pragma("nounroll")
 #define RJ_GROUP(vectors) vectors
+#define RJ_NOT_NEGATIVE(value) __builtin_assume((value) >= 0)
 
 // A compute unit has four SIMDs (two in each half of an RDNA workgroup processor), and registers are shared out by the
 // waves wanted on each: blocks per compute unit become waves per SIMD, rounded up.

@@ -28,6 +28,8 @@ std::string all_entries(const ColumnLoop& loop) {
     return loop.iterations > 1 ? fmt::format("[{}]", loop.iterations) : "";
 }
 
+bool takes_remainder(const GpuAddress& address) { return address.offset.find('%') != std::string::npos; }
+
 std::string column(int lane) { return lane == 0 ? "c" : fmt::format("(c + {})", lane); }
 
 // ((column_block * iterations + iteration) * threads + t) * vector; no iteration is the only one.
@@ -294,6 +296,13 @@ class ColumnEmitter {
 
     void declare_column() {
         out_.line(fmt::format("const int c = {};", column_of(loop_, scope_, loop_.iterations > 1 ? iteration() : "")));
+        if (divides_column()) out_.line("RJ_NOT_NEGATIVE(c);");
+    }
+
+    // Rotary embedding of 32 heads took 56 registers with signed remainders, and 40 without.
+    bool divides_column() const {
+        return std::any_of(addresses_.begin(), addresses_.end(),
+                           [](const auto& address) { return takes_remainder(address.second); });
     }
 
     bool open_guard() {
@@ -486,7 +495,8 @@ class ColumnEmitter {
             std::vector<std::string> conditions = live();
             if (!at.inside.empty()) conditions.push_back(at.inside);
             const std::string store =
-                fmt::format("rj_store({}, rj_pack<{}>({}));", at.text(), gpu_storage_type(inst.dtype), array->second);
+                fmt::format("{}({}, rj_pack<{}>({}));", takes_remainder(at) ? "rj_store_at_remainder" : "rj_store",
+                            at.text(), gpu_storage_type(inst.dtype), array->second);
             out_.line(conditions.empty() ? store : fmt::format("if ({}) {}", fmt::join(conditions, " && "), store));
         }
     }

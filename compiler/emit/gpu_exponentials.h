@@ -7,9 +7,8 @@
 
 namespace rowjit {
 
-// The f32 exponentials of a kernel that stores only bf16 and f16, where nothing but products and quotients stands
-// between them and what is stored: a relative error of 2^-17 is then lost in the rounding. A difference could magnify
-// it.
+// The f32 exponentials that are only multiplied, divided and added up before they are rounded to bf16 or f16, in which
+// a relative error of 2^-17 is lost, or that go into the logarithm of a sum. A difference could magnify the error.
 std::set<ValueId> narrow_exponentials(const Kernel& kernel);
 
 }  // namespace rowjit

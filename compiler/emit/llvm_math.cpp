@@ -919,6 +919,14 @@ ROWJIT_UNARY(cos) {
 
 ROWJIT_UNARY(floor) { return b.CreateUnaryIntrinsic(llvm::Intrinsic::floor, x); }
 ROWJIT_UNARY(round) { return b.CreateUnaryIntrinsic(llvm::Intrinsic::roundeven, x); }
+ROWJIT_BINARY(floor_div) {
+    llvm::Constant* zero = llvm::Constant::getNullValue(x->getType());
+    Value* positive = b.CreateICmpSGT(y, zero);
+    Value* divisor = b.CreateSelect(positive, y, llvm::ConstantInt::get(x->getType(), 1));
+    Value* quotient = b.CreateSDiv(x, divisor);
+    Value* above = b.CreateICmpSGT(b.CreateMul(quotient, divisor), x);
+    return b.CreateSelect(positive, b.CreateSub(quotient, b.CreateZExt(above, x->getType())), zero);
+}
 ROWJIT_BINARY(lt) { return is_fp(x) ? b.CreateFCmpOLT(x, y) : b.CreateICmpSLT(x, y); }
 ROWJIT_BINARY(le) { return is_fp(x) ? b.CreateFCmpOLE(x, y) : b.CreateICmpSLE(x, y); }
 ROWJIT_BINARY(gt) { return is_fp(x) ? b.CreateFCmpOGT(x, y) : b.CreateICmpSGT(x, y); }

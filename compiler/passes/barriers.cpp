@@ -12,6 +12,7 @@
 // again when all others have sent to another in between, so when they have read the first; a single all-reduce
 // therefore has two regions, which rows take in turn.
 #include <algorithm>
+#include <bit>
 
 #include "base/check.h"
 #include "compiler/passes/passes.h"
@@ -33,7 +34,8 @@ int state_bytes(const Accumulator& accumulator) {
 
 namespace {
 
-// Rows join one carried sum after the other in the same place, after the last row: a register of each thread of a row.
+// Rows join one carried sum after the other in the same place, after the last row: of half of the rows at least one
+// lane, and of a row all lanes if that is more (the prelude's rj_join_rows).
 std::int64_t join_bytes(const Kernel& kernel) {
     std::int64_t most = 0;
     for (const Stmt& stmt : kernel.after) {
@@ -42,7 +44,10 @@ std::int64_t join_bytes(const Kernel& kernel) {
         for (const int index : join->carried) {
             const Carried& carried = kernel.carried[static_cast<std::size_t>(index)];
             const auto bytes = static_cast<std::int64_t>(size_bytes(carried.dtype));
-            most = std::max(most, carried_lanes(kernel, index) * kernel.schedule.threads_per_row * bytes);
+            const auto half =
+                static_cast<std::int64_t>(std::bit_ceil(static_cast<unsigned>(kernel.schedule.rows_per_block))) / 2;
+            const std::int64_t lanes = std::max(carried_lanes(kernel, index), half);
+            most = std::max(most, lanes * kernel.schedule.threads_per_row * bytes);
         }
     }
     return most;

@@ -25,6 +25,7 @@ constexpr double kPlanningParts = 256;  // of a sum over rows: about a block or 
 // Ten rounds of Philox for four neighbours are twenty wide multiplications, at half the rate of plain ones.
 constexpr double kUniformSpecials = 2;
 constexpr std::size_t kMaxNameLength = 60;
+constexpr std::int64_t kWideRowBytes = 16 * 1024;
 
 bool reduces_rows(const GraphData& graph, const Node& node) {
     return node.kind == NodeKind::kReduce && graph.axis(node.reduced[0]).is_row;
@@ -50,7 +51,7 @@ struct Reach {
 // Decides which computed values must be stored between kernels. Each rule cuts where the value is narrow already.
 class Cutter {
   public:
-    Cutter(const GraphData& graph, Numbers numbers)
+    Cutter(const GraphData& graph, const Target& target, Numbers numbers)
         : graph_(graph), is_cut_(static_cast<std::size_t>(graph.size()), false) {
         for (const OutputInfo& output : graph.outputs()) roots_.insert(output.node);
         for (const NodeId id : graph.live_nodes()) {
@@ -62,6 +63,7 @@ class Cutter {
                 if (node.reads_from_memory(i) && graph.node(node.args[i]).kind != NodeKind::kInput) cut(node.args[i]);
             }
         }
+        if (target.is_gpu()) cut_summed_numbers();
         if (numbers == Numbers::kApart) cut_numbers();
     }
 
@@ -135,6 +137,43 @@ class Cutter {
     }
 
   private:
+    // Blocks that keep parts of sums over rows stay on their multiprocessors and come to their rows one after the
+    // other. Where such a block stores a wide row besides, this is dear: what rows come to is then stored, and summed
+    // by a kernel of its own. H200, cross-entropy and its gradient of 8192 rows of 128256 bf16 classes: 4.5 ms, or 1.6.
+    void cut_summed_numbers() {
+        for (const NodeId id : graph_.live_nodes()) {
+            if (graph_.node(id).kind != NodeKind::kPartialSum) continue;
+            const NodeId summand = graph_.node(id).args[0];
+            if (!graph_.column_axes(graph_.node(summand)).empty()) continue;
+            if (widest_row_bytes(summand) > kWideRowBytes && stores_beside(summand)) cut(summand);
+        }
+    }
+
+    // Whether a row that is stored comes from a reduction that the value comes from.
+    bool stores_beside(NodeId value) const {
+        const std::vector<NodeId> below = reach(value).nodes;
+        return std::any_of(roots_.begin(), roots_.end(), [&](NodeId root) {
+            if (graph_.column_axes(graph_.node(root)).empty() || graph_.row_axes(graph_.node(root)).empty())
+                return false;
+            const std::vector<NodeId>& beside = reach(root).nodes;
+            return std::any_of(below.begin(), below.end(), [&](NodeId id) {
+                return reduces_columns(graph_, graph_.node(id)) && std::binary_search(beside.begin(), beside.end(), id);
+            });
+        });
+    }
+
+    // Of the rows whose columns are reduced to a value.
+    std::int64_t widest_row_bytes(NodeId value) const {
+        std::int64_t widest = 0;
+        for (const NodeId id : reach(value).nodes) {
+            const Node& node = graph_.node(id);
+            if (!reduces_columns(graph_, node)) continue;
+            const Node& terms = graph_.node(node.args[0]);
+            widest = std::max(widest, graph_.column_count(terms) * static_cast<std::int64_t>(size_bytes(terms.dtype)));
+        }
+        return widest;
+    }
+
     void cut_product(NodeId id) {
         for (const NodeId arg : graph_.node(id).args) {
             if (graph_.node(arg).kind != NodeKind::kInput) cut(arg);
@@ -390,7 +429,7 @@ struct Piece {
 class Planner {
   public:
     Planner(std::shared_ptr<const GraphData> graph, const Target& target, Numbers numbers, std::string_view stem)
-        : graph_(std::move(graph)), target_(target), stem_(stem), cutter_(*graph_, numbers) {}
+        : graph_(std::move(graph)), target_(target), stem_(stem), cutter_(*graph_, target_, numbers) {}
 
     Plan run() {
         const std::set<NodeId> roots = cutter_.run();

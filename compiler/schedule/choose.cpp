@@ -60,7 +60,9 @@ GroupFacts facts_of(const Group& group) {
         const bool part = node.kind == NodeKind::kIndex && in_part.contains(node.args[0]);
         if (!part && (node.kind != NodeKind::kInput || in_part.contains(id))) continue;
         tensor(node);
-        if (graph.column_axes(node).empty()) continue;
+        const bool of_row = graph.column_axes(node).empty();
+        facts.reads_numbers = facts.reads_numbers || (of_row && !graph.row_axes(node).empty());
+        if (of_row) continue;
         ++facts.column_inputs;
         facts.shares_columns = facts.shares_columns || graph.row_axes(node).empty();
     }

@@ -20,6 +20,7 @@ struct GroupFacts {
     int online_phases = 1;        // once reductions that can carry pairs do
     bool stores_columns = false;  // some output has columns
     bool shares_columns = false;  // some tensor with columns is one for all rows: weights
+    bool reads_numbers = false;   // some tensor that is read has a number for each row, as a target's class
     bool sums_rows = false;       // some output is a part of a sum over the group's rows
     bool reduces_rows = false;
     bool segmented = false;    // some of those reductions are of segments

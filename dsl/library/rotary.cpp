@@ -44,8 +44,7 @@ Value angle(std::string_view role, const Value& table, const Value& x, Axis d, s
 Value is_first(const Value& column, std::int64_t width, RopePairing pairing) {
     const std::int64_t half_width = width / 2;
     if (pairing == RopePairing::kHalf) return column < static_cast<double>(half_width);
-    const Value pair = cast(column, f32) * 0.5;  // exact: a head is far narrower than 2^24
-    return floor(pair) == pair;
+    return floor_div(column, 2) * 2.0 == column;
 }
 
 }  // namespace

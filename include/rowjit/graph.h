@@ -167,6 +167,7 @@ Value erf(Value a);
 Value sin(Value a);
 Value cos(Value a);
 Value floor(Value a);
+Value floor_div(Value a, std::int64_t divisor);  // of whole numbers, rounded down; divisor > 0
 Value round(Value a);  // to the nearest whole number, halves to even: torch.round
 Value select(Value condition, Value if_true, Value if_false);
 

@@ -318,6 +318,21 @@ TEST_CASE("strided columns, packed halves and gathered columns are read where th
     check("packed", *g.data(), {{"tokens", 6}});
 }
 
+TEST_CASE("quotients of whole numbers are rounded down, by constants and by what is read") {
+    Graph g;
+    const Axis tokens = g.rows("tokens");
+    const Axis columns = g.columns(75);
+    for (const Dtype dtype : {i32, i64}) {
+        const std::string suffix(name(dtype));
+        const Value a = g.input("a_" + suffix, dtype, {tokens, columns});
+        const Value b = g.input("b_" + suffix, dtype, {tokens, columns});
+        for (const std::int64_t divisor : {1, 3, 128})
+            g.output(fmt::format("by_{}_{}", divisor, suffix), floor_div(a, divisor));
+        g.output("by_read_" + suffix, Value(g.data(), g.data()->add_map(Op::kFloorDiv, {a.id(), b.id()})));
+    }
+    check("quotients", *g.data(), {{"tokens", 6}});
+}
+
 TEST_CASE("random numbers are the reference's bits on the CPU under every schedule, wherever rows begin") {
     for (const std::int64_t columns : {1, 7, 64, 130}) {
         Graph g;

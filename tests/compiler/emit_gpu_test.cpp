@@ -84,6 +84,7 @@ void build_all_ops(Graph& g, Dtype dtype) {
         if (op.types == OpTypes::kCompare || op.types == OpTypes::kLogic) continue;
         if (op.types == OpTypes::kFloat && !is_float(dtype)) continue;
         if (op.types == OpTypes::kRandom && dtype != i64) continue;
+        if (op.types == OpTypes::kWhole && !is_integer(dtype)) continue;
         std::vector<NodeId> args = {a.id()};
         if (op.types == OpTypes::kSelect) args.insert(args.begin(), condition.id());
         while (static_cast<int>(args.size()) < op.arity) args.push_back(b.id());
@@ -276,6 +277,38 @@ TEST_CASE("a division by a value of the row is prepared once before the loop") {
     const std::string body = body_of(build_softmax, 1024);
     CHECK(contains(body, "const rj_divisor row_sum_divisor = rj_divisor_of(row_sum);"));
     CHECK(contains(body, ", row_sum_divisor);"));
+}
+
+TEST_CASE("an exponential is one instruction where a rounding or a logarithm of sums loses its error") {
+    const std::string quotient = body_of(build_softmax, 1024);
+    CHECK(contains(quotient, "rj_exp_narrow("));
+    CHECK(!contains(quotient, "rj_exp("));
+    CHECK(contains(body_of(build_cross_entropy, 1024), "rj_exp_narrow("));
+    const auto difference = [](Graph& g, std::int64_t columns) {
+        const Axis tokens = g.rows("tokens");
+        const Value student = softmax(g.input("student", bf16, {tokens, columns}));
+        g.output("y", student - softmax(g.input("teacher", bf16, {tokens, columns})));
+    };
+    // Probabilities of bf16 are rounded before they are subtracted; those that are not would show the error.
+    CHECK(contains(body_of(difference, 1024), "rj_exp_narrow("));
+    const auto wide_difference = [](Graph& g, std::int64_t columns) {
+        const Axis tokens = g.rows("tokens");
+        const Value student = softmax(cast(g.input("student", bf16, {tokens, columns}), f32));
+        g.output("y", cast(student - softmax(cast(g.input("teacher", bf16, {tokens, columns}), f32)), bf16));
+    };
+    CHECK(!contains(body_of(wide_difference, 1024), "rj_exp_narrow("));
+}
+
+TEST_CASE("a column is compared with an i64 of its row in i32") {
+    const auto build = [](Graph& g, std::int64_t columns) {
+        const Axis tokens = g.rows("tokens");
+        const Value x = g.input("x", f32, {tokens, columns});
+        const Value column = cast(g.iota(x.axes().back()), i64);
+        g.output("y", select(column == g.input("target", i64, {tokens}), x, 2.0 * x));
+    };
+    const std::string body = body_of(build, 1024);
+    CHECK(contains(body, "rj_to_i32(target_value)"));
+    CHECK(!contains(body, "long long iota"));
 }
 
 TEST_CASE("an aliased tensor is neither restrict nor read-only") {

@@ -125,12 +125,13 @@ TEST_CASE("the logits are read once for a loss with z-loss, entropy and accuracy
 
 TEST_CASE("the logits are read once and written once for a loss and its gradient in their place") {
     check_one_kernel({{"of each row", loss_and_gradient({{"reduction", "none"}, {"in_place", "true"}})}});
+    // The rows' losses are summed in two steps behind the kernel: a block that kept their sum would have to stay.
     const Cost sum = cost_of(loss_and_gradient({{"reduction", "sum"}, {"in_place", "true"}}));
-    CHECK(sum.kernels == 2);
+    CHECK(sum.kernels == 3);
     CHECK(sum.bytes < kNumbersOfRows * sum.least_bytes);
     // The gradient of a mean needs the number of rows that count, which is in the targets, before the logits are read.
     const Cost mean = cost_of(loss_and_gradient({{"in_place", "true"}}));
-    CHECK(mean.kernels == 4);
+    CHECK(mean.kernels == 5);
     CHECK(mean.bytes < kNumbersOfRows * mean.least_bytes);
 }
 

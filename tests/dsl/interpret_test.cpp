@@ -71,6 +71,20 @@ TEST_CASE("a cast to an integer truncates in both modes") {
     CHECK(run(g, bindings, Rounding::kEager) == expected);
 }
 
+TEST_CASE("a quotient of whole numbers is rounded down, and 0 where the divisor is not positive") {
+    Graph g;
+    const Value a = g.input("a", i32, {6});
+    g.output("y", floor_div(a, 4));
+    CHECK(run(g, {{{"a", tensor(i32, {6}, {-8, -5, -1, 0, 3, 7})}}, {}, {}}) ==
+          std::vector<double>{-2, -2, -1, 0, 0, 1});
+    Graph by;
+    const NodeId dividend = by.input("a", i64, {2}).id();
+    const NodeId divisor = by.input("b", i64, {2}).id();
+    by.output("y", Value(by.data(), by.data()->add_map(Op::kFloorDiv, {dividend, divisor})));
+    const Bindings bindings{{{"a", tensor(i64, {2}, {7, 7})}, {"b", tensor(i64, {2}, {0, -2})}}, {}, {}};
+    CHECK(run(by, bindings) == std::vector<double>{0, 0});
+}
+
 TEST_CASE("a bf16 sum accumulates in f32 and rounds once") {
     Graph g;
     g.output("y", sum(g.input("x", bf16, {300})));

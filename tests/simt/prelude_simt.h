@@ -29,6 +29,12 @@ void rj_simt_fault(const char* what);
 #define RJ_RESTRICT
 #define RJ_ROLLED
 #define RJ_GROUP(vectors) vectors
+#define RJ_NOT_NEGATIVE(value) rj_simt_not_negative(value)
+
+// What real compilers are told is checked.
+RJ_DEVICE void rj_simt_not_negative(int value) {
+    if (value < 0) __builtin_trap();
+}
 
 RJ_DEVICE int rj_thread() { return rj_simt_thread(); }
 RJ_DEVICE int rj_block() { return rj_simt_block(); }
