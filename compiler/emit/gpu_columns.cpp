@@ -461,7 +461,9 @@ class ColumnEmitter {
     void lane_load(const Inst& inst) {
         if (is_uniform(inst)) return;  // before the loop
         const auto vec = vectors_.find(&inst);
-        if (vec == vectors_.end()) return scope_.define(inst, scope_.load_one(inst, addresses_.at(&inst)));
+        // A place that a lane's value decides has its name only here; what of it is the row's stands before the loop.
+        if (vec == vectors_.end())
+            return scope_.define(inst, scope_.load_one(inst, scope_.address(inst, inside_, lane_column())));
         Inst unpacked = inst;
         unpacked.comment.clear();  // stands at the load
         scope_.define(unpacked,

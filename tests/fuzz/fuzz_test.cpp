@@ -247,6 +247,9 @@ struct Found {
 };
 
 const std::vector<Found> kFound = {
+    {"vectors of rows that are not there, in a reduction over rows",
+     "rows t\ncolumns c = 64\ninput x: bf16[t, c]\ninput ids: i64[t]\nfar = ids + 1000000\nv = index(x, far, c)\n"
+     "y = min(v, t)\noutput y\n"},
     {"a coordinate of a column axis that the planner promotes to a row axis",
      "rows t\ncolumns c = 7\ninput x: f32[t, c]\nwhich = iota(c) < 5\nv = select(which, x, 0.5)\ny = max(v, t)\n"
      "output y\n"},
