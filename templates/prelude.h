@@ -851,9 +851,9 @@ constexpr int rj_half_of_rows(int rows) {
     return half;
 }
 
-// Adds the sums that the rows of a block carry, half of the rows to the other half until row 0 holds them: an order that
-// depends on their number alone. Uses shared memory from its start, so it stands after the last row, where nothing else
-// does. As many sums of a row at once as need no more of it than a row's own take (passes/barriers has the bytes).
+// Adds the sums that the rows of a block carry, half of the rows to the other half until row 0 holds them: an order
+// that depends on their number alone. Uses shared memory from its start, so it stands after the last row, where nothing
+// else does. As many sums of a row at once as need no more of it than a row's own take (passes/barriers has the bytes).
 template <int kRows, int kThreads, class T, int kCount>
 RJ_DEVICE void rj_join_rows(int row, int thread, T (&sums)[kCount]) {
     constexpr int kHalf = rj_half_of_rows(kRows);

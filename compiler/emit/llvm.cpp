@@ -168,7 +168,7 @@ void KernelEmitter::make_running() {
 void KernelEmitter::make_slots() {
     // Slots hold one column block of the longest loop that keeps into them.
     std::int64_t places = 0;
-    int widest = kernel_.schedule.vector;  // where lanes are positions of promoted columns no loop has them
+    int widest = kernel_.schedule.vector;    // where lanes are positions of promoted columns no loop has them
     for (const Stmt& stmt : kernel_.body) {  // a loop before the rows is no wider than the one that adds to its places
         const auto* loop = std::get_if<ColumnLoop>(&stmt.node);
         if (loop == nullptr) continue;

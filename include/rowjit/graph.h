@@ -168,7 +168,7 @@ Value sin(Value a);
 Value cos(Value a);
 Value floor(Value a);
 Value floor_div(Value a, std::int64_t divisor);  // of whole numbers, rounded down; divisor > 0
-Value round(Value a);  // to the nearest whole number, halves to even: torch.round
+Value round(Value a);                            // to the nearest whole number, halves to even: torch.round
 Value select(Value condition, Value if_true, Value if_false);
 
 // `a`, through which no gradient flows: for what a result does not depend on, as a softmax on its maximum.

@@ -138,7 +138,8 @@ TEST_CASE("the derivative of every primitive is its finite difference") {
     const std::vector<std::vector<double>> points = {
         {0.7, 1.3, -0.4}, {1.9, 0.6, 2.2}, {1.05, 0.31, 0.77}, {0.2, 2.5, 1.1}};
     for (const OpInfo& row : all_ops()) {
-        const bool steps = row.types == OpTypes::kCompare || row.types == OpTypes::kLogic || row.types == OpTypes::kWhole;
+        const bool steps =
+            row.types == OpTypes::kCompare || row.types == OpTypes::kLogic || row.types == OpTypes::kWhole;
         if (steps || row.types == OpTypes::kRandom || row.op == Op::kDetach) continue;
         CAPTURE(row.name);
         for (const std::vector<double>& point : points) {
