@@ -208,9 +208,8 @@ Plan plan_graph(const GraphData& graph, const Target& target, const ChunkOptions
         plan.notes.push_back(fmt::format("no gradient is made in parts of its columns: {}", blocks.reason()));
         return plan;
     }
-    Plan parts = cheapest_plan(*blocks->parts, target, runs, "part");
-    return divide_into_chunks(join_plans(cheapest_plan(*blocks->whole, target, runs), std::move(parts), *blocks),
-                              chunks);
+    const Plan parts = cheapest_plan(*blocks->parts, target, runs, "part");
+    return divide_into_chunks(join_plans(cheapest_plan(*blocks->whole, target, runs), parts, *blocks), chunks);
 }
 
 Program compile(const GraphData& graph, const Target& target, const ScheduleChoice& choice,

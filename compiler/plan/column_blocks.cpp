@@ -284,7 +284,7 @@ Offer<ColumnBlocks> divide_into_column_blocks(const GraphData& graph, std::int64
     return Rewriting(graph, block_columns).run();
 }
 
-Plan join_plans(Plan whole, Plan parts, const ColumnBlocks& blocks) {
+Plan join_plans(Plan whole, const Plan& parts, const ColumnBlocks& blocks) {
     for (PlanStep step : parts.steps) {
         step.index += step.kind == PlanStep::Kind::kKernel ? whole.groups.size() : whole.products.size();
         whole.steps.push_back(step);

@@ -33,6 +33,6 @@ struct ColumnBlocks {
 Offer<ColumnBlocks> divide_into_column_blocks(const GraphData& graph, std::int64_t block_columns);
 
 // The plans of both as one, to be divided into chunks.
-Plan join_plans(Plan whole, Plan parts, const ColumnBlocks& blocks);
+Plan join_plans(Plan whole, const Plan& parts, const ColumnBlocks& blocks);
 
 }  // namespace rowjit
