@@ -21,6 +21,7 @@ constexpr std::int64_t kCudaBatch = 16;
 // layer norm of 32 f32 columns a thread in the 128 registers that blocks of 1024 threads have.
 constexpr std::int64_t kHipBatch = 32;
 constexpr std::int64_t kMostRegisters = 255;
+constexpr std::int64_t kAddressRegisters = 2;
 constexpr std::int64_t kRegisterBytes = 4;
 
 std::int64_t registers_of(Dtype dtype, const ColumnLoop& loop, std::int64_t iterations) {
@@ -132,8 +133,10 @@ std::int64_t least_registers(const Kernel& kernel) {
         std::int64_t loaded = 0;
         for (const Inst& inst : loop->body) {
             if (keeps_in_register(kernel, inst)) kept += rows_kept(kernel) * registers_of(inst.dtype, *loop);
-            if (inst.kind == InstKind::kLoad && loop->unrolled && kernel.by_row(inst))
-                loaded += loaded_at_once(inst, *loop, kernel);
+            if (inst.kind != InstKind::kLoad || !kernel.by_row(inst)) continue;
+            // Of a serial loop a vector of each tensor and where it lies: an attention residual of many streams.
+            loaded += loop->unrolled ? loaded_at_once(inst, *loop, kernel)
+                                     : registers_of(inst.dtype, *loop, 1) + kAddressRegisters;
         }
         most = std::max(most, kept + loaded + std::max(kAddresses, gathered(*loop)));
     }
