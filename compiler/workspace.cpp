@@ -5,7 +5,6 @@
 #include "base/dtype.h"
 
 namespace rowjit {
-
 namespace {
 
 constexpr int kOutside = -1;

@@ -350,14 +350,6 @@ RJ_DEVICE long long rj_max(long long a, long long b) { return a > b ? a : b; }
 RJ_DEVICE int rj_min(int a, int b) { return a < b ? a : b; }
 RJ_DEVICE long long rj_min(long long a, long long b) { return a < b ? a : b; }
 
-// Rounded down; 0 where the divisor is not positive. Divisors are constants almost everywhere.
-template <class T>
-RJ_DEVICE T rj_floored_quotient(T a, T b) {
-    if (b <= 0) return 0;
-    const T quotient = a / b;
-    return quotient * b > a ? quotient - 1 : quotient;
-}
-
 RJ_DEVICE int rj_to_i8(int a) { return rj_max(-128, rj_min(127, a)); }
 RJ_DEVICE int rj_to_i32(int a) { return a; }
 RJ_DEVICE int rj_to_i32(long long a) { return static_cast<int>(rj_max(-2147483648ll, rj_min(2147483647ll, a))); }

@@ -78,9 +78,6 @@ class Model {
 
     // Positions of the loop's axis count as one here: us_per_row multiplies them in.
     Sides sides(const Product& product) const {
-        const auto contains = [](const std::vector<AxisId>& axes, AxisId axis) {
-            return std::find(axes.begin(), axes.end(), axis) != axes.end();
-        };
         const bool of_columns = loop_.axis == plan_.division.blocks;
         const auto extent = [&](AxisId axis) {
             const bool all_rows = of_columns && axis != loop_.axis && plan_.graph->axis(axis).is_given();

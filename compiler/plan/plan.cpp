@@ -151,7 +151,7 @@ class Cutter {
 
     // Whether a row that is stored comes from a reduction that the value comes from.
     bool stores_beside(NodeId value) const {
-        const std::vector<NodeId> below = reach(value).nodes;
+        const std::vector<NodeId>& below = reach(value).nodes;
         return std::any_of(roots_.begin(), roots_.end(), [&](NodeId root) {
             if (graph_.column_axes(graph_.node(root)).empty() || graph_.row_axes(graph_.node(root)).empty())
                 return false;

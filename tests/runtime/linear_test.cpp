@@ -61,6 +61,15 @@ Bindings inputs_of(const Graph& graph, std::int64_t tokens) {
     return random_inputs(*graph.data(), {{"tokens", tokens}}, {.seed = 7, .scale = 0.5});
 }
 
+// Three tokens, whose targets are all ignored.
+Bindings ignoring_all(const Graph& graph) {
+    Bindings bindings = inputs_of(graph, 3);
+    for (auto& [name, tensor] : bindings.tensors) {
+        if (name == "target") std::fill(tensor.values.begin(), tensor.values.end(), -100);
+    }
+    return bindings;
+}
+
 Tensors run_chunked(Engine& engine, const Graph& graph, const Bindings& bindings, const ChunkOptions& chunks) {
     return run(engine.device(), engine.compile(graph, nullptr, chunks), *graph.data(), bindings);
 }
@@ -212,11 +221,7 @@ TEST_CASE(
     for (const CompositeInfo& row : fused_rows()) {
         CAPTURE(row.name);
         const Graph step = step_graph(row.name, {.columns = 37, .dtype = bf16, .options = kNarrow});
-        Bindings bindings = inputs_of(step, 3);
-        for (auto& [name, tensor] : bindings.tensors) {
-            if (name == "target") std::fill(tensor.values.begin(), tensor.values.end(), -100);
-        }
-        const auto outputs = check(engine, step, bindings, {.chunk_rows = 4});
+        const auto outputs = check(engine, step, ignoring_all(step), {.chunk_rows = 4});
         CHECK_MESSAGE(within_bar(outputs), describe(outputs));
     }
 }
@@ -418,11 +423,7 @@ TEST_CASE("in low memory rows that are all ignored give gradients of zero, or of
     for (const CompositeInfo& row : fused_rows()) {
         CAPTURE(row.name);
         const Graph step = step_graph(row.name, {.columns = 37, .dtype = bf16, .options = kNarrow});
-        Bindings bindings = inputs_of(step, 3);
-        for (auto& [name, tensor] : bindings.tensors) {
-            if (name == "target") std::fill(tensor.values.begin(), tensor.values.end(), -100);
-        }
-        const auto outputs = check(engine, step, bindings, {.low_memory = true, .part_columns = 8});
+        const auto outputs = check(engine, step, ignoring_all(step), {.low_memory = true, .part_columns = 8});
         CHECK_MESSAGE(within_bar(outputs), describe(outputs));
     }
 }
