@@ -660,17 +660,14 @@ std::int64_t LaunchPlan::block_bytes(std::size_t loop) const noexcept {
            static_cast<std::int64_t>(size_bytes(lender.dtype));
 }
 
-void LaunchPlan::see_extents(std::size_t loop, const Chunk& chunk, Resolved* part) const noexcept {
-    part->extents[loop_places_[loop]] = chunk.positions;
-    if (program_.loops[loop].axis != program_.division.blocks) return;
-    const auto extent = [&](AxisId id) { return program_.axes[static_cast<std::size_t>(id)].extent; };
-    const std::int64_t end = (chunk.start + chunk.positions) * extent(program_.division.within);
-    part->columns_short = std::max<std::int64_t>(0, end - extent(program_.division.whole));
-}
-
 // Each chunk sees its own positions of every tensor along the divided axis, and its own blocks' parts of sums.
 void LaunchPlan::see_chunk(std::size_t loop, const Chunk& chunk, const Resolved& whole, Resolved* part) const noexcept {
-    see_extents(loop, chunk, part);
+    part->extents[loop_places_[loop]] = chunk.positions;
+    if (program_.loops[loop].axis == program_.division.blocks) {
+        const auto extent = [&](AxisId id) { return program_.axes[static_cast<std::size_t>(id)].extent; };
+        const std::int64_t end = (chunk.start + chunk.positions) * extent(program_.division.within);
+        part->columns_short = std::max<std::int64_t>(0, end - extent(program_.division.whole));
+    }
     const auto at = [&](std::size_t tensor, std::int64_t elements) {
         return static_cast<std::byte*>(whole.data[tensor]) +
                elements * static_cast<std::int64_t>(tensors_[tensor].element_bytes);
@@ -762,6 +759,8 @@ LaunchPlan::Side LaunchPlan::side_of(const std::vector<ProductAxis>& axes, int f
     return side;
 }
 
+// Of a loop the chunks before the last have as many positions as each other; only those in blocks of columns may
+// differ, and blocks are no open side of a product.
 std::size_t LaunchPlan::gemm_workspace_bytes(const Resolved& whole) const noexcept {
     std::size_t most = 0;
     const auto add = [&](int loop, const Resolved& resolved) {
@@ -779,12 +778,12 @@ std::size_t LaunchPlan::gemm_workspace_bytes(const Resolved& whole) const noexce
     add(kOutside, whole);
     for (std::size_t loop = 0; loop < program_.loops.size(); ++loop) {
         Resolved part = whole;
-        Chunk chunk;
-        do {
-            chunk = chunk_at(loop, chunk.start + chunk.positions, whole);
-            see_extents(loop, chunk, &part);
+        const std::int64_t all = whole.extents[loop_places_[loop]];
+        const std::int64_t each = std::min(all, whole.loops[loop].positions);
+        for (const std::int64_t positions : {each, all - (whole.loops[loop].chunks - 1) * each}) {
+            part.extents[loop_places_[loop]] = positions;
             add(static_cast<int>(loop), part);
-        } while (chunk.start + chunk.positions < whole.extents[loop_places_[loop]]);
+        }
     }
     return most;
 }

@@ -181,7 +181,6 @@ class LaunchPlan {
     void place_behind_written(std::size_t loop, const Chunk& chunk, const Resolved& whole,
                               Resolved* part) const noexcept;
     Chunk chunk_at(std::size_t loop, std::int64_t start, const Resolved& whole) const noexcept;
-    void see_extents(std::size_t loop, const Chunk& chunk, Resolved* part) const noexcept;
     void see_chunk(std::size_t loop, const Chunk& chunk, const Resolved& whole, Resolved* part) const noexcept;
     std::int64_t blocks_of(const Launch& launch, const Resolved& resolved, std::int64_t rows) const noexcept;
     std::int64_t tensor_extent(std::size_t tensor, std::size_t axis, const Resolved& resolved) const noexcept;

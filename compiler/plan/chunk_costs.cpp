@@ -24,7 +24,8 @@ constexpr std::int64_t kChunkBytes = std::int64_t{594} << 20;
 constexpr std::int64_t kProductReserveBytes = std::int64_t{33} << 20;
 // In low memory, where the caller gives no limit; again without what a library may ask for.
 constexpr std::int64_t kLowBytes = std::int64_t{64} << 20;
-// A part of columns: on an H200 those of 128 MiB took 2 to 5% longer, an L2 cache of 50 MiB keeps little of them.
+// A part of columns, to the nearest block: on an H200 those of 128 MiB took 2 to 5% longer, an L2 cache of 50 MiB keeps
+// little of them.
 constexpr std::int64_t kPartBytes = std::int64_t{64} << 20;
 // Of a launch, where columns are divided and rows are not.
 constexpr double kPlanningRows = 8192;
@@ -120,16 +121,8 @@ class Model {
 
 std::int64_t ChunkCosts::choose(std::int64_t fitting) const {
     if (forced_rows > 0) return forced_rows;
-    std::int64_t best_rows = std::clamp<std::int64_t>(fitting, 1, kStepRows);
-    double best_us = us_per_row[0];
-    for (std::size_t i = 1; i < us_per_row.size(); ++i) {
-        const std::int64_t rows = kStepRows * static_cast<std::int64_t>(i + 1);
-        if (rows > fitting) break;
-        if (us_per_row[i] >= best_us * (1 - kWorthwhile)) continue;
-        best_us = us_per_row[i];
-        best_rows = rows;
-    }
-    return best_rows;
+    const auto steps = std::min(static_cast<std::size_t>(fitting / kStepRows), best_rows.size());
+    return steps == 0 ? std::max<std::int64_t>(1, fitting) : best_rows[steps - 1];
 }
 
 std::int64_t ChunkCosts::choose_positions(std::int64_t fitting, std::int64_t position_rows) const {
@@ -141,7 +134,8 @@ std::int64_t ChunkCosts::choose_positions(std::int64_t fitting, std::int64_t pos
 
 std::int64_t ChunkCosts::choose_blocks(std::int64_t fitting, std::int64_t block_columns,
                                        std::int64_t block_bytes) const {
-    return std::min(fitting, choose_positions(std::min(fitting, kPartBytes / block_bytes), block_columns));
+    const std::int64_t typical = (kPartBytes + block_bytes / 2) / block_bytes;
+    return std::min(fitting, choose_positions(std::min(fitting, typical), block_columns));
 }
 
 ChunkChoice ChunkCosts::divide(std::int64_t positions, const ChunkBytes& bytes) const noexcept {
@@ -174,8 +168,16 @@ ChunkCosts chunk_costs(const Plan& plan, const ChunkLoop& loop, const Target& ta
     ChunkCosts costs{of_columns ? options.part_columns : options.chunk_rows, options.workspace_limit_bytes, {}};
     if (plan.division.blocks >= 0 && costs.limit_bytes == 0) costs.limit_bytes = kLowBytes + kProductReserveBytes;
     const Model model(plan, loop, target);
-    for (std::int64_t rows = ChunkCosts::kStepRows; rows <= kMostRows; rows += ChunkCosts::kStepRows)
-        costs.us_per_row.push_back(model.us_per_row(rows));
+    std::int64_t best_rows = ChunkCosts::kStepRows;
+    double best_us = model.us_per_row(best_rows);
+    for (std::int64_t rows = best_rows; rows <= kMostRows; rows += ChunkCosts::kStepRows) {
+        const double us = model.us_per_row(rows);
+        if (us < best_us * (1 - kWorthwhile)) {
+            best_us = us;
+            best_rows = rows;
+        }
+        costs.best_rows.push_back(best_rows);
+    }
     return costs;
 }
 

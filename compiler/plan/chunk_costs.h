@@ -31,9 +31,9 @@ struct ChunkChoice {
 struct ChunkCosts {
     static constexpr std::int64_t kStepRows = 128;  // a tile's; chunks of more rows than this are multiples of it
 
-    std::int64_t forced_rows = 0;         // ChunkOptions::chunk_rows, or part_columns
-    std::int64_t limit_bytes = 0;         // ChunkOptions::workspace_limit_bytes
-    std::vector<double> us_per_row = {};  // of chunks of kStepRows · (i + 1) rows
+    std::int64_t forced_rows = 0;              // ChunkOptions::chunk_rows, or part_columns
+    std::int64_t limit_bytes = 0;              // ChunkOptions::workspace_limit_bytes
+    std::vector<std::int64_t> best_rows = {};  // of a chunk, where kStepRows · (i + 1) rows fit
 
     // The rows of a chunk in the least time for each row, of those that fit; at least 1, at most `fitting`.
     std::int64_t choose(std::int64_t fitting) const;

@@ -53,6 +53,7 @@ struct GemmCall {
 class Gemm {
   public:
     virtual ~Gemm() = default;
+    // Depends on the sides that were left open (0) when the product was made, on no other.
     virtual std::size_t workspace_bytes(const GemmShape& shape) const noexcept = 0;
     // Loads what the launches will run, where a library does that at its first product, and a capture would break of
     // it. `scratch` has warm_bytes.

@@ -491,6 +491,15 @@ TEST_CASE("low memory is 64 MiB beside the gradients, whatever the rows") {
     CHECK(head_workspace(4096, 128256, 8192, {.low_memory = true}).loops[0].chunks.lent);
 }
 
+TEST_CASE("a part of the columns is of 64 MiB to the nearest block") {
+    const Graph step = step_graph(loss_graph(151936, 2048, bf16));
+    const Program program = compile(*step.data(), find_target("sm_90a"), {}, {.low_memory = true});
+    const ChunkCosts& costs = program.loops.back().costs;
+    constexpr std::int64_t kNumber = 8;  // that a block has beside the logits of its 256 columns
+    CHECK(costs.choose_blocks(594, 256, (std::int64_t{8} << 20) + kNumber) == 8);
+    CHECK(costs.choose_blocks(7, 256, (std::int64_t{8} << 20) + kNumber) == 7);
+}
+
 TEST_CASE("a chunk lies in the memory of a gradient that is rounded behind the loop, where there are several") {
     const Workspace large = head_workspace(4096, 128256, 32768, {});
     CHECK(large.loops[0].chunks.lent);
