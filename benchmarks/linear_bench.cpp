@@ -1,23 +1,30 @@
-// A fused linear cross-entropy with its gradients beside the products that it cannot do without: logits, the hidden
-// states' gradient and the weight's, queued alone in chunks of several sizes, bf16. All in one process, in turn, round
-// by round; medians. JSON on standard output, a line for each shape.
+// Losses of a head's logits with their gradients beside the products that they cannot do without: logits of the policy
+// and of a reference or teacher, the hidden states' gradient and the weight's, queued alone in chunks of several sizes,
+// bf16. All in one process, in turn, round by round; medians. JSON on standard output, a line for each.
 //
-//     linear_bench [DEVICE [TOKENSxHIDDENxVOCABULARY …]]
+//     linear_bench [DEVICE [[LOSS:]TOKENSxHIDDENxVOCABULARY …]]
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <functional>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <ranges>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/dtype.h"
 #include "base/fail.h"
+#include "dsl/graph.h"
 #include "dsl/library/registry.h"
+#include "dsl/tensor.h"
 #include "rowjit/engine.h"
 #include "rowjit/gradient.h"
 #include "runtime/device.h"
@@ -32,11 +39,41 @@ constexpr std::int64_t kChunkRows[] = {512, 1024, 2048, 4096};
 constexpr std::int64_t kPartColumns[] = {1024, 2048, 4096};
 constexpr std::int64_t kLowBytes = std::int64_t{64} << 20;
 
+// What is timed of the registry. A loss of sequences has rows of `kLength` tokens, one of pairs two halves of them.
+struct Loss {
+    std::string_view name;
+    std::string_view op;
+    std::string_view other;  // the input that a second head reads, whose products have no gradient
+    std::int64_t tokens_of_row = 1;
+    OptionMap options = {};
+};
+
+constexpr std::int64_t kLength = 1024;
+const Loss kLosses[] = {
+    {"cross_entropy", "fused_linear_cross_entropy", ""},
+    {"kl_div", "fused_linear_kl_div", "teacher"},
+    {"jsd", "fused_linear_jsd", "teacher"},
+    {"dpo", "fused_linear_dpo", "reference", 2 * kLength},
+    {"orpo", "fused_linear_orpo", "", 2 * kLength},
+    {"simpo", "fused_linear_cpo", "", 2 * kLength, {{"loss", "simpo"}}},
+    {"kto", "fused_linear_kto", "reference", kLength},
+    {"grpo", "fused_linear_policy_loss", "reference", kLength},
+};
+
 struct Shape {
     std::int64_t tokens;
     std::int64_t hidden;
     std::int64_t vocabulary;
 };
+
+const Loss& loss_of(const std::string& text) {
+    const std::string name = text.substr(0, text.find(':'));
+    for (const Loss& loss : kLosses) {
+        if (loss.name == name) return loss;
+    }
+    fail(ErrorCode::kInvalidArgument, "no loss '{}' is timed; give one of {}", name,
+         fmt::join(kLosses | std::views::transform(&Loss::name), ", "));
+}
 
 Shape shape_of(const std::string& text) {
     std::int64_t sides[3] = {};
@@ -63,22 +100,27 @@ class Memory {
     void* data_;
 };
 
-// Random bf16 of this size, by doubling a block of them.
-void fill(const Device& device, const Memory& memory, std::int64_t elements, float scale) {
+// Values drawn between −1 and 1 and made into an element's by `value`, by doubling a block of them.
+void fill(const Device& device, const Memory& memory, Dtype dtype, std::int64_t elements,
+          const std::function<double(double)>& value) {
     const std::int64_t drawn = std::min<std::int64_t>(elements, 1 << 20);
-    std::vector<std::uint16_t> block(static_cast<std::size_t>(drawn));
+    Tensor block{dtype, {drawn}, {}};
     std::uint64_t state = 88172645463325252ULL;
-    for (std::uint16_t& value : block) {
+    for (std::int64_t i = 0; i < drawn; ++i) {
         state ^= state << 13;
         state ^= state >> 7;
         state ^= state << 17;
-        value = f32_to_bf16(scale * (static_cast<float>(state >> 40) / static_cast<float>(1 << 23) - 1));
+        block.values.push_back(value(static_cast<double>(state >> 40) / (1 << 23) - 1));
     }
-    device.copy_to_device(memory.data(), block.data(), block.size() * 2);
+    const auto element_bytes = static_cast<std::int64_t>(size_bytes(dtype));
+    std::vector<std::byte> written(static_cast<std::size_t>(drawn * element_bytes));
+    write_tensor({dtype, {drawn}, {1}}, block, written.data());
+    device.copy_to_device(memory.data(), written.data(), written.size());
     auto* bytes = static_cast<std::byte*>(memory.data());
     for (std::int64_t done = drawn; done < elements;) {
         const std::int64_t next = std::min(done, elements - done);
-        device.impl().copy_on_device(bytes + done * 2, bytes, static_cast<std::size_t>(next) * 2, nullptr);
+        device.impl().copy_on_device(bytes + done * element_bytes, bytes,
+                                     static_cast<std::size_t>(next * element_bytes), nullptr);
         done += next;
     }
 }
@@ -106,25 +148,21 @@ struct Contender {
     }
 };
 
-// Of one shape, tensors and contenders.
+// Of one loss and shape, tensors and contenders.
 class Bench {
   public:
-    Bench(Engine& engine, const Shape& shape)
-        : engine_(engine),
-          device_(engine.device()),
-          shape_(shape),
-          hidden_(device_, bytes(shape.tokens, shape.hidden, 2)),
-          weight_(device_, bytes(shape.vocabulary, shape.hidden, 2)),
-          target_(device_, bytes(shape.tokens, 1, 8)),
-          loss_(device_, 4),
-          d_hidden_(device_, bytes(shape.tokens, shape.hidden, 2)),
-          d_weight_(device_, bytes(shape.vocabulary, shape.hidden, 4)) {
-        fill(device_, hidden_, shape.tokens * shape.hidden, 0.5F);
-        fill(device_, weight_, shape.vocabulary * shape.hidden, 0.02F);
-        std::vector<std::int64_t> targets(static_cast<std::size_t>(shape.tokens));
-        for (std::size_t i = 0; i < targets.size(); ++i)
-            targets[i] = static_cast<std::int64_t>(i) * 7919 % shape.vocabulary;
-        device_.copy_to_device(target_.data(), targets.data(), targets.size() * 8);
+    Bench(Engine& engine, const Loss& loss, const Shape& shape)
+        : engine_(engine), device_(engine.device()), loss_(loss), shape_(shape) {
+        if (shape.tokens % loss.tokens_of_row != 0)
+            fail(ErrorCode::kInvalidArgument, "{} has rows of {} tokens; give a multiple of them", loss.name,
+                 loss.tokens_of_row);
+        OptionMap options = loss.options;
+        options["hidden"] = std::to_string(shape.hidden);
+        if (!loss.other.empty()) options[fmt::format("{}_width", loss.other)] = options["hidden"];
+        if (loss.tokens_of_row > 1) options["length"] = std::to_string(kLength);
+        const Graph graph = make_graph(loss.op, {.columns = shape.vocabulary, .dtype = bf16, .options = options});
+        step_ = gradient(graph, {"hidden", "weight"}, {.joint = true, .unit_cotangent = true});
+        make_tensors();
     }
 
     nlohmann::json run() {
@@ -148,7 +186,30 @@ class Bench {
         return static_cast<std::size_t>(rows * columns * each);
     }
 
-    // The three products of every chunk, the weight's gradient in bf16 or added up in f32 as the fused form has it.
+    void make_tensors() {
+        const RowExtents rows = {{"tokens", shape_.tokens / loss_.tokens_of_row}};
+        const GraphData& graph = *step_.data();
+        const auto add = [&](const std::string& name, const Layout& layout) -> Memory& {
+            const auto count = buffer_elements(layout);
+            return *(tensors_[name] =
+                         std::make_unique<Memory>(device_, static_cast<std::size_t>(count) * size_bytes(layout.dtype)));
+        };
+        for (NodeId id = 0; id < graph.size(); ++id) {
+            const Node& node = graph.node(id);
+            if (node.kind != NodeKind::kInput) continue;
+            const Layout layout = input_layout(graph, node.name, rows);
+            const double scale = node.name.ends_with("weight") ? 0.02 : 0.5;
+            const auto classes = static_cast<double>(shape_.vocabulary);
+            fill(device_, add(node.name, layout), layout.dtype, buffer_elements(layout), [&](double drawn) {
+                return is_float(layout.dtype) ? scale * drawn : std::floor((drawn + 1) / 2 * classes);
+            });
+        }
+        for (const OutputInfo& output : graph.outputs()) add(output.name, output_layout(graph, output.name, rows));
+    }
+
+    std::byte* tensor(const std::string& name) const { return static_cast<std::byte*>(tensors_.at(name)->data()); }
+
+    // The products of every chunk, the weight's gradient in bf16 or added up in f32 as the fused form has it.
     void add_plain() {
         std::vector<std::int64_t> sizes(std::begin(kChunkRows), std::end(kChunkRows));
         sizes.push_back(shape_.tokens);
@@ -156,7 +217,9 @@ class Bench {
         sizes.erase(std::unique(sizes.begin(), sizes.end()), sizes.end());
         std::erase_if(sizes, [&](std::int64_t rows) { return rows > shape_.tokens; });
         logits_ = std::make_unique<Memory>(device_, bytes(shape_.tokens, shape_.vocabulary, 2));
-        fill(device_, *logits_, std::min<std::int64_t>(shape_.tokens, 512) * shape_.vocabulary, 0.01F);
+        fill(device_, *logits_, bf16, std::min<std::int64_t>(shape_.tokens, 512) * shape_.vocabulary,
+             [](double drawn) { return 0.01 * drawn; });
+        sums_ = std::make_unique<Memory>(device_, bytes(shape_.vocabulary, shape_.hidden, 4));
         for (const Dtype sum : {bf16, f32}) {
             for (const std::int64_t rows : sizes) add_plain(rows, sum);
         }
@@ -187,14 +250,21 @@ class Bench {
         at += (0 - reinterpret_cast<std::uintptr_t>(at)) % kGemmWorkspaceAlignment;
         contenders_.push_back(
             {fmt::format("products, {} sums", name(sum)), rows, workspace,
-             std::make_unique<Work>([=, this, block = std::move(block)] {
+             std::make_unique<Work>([=, this, other = std::string(loss_.other), block = std::move(block)] {
                  for (std::int64_t first = 0; first < shape_.tokens; first += rows) {
                      const std::int64_t m = std::min(rows, shape_.tokens - first);
-                     auto* hidden = static_cast<std::byte*>(hidden_.data()) + first * h * 2;
-                     auto* d_hidden = static_cast<std::byte*>(d_hidden_.data()) + first * h * 2;
-                     queue(*forward, {m, v, h, h, h, v}, {hidden, weight_.data(), logits_->data(), false, at});
-                     queue(*to_hidden, {m, h, v, v, h, h}, {logits_->data(), weight_.data(), d_hidden, false, at});
-                     queue(*to_weight, {v, h, m, v, h, h}, {logits_->data(), hidden, d_weight_.data(), first > 0, at});
+                     const std::int64_t at_row = first * h * 2;
+                     void* logits = logits_->data();
+                     if (!loss_.other.empty()) {
+                         queue(*forward, {m, v, h, h, h, v},
+                               {tensor(other + "_hidden") + at_row, tensor(other + "_weight"), logits, false, at});
+                     }
+                     queue(*forward, {m, v, h, h, h, v},
+                           {tensor("hidden") + at_row, tensor("weight"), logits, false, at});
+                     queue(*to_hidden, {m, h, v, v, h, h},
+                           {logits, tensor("weight"), tensor("d_hidden") + at_row, false, at});
+                     queue(*to_weight, {v, h, m, v, h, h},
+                           {logits, tensor("hidden") + at_row, sums_->data(), first > 0, at});
                  }
              })});
     }
@@ -204,19 +274,10 @@ class Bench {
     }
 
     void add_fused(const std::string& what, const ChunkOptions& chunks) {
-        const Graph loss = make_graph(
-            "fused_linear_cross_entropy",
-            {.columns = shape_.vocabulary, .dtype = bf16, .options = {{"hidden", std::to_string(shape_.hidden)}}});
-        const Graph step = gradient(loss, {"hidden", "weight"}, {.joint = true, .unit_cotangent = true});
-        auto executable = std::make_shared<Executable>(engine_.compile(step, nullptr, chunks));
+        auto executable = std::make_shared<Executable>(engine_.compile(step_, nullptr, chunks));
         Arguments arguments = executable->arguments();
-        arguments.rows("tokens", shape_.tokens)
-            .tensor("hidden", hidden_.data())
-            .tensor("weight", weight_.data())
-            .tensor("target", target_.data())
-            .tensor("loss", loss_.data())
-            .tensor("d_hidden", d_hidden_.data())
-            .tensor("d_weight", d_weight_.data());
+        arguments.rows("tokens", shape_.tokens / loss_.tokens_of_row);
+        for (const auto& [name, memory] : tensors_) arguments.tensor(name, memory->data());
         const std::size_t workspace = executable->workspace_bytes(arguments);
         auto block = std::make_shared<Memory>(device_, workspace);
         arguments.workspace(block->data(), workspace);
@@ -233,9 +294,14 @@ class Bench {
             double& best = best_ms[kind(one)];
             if (one.chunk_rows > 0 && (best == 0 || one.median_ms() < best)) best = one.median_ms();
         }
-        nlohmann::json json = {
-            {"device", device_.description()}, {"tokens", shape_.tokens}, {"hidden", shape_.hidden},
-            {"vocabulary", shape_.vocabulary}, {"rounds", kRounds},       {"contenders", nlohmann::json::array()}};
+        nlohmann::json json = {{"device", device_.description()},
+                               {"loss", loss_.name},
+                               {"tokens", shape_.tokens},
+                               {"hidden", shape_.hidden},
+                               {"vocabulary", shape_.vocabulary},
+                               {"products", loss_.other.empty() ? 3 : 4},
+                               {"rounds", kRounds},
+                               {"contenders", nlohmann::json::array()}};
         for (const Contender& one : contenders_) {
             nlohmann::json record = {{"name", one.name},
                                      {"ms", one.median_ms()},
@@ -253,14 +319,12 @@ class Bench {
 
     Engine& engine_;
     const Device& device_;
+    const Loss& loss_;
     const Shape shape_;
-    Memory hidden_;
-    Memory weight_;
-    Memory target_;
-    Memory loss_;
-    Memory d_hidden_;
-    Memory d_weight_;
+    Graph step_;
+    std::map<std::string, std::unique_ptr<Memory>> tensors_;
     std::unique_ptr<Memory> logits_;
+    std::unique_ptr<Memory> sums_;  // the weight's gradient of plain products
     std::vector<Contender> contenders_;
 };
 
@@ -272,10 +336,17 @@ int main(int argc, char** argv) {
         std::vector<std::string> shapes(argv + std::min(argc, 2), argv + argc);
         if (shapes.empty()) {
             shapes = engine.device().impl().target().is_gpu()
-                         ? std::vector<std::string>{"8192x4096x128256", "32768x4096x128256", "16384x2048x151936"}
+                         ? std::vector<std::string>{"8192x4096x128256", "32768x4096x128256", "16384x2048x151936",
+                                                    "dpo:16384x4096x128256"}
                          : std::vector<std::string>{"512x256x4096"};
         }
-        for (const std::string& text : shapes) fmt::print("{}\n", Bench(engine, shape_of(text)).run().dump());
+        for (const std::string& text : shapes) {
+            const auto colon = text.find(':');
+            const Loss& loss = colon == std::string::npos ? kLosses[0] : loss_of(text);
+            const Shape shape = shape_of(colon == std::string::npos ? text : text.substr(colon + 1));
+            fmt::print("{}\n", Bench(engine, loss, shape).run().dump());
+            std::fflush(stdout);
+        }
         return 0;
     } catch (const std::exception& error) {
         fmt::print(stderr, "linear_bench: {}\n", error.what());

@@ -13,12 +13,12 @@ DTYPES = [torch.bool, torch.int32, torch.int64, torch.bfloat16, torch.float16, t
 class Kernel:
     """A compiled graph for one number of rows. A call takes inputs by name, allocates the outputs and returns them."""
 
-    def __init__(self, engine, graph, rows, device):
+    def __init__(self, engine, graph, rows, device, **chunks):
         library = engine.library
         self.library, self.graph, self.device = library, graph, device
         self.launch = library.c.rowjit_launch
         self.set_tensor = library.c.rowjit_arguments_set_tensor
-        executable = engine.compile(graph)
+        executable = engine.compile(graph, **chunks)
         self.schedules = executable.schedules()
         self.arguments = executable.arguments()
         executable.destroy()

@@ -63,6 +63,11 @@ class TuneOptions(Sized):
                 ("force", INT32)]
 
 
+class ChunkOptions(Sized):
+    _fields_ = [("size", SIZE), ("workspace_limit_bytes", INT64), ("chunk_rows", INT64), ("part_columns", INT64),
+                ("low_memory", INT32), ("round_each_chunk", INT32)]
+
+
 class Tensor(Sized):
     _fields_ = [("size", SIZE), ("data", POINTER), ("dtype", INT32), ("dimensions", INT32),
                 ("shape", ctypes.POINTER(INT64)), ("strides", ctypes.POINTER(INT64))]
@@ -180,8 +185,10 @@ class Engine:
         options = TuneOptions(rows=extents, row_count=len(extents), max_candidates=candidates)
         self.library.call("rowjit_tune", self.handle, graph.handle, ctypes.byref(options))
 
-    def compile(self, graph):
-        return Executable(self.library, self.library.made("rowjit_compile", self.handle, graph.handle, None))
+    def compile(self, graph, **chunks):
+        options = ChunkOptions(**chunks)
+        return Executable(self.library, self.library.made("rowjit_compile_chunked", self.handle, graph.handle,
+                                                          ctypes.byref(options), None))
 
 
 class Executable:
