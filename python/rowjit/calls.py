@@ -60,6 +60,14 @@ class Call:
             lines.append(f"output {result}" + (f" alias({aliases[result]})" if result in aliases else ""))
         return "\n".join(lines) + "\n"
 
+    def text(self, arguments: Sequence[Argument | None]) -> str:
+        """A graph by itself, of operands whose first has every row."""
+        lines = [f"rows {axis}" for axis in arguments[0].axes[: arguments[0].rows]]
+        for name, argument in zip(self.names, arguments, strict=True):
+            if argument is not None:
+                lines.append(f"input {name}: {argument.dtype}[{', '.join(argument.axes)}]")
+        return "\n".join(lines) + "\n" + self.body(arguments)
+
 
 @functools.cache
 def defaults(operation: Operation) -> dict[str, object]:

@@ -96,9 +96,9 @@ def test_a_backward_releases_all_that_it_read(recompute):
 MANY = TOKENS.repeat(1, 16)  # so that activations are larger than the gradients of weights
 
 
-def peak_of_a_step(switches):
+def peak_of_a_step(switches, layers=1):
     """With every layer checkpointed."""
-    model = make(1, **switches)
+    model = make(layers, **switches)
     model.gradient_checkpointing_enable()
     with Made(model) as made:
         model(input_ids=MANY, labels=MANY).loss.backward()
@@ -109,3 +109,9 @@ def test_gradients_of_gate_and_up_take_no_memory_of_their_own():
     # As operations by themselves: gate, up and the gradients of both and of what they make. As a node: three of those.
     product = 2 * MANY.numel() * INTERMEDIATE
     assert peak_of_a_step({"recompute": False}) - peak_of_a_step({"recompute": True}) >= 1.8 * product
+
+
+@pytest.mark.parametrize("memory", ["usual", "low"])
+def test_the_last_layer_of_a_checkpointed_stack_is_kept_within_the_same_peak(memory):
+    peaks = [peak_of_a_step({"keep_last": keep_last, "head_memory": memory}, LAYERS) for keep_last in (False, True)]
+    assert peaks[0] == peaks[1]

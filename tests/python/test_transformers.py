@@ -7,6 +7,7 @@ from collections import Counter
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 transformers = pytest.importorskip("transformers")
 
@@ -185,10 +186,10 @@ def test_applying_twice_does_nothing_more():
     assert not rowjit.transformers.apply(model).replaced
 
 
-@pytest.mark.parametrize("switch", ["rms_norm", "rope", "gated_mlp", "residual", "cross_entropy", "across_layers"])
+@pytest.mark.parametrize("switch", ["rms_norm", "rope", "gated_mlp", "residual", "cross_entropy", "across_layers", "beside"])
 def test_a_switch_leaves_what_it_names(switch):
     operation = {"rms_norm": "rms_norm", "rope": "rope_qk", "gated_mlp": "swiglu", "residual": "add_rms_norm",
-                 "cross_entropy": "cross_entropy", "across_layers": "across layers → add_rms_norm"}[switch]
+                 "cross_entropy": "cross_entropy", "across_layers": "across layers → add_rms_norm", "beside": "Linear beside those of the same input"}[switch]
     replaced = rowjit.transformers.apply(make("llama"), **{switch: False}).replaced
     assert replaced
     assert not any(what.endswith(operation if "→" in operation else f"→ {operation}") for what in replaced)
@@ -245,7 +246,6 @@ def test_the_sum_across_layers_is_one_with_the_norm_behind_it(architecture, monk
 
 
 @pytest.mark.parametrize(("change", "reason"), [
-    (lambda model: model.gradient_checkpointing_enable(), "checkpointed"),
     (lambda model: model.model.layers[1].register_forward_pre_hook(lambda *_: None), "hooks"),
     (lambda model: setattr(model.model.layers[0], "input_layernorm", torch.nn.Identity()), "not every layer"),
 ])
@@ -370,6 +370,44 @@ def test_gradient_checkpointing_computes_a_layer_again():
     model.model.layers[0].mlp.register_forward_pre_hook(lambda *_: calls.append(1) if torch.is_grad_enabled() else None)
     torch.testing.assert_close(train(model, 1)[2], train(plain.train(), 1)[2], rtol=1e-4, atol=1e-6)
     assert len(calls) == 2
+
+
+@pytest.mark.parametrize("keep_last", [False, True])
+def test_a_checkpointed_model_keeps_its_last_layer_whose_backward_is_next(keep_last):
+    model = make("llama", num_hidden_layers=3).train()
+    model.gradient_checkpointing_enable()
+    rowjit.transformers.apply(model, keep_last=keep_last)
+    calls = Counter()
+    for i, layer in enumerate(model.model.layers):
+        layer.self_attn.register_forward_pre_hook(lambda *_, i=i: calls.update([i]))
+    model(**batch()).loss.backward()
+    assert calls == {0: 2, 1: 2, 2: 1 if keep_last else 2}
+    assert all(layer.gradient_checkpointing for layer in model.model.layers)
+
+
+class Additions(TorchDispatchMode):
+    """Counts sums of whole hidden states by ATen."""
+
+    count = 0
+
+    def __torch_dispatch__(self, function, types, arguments=(), named=None):
+        given = [each for each in arguments if isinstance(each, torch.Tensor)]
+        of_hidden = all(each.dim() == 3 and each.shape[-1] == SIZES["hidden_size"] for each in given)
+        self.count += function in (torch.ops.aten.add.Tensor, torch.ops.aten.add_.Tensor) and len(given) == 2 and of_hidden
+        return function(*arguments, **(named or {}))
+
+
+@pytest.mark.parametrize("architecture", ["llama", "qwen2", "qwen3", "gemma2", "granite"])
+@pytest.mark.parametrize("checkpointed", [False, True])
+def test_no_gradient_of_hidden_states_is_added_by_itself(architecture, checkpointed):
+    model = make(architecture).train()
+    if checkpointed:
+        model.gradient_checkpointing_enable()
+    rowjit.transformers.apply(model)
+    loss = model(**batch()).loss
+    with Additions() as additions:
+        loss.backward()
+    assert additions.count == 0
 
 
 @pytest.mark.parametrize("architecture", ["llama", "qwen3", "gemma2"])

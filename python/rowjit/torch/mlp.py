@@ -33,10 +33,7 @@ class _ActivationAndGradients:
         self.tables = (False,) * 3
 
     def body(self, arguments: Sequence[Argument | None]) -> str:
-        gate, up, _ = arguments
-        lines = [f"rows {axis}" for axis in gate.axes[: gate.rows]]
-        lines += [f"input {name}: {each.dtype}[{', '.join(each.axes)}]" for name, each in (("gate", gate), ("up", up))]
-        graph = Graph.parse("\n".join(lines) + "\n" + self.call.body(arguments[:2]), "rowjit")
+        graph = Graph.parse(self.call.text(arguments[:2]), "rowjit")
         joint = graph.gradient(("gate", "up"), ("y",), ("gate", "up"), True, False).text().splitlines()
         declared = next(i for i, line in enumerate(joint) if line.startswith("input d_y"))
         return "\n".join("output y alias(d_y)" if line == "output y" else line for line in joint[declared + 1 :]) + "\n"

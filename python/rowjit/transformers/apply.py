@@ -15,6 +15,7 @@ import torch
 
 from rowjit.torch import attention, functional as F  # noqa: N812
 from rowjit.torch.mlp import gated_mlp
+from rowjit.transformers.beside import linear_forward, normed_beside, products_beside
 from rowjit.transformers.head import head_forward, model_forward, shifted, taken_loss
 from rowjit.transformers.plain import plain_weights
 from rowjit.transformers.recognise import (
@@ -29,7 +30,7 @@ from rowjit.transformers.recognise import (
     recognise_rotary,
 )
 from rowjit.transformers.recompute import kept
-from rowjit.transformers.stack import add_rms_norm, ended, found, recognise_stack, stack_forward
+from rowjit.transformers.stack import add_rms_norm, ended, found, recognise_stack, saving, stack_forward
 from rowjit.transformers.summary import Summary
 
 Tensor = torch.Tensor
@@ -45,6 +46,9 @@ class Switches:
     gated_mlp: bool = True
     residual: bool = True  # the residual add and the norm after it as one kernel
     across_layers: bool = True  # likewise where the norm is the next layer's, or the one behind the last
+    beside: bool = True  # gradients of what several operations read are added where they are made
+    keep_last: bool = True  # where layers are checkpointed the last, whose backward is next, keeps what that reads
+    offload: int = 0  # the first layers of which what they keep waits in host memory for their backward
     cross_entropy: bool = True
     # The head's matrix product and the loss as one, which never has all logits: in training the model's are None.
     # "auto": where the model's head is recognised; True: or an error.
@@ -72,7 +76,7 @@ def apply(model: torch.nn.Module, **switches: bool | str) -> Summary:
         if not _is_open(module):
             continue
         if chosen.residual and chosen.rms_norm:
-            _replace_layer(module, norms, chosen.recompute, summary)
+            _replace_layer(module, norms, chosen, summary)
         if chosen.gated_mlp:
             _replace_mlp(module, chosen.recompute, summary)
         if chosen.rope:
@@ -85,9 +89,9 @@ def apply(model: torch.nn.Module, **switches: bool | str) -> Summary:
             if _is_open(module):
                 _swap(module, functools.partial(_rms_norm, norm), norm, _rowjit_norm=norm)
                 summary.replace(type(module).__name__, "rms_norm")
-    if chosen.across_layers:
+    if chosen.across_layers or chosen.keep_last or chosen.offload:
         for module in modules:
-            _replace_stack(module, summary)
+            _replace_stack(module, chosen, summary)
     _replace_loss(model, chosen, summary)
     return summary
 
@@ -231,7 +235,7 @@ def rotary_function(original: Callable[..., object], pairing: str, partial: bool
 
 
 def _replace_layer(
-    module: torch.nn.Module, norms: dict[torch.nn.Module, Norm], recompute: bool, summary: Summary
+    module: torch.nn.Module, norms: dict[torch.nn.Module, Norm], chosen: Switches, summary: Summary
 ) -> None:
     of_module = {name for name, child in module.named_children() if child in norms}
     if len(of_module) < 2:
@@ -243,25 +247,46 @@ def _replace_layer(
         return
     norm = norms[module._modules[layer.norm_before_mlp]]
     names = positional_names(type(module).forward)
-    _swap(module, functools.partial(_layer, layer, norm, recompute, names), (layer, norm, recompute), _rowjit_layer=layer)
+    options = (layer, norm, chosen.recompute, chosen.beside)
+    _swap(module, functools.partial(_layer, *options, names), options, _rowjit_layer=layer)
     summary.replace(f"{type(module).__name__}'s residual add and {layer.norm_before_mlp}", "add_rms_norm")
+    if not chosen.beside:
+        return
+    attention = module._modules[layer.attention]
+    for child in attention.children():
+        if type(child) is torch.nn.Linear:
+            _swap(child, linear_forward)
+            summary.replace(f"{type(attention).__name__}'s Linear", "Linear beside those of the same input")
 
 
 def _layer(
     layer: Layer,
     norm: Norm,
     recompute: bool,
+    beside: bool,
     names: tuple[str, ...],
     module: torch.nn.Module,
     *arguments: object,
     **named: object,
 ) -> Tensor:
-    children = module._modules
     given = dict(zip(names, arguments, strict=False)) | named
-    residual = given.pop(names[0])
+    with saving(module):
+        return ended(module, *_sum_and_mlp(layer, norm, recompute, beside, module._modules, given.pop(names[0]), given))
+
+
+def _sum_and_mlp(
+    layer: Layer,
+    norm: Norm,
+    recompute: bool,
+    beside: bool,
+    children: dict[str, torch.nn.Module],
+    residual: Tensor,
+    given: dict[str, object],
+) -> tuple[Tensor, Tensor]:
+    """What the layer's result is the sum of."""
     before = children[layer.norm_before_attention]
-    x = before(residual)
-    with kept(recompute, x, functools.partial(_again, before), residual, before.weight):
+    residual, x = normed_beside(before, residual) if beside else (residual, before(residual))
+    with kept(recompute, x, functools.partial(_again, before), residual, before.weight), products_beside(x):
         x = children[layer.attention](hidden_states=x, **given)[0]
     if layer.norm_after_attention:
         x = children[layer.norm_after_attention](x)
@@ -273,11 +298,11 @@ def _layer(
         x = children[layer.mlp](x)
     if layer.norm_after_mlp:
         x = children[layer.norm_after_mlp](x)
-    return ended(module, summed, x if layer.scale == 1.0 else x * layer.scale)
+    return summed, x if layer.scale == 1.0 else x * layer.scale
 
 
-def _replace_stack(module: torch.nn.Module, summary: Summary) -> None:
-    stack = recognise_stack(module)
+def _replace_stack(module: torch.nn.Module, chosen: Switches, summary: Summary) -> None:
+    stack = recognise_stack(module, chosen.across_layers, chosen.keep_last, chosen.offload)
     if stack is None or not _is_open(module):
         return
     what = f"{type(module).__name__}'s residual add and norm across layers"
@@ -285,7 +310,8 @@ def _replace_stack(module: torch.nn.Module, summary: Summary) -> None:
         summary.leave(what, stack)
         return
     _swap(module, functools.partial(stack_forward, type(module).forward, stack), stack)
-    summary.replace(what, "add_rms_norm")
+    if chosen.across_layers:
+        summary.replace(what, "add_rms_norm")
 
 
 # ---- Losses --------------------------------------------------------------------------------------------------------

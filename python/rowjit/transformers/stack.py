@@ -8,12 +8,14 @@ behind it; what checkpointing computes again, it computes alone.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 
 import torch
 
 from rowjit.torch import functional as F  # noqa: N812
+from rowjit.transformers.offload import Offload
 from rowjit.transformers.plain import is_plain
 from rowjit.transformers.recognise import Layer, Norm
 from rowjit.transformers.recompute import nobody_decides
@@ -24,10 +26,13 @@ _PLACE = "_rowjit_normed"
 
 @dataclass(frozen=True)
 class Stack:
-    """The children of a decoder: its layers, and the norm behind the last."""
+    """The children of a decoder: its layers, and the norm behind the last. What is done about them."""
 
     layers: str
     norm: str | None
+    across: bool
+    keep_last: bool
+    offload: int
 
 
 @dataclass
@@ -41,12 +46,13 @@ class _Normed:
 
 class _Running(threading.local):
     behind: dict[torch.nn.Module, torch.nn.Module] | None = None
+    offload: Offload | None = None
 
 
 _running = _Running()
 
 
-def recognise_stack(module: torch.nn.Module) -> Stack | str | None:
+def recognise_stack(module: torch.nn.Module, across: bool, keep_last: bool, offload: int) -> Stack | str | None:
     """None where there are no layers that rowjit knows; or why the sums between them are left."""
     lists = {
         name: child
@@ -58,19 +64,17 @@ def recognise_stack(module: torch.nn.Module) -> Stack | str | None:
     if len(lists) > 1 or any(_layer_of(layer) is None for child in lists.values() for layer in child):
         return "not every layer is one that rowjit knows"
     ((name, layers),) = lists.items()
-    if all(map(_is_checkpointed, layers)):
-        return "layers are checkpointed, each computed again by itself"
     if not all(map(is_plain, layers)):
         return "layers have hooks, as those of sharded or offloaded parameters do"
-    norms = [child for child, each in module.named_children() if _norm_of(each) is not None]
-    return Stack(name, norms[0] if len(norms) == 1 else None)
+    norms = [child for child, each in module.named_children() if norm_of(each) is not None]
+    return Stack(name, norms[0] if len(norms) == 1 else None, across, keep_last, offload)
 
 
 def _layer_of(module: torch.nn.Module) -> Layer | None:
     return getattr(type(module), "_rowjit_layer", None)
 
 
-def _norm_of(module: torch.nn.Module) -> Norm | None:
+def norm_of(module: torch.nn.Module) -> Norm | None:
     return getattr(type(module), "_rowjit_norm", None)
 
 
@@ -82,17 +86,50 @@ def stack_forward(forward: Callable[..., object], stack: Stack, module: torch.nn
     """The decoder's forward, whose layers know what is behind them."""
     if torch.compiler.is_compiling():
         return forward(module, *arguments, **named)
-    outer = _running.behind
-    _running.behind = _norms_behind(module, stack)
+    with _last_kept(module, stack):
+        outer = _running.behind, _running.offload
+        _running.behind = _norms_behind(module, stack)
+        _running.offload = _offload(module, stack)
+        try:
+            return forward(module, *arguments, **named)
+        finally:
+            _running.behind, _running.offload = outer
+
+
+def _offload(module: torch.nn.Module, stack: Stack) -> Offload | None:
+    """Checkpointing keeps nothing that could be moved; a layer is not where somebody else decides about all of them."""
+    if not stack.offload or not torch.is_grad_enabled() or not nobody_decides():
+        return None
+    layers = list(module._modules[stack.layers])
+    return None if any(map(_is_checkpointed, layers[: stack.offload])) else Offload(layers, stack.offload)
+
+
+def saving(layer: torch.nn.Module) -> AbstractContextManager:
+    """The context of the layer's forward."""
+    kept = None if _running.offload is None else _running.offload.kept.get(layer)
+    return nullcontext() if kept is None else kept.saving()
+
+
+@contextmanager
+def _last_kept(module: torch.nn.Module, stack: Stack) -> Iterator[None]:
+    """The last layer is not checkpointed: its backward runs next, which would make at once what was just released."""
+    layers = module._modules[stack.layers]
+    last = layers[-1] if stack.keep_last and len(layers) > 1 else None
+    if last is None or not _is_checkpointed(last):
+        yield
+        return
+    last.gradient_checkpointing = False
     try:
-        return forward(module, *arguments, **named)
+        yield
     finally:
-        _running.behind = outer
+        last.gradient_checkpointing = True
 
 
 def _norms_behind(module: torch.nn.Module, stack: Stack) -> dict[torch.nn.Module, torch.nn.Module]:
     """By layer. A layer that is hooked into may not be what runs next; its parameters may not be there yet."""
     behind = {}
+    if not stack.across:
+        return behind
     layers = list(module._modules[stack.layers])
     for layer, following in zip(layers, layers[1:], strict=False):
         known = _layer_of(following)
@@ -104,11 +141,19 @@ def _norms_behind(module: torch.nn.Module, stack: Stack) -> dict[torch.nn.Module
 
 
 def ended(layer: torch.nn.Module, total: Tensor, x: Tensor) -> Tensor:
-    """total + x, the layer's result; with the norm behind it where that can be computed now."""
+    """total + x, the layer's result."""
+    result = _summed(layer, total, x)
+    if _running.offload is not None:
+        _running.offload.ended(layer, result)
+    return result
+
+
+def _summed(layer: torch.nn.Module, total: Tensor, x: Tensor) -> Tensor:
+    """total + x, with the norm behind it where that can be computed now."""
     norm = None if _running.behind is None else _running.behind.get(layer)
     if norm is None or torch.compiler.is_compiling() or not nobody_decides() or not _is_there(norm, x):
         return total + x
-    result, normed = add_rms_norm(_norm_of(norm), x, total, norm.weight)
+    result, normed = add_rms_norm(norm_of(norm), x, total, norm.weight)
     setattr(result, _PLACE, _Normed(norm, normed, result._version))
     return result
 
@@ -124,7 +169,7 @@ def _is_there(norm: torch.nn.Module, x: Tensor) -> bool:
     """Whether the norm's parameter can be read before the norm is called."""
     weight = norm._parameters.get("weight")
     return (
-        _norm_of(norm) is not None
+        norm_of(norm) is not None
         and is_plain(norm)
         and type(weight) is torch.nn.Parameter
         and weight.device == x.device
