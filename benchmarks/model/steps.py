@@ -11,6 +11,7 @@ there is no peak memory.
 
 import argparse
 import datetime
+import functools
 import importlib.metadata
 import json
 import os
@@ -43,24 +44,10 @@ def liger(model):
     return model
 
 
-def rowjit_apply(model):
+def rowjit_apply(model, **switches):
     import rowjit.transformers
 
-    print(rowjit.transformers.apply(model), file=sys.stderr)
-    return model
-
-
-def rowjit_apply_keeping(model):
-    import rowjit.transformers
-
-    rowjit.transformers.apply(model, recompute=False)
-    return model
-
-
-def rowjit_apply_low(model):
-    import rowjit.transformers
-
-    rowjit.transformers.apply(model, head_memory="low")
+    print(rowjit.transformers.apply(model, **switches), file=sys.stderr)
     return model
 
 
@@ -99,8 +86,10 @@ CONTENDERS = {
     "compile": compiled,
     "liger": liger,
     "apply": rowjit_apply,
-    "apply-keeping": rowjit_apply_keeping,  # of norms and activations what the backward reads
-    "apply-low": rowjit_apply_low,  # no f32 accumulator of the head's gradient
+    "apply-keeping": functools.partial(rowjit_apply, recompute=False),  # of norms and activations what the backward reads
+    "apply-low": functools.partial(rowjit_apply, head_memory="low"),  # no f32 accumulator of the head's gradient
+    "apply-offload": functools.partial(rowjit_apply, offload=2),  # what the first two layers keep waits in host memory
+    "apply-every": functools.partial(rowjit_apply, keep_last=False),  # checkpoints the last layer too
     "backend": rowjit_backend,
     "apply-backend": rowjit_both,
     "compile-layers": compiled_layers,

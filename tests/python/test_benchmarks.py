@@ -27,7 +27,7 @@ def run(name, monkeypatch, *arguments):
     module.main()
 
 
-@pytest.mark.parametrize(("checkpointing", "contenders"), [("none", "eager,apply,backend-layers"), ("full", "eager,apply"), ("1", "eager,apply")])
+@pytest.mark.parametrize(("checkpointing", "contenders"), [("none", "eager,apply,apply-offload,backend-layers"), ("full", "eager,apply,apply-every"), ("1", "eager,apply")])
 def test_training_steps_are_measured(checkpointing, contenders, tmp_path, monkeypatch):
     config, output = tmp_path / "config.json", tmp_path / "steps.json"
     config.write_text(json.dumps(TINY))
