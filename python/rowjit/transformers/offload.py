@@ -44,7 +44,7 @@ class _Moved:
         """Begins the copy back."""
         if self.fetched is not None:
             return
-        self.fetched = torch.empty_like(self.host, device=self.device)
+        self.fetched = torch.empty(self.host.shape, dtype=self.host.dtype, device=self.device)
         if self.device.type == "cpu":
             self.fetched.copy_(self.host)
             return
