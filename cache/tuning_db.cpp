@@ -40,11 +40,17 @@ std::string checksum_of(const nlohmann::ordered_json& record) {
     return sha256(record.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)).hex();
 }
 
+// Records of versions that kept none have no such field.
+constexpr const char* kRejected = "rejected";
+
 std::string encode_record(const TuningRecord& record) {
-    const nlohmann::ordered_json body = {
+    nlohmann::ordered_json body = {
         {"operation", record.key.operation}, {"device", record.key.device},   {"shape", record.key.shape},
         {"choice", record.choice},           {"median_ms", record.median_ms}, {"spread", record.spread},
         {"baseline_ms", record.baseline_ms}, {"toolchain", record.toolchain}, {"samples_ms", record.samples_ms}};
+    body[kRejected] = nlohmann::ordered_json::array();
+    for (const RejectedChoice& row : record.rejected)
+        body[kRejected].push_back({{"choice", row.choice}, {"why", row.why}});
     const nlohmann::ordered_json file = {{"schema", kSchema}, {"record", body}, {"sha256", checksum_of(body)}};
     return file.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
@@ -64,6 +70,8 @@ Offer<TuningRecord> decode_record(std::string_view bytes) try {
     body.at("baseline_ms").get_to(record.baseline_ms);
     body.at("toolchain").get_to(record.toolchain);
     body.at("samples_ms").get_to(record.samples_ms);
+    for (const auto& row : body.value(kRejected, nlohmann::ordered_json::array()))
+        record.rejected.push_back({row.at("choice"), row.at("why")});
     return record;
 } catch (const nlohmann::json::exception& error) {
     return Declined{fmt::format("it does not parse ({})", error.what())};

@@ -21,14 +21,23 @@ struct TuningKey {
     bool operator==(const TuningKey&) const = default;
 };
 
+// A choice that is not to be tried again: a compiler refused it or died of it, or its results were wrong.
+struct RejectedChoice {
+    std::string choice;
+    std::string why;
+
+    bool operator==(const RejectedChoice&) const = default;
+};
+
 struct TuningRecord {
     TuningKey key;
-    std::string choice;              // the winning schedule's text form
+    std::string choice;              // the winning schedule's text form; "" while the tuning has not come to one
     std::vector<double> samples_ms;  // as measured, in order
     double median_ms = 0;
     double spread = 0;       // of the samples, relative to the median
     double baseline_ms = 0;  // what the static choice took, measured alongside
     std::string toolchain;
+    std::vector<RejectedChoice> rejected;  // under this toolchain
 
     bool operator==(const TuningRecord&) const = default;
 };

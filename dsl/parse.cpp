@@ -8,6 +8,7 @@
 
 #include "dsl/graph.h"
 #include "dsl/parse_expression.h"
+#include "dsl/text.h"
 #include "dsl/token_cursor.h"
 
 namespace rowjit {
@@ -112,6 +113,7 @@ class Parser {
         }
         for (std::size_t i = 0; i < names.size(); ++i) {
             define(names[i], results[i]);
+            if (is_numbered(names[i].text)) continue;
             cursor_.build(names[i], [&] { return results[i].named(names[i].text); });
         }
     }

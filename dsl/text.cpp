@@ -40,8 +40,9 @@ class Printer {
         int next = 1;
         for (const NodeId id : lines_) {
             if (!name(id).empty()) continue;
-            while (taken_.contains(fmt::format("v{}", next))) ++next;
-            take(id, fmt::format("v{}", next++));
+            const auto numbered = [&] { return fmt::format("{}{}", kNumbered, next); };
+            while (taken_.contains(numbered())) ++next;
+            take(id, numbered());
         }
     }
 

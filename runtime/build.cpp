@@ -55,45 +55,43 @@ std::string readable_source(const Kernel& kernel, const Target& target) {
     return target.is_gpu() ? emit_gpu_body(kernel, target) : print_llvm(kernel, target);
 }
 
-BuiltKernel build(const Kernel& kernel, const Target& target, KernelCache& cache) {
+Artifact compile_kernel(const Kernel& kernel, const Target& target) {
+    return target.is_gpu() ? compile_source(emit_gpu(kernel, target), target) : compile_cpu(kernel, target);
+}
+
+BuiltKernel build(const Kernel& kernel, const Target& target, KernelCache& cache, const KernelCache::Compile& make) {
     bool compiled = false;
-    if (!target.is_gpu()) {
-        CacheKey key = cpu_key(kernel, target);
-        auto artifact = cache.get_or_compile(key, [&] {
-            compiled = true;
-            return compile_cpu(kernel, target);
-        });
-        return {std::move(key), std::move(artifact), !compiled};
-    }
-    const Source source = emit_gpu(kernel, target);
-    CacheKey key = gpu_key(source, target);
+    CacheKey key = target.is_gpu() ? gpu_key(emit_gpu(kernel, target), target) : cpu_key(kernel, target);
     auto artifact = cache.get_or_compile(key, [&] {
         compiled = true;
-        return compile_source(source, target);
+        return make ? make() : compile_kernel(kernel, target);
     });
     return {std::move(key), std::move(artifact), !compiled};
+}
+
+void in_parallel(std::size_t count, const std::function<void(std::size_t)>& work) {
+    std::atomic<std::size_t> next{0};
+    const auto take = [&] {
+        for (std::size_t i = next++; i < count; i = next++) work(i);
+    };
+    const std::size_t helpers = std::min<std::size_t>(count, std::max(1U, std::thread::hardware_concurrency()));
+    std::vector<std::thread> threads;
+    for (std::size_t i = 1; i < helpers; ++i) threads.emplace_back(take);
+    take();
+    for (std::thread& thread : threads) thread.join();
 }
 
 std::vector<BuiltKernel> build_all(const std::vector<const Kernel*>& kernels, const Target& target,
                                    KernelCache& cache) {
     std::vector<std::optional<BuiltKernel>> built(kernels.size());
     std::vector<std::exception_ptr> failures(kernels.size());
-    std::atomic<std::size_t> next{0};
-    const auto work = [&] {
-        for (std::size_t i = next++; i < kernels.size(); i = next++) {
-            try {
-                built[i] = build(*kernels[i], target, cache);
-            } catch (...) {
-                failures[i] = std::current_exception();
-            }
+    in_parallel(kernels.size(), [&](std::size_t i) {
+        try {
+            built[i] = build(*kernels[i], target, cache);
+        } catch (...) {
+            failures[i] = std::current_exception();
         }
-    };
-    const std::size_t helpers =
-        std::min<std::size_t>(kernels.size(), std::max(1U, std::thread::hardware_concurrency()));
-    std::vector<std::thread> threads;
-    for (std::size_t i = 1; i < helpers; ++i) threads.emplace_back(work);
-    work();
-    for (std::thread& thread : threads) thread.join();
+    });
     for (const std::exception_ptr& failure : failures) {
         if (failure) std::rethrow_exception(failure);
     }

@@ -2,6 +2,7 @@
 // device, so kernels for a GPU elsewhere are built here too.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -27,8 +28,16 @@ std::string toolchain_version(const Target& target);
 // The source an artifact is compiled from, as people read it: CUDA, HIP, or LLVM IR.
 std::string readable_source(const Kernel& kernel, const Target& target);
 
-// Throws Error(kEnvironment) when no toolchain compiles for the target, Error(kCompile) when one refuses the source.
-BuiltKernel build(const Kernel& kernel, const Target& target, KernelCache& cache);
+// Through no cache. Throws Error(kEnvironment) when no toolchain compiles for the target, Error(kCompile) when one
+// refuses the source.
+Artifact compile_kernel(const Kernel& kernel, const Target& target);
+
+// Through the cache; what it lacks comes from `make`, or where that is empty from compile_kernel(). Throws as these do.
+BuiltKernel build(const Kernel& kernel, const Target& target, KernelCache& cache,
+                  const KernelCache::Compile& make = {});
+
+// Calls work(0), work(1), … work(count - 1), as many at once as there are processors. `work` must not throw.
+void in_parallel(std::size_t count, const std::function<void(std::size_t)>& work);
 
 // Whether it keeps some of a thread's values in memory. A CPU has the stack for that.
 bool spills(const BuiltKernel& kernel, const Target& target);
@@ -47,7 +56,7 @@ BuiltProgram build_program(Program program, const Target& target, KernelCache& c
 BuiltProgram build_without_spills(const GraphData& graph, const Target& target, const ScheduleChoice& choice,
                                   KernelCache& cache, const ChunkOptions& chunks = {});
 
-// Kernels of no program, likewise.
+// Kernels of no program, as build_program builds those of one.
 std::vector<BuiltKernel> build_all(const std::vector<const Kernel*>& kernels, const Target& target, KernelCache& cache);
 
 }  // namespace rowjit

@@ -24,6 +24,7 @@ class Engine::Impl {
     KernelCache& cache() { return *cache_; }
     const TuningDb& tuning() const { return tuning_; }
     ScheduleChoice choice() const;
+    const EngineOptions& options() const { return options_; }
 
     BuiltProgram build(const GraphData& graph, const ChunkOptions& chunks = {});  // what compile() loads
     Executable compile(const GraphData& graph, Stream stream = nullptr, const ChunkOptions& chunks = {});

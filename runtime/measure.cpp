@@ -177,17 +177,19 @@ Measurement measure(const Device& device, const std::vector<Executable>& executa
     }
     works.push_back(std::make_unique<CopyWork>(device, static_cast<std::size_t>(result.least_bytes / 2), sets.size()));
 
+    const auto time_ms = [&](std::size_t i, int times) {
+        if (options.before && i < executables.size()) options.before(i);
+        return median(device.impl().time_ms(nullptr, times, *works[i]));
+    };
     std::vector<int> repetitions;
-    for (const auto& work : works) {
-        const double once_ms = median(device.impl().time_ms(nullptr, 3, *work));  // warms up as well
+    for (std::size_t i = 0; i < works.size(); ++i) {
+        const double once_ms = time_ms(i, 3);  // warms up as well
         repetitions.push_back(static_cast<int>(
             std::clamp(options.target_ms / std::max(once_ms, 1e-3), 2.0, double(options.max_repetitions))));
     }
     std::vector<std::vector<double>> samples(works.size());
     for (int round = 0; round < options.rounds; ++round) {
-        for (std::size_t i = 0; i < works.size(); ++i) {
-            samples[i].push_back(median(device.impl().time_ms(nullptr, repetitions[i], *works[i])));
-        }
+        for (std::size_t i = 0; i < works.size(); ++i) samples[i].push_back(time_ms(i, repetitions[i]));
     }
     for (std::size_t i = 0; i + 1 < works.size(); ++i) result.candidates.push_back(summarize(std::move(samples[i])));
     result.copy = summarize(std::move(samples.back()));

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "dsl/graph.h"
@@ -16,6 +17,7 @@ struct MeasureOptions {
     double target_ms = 3;  // repetitions in a round are chosen to take about this long for one candidate
     int max_repetitions = 50;
     std::int64_t cold_bytes = 0;  // buffers rotate over at least this much; 0: four times the last cache
+    std::function<void(std::size_t candidate)> before = {};  // called before each candidate's turn
 };
 
 struct Timing {

@@ -3,12 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
+#include <mutex>
 
 #include "base/fail.h"
 #include "compiler/plan/partial_sums.h"
-#include "dsl/random_inputs.h"
+#include "runtime/candidates.h"
 #include "runtime/device.h"
+#include "runtime/tune_worker.h"
 #include "runtime/tuning.h"
 
 namespace rowjit {
@@ -17,176 +18,224 @@ namespace {
 // A winner must beat the holder by more than this, or by three times the spread when that is larger: below it, the
 // choice would follow the noise of the day.
 constexpr double kHysteresis = 0.02;
-constexpr std::int64_t kCheckedRows = 5;  // odd, and not a multiple of any rows-per-block
 
 struct Candidate {
     Schedule schedule;
-    Executable executable;
+    CandidateOutcome outcome;  // rejected before it was timed, or what timing it came to
+    FunctionInfo resources;    // of one that was compiled
+
+    bool is_left() const { return outcome.rejected.empty(); }
 };
 
-// The oracle's answers for one group on a few rows, computed once for all candidates.
-class GroupCheck {
-  public:
-    GroupCheck(const GraphData& graph, std::uint64_t seed) : graph_(graph) {
-        bindings_ = random_inputs(graph, all_rows(graph, kCheckedRows), {.seed = seed});
-        exact_ = interpret(graph, bindings_, Rounding::kExact);
-        eager_ = interpret(graph, bindings_, Rounding::kEager);
-    }
-
-    // "" when every output is within the bar, else what is wrong.
-    std::string fault(const Device& device, const Executable& executable) const {
-        const Tensors got = run(device, executable, graph_, bindings_);
-        for (const OutputInfo& output : graph_.outputs()) {
-            const ErrorReport report = compare(got.at(output.name), exact_.at(output.name), eager_.at(output.name),
-                                               graph_.node(output.node).dtype);
-            if (!report.within_bar) return fmt::format("output '{}' is wrong: {}", output.name, describe(report));
-        }
-        return "";
-    }
-
-  private:
-    const GraphData& graph_;
-    Bindings bindings_;
-    Tensors exact_;
-    Tensors eager_;
-};
+// "cuda:0", as open_device takes it.
+std::string device_name(const Device& device) {
+    const std::string description = device.description();
+    return description.substr(0, description.find(' '));
+}
 
 class GroupTuner {
   public:
-    GroupTuner(Engine& engine, const Group& group, const RowExtents& rows, const TuneOptions& options,
+    GroupTuner(Engine& engine, KernelName name, const Group& group, const RowExtents& rows, const TuneOptions& options,
                const TuneProgress& progress)
         : impl_(engine.impl()),
+          name_(std::move(name)),
           group_(group),
-          graph_(with_whole_sums(*group.graph)),
           options_(options),
-          progress_(progress) {
-        // A group sees only the axes it uses.
-        for (const auto& [axis, extent] : rows) {
-            for (const AxisInfo& info : group.graph->axes()) {
-                if (info.name == axis) rows_[axis] = extent;
-            }
-        }
-    }
+          progress_(progress),
+          workers_(options.worker, options.limit),
+          timing_{.rows = rows, .seed = options.seed, .measure = options.measure},
+          key_(tuning_key(group, impl_.target())),
+          stored_(impl_.tuning().get(key_)),
+          toolchain_(toolchain_version(impl_.target())) {}
 
     TunedKernel run() {
         result_.kernel = group_.name;
+        result_.operation = name_.operation;
         if (!options_.force && take_stored()) return result_;
-        const std::vector<Candidate> candidates = checked_candidates();
-        std::vector<Executable> executables;
-        for (const Candidate& candidate : candidates) executables.push_back(candidate.executable);
-        const Measurement measured = measure(impl_.device(), executables, *graph_, rows_, options_.measure);
-        const std::size_t best = winner(measured);
-        result_.schedule = candidates[best].schedule;
-        result_.ms = measured.candidates[best].median_ms;
-        result_.static_ms = measured.candidates[0].median_ms;
-        for (std::size_t i = 0; i < candidates.size(); ++i)
-            result_.timed.push_back({candidates[i].schedule, measured.candidates[i].median_ms});
-        store(measured.candidates[best]);
+        list_candidates();
+        compile_candidates();
+        leave_spilling();
+        keep_rejected();
+        time_candidates();
+        keep_rejected();
+        conclude();
         return result_;
     }
 
   private:
     bool take_stored() {
-        const auto record = impl_.tuning().get(tuning_key(group_, impl_.target()));
-        if (!record) return false;
-        const auto schedule = parse_schedule(record->choice);
+        if (!stored_) return false;
+        const auto schedule = parse_schedule(stored_->choice);
         if (!schedule || !build_kernel(group_, *schedule, impl_.target())) return false;
         result_.schedule = *schedule;
-        result_.ms = record->median_ms;
-        result_.static_ms = record->baseline_ms;
+        result_.ms = stored_->median_ms;
+        result_.static_ms = stored_->baseline_ms;
         result_.from_database = true;
         return true;
     }
 
-    // The static choice first; it must work. The others are dropped, with the reason, when they do not, as is any that
-    // spills while another does not.
-    std::vector<Candidate> checked_candidates() {
+    // The static choice first. An interrupted tuning has said what is not worth trying again.
+    void list_candidates() {
         std::vector<Schedule> schedules = legal_schedules(group_, impl_.target());
         if (schedules.empty())
             fail(ErrorCode::kUnsupported, "no schedule runs kernel {} on {}", group_.name, impl_.target().name);
-        if (std::ssize(schedules) > options_.max_candidates)
-            schedules.resize(static_cast<std::size_t>(options_.max_candidates));
-        build_ahead(schedules);
-        const GroupCheck check(*graph_, options_.seed);
-        std::vector<Candidate> candidates;
-        for (std::size_t i = 0; i < schedules.size(); ++i) {
-            if (progress_) progress_(group_.name, static_cast<int>(i), static_cast<int>(schedules.size()));
-            const std::string fault = try_candidate(schedules[i], check, i == 0, false, &candidates);
-            if (!fault.empty()) result_.rejected.push_back(fmt::format("{}: {}", print(schedules[i]), fault));
+        holder_ = held_schedule().value_or(schedules[0]);
+        if (holder_ != schedules[0]) {
+            std::erase(schedules, holder_);
+            schedules.insert(schedules.begin() + 1, holder_);
         }
-        if (candidates.empty()) try_candidate(schedules[0], check, true, true, &candidates);
-        if (candidates.empty()) {
-            fail(ErrorCode::kUnsupported, "kernel {}: no schedule is right and fast enough to time on {}; first: {}",
-                 group_.name, impl_.device().description(), result_.rejected.front());
-        }
-        return candidates;
-    }
-
-    // Compiles everything in parallel into the cache; failures show up again, one by one, when each is loaded.
-    void build_ahead(const std::vector<Schedule>& schedules) {
-        std::vector<Kernel> kernels;
-        for (const Schedule& schedule : schedules) {
-            auto kernel = build_kernel(group_, schedule, impl_.target());
-            if (kernel) kernels.push_back(std::move(*kernel));
-        }
-        std::vector<const Kernel*> pointers;
-        for (const Kernel& kernel : kernels) pointers.push_back(&kernel);
-        try {
-            build_all(pointers, impl_.target(), impl_.cache());
-        } catch (const Error&) {  // NOLINT(bugprone-empty-catch): not lost, only later
-            // The candidate that failed is compiled again below and named there.
+        schedules.resize(std::min(schedules.size(), static_cast<std::size_t>(options_.max_candidates)));
+        for (const Schedule& schedule : schedules) candidates_.push_back({schedule, {}, {}});
+        if (options_.force || !stored_ || stored_->toolchain != toolchain_) return;
+        for (const RejectedChoice& rejected : stored_->rejected) {
+            for (Candidate& candidate : candidates_) {
+                if (print(candidate.schedule) == rejected.choice) candidate.outcome.rejected = rejected.why;
+            }
         }
     }
 
-    std::string try_candidate(const Schedule& schedule, const GroupCheck& check, bool is_static, bool may_spill,
-                              std::vector<Candidate>* candidates) {
-        try {
-            Program program = compile(*graph_, impl_.target(), [&](const Group& group) {
-                return adds_parts(*group.graph) ? std::nullopt : std::optional(schedule);
-            });
-            if (program.steps[0].kernel.schedule != schedule) return "planned alone, its kernel takes another schedule";
-            BuiltProgram built = build_program(std::move(program), impl_.target(), impl_.cache());
-            const BuiltKernel& kernel = built.kernels.front();
-            if (!may_spill && spills(kernel, impl_.target()))
-                return fmt::format("spills {} bytes a thread", kernel.artifact->functions.front().spill_bytes);
-            const Executable executable = impl_.load(std::move(built));
-            std::string fault = check.fault(impl_.device(), executable);
-            if (fault.empty()) candidates->push_back({schedule, executable});
-            return fault;
-        } catch (const Error& error) {
-            if (is_static) throw;
-            return error.what();
+    // What the engine would take if this tuning had not been.
+    std::optional<Schedule> held_schedule() const {
+        const ScheduleChoice choice = impl_.choice();
+        const std::optional<Schedule> held = choice ? choice(group_) : std::nullopt;
+        return held && build_kernel(group_, *held, impl_.target()) ? held : std::nullopt;
+    }
+
+    void compile_candidates() {
+        std::mutex mutex;
+        int done = 0;
+        const auto total = static_cast<int>(candidates_.size());
+        in_parallel(candidates_.size(), [&](std::size_t i) {
+            Candidate& candidate = candidates_[i];
+            if (candidate.is_left()) {
+                try {
+                    candidate.resources = built(candidate.schedule).artifact->functions.front();
+                } catch (const Error& error) {
+                    candidate.outcome = {error.what(), error.code(), {}};
+                } catch (const std::exception& error) {  // out of memory, or a check of ours
+                    candidate.outcome = {error.what(), ErrorCode::kEnvironment, {}};
+                }
+            }
+            const std::scoped_lock lock(mutex);
+            if (progress_) progress_(group_.name, ++done, total);
+        });
+    }
+
+    BuiltKernel built(const Schedule& schedule) const {
+        const Kernel kernel = alone(group_, schedule, impl_.target()).steps[0].kernel;
+        KernelCache::Compile elsewhere;
+        if (has_workers()) elsewhere = [&] { return workers_.compile(name_, schedule); };
+        return build(kernel, impl_.target(), impl_.cache(), elsewhere);
+    }
+
+    // What spills is not timed while something does not; where all do, the engine takes the static choice.
+    void leave_spilling() {
+        const auto spills = [&](const Candidate& c) { return impl_.target().is_gpu() && c.resources.spill_bytes > 0; };
+        const bool all = std::none_of(candidates_.begin(), candidates_.end(),
+                                      [&](const Candidate& c) { return c.is_left() && !spills(c); });
+        for (Candidate& candidate : candidates_) {
+            if (!candidate.is_left() || !spills(candidate) || (all && &candidate == &candidates_[0])) continue;
+            candidate.outcome = {
+                fmt::format("spills {} bytes a thread", candidate.resources.spill_bytes), ErrorCode::kUnsupported, {}};
         }
     }
 
-    static std::size_t winner(const Measurement& measured) {
-        std::size_t best = 0;
-        for (std::size_t i = 1; i < measured.candidates.size(); ++i) {
-            if (measured.candidates[i].median_ms < measured.candidates[best].median_ms) best = i;
+    void time_candidates() {
+        std::vector<Candidate*> left;
+        std::vector<Schedule> schedules;
+        for (Candidate& candidate : candidates_) {
+            if (!candidate.is_left()) continue;
+            left.push_back(&candidate);
+            schedules.push_back(candidate.schedule);
         }
-        const Timing& holder = measured.candidates[0];
-        const double margin = std::max(kHysteresis, 3 * std::min(holder.spread, measured.candidates[best].spread));
-        return measured.candidates[best].median_ms < holder.median_ms * (1 - margin) ? best : 0;
+        const std::vector<CandidateOutcome> outcomes =
+            has_workers() ? workers_.time(name_, schedules, timing_, place(), {})
+                          : rowjit::time_candidates(impl_, group_, schedules, timing_, {});
+        for (std::size_t i = 0; i < left.size(); ++i) left[i]->outcome = outcomes[i];
+    }
+
+    // Stored with the choice there was, if any: an interruption then costs no candidate's time limit again. What the
+    // machine lacked (memory, a toolchain) it may have the next time.
+    void keep_rejected() {
+        TuningRecord record = stored_.value_or(TuningRecord{.key = key_});
+        record.rejected = lasting_rejections();
+        record.toolchain = toolchain_;
+        if (!record.rejected.empty() && record != stored_) impl_.tuning().put(record);
+    }
+
+    std::vector<RejectedChoice> lasting_rejections() const {
+        std::vector<RejectedChoice> rejected;
+        for (const Candidate& candidate : candidates_) {
+            if (!candidate.is_left() && candidate.outcome.code != ErrorCode::kEnvironment)
+                rejected.push_back({print(candidate.schedule), candidate.outcome.rejected});
+        }
+        return rejected;
+    }
+
+    void conclude() {
+        for (const Candidate& candidate : candidates_) {
+            const auto& [schedule, outcome, resources] = candidate;
+            if (candidate.is_left()) {
+                result_.timed.push_back({schedule, outcome.timing.median_ms, outcome.timing.spread, resources.registers,
+                                         resources.spill_bytes});
+            } else {
+                result_.rejected.push_back(fmt::format("{}: {}", print(schedule), outcome.rejected));
+            }
+        }
+        if (result_.timed.empty()) {
+            throw Error(candidates_[0].outcome.code,
+                        fmt::format("kernel {}: no schedule is right and fast enough to time on {}; first: {}",
+                                    group_.name, impl_.device().description(), result_.rejected.front()));
+        }
+        const Candidate& best = winner();
+        result_.schedule = best.schedule;
+        result_.ms = best.outcome.timing.median_ms;
+        result_.static_ms = candidates_[0].outcome.timing.median_ms;
+        store(best.outcome.timing);
+    }
+
+    const Candidate& winner() const {
+        const Candidate* best = nullptr;
+        const Candidate* holder = nullptr;
+        for (const Candidate& candidate : candidates_) {
+            if (!candidate.is_left()) continue;
+            if (candidate.schedule == holder_) holder = &candidate;
+            if (best == nullptr || candidate.outcome.timing.median_ms < best->outcome.timing.median_ms)
+                best = &candidate;
+        }
+        if (holder == nullptr) return *best;
+        const Timing& held = holder->outcome.timing;
+        const Timing& won = best->outcome.timing;
+        const double margin = std::max(kHysteresis, 3 * std::min(held.spread, won.spread));
+        return won.median_ms < held.median_ms * (1 - margin) ? *best : *holder;
     }
 
     void store(const Timing& timing) {
-        TuningRecord record;
-        record.key = tuning_key(group_, impl_.target());
-        record.choice = print(result_.schedule);
+        TuningRecord record{.key = key_, .choice = print(result_.schedule)};
         record.samples_ms = timing.samples_ms;
         record.median_ms = timing.median_ms;
         record.spread = timing.spread;
         record.baseline_ms = result_.static_ms;
-        record.toolchain = toolchain_version(impl_.target());
+        record.toolchain = toolchain_;
+        record.rejected = lasting_rejections();
         impl_.tuning().put(record);
     }
 
+    bool has_workers() const { return !options_.worker.empty(); }
+    TimingPlace place() const { return {device_name(impl_.device()), impl_.options().cache_directory}; }
+
     Engine::Impl& impl_;
+    const KernelName name_;
     const Group& group_;
-    const std::shared_ptr<const GraphData> graph_;  // the group's, to be run alone
-    RowExtents rows_;
     const TuneOptions& options_;
     const TuneProgress& progress_;
+    const TuneWorkers workers_;
+    const CandidateTiming timing_;
+    const TuningKey key_;
+    const std::optional<TuningRecord> stored_;
+    const std::string toolchain_;
+    Schedule holder_;
+    std::vector<Candidate> candidates_;
     TunedKernel result_;
 };
 
@@ -194,12 +243,16 @@ class GroupTuner {
 
 std::vector<TunedKernel> tune(Engine& engine, const GraphData& graph, const RowExtents& rows,
                               const TuneOptions& options, const TuneProgress& progress) {
-    const Plan plan = plan_graph(graph, engine.impl().target());
+    const Target& target = engine.impl().target();
+    const std::string text = Graph(std::make_shared<GraphData>(graph)).print();
+    const Plan plan = plan_graph(graph, target);
     std::vector<TunedKernel> tuned;
-    for (const Group& group : plan.groups) {
+    for (std::size_t i = 0; i < plan.groups.size(); ++i) {
+        const Group& group = plan.groups[i];
         // Adding up parts takes a hundredth of the time it takes to make them, and is measured with that.
         if (adds_parts(*group.graph)) continue;
-        tuned.push_back(GroupTuner(engine, group, rows, options, progress).run());
+        KernelName name{target, text, i, tuning_operation(group)};
+        tuned.push_back(GroupTuner(engine, std::move(name), group, rows, options, progress).run());
     }
     return tuned;
 }

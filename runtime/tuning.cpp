@@ -15,6 +15,7 @@ std::string tuning_operation(const Group& group) {
     for (const NodeId id : graph.live_nodes()) {
         Node node = graph.node(id);
         if (node.kind == NodeKind::kScalar) node.value = 0;
+        node.label.clear();
         mapped[id] = plain->add_copy(node, [&](NodeId arg) { return mapped.at(arg); });
     }
     for (OutputInfo output : graph.outputs()) {

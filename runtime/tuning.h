@@ -9,8 +9,8 @@
 
 namespace rowjit {
 
-// A group's own text, without the defaults of its run-time scalars: equal computations share their tuning, whatever
-// graph they came from.
+// A group's own text, without the defaults of its run-time scalars and what its values are called: equal computations
+// share their tuning, whatever graph they came from.
 std::string tuning_operation(const Group& group);
 
 // Architecture and size of the device: the same part elsewhere is the same device.

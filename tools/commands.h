@@ -37,6 +37,8 @@ struct CommonOptions {
 struct TuneCommand {
     bool force = false;
     int max_candidates = 32;
+    int time_limit_s = 60;
+    bool in_process = false;
 };
 
 struct CompileCommand {
@@ -55,6 +57,8 @@ struct CacheCommand {
 };
 
 int tune_command(const CommonOptions& common, const TuneCommand& command);
+inline constexpr const char* kTuneWorker = "tune-worker";  // the command that tune starts (runtime/tune_worker.h)
+int tune_worker_command();
 int bench_command(const CommonOptions& common);
 int compile_command(const CommonOptions& common, const CompileCommand& command);
 int verify_command(const CommonOptions& common, const VerifyCommand& command);

@@ -116,7 +116,15 @@ int run(int argc, char** argv) {
     c->add_option("--max-candidates", tune.max_candidates, "Schedules to try for a kernel")
         ->check(kPositive)
         ->capture_default_str();
+    c->add_option("--time-limit", tune.time_limit_s, "Seconds after which a candidate that hangs is given up")
+        ->check(kPositive)
+        ->capture_default_str();
+    c->add_flag("--in-process", tune.in_process,
+                "Start no processes: a compiler or kernel that crashes or hangs ends the tuning");
     c->callback([&] { result = tune_command(common, tune); });
+
+    c = app.add_subcommand(kTuneWorker, "")->group("");  // not for people: what tune starts
+    c->callback([&] { result = tune_worker_command(); });
 
     c = app.add_subcommand("compile", "Compile kernels for targets that need not be here");
     add_job_options(c, &common);

@@ -5,9 +5,12 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <filesystem>
 
 #include "runtime/device.h"
+#include "runtime/tune_worker.h"
 #include "runtime/tuner.h"
+#include "runtime/verify.h"
 #include "tools/commands.h"
 #include "tools/engine_options.h"
 #include "tools/report.h"
@@ -47,7 +50,11 @@ nlohmann::json to_json(const TunedKernel& kernel) {
                            {"timed", nlohmann::json::array()},
                            {"rejected", kernel.rejected}};
     for (const TimedSchedule& timed : kernel.timed)
-        json["timed"].push_back({{"schedule", print(timed.schedule)}, {"ms", json_number(timed.ms)}});
+        json["timed"].push_back({{"schedule", print(timed.schedule)},
+                                 {"ms", json_number(timed.ms)},
+                                 {"spread", json_number(timed.spread)},
+                                 {"registers", timed.registers},
+                                 {"spill_bytes", timed.spill_bytes}});
     return json;
 }
 
@@ -99,6 +106,14 @@ Record measure_job(Engine& engine, const Job& job, const RowExtents& rows, const
     return record;
 }
 
+TuneOptions tune_options(const TuneCommand& command) {
+    TuneOptions options{.max_candidates = command.max_candidates, .force = command.force};
+    options.limit = std::chrono::seconds(command.time_limit_s);
+    // This program, wherever it lies and whatever its name.
+    if (!command.in_process) options.worker = {std::filesystem::read_symlink("/proc/self/exe"), kTuneWorker};
+    return options;
+}
+
 std::string outcome(const Record& record) {
     if (!record.failure.empty()) return "failed: " + one_line(record.failure);
     return fmt::format("{:.4f} ms, {:.0f} % of copy", record.ms, 100 * record.share_of_copy);
@@ -137,7 +152,7 @@ int run_jobs(const CommonOptions& common, const TuneCommand* tuning) {
             std::vector<TunedKernel> tuned;
             try {
                 if (tuning != nullptr) {
-                    const TuneOptions options{.max_candidates = tuning->max_candidates, .force = tuning->force};
+                    const TuneOptions options = tune_options(*tuning);
                     tuned = tune(
                         engine, *job.graph.data(), rows, options,
                         [&](const std::string& kernel, int done, int total) { progress.step(kernel, done, total); });
@@ -177,6 +192,7 @@ int run_jobs(const CommonOptions& common, const TuneCommand* tuning) {
 }  // namespace
 
 int tune_command(const CommonOptions& common, const TuneCommand& command) { return run_jobs(common, &command); }
+int tune_worker_command() { return answer_job(); }
 int bench_command(const CommonOptions& common) { return run_jobs(common, nullptr); }
 
 }  // namespace rowjit

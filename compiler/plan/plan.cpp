@@ -678,9 +678,18 @@ class Planner {
         }));
     }
 
-    // A group that is planned again has the temporaries of its first plan as inputs and outputs.
+    // Numbered by what is computed before it: where constants stand among the nodes is an accident of how the graph was
+    // built, and equal graphs are to have equal kernels. A group that is planned again has the temporaries of its first
+    // plan as inputs and outputs.
     std::string temporary_name(NodeId id) const {
-        std::string name = fmt::format("{}_{}", stem_, id);
+        int number = 0;
+        for (NodeId before = 0; before < id; ++before) {
+            const NodeKind kind = graph_->node(before).kind;
+            const bool is_leaf = kind == NodeKind::kInput || kind == NodeKind::kScalar || kind == NodeKind::kConst ||
+                                 kind == NodeKind::kIota || kind == NodeKind::kExtent;
+            number += is_leaf ? 0 : 1;
+        }
+        std::string name = fmt::format("{}_{}", stem_, number);
         const auto taken = [&] {
             return graph_->find_input(name).has_value() ||
                    std::any_of(graph_->outputs().begin(), graph_->outputs().end(),

@@ -2,11 +2,14 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <poll.h>
 #include <spawn.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <csignal>
 #include <cstring>
@@ -25,11 +28,17 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// posix_spawn's two objects, destroyed on every path.
+// posix_spawn's two objects, destroyed on every path, for a child in a process group of its own.
 struct SpawnSettings {
     SpawnSettings() {
         posix_spawn_file_actions_init(&files);
         posix_spawnattr_init(&attributes);
+        // The embedding program may block signals in its threads; a child that inherits this cannot be stopped.
+        sigset_t none;
+        sigemptyset(&none);
+        posix_spawnattr_setsigmask(&attributes, &none);
+        posix_spawnattr_setpgroup(&attributes, 0);
+        posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETPGROUP);
     }
     SpawnSettings(const SpawnSettings&) = delete;
     SpawnSettings& operator=(const SpawnSettings&) = delete;
@@ -65,7 +74,7 @@ std::vector<std::string> environment_with(const fs::path& temporary) {
 //
 // Asking again and again is what works everywhere: a descriptor of a process (pidfd) is too young for the kernels of
 // many clusters, and the signal of a child's end belongs to the embedding program. A compile takes some 200 ms.
-std::optional<int> wait_for(pid_t child, std::chrono::seconds limit, bool* stopped) {
+std::optional<int> wait_for(pid_t child, std::chrono::milliseconds limit, bool* stopped) {
     constexpr std::chrono::milliseconds pause{2};
     const auto end = std::chrono::steady_clock::now() + limit;
     int status = 0;
@@ -80,6 +89,89 @@ std::optional<int> wait_for(pid_t child, std::chrono::seconds limit, bool* stopp
             std::this_thread::sleep_for(pause);
         }
     }
+}
+
+void describe_end(std::optional<int> status, ProgramResult* result) {
+    if (!status) {
+        // The embedding program ignores SIGCHLD or waits for every child itself; then nobody else learns the status.
+        result->how =
+            fmt::format("its exit status was taken by another part of this process: {}", std::strerror(errno));
+    } else if (WIFEXITED(*status)) {
+        result->exited = true;
+        result->succeeded = WEXITSTATUS(*status) == 0;
+        result->how = fmt::format("exit status {}", WEXITSTATUS(*status));
+    } else {
+        result->died = true;
+        result->how = fmt::format("signal {} ({})", WTERMSIG(*status), strsignal(WTERMSIG(*status)));
+    }
+}
+
+void shut(int* descriptor) {
+    if (*descriptor >= 0) close(*descriptor);
+    *descriptor = -1;
+}
+
+// A socket and not a pipe: writing to a child that has died is then an error of that write, not a signal to this
+// process.
+struct Channel {
+    Channel() = default;
+    Channel(const Channel&) = delete;
+    Channel& operator=(const Channel&) = delete;
+    ~Channel() {
+        shut(&ours);
+        shut(&theirs);
+    }
+
+    bool open() {
+        std::array<int, 2> ends{};
+        if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) != 0) return false;
+        ours = ends[0];
+        theirs = ends[1];
+        return true;
+    }
+
+    int ours = -1;
+    int theirs = -1;
+};
+
+// Writes what there is room for; closes at the end of the text, or where nobody reads it any more.
+void speak(Channel* channel, std::string_view* text) {
+    const ssize_t sent = send(channel->ours, text->data(), text->size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent > 0) text->remove_prefix(static_cast<std::size_t>(sent));
+    const bool failed = sent < 0 && errno != EAGAIN && errno != EINTR;
+    if (text->empty() || failed) shut(&channel->ours);
+}
+
+// Takes what has come; closes where the child has.
+void listen(Channel* channel, std::string* text, const std::function<void(std::string_view)>& hear) {
+    std::array<char, 65536> bytes{};
+    const ssize_t got = recv(channel->ours, bytes.data(), bytes.size(), MSG_DONTWAIT);
+    if (got > 0) {
+        const std::string_view heard(bytes.data(), static_cast<std::size_t>(got));
+        text->append(heard);
+        if (hear) hear(heard);
+    } else if (got == 0 || (errno != EAGAIN && errno != EINTR)) {
+        shut(&channel->ours);
+    }
+}
+
+// Until the child has closed its output. False when it was silent for too long.
+bool exchange(std::array<Channel, 3>* channels, const Conversation& conversation, ProgramResult* result) {
+    auto& [input, output, errors] = *channels;
+    std::string_view left = conversation.input;
+    if (left.empty()) shut(&input.ours);
+    while (output.ours >= 0 || errors.ours >= 0) {
+        // A descriptor of -1 is one that poll passes over.
+        std::array<pollfd, 3> watched = {pollfd{input.ours, POLLOUT, 0}, pollfd{output.ours, POLLIN, 0},
+                                         pollfd{errors.ours, POLLIN, 0}};
+        const int ready = poll(watched.data(), watched.size(), static_cast<int>(conversation.silence.count()));
+        if (ready == 0) return false;
+        if (ready < 0) continue;  // a signal of this process
+        if (watched[0].revents != 0) speak(&input, &left);
+        if (watched[1].revents != 0) listen(&output, &result->output, conversation.hear);
+        if (watched[2].revents != 0) listen(&errors, &result->errors, {});
+    }
+    return true;
 }
 
 bool is_program(const fs::path& path) {
@@ -113,12 +205,6 @@ ProgramResult run_program(const std::vector<std::string>& arguments, const Priva
     posix_spawn_file_actions_addopen(&settings.files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
     posix_spawn_file_actions_addopen(&settings.files, STDOUT_FILENO, output.c_str(), kWrite, 0600);
     posix_spawn_file_actions_adddup2(&settings.files, STDOUT_FILENO, STDERR_FILENO);
-    // The embedding program may block signals in its threads; a child that inherits this cannot be stopped.
-    sigset_t none;
-    sigemptyset(&none);
-    posix_spawnattr_setsigmask(&settings.attributes, &none);
-    posix_spawnattr_setpgroup(&settings.attributes, 0);
-    posix_spawnattr_setflags(&settings.attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETPGROUP);
 
     std::vector<std::string> words = arguments;
     std::vector<std::string> environment = environment_with(folder.path());
@@ -133,17 +219,42 @@ ProgramResult run_program(const std::vector<std::string>& arguments, const Priva
     const std::optional<int> status = wait_for(child, limit, &result.stopped);
     if (result.stopped) {
         result.how = fmt::format("it had not ended after {} s and was stopped", limit.count());
-    } else if (!status) {
-        // The embedding program ignores SIGCHLD or waits for every child itself; then nobody else learns the status.
-        result.how = fmt::format("its exit status was taken by another part of this process: {}", std::strerror(errno));
-    } else if (WIFEXITED(*status)) {
-        result.exited = true;
-        result.succeeded = WEXITSTATUS(*status) == 0;
-        result.how = fmt::format("exit status {}", WEXITSTATUS(*status));
     } else {
-        result.how = fmt::format("signal {} ({})", WTERMSIG(*status), strsignal(WTERMSIG(*status)));
+        describe_end(status, &result);
     }
     result.output = read_whole_file(output);
+    return result;
+}
+
+ProgramResult converse(const std::vector<std::string>& arguments, const Conversation& conversation) {
+    ProgramResult result;
+    std::array<Channel, 3> channels;  // the child's standard input, output and errors
+    SpawnSettings settings;
+    for (int stream = 0; stream < 3; ++stream) {
+        Channel& channel = channels[static_cast<std::size_t>(stream)];
+        if (!channel.open()) {
+            result.how = fmt::format("could not be started: {}", std::strerror(errno));
+            return result;
+        }
+        posix_spawn_file_actions_adddup2(&settings.files, channel.theirs, stream);
+    }
+    std::vector<std::string> words = arguments;
+    pid_t child = 0;
+    const int error =
+        posix_spawn(&child, words[0].c_str(), &settings.files, &settings.attributes, pointers(words).data(), environ);
+    if (error != 0) {
+        result.how = fmt::format("could not be started: {}", std::strerror(error));
+        return result;
+    }
+    for (Channel& channel : channels) shut(&channel.theirs);
+    result.stopped = !exchange(&channels, conversation, &result);
+    if (result.stopped) kill(-child, SIGKILL);
+    const std::optional<int> status = wait_for(child, conversation.silence, &result.stopped);
+    if (result.stopped) {
+        result.how = fmt::format("it said nothing for {} ms and was stopped", conversation.silence.count());
+    } else {
+        describe_end(status, &result);
+    }
     return result;
 }
 

@@ -3,7 +3,9 @@
 
 #include <chrono>
 #include <filesystem>
+#include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace rowjit {
@@ -11,9 +13,11 @@ namespace rowjit {
 struct ProgramResult {
     bool succeeded = false;  // it exited with 0
     bool exited = false;     // by itself, with any status; else it never ran or died by a signal
+    bool died = false;       // by a signal of its own
     bool stopped = false;    // it was still running at the end of its time
     std::string how;         // "exit status 1", "signal 9 (Killed)", "could not be started: ..."
-    std::string output;      // stdout and stderr, as they came
+    std::string output;      // stdout and stderr, as they came; of converse() stdout alone
+    std::string errors;      // of converse(): stderr
 };
 
 // A folder in the system's temporary one, for this user alone, removed with what is in it by the destructor.
@@ -35,6 +39,15 @@ class PrivateFolder {
 // runs. It and what it starts are one process group, which is killed when the program has not ended after `limit`.
 ProgramResult run_program(const std::vector<std::string>& arguments, const PrivateFolder& folder,
                           std::chrono::seconds limit);
+
+// A program that is told something and answers at length, in memory alone, so that a full disk does not matter.
+struct Conversation {
+    std::string_view input;                            // its standard input
+    std::chrono::milliseconds silence;                 // it is killed when it has said nothing for so long
+    std::function<void(std::string_view bytes)> hear;  // of its standard output, as it comes; must not throw
+};
+
+ProgramResult converse(const std::vector<std::string>& arguments, const Conversation& conversation);
 
 // The executable called `name` on PATH; `name` itself when it is a path to one. "" when there is none.
 std::string find_program(const std::string& name);

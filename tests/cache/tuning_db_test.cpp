@@ -17,6 +17,7 @@ TuningRecord example_record() {
     record.spread = 0.04;
     record.baseline_ms = 0.3;
     record.toolchain = "nvrtc 13.0";
+    record.rejected = {{"threads_per_row 1024, vector 8", "signal 11 (Segmentation fault)"}};
     return record;
 }
 

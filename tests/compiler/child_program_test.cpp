@@ -52,6 +52,36 @@ TEST_CASE("a program that does not end is stopped with what it started, and what
     CHECK(run_program({"/bin/sh", "-c", "flock -w 10 '" + lock + "' true"}, folder, kLimit).succeeded);
 }
 
+TEST_CASE("a program that is told much and says much is heard whole, its errors apart") {
+    const std::string much(1 << 20, 'x');
+    std::size_t heard = 0;
+    const ProgramResult result = converse({"/bin/sh", "-c", "cat; echo end; echo wrong >&2"},
+                                          {much, kLimit, [&](std::string_view bytes) { heard += bytes.size(); }});
+    CHECK(result.succeeded);
+    CHECK(result.output == much + "end\n");
+    CHECK(heard == result.output.size());
+    CHECK(result.errors == "wrong\n");
+}
+
+TEST_CASE("a program that dies before it has listened is no signal to this process") {
+    const std::string much(1 << 20, 'x');
+    const ProgramResult result = converse({"/bin/sh", "-c", "kill -9 $$"}, {much, kLimit, {}});
+    CHECK(result.died);
+    CHECK(result.how.starts_with("signal 9"));
+    CHECK(converse({"/absent/program"}, {much, kLimit, {}}).how.starts_with("could not be started"));
+}
+
+TEST_CASE("a program is stopped when it falls silent, not when it takes long") {
+    const std::chrono::milliseconds silence{1500};
+    const ProgramResult slow =
+        converse({"/bin/sh", "-c", "for i in 1 2 3 4; do echo $i; sleep 0.5; done"}, {"", silence, {}});
+    CHECK(slow.succeeded);
+    const ProgramResult silent = converse({"/bin/sh", "-c", "echo begun; sleep 600"}, {"", silence, {}});
+    CHECK(silent.stopped);
+    CHECK(silent.output == "begun\n");
+    CHECK(silent.how == "it said nothing for 1500 ms and was stopped");
+}
+
 TEST_CASE("a process that ignores its children's ends is told why the status is unknown") {
     const PrivateFolder folder;
     const auto before = std::signal(SIGCHLD, SIG_IGN);

@@ -159,6 +159,11 @@ TEST_CASE("what is printed reads back as the same graph") {
     }
 }
 
+TEST_CASE("a number that printing gave a value is no label when it is read") {
+    const Graph graph = Graph::parse("rows tokens\ninput x: f32[tokens, 8]\nv2 = x + 1\ny = v2 * v2\noutput y\n");
+    CHECK(graph.print().find("v1 = x + 1\ny = v1 * v1") != std::string::npos);
+}
+
 TEST_CASE("every composite operation's graph survives its text form") {
     for (const CompositeInfo& row : composites()) {
         CAPTURE(row.name);

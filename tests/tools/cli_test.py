@@ -122,6 +122,35 @@ class Tune(CommandTest):
         self.assertGreater(second["summary"]["from_cache"], 0)
         self.assertEqual([r["schedule"] for r in second["records"]], [r["schedule"] for r in records])
 
+    def workers(self):
+        """Processes that a tuner of this test has started and that still run."""
+        mine = f"ROWJIT_CACHE_DIR={self.work / 'cache'}".encode()
+        found = []
+        for process in pathlib.Path("/proc").glob("[0-9]*"):
+            try:
+                if b"tune-worker" in (process / "cmdline").read_bytes() and mine in (process / "environ").read_bytes():
+                    found.append(process.name)
+            except OSError:
+                continue  # ended meanwhile, or another user's
+        return found
+
+    def test_a_tuner_that_is_killed_leaves_no_process_and_goes_on_from_the_last_kernel(self):
+        words = ["tune", "--model", LLAMA, *SMALL, "--max-candidates", "2", "--device", "cpu", "--json"]
+        with subprocess.Popen([str(PROGRAM), *map(str, words)], cwd=self.work, env=self.environment,
+                              stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                              text=True) as first:
+            for line in first.stderr:
+                if line.startswith("[2/5]"):
+                    break
+            first.kill()
+        deadline = time.monotonic() + 10
+        while self.workers() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        self.assertEqual(self.workers(), [])
+        records = json.loads(self.rowjit(*words).stdout)["records"]
+        self.assertEqual([all(kernel["from_database"] for kernel in r["tuned"]) for r in records[:2]], [True, True])
+        self.assertFalse(any(kernel["from_database"] for kernel in records[4]["tuned"]))
+
     def test_a_cache_directory_that_cannot_be_written_costs_one_warning(self):
         self.write("file", "")
         result = self.result("tune", "--op", "silu", "--columns", "64", *SMALL, "--max-candidates", "2", "--device",

@@ -1,0 +1,99 @@
+#include "runtime/candidates.h"
+
+#include <fmt/format.h>
+
+#include "base/check.h"
+#include "base/fail.h"
+#include "compiler/plan/partial_sums.h"
+#include "dsl/random_inputs.h"
+#include "runtime/verify.h"
+
+namespace rowjit {
+namespace {
+
+constexpr std::int64_t kCheckedRows = 5;  // odd, and not a multiple of any rows-per-block
+
+// The oracle's answers for one group on a few rows, computed once for all candidates.
+class GroupCheck {
+  public:
+    GroupCheck(const GraphData& graph, std::uint64_t seed) : graph_(graph) {
+        bindings_ = random_inputs(graph, all_rows(graph, kCheckedRows), {.seed = seed});
+        exact_ = interpret(graph, bindings_, Rounding::kExact);
+        eager_ = interpret(graph, bindings_, Rounding::kEager);
+    }
+
+    // "" when every output is within the bar, else what is wrong.
+    std::string fault(const Device& device, const Executable& executable) const {
+        const Tensors got = run(device, executable, graph_, bindings_);
+        for (const OutputInfo& output : graph_.outputs()) {
+            const ErrorReport report = compare(got.at(output.name), exact_.at(output.name), eager_.at(output.name),
+                                               graph_.node(output.node).dtype);
+            if (!report.within_bar) return fmt::format("output '{}' is wrong: {}", output.name, describe(report));
+        }
+        return "";
+    }
+
+  private:
+    const GraphData& graph_;
+    Bindings bindings_;
+    Tensors exact_;
+    Tensors eager_;
+};
+
+// A group sees only the axes it uses.
+RowExtents of_group(const RowExtents& rows, const GraphData& graph) {
+    RowExtents own;
+    for (const AxisInfo& axis : graph.axes()) {
+        if (const auto found = rows.find(axis.name); found != rows.end()) own.insert(*found);
+    }
+    return own;
+}
+
+}  // namespace
+
+Program alone(const Group& group, const Schedule& schedule, const Target& target) {
+    Program program = compile(*with_whole_sums(*group.graph), target, [&](const Group& part) {
+        return adds_parts(*part.graph) ? std::nullopt : std::optional(schedule);
+    });
+    if (program.steps[0].kernel.schedule != schedule)
+        fail(ErrorCode::kUnsupported, "planned alone, the kernel takes another schedule");
+    return program;
+}
+
+std::vector<CandidateOutcome> time_candidates(Engine::Impl& engine, const Group& group,
+                                              const std::vector<Schedule>& schedules, const CandidateTiming& timing,
+                                              const CandidateWatch& watch) {
+    const std::shared_ptr<const GraphData> graph = with_whole_sums(*group.graph);
+    const GroupCheck check(*graph, timing.seed);
+    std::vector<CandidateOutcome> outcomes(schedules.size());
+    std::vector<Executable> executables;
+    std::vector<std::size_t> right;  // whose executables these are
+    for (std::size_t i = 0; i < schedules.size(); ++i) {
+        if (watch.starts) watch.starts(i);
+        CandidateOutcome& outcome = outcomes[i];
+        try {
+            Executable executable = engine.load(alone(group, schedules[i], engine.target()));
+            outcome.rejected = check.fault(engine.device(), executable);
+            if (outcome.rejected.empty()) {
+                executables.push_back(std::move(executable));
+                right.push_back(i);
+            }
+        } catch (const Error& error) {
+            outcome.rejected = error.what();
+            outcome.code = error.code();
+        } catch (const InternalError& error) {  // as where it wrote past an end
+            outcome.rejected = error.what();
+        }
+        if (!outcome.rejected.empty() && watch.rejects) watch.rejects(i, outcome);
+    }
+    if (right.empty()) return outcomes;
+    MeasureOptions options = timing.measure;
+    if (watch.starts) options.before = [&](std::size_t timed) { watch.starts(right[timed]); };
+    const Measurement measured =
+        measure(engine.device(), executables, *graph, of_group(timing.rows, *group.graph), options);
+    for (std::size_t timed = 0; timed < right.size(); ++timed)
+        outcomes[right[timed]].timing = measured.candidates[timed];
+    return outcomes;
+}
+
+}  // namespace rowjit

@@ -1,0 +1,217 @@
+// The tuner on the CPU with processes that crash, hang, lie about times and kill the tuner itself: a shell script
+// stands before the program that does the work.
+#include "runtime/tuner.h"
+
+#include <doctest/doctest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "dsl/library/registry.h"
+#include "rowjit/gradient.h"
+#include "runtime/tuning.h"
+#include "tests/cache/fixture.h"
+#include "tests/support/refusal.h"
+
+using namespace rowjit;
+
+namespace {
+
+const RowExtents kRows = {{"tokens", 64}};
+
+Graph softmax_graph() { return make_graph("softmax", {.columns = 256}); }
+
+// A cache and a worker of a test's own. `hook` is shell text that sees the job as $job and may do what it likes instead
+// of going on to the real worker.
+class Workplace {
+  public:
+    explicit Workplace(const std::string& hook) : script_(directory_.path() + "/worker.sh") { set(hook); }
+
+    void set(const std::string& hook) {
+        write_file(script_, "job=$(cat)\nprintf '%s\\n' \"$job\" >> '" + log() + "'\n" + hook +
+                                "\nprintf '%s' \"$job\" | '" ROWJIT_PROGRAM "' tune-worker\n");
+    }
+
+    std::vector<TunedKernel> tune(const Graph& graph, TuneOptions options = {}) const {
+        Engine engine(Device("cpu"), {.cache_directory = directory_.path() + "/cache"});
+        options.worker = {"/bin/sh", script_};
+        options.measure.rounds = 1;
+        options.measure.target_ms = 0.1;
+        return rowjit::tune(engine, *graph.data(), kRows, options);
+    }
+
+    // The jobs that name a schedule and, with `of_timing`, are to time it.
+    std::int64_t jobs(const std::string& schedule, bool of_timing) const {
+        std::ifstream lines(log());
+        std::int64_t found = 0;
+        for (std::string line; std::getline(lines, line);) {
+            const bool timing = line.find("\"place\"") != std::string::npos;
+            found += timing == of_timing && line.find('"' + schedule + '"') != std::string::npos ? 1 : 0;
+        }
+        return found;
+    }
+
+  private:
+    std::string log() const { return directory_.path() + "/jobs"; }
+
+    TemporaryDirectory directory_;
+    std::string script_;
+};
+
+// The schedules that are tried, in their order.
+std::vector<std::string> tried() {
+    std::vector<std::string> texts;
+    const Target target = Device("cpu").impl().target();
+    for (const Schedule& schedule : legal_schedules(plan_graph(*softmax_graph().data(), target).groups[0], target))
+        texts.push_back(print(schedule));
+    return texts;
+}
+
+// In a worker's script: whether the job is to time, or to compile, and names the schedule.
+std::string when_timing(const std::string& schedule, const std::string& then) {
+    return "case \"$job\" in *'\"place\"'*) case \"$job\" in *'\"" + schedule + "\"'*) " + then + ";; esac;; esac";
+}
+std::string when_compiling(const std::string& schedule, const std::string& then) {
+    return "case \"$job\" in *'\"place\"'*) ;; *'\"" + schedule + "\"'*) " + then + ";; esac";
+}
+
+// A worker's answer to a timing: these medians, in the candidates' order.
+std::string answering(const std::vector<double>& medians_ms) {
+    std::string lines;
+    for (std::size_t i = 0; i < medians_ms.size(); ++i) {
+        lines += fmt::format(
+            "echo '{{\"candidate\":{},\"outcome\":{{\"rejected\":\"\",\"code\":0,\"timing\":{{\"samples_ms\":[{}],"
+            "\"median_ms\":{},\"spread\":0}}}}}}'\n",
+            i, medians_ms[i], medians_ms[i]);
+    }
+    return "case \"$job\" in *'\"place\"'*) " + lines + "exit 0;; esac";
+}
+
+bool was_timed(const TunedKernel& kernel, const std::string& schedule) {
+    return std::any_of(kernel.timed.begin(), kernel.timed.end(),
+                       [&](const TimedSchedule& timed) { return print(timed.schedule) == schedule; });
+}
+
+// The one schedule that was rejected, and why.
+void check_only_rejected(const TunedKernel& kernel, const std::string& schedule, const std::string& why) {
+    REQUIRE(kernel.rejected.size() == 1);
+    CHECK(kernel.rejected[0].starts_with(schedule + ": "));
+    CAPTURE(kernel.rejected[0]);
+    CHECK(kernel.rejected[0].find(why) != std::string::npos);
+    CHECK(kernel.timed.size() == tried().size() - 1);
+    CHECK_FALSE(was_timed(kernel, schedule));
+}
+
+}  // namespace
+
+TEST_CASE("candidates are compiled and timed by other processes, one for each and one for all") {
+    const Workplace place("");
+    const std::vector<TunedKernel> tuned = place.tune(softmax_graph());
+    REQUIRE(tuned.size() == 1);
+    CHECK(tuned[0].rejected.empty());
+    CHECK(tuned[0].timed.size() == tried().size());
+    for (const std::string& schedule : tried()) {
+        CHECK(place.jobs(schedule, false) == 1);
+        CHECK(place.jobs(schedule, true) == 1);
+    }
+}
+
+TEST_CASE("a compiler that crashes costs one candidate, be it the static choice") {
+    const std::string first = tried()[0];
+    const Workplace place(when_compiling(first, "kill -SEGV $$"));
+    const std::vector<TunedKernel> tuned = place.tune(softmax_graph());
+    check_only_rejected(tuned[0], first, "signal 11");
+    CHECK(print(tuned[0].schedule) != first);
+}
+
+TEST_CASE("a compiler that hangs costs one candidate and its time limit") {
+    const std::string second = tried()[1];
+    const Workplace place(when_compiling(second, "sleep 600"));
+    const auto begun = std::chrono::steady_clock::now();
+    const std::vector<TunedKernel> tuned = place.tune(softmax_graph(), {.limit = std::chrono::seconds(2)});
+    CHECK(std::chrono::steady_clock::now() - begun < std::chrono::seconds(60));
+    check_only_rejected(tuned[0], second, "said nothing for 2000 ms");
+}
+
+TEST_CASE("a kernel of which the process dies that times it costs one candidate, and the others are timed together") {
+    const std::string second = tried()[1];
+    const Workplace place(when_timing(second, "echo 0; echo 1; kill -KILL $$"));
+    const std::vector<TunedKernel> tuned = place.tune(softmax_graph());
+    check_only_rejected(tuned[0], second, "signal 9");
+    CHECK(place.jobs(tried()[0], true) == 2);
+}
+
+TEST_CASE("a kernel that never ends costs one candidate and its time limit") {
+    const std::string second = tried()[1];
+    const Workplace place(when_timing(second, "echo 1; sleep 600"));
+    check_only_rejected(place.tune(softmax_graph(), {.limit = std::chrono::seconds(2)})[0], second,
+                        "said nothing for 2000 ms");
+}
+
+TEST_CASE("where nothing can be compiled the first candidate's error is thrown, and nothing is held against any") {
+    Workplace place("exit 5");
+    CHECK(refusal(ErrorCode::kEnvironment, [&] { place.tune(softmax_graph()); }).find("exit status 5") !=
+          std::string::npos);
+    place.set("");
+    CHECK(place.tune(softmax_graph())[0].timed.size() == tried().size());
+}
+
+TEST_CASE("a tuner that is killed goes on where it was: nothing is compiled again, nothing rejected is tried again") {
+    const std::string second = tried()[1];
+    Workplace place(when_compiling(second, "kill -SEGV $$") + "\n" + when_timing(tried()[0], "kill -KILL $PPID"));
+    const pid_t child = fork();
+    REQUIRE(child >= 0);
+    if (child == 0) {
+        place.tune(softmax_graph());
+        _exit(0);
+    }
+    int status = 0;
+    REQUIRE(waitpid(child, &status, 0) == child);
+    REQUIRE(WIFSIGNALED(status));
+
+    place.set("");
+    check_only_rejected(place.tune(softmax_graph())[0], second, "signal 11");
+    for (const std::string& schedule : tried()) CHECK(place.jobs(schedule, false) == 1);
+    CHECK(place.tune(softmax_graph())[0].from_database);
+    CHECK(place.jobs(tried()[0], true) == 2);
+}
+
+TEST_CASE("a stored choice is replaced only by one that is clearly faster") {
+    const std::vector<std::string> schedules = tried();
+    std::vector<double> medians_ms(schedules.size(), 1.0);
+    medians_ms[2] = 0.5;
+    Workplace place(answering(medians_ms));
+    CHECK(print(place.tune(softmax_graph())[0].schedule) == schedules[2]);
+
+    // The static choice comes first, then the one that holds.
+    medians_ms = std::vector<double>(schedules.size(), 1.0);
+    medians_ms[0] = 0.495;
+    medians_ms[1] = 0.5;
+    place.set(answering(medians_ms));
+    CHECK(print(place.tune(softmax_graph(), {.force = true})[0].schedule) == schedules[2]);
+    medians_ms[0] = 0.45;
+    place.set(answering(medians_ms));
+    CHECK(print(place.tune(softmax_graph(), {.force = true})[0].schedule) == schedules[0]);
+}
+
+TEST_CASE("a kernel is the same one when its graph has been through its text") {
+    const Target target = find_target("sm_90a");
+    const auto operations = [&](const Graph& graph) {
+        std::vector<std::string> texts;
+        for (const Group& group : plan_graph(*graph.data(), target).groups) texts.push_back(tuning_operation(group));
+        return texts;
+    };
+    for (const CompositeInfo& row : composites()) {
+        CAPTURE(row.name);
+        const Graph graph = make_graph(row.name, {.columns = 64});
+        CHECK(operations(graph) == operations(Graph::parse(graph.print())));
+        const std::vector<std::string> trained = trained_inputs(row.name, graph);
+        if (trained.empty()) continue;
+        const Graph backward = gradient(graph, trained);
+        CHECK(operations(backward) == operations(Graph::parse(backward.print())));
+    }
+}
