@@ -161,6 +161,12 @@ std::optional<Value> product(const std::optional<Value>& a, const std::optional<
     return a ? a : b;
 }
 
+void require_token_scaling_of(bool classes) {
+    if (classes) return;
+    fail(ErrorCode::kInvalidGraph, "{}: token_scaling is by the probability of the target's class; give classes",
+         kCrossEntropy);
+}
+
 }  // namespace
 
 CrossEntropy cross_entropy(Value logits, Value target, CrossEntropyOptions options, CrossEntropyWeights weights) {
@@ -177,6 +183,7 @@ CrossEntropy cross_entropy(Value logits, Value target, CrossEntropyOptions optio
     const auto kept = [&](const Value& value) {
         return counted ? of_counted_rows(value, *counted, target, x.classes) : value;
     };
+    const auto logp = [&] { return kept(-x.negative_log_likelihood(target, options.in_place)); };
     // How many rows there are, or what they weigh.
     const auto count = [&](const std::optional<Value>& share) {
         const Value one = share ? *share : graph.constant(dtype, 1.0);
@@ -186,22 +193,28 @@ CrossEntropy cross_entropy(Value logits, Value target, CrossEntropyOptions optio
 
     const RowLoss row = classes ? loss_of_classes(x, target, options, weights.classes)
                                 : loss_of_probabilities(x, logits, target, options, weights.classes);
-    const Value row_loss = weights.tokens ? row.loss * *weights.tokens : row.loss;
     CrossEntropy result;
     result.lse = (x.row.row_max + x.log_sum).named("lse");
+    std::optional<Value> factor = weights.tokens;
+    if (options.token_scaling) {
+        require_token_scaling_of(classes);
+        // An ignored row's log-probability is 0, so that no infinity meets the 0 that the row's gradient is.
+        factor = product(factor, detach(exp(logp())).named("target_probability"));
+    }
+    const Value row_loss = factor ? row.loss * *factor : row.loss;
     result.loss =
         reduced(kept(row_loss).named("row_loss"), count(product(row.share, weights.tokens)), options.reduction);
     if (options.z_loss) {
         const Value scale = non_negative_scalar(kCrossEntropy, logits, "z_loss_scale", dtype, *options.z_loss);
         const Value row_z_loss = scale * result.lse * result.lse;
-        const Value weighted = weights.tokens ? row_z_loss * *weights.tokens : row_z_loss;
+        const Value weighted = factor ? row_z_loss * *factor : row_z_loss;
         result.z_loss = reduced(kept(weighted), count(weights.tokens), options.reduction);
         result.loss = result.loss + *result.z_loss;
     }
     result.entropy = x.entropy();
     result.argmax = x.argmax();
     if (!classes) return result;
-    result.logp = kept(-x.negative_log_likelihood(target, options.in_place));
+    result.logp = logp();
     const Value hit = *counted && cast(result.argmax, target.dtype()) == target;
     const Value one = graph.constant(dtype, 1.0);
     result.accuracy = sum_over_rows(select(hit, one, zero)) / count(std::nullopt);

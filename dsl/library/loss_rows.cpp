@@ -175,7 +175,8 @@ CrossEntropyOptions cross_entropy_options(const OptionValues& options) {
             .temperature = options.optional_number("temperature"),
             .softcap = options.optional_number("softcap"),
             .label_smoothing = options.optional_number("label_smoothing"),
-            .z_loss = options.optional_number("z_loss")};
+            .z_loss = options.optional_number("z_loss"),
+            .token_scaling = options.flag("token_scaling")};
 }
 
 Results cross_entropy_results(const CrossEntropy& result, const OptionValues& options) {
@@ -196,18 +197,20 @@ std::vector<std::string_view> cross_entropy_result_names() {
 }
 
 std::vector<OptionInfo> cross_entropy_option_rows() {
-    return {kReduction,
-            kIgnoreIndex,
-            kTemperature,
-            kSoftcap,
-            {"label_smoothing", OptionType::kNumber, "", "", false, "what of the target is spread over all classes"},
-            {"z_loss", OptionType::kNumber, "", "", false, "λ: λ·lse² is added, and is a result of its own"},
-            {"weights", OptionType::kChoice, "none", "none classes tokens both", false, "which weights are operands"},
-            extra("lse", "whether the rows' log Σ exp is a result"),
-            extra("logp", "whether the target's log-probability is"),
-            extra("entropy", "whether the rows' entropy is"),
-            extra("argmax", "whether the rows' first greatest class is"),
-            extra("accuracy", "whether the part of rows whose argmax is the target is")};
+    return {
+        kReduction,
+        kIgnoreIndex,
+        kTemperature,
+        kSoftcap,
+        {"label_smoothing", OptionType::kNumber, "", "", false, "what of the target is spread over all classes"},
+        {"z_loss", OptionType::kNumber, "", "", false, "λ: λ·lse² is added, and is a result of its own"},
+        extra("token_scaling", "whether a row's loss is multiplied by its target's probability, without a gradient"),
+        {"weights", OptionType::kChoice, "none", "none classes tokens both", false, "which weights are operands"},
+        extra("lse", "whether the rows' log Σ exp is a result"),
+        extra("logp", "whether the target's log-probability is"),
+        extra("entropy", "whether the rows' entropy is"),
+        extra("argmax", "whether the rows' first greatest class is"),
+        extra("accuracy", "whether the part of rows whose argmax is the target is")};
 }
 
 std::vector<CompositeInfo> softmax_and_loss_rows() {

@@ -447,6 +447,7 @@ struct CrossEntropyOptions {
     std::optional<double> softcap = std::nullopt;
     std::optional<double> label_smoothing = std::nullopt;  // ε in [0, 1]: the target's share is 1 − ε, each class's ε/C
     std::optional<double> z_loss = std::nullopt;           // λ ≥ 0: λ·lse² is added to a row's loss
+    bool token_scaling = false;  // a row's loss and z-loss are multiplied by softmax(z)[target], which has no gradient
     // The target's logit is taken out of the pass over the row and not read again, so that the gradient of a joint
     // graph may overwrite the logits (GradientOptions::in_place). Costs a comparison for every logit; the result is the
     // same.
@@ -480,7 +481,8 @@ struct CrossEntropy {
 // Smoothing and class weights w are torch's: (1 − ε)·w_y·(lse − z_y) + ε/C·Σ w_c·(lse − z_c), and the mean divides by
 // Σ w_y. The z-loss λ·lse² (PaLM, arXiv 2204.02311) is added to the loss and given apart, without class weights, its
 // mean over the rows counted: Liger-Kernel's cross_entropy with lse_square_scale. Token weights multiply both; the
-// means then divide by Σ of them (times w_y).
+// means then divide by Σ of them (times w_y). Token scaling is Liger-Kernel's, of classes only: its means still divide
+// by what the rows count.
 //
 // A target of a float dtype, {rows…, vocabulary}, is torch's class probabilities q: loss = Σ w_c·q_c·(lse − z_c), q
 // smoothed to (1 − ε)·q + ε/C. No row is ignored, and the mean is over all rows or token weights.

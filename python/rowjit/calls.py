@@ -17,14 +17,21 @@ def option_text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
+def _with_every_operand(operation: Operation) -> dict[str, str]:
+    """Options of the canonical graph that give it the optional operands: some scalars come with one, as ignore_index."""
+    optional = {name for operand in operation.operands if not operand.required for name in operand.names}
+    flags = (option.name for option in operation.graph_options if option.type == "flag")
+    return {name: "true" for name in flags if name in optional}
+
+
 class Choice:
     """An operation with its options given and its alternatives chosen: the canonical graph says results and scalars."""
 
     def __init__(self, operation: Operation, options: dict[str, object], graph_options: dict[str, object]) -> None:
         self.operation = operation
         self.options = {name: option_text(value) for name, value in options.items() if value is not None}
-        texts = self.options | {name: option_text(value) for name, value in graph_options.items()}
-        canonical = Graph.of_op(operation.name, 0, "f32", texts)
+        chosen = {name: option_text(value) for name, value in graph_options.items()}
+        canonical = Graph.of_op(operation.name, 0, "f32", _with_every_operand(operation) | self.options | chosen)
         self.results = tuple(tensor[0] for tensor in canonical.outputs)
         self.scalars = tuple(name for name, _ in canonical.scalars)
         self.scalar_values = tuple(value for _, value in canonical.scalars)

@@ -6,8 +6,10 @@
 #include <limits>
 #include <numeric>
 
+#include "base/fail.h"
 #include "dsl/interpret.h"
 #include "dsl/library/registry.h"
+#include "rowjit/gradient.h"
 #include "rowjit/library.h"
 
 using namespace rowjit;
@@ -108,6 +110,38 @@ TEST_CASE("the z-loss is a part of the loss and is given apart") {
     const Tensors results = run("cross_entropy", {{"z_loss", "0.01"}}, logits_and_target());
     CHECK(results.at("z_loss").values[0] == doctest::Approx(z_loss));
     CHECK(loss_of(results) == doctest::Approx(((first - 2) + third) / 2 + z_loss));
+}
+
+TEST_CASE(
+    "token scaling multiplies the loss and its gradient by the target's probability, and not what the mean counts") {
+    const OptionMap options = {{"token_scaling", "true"}, {"z_loss", "0.01"}};
+    Tensors tensors = logits_and_target();
+    // An ignored row whose logits' exponentials overflow what they are computed in.
+    for (std::size_t c = 4; c < 8; ++c) tensors["logits"].values[c] = -1000;
+    const Graph g = make_graph("cross_entropy", {.columns = kClasses, .dtype = f64, .options = options});
+    const Graph joint = gradient(g, {"logits"}, {.of = {"loss"}, .joint = true, .unit_cotangent = true});
+    const Tensors results = interpret(*joint.data(), {tensors, {}, {{"tokens", kRows}}}, Rounding::kExact);
+
+    double expected = 0;
+    Doubles d_logits(12, 0.0);
+    for (const std::size_t r : {0, 2}) {
+        const Doubles z = row(kLogits, static_cast<std::int64_t>(r));
+        const Doubles p = softmax_of(z);
+        const auto target = static_cast<std::size_t>(kTarget[r]);
+        const double lse = lse_of(z);
+        expected += p[target] * (lse - z[target] + 0.01 * lse * lse) / 2;
+        for (std::size_t c = 0; c < 4; ++c) {
+            d_logits[4 * r + c] = p[target] * (p[c] * (1 + 0.02 * lse) - (c == target ? 1 : 0)) / 2;
+        }
+    }
+    CHECK(loss_of(results) == doctest::Approx(expected));
+    for (std::size_t i = 0; i < 12; ++i) CHECK(results.at("d_logits").values[i] == doctest::Approx(d_logits[i]));
+}
+
+TEST_CASE("token scaling needs classes as targets") {
+    CHECK_THROWS_AS(run("cross_entropy", {{"token_scaling", "true"}, {"target", "probabilities"}},
+                        {{"logits", rows(kLogits)}, {"target", rows(kTeacher)}}),
+                    Error);
 }
 
 TEST_CASE("probabilities as targets, smoothed, are torch's soft cross-entropy") {

@@ -42,8 +42,58 @@ def test_cross_entropy_gives_what_is_asked_for():
     z_loss = 1e-2 * torch.logsumexp(logits, -1)[kept].square().mean()
     torch.testing.assert_close(found.z_loss, z_loss)
     torch.testing.assert_close(found.loss, F.cross_entropy(logits, target) + z_loss)
-    assert torch.equal(found.predicted_tokens[kept], logits.argmax(-1)[kept])
+    assert torch.equal(found.predicted_tokens, logits.argmax(-1).where(kept, -1))
     torch.testing.assert_close(found.token_accuracy, (logits.argmax(-1) == target)[kept].float().mean())
+
+
+def test_cross_entropy_of_rows_says_which_rows_are_hit():
+    logits = torch.eye(4, 16)
+    target = torch.tensor([0, -1, 3, 3])
+    found = liger.LigerCrossEntropyLoss(ignore_index=-1, reduction="none", return_token_accuracy=True)(logits, target)
+    assert found.token_accuracy.tolist() == [1, 0, 0, 1]
+
+
+@pytest.mark.parametrize("faulty", [16, -1])
+def test_a_target_that_is_no_class_raises_as_ligers_does(faulty):
+    logits, target = torch.randn(4, 16), torch.tensor([1, -100, faulty, 4])
+    with pytest.raises(AssertionError, match=f"{faulty} is out of bounds"):
+        liger.LigerCrossEntropyLoss()(logits, target)
+
+
+def test_logits_that_are_nan_are_no_faulty_target():
+    assert liger.LigerCrossEntropyLoss()(torch.full((2, 16), torch.nan), torch.tensor([1, 2])).isnan()
+
+
+def test_the_mean_of_no_target_is_zero_and_has_no_gradient():
+    logits, target = torch.randn(4, 16, requires_grad=True), torch.full((4,), -100)
+    log_p = torch.randn(4, 16).log_softmax(-1)
+    losses = (
+        liger.LigerCrossEntropyLoss()(logits, target),
+        liger.LigerFusedLinearCrossEntropyLoss()(torch.randn(8, 16), logits, target),
+        liger.LigerJSD()(logits, log_p, target),
+        liger.LigerTVDLoss()(logits, log_p, target),
+    )
+    assert [loss.item() for loss in losses] == [0] * 4
+    assert torch.autograd.grad(sum(losses), logits)[0].count_nonzero() == 0
+
+
+def test_token_scaling_is_by_the_targets_probability():
+    x, weight, target = torch.randn(4, 8, requires_grad=True), torch.randn(16, 8), torch.tensor([1, 2, -100, 4])
+    found = liger.LigerFusedLinearCrossEntropyLoss(use_token_scaling=True)(weight, x, target)
+    rows = F.cross_entropy(x @ weight.t(), target, reduction="none")
+    expected = (rows * rows.detach().neg().exp()).sum() / 3
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(*(torch.autograd.grad(loss, x)[0] for loss in (found, expected)))
+
+
+def test_rotary_embedding_of_an_odd_width_leaves_the_last_column():
+    q, angles = torch.randn(1, 2, 3, 7), torch.randn(1, 3, 3)
+    tables = (torch.cat((table, table, torch.ones(1, 3, 2)), -1) for table in (angles.cos(), angles.sin()))
+    turned, _ = liger.liger_rope(q, q, *tables)
+    cos, sin = angles.cos(), angles.sin()
+    first, second, last = q.split((3, 3, 1), -1)
+    expected = torch.cat((first * cos - second * sin, second * cos + first * sin, last), -1)
+    torch.testing.assert_close(turned, expected)
 
 
 def test_fused_linear_cross_entropy_is_the_product_and_the_loss():

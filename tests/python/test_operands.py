@@ -216,3 +216,10 @@ def test_numbers_of_other_libraries_are_kernels_operands():
     program = Builder(Call(choice, ("x", "bias"), shapes, (False, False)), Numpy()).program()
     x = numpy.linspace(-3, 3, 24, dtype=numpy.float32).reshape(2, 12)
     numpy.testing.assert_allclose(program.run(None, x, None), x / (1 + numpy.exp(-x)), rtol=1e-6)
+
+
+def test_an_option_that_comes_with_an_optional_operand_is_read_at_every_call():
+    student, teacher, target = torch.randn(4, 16), torch.randn(4, 16), torch.tensor([0, 1, 2, 3])
+    for ignored in (2, 3):
+        loss = rt.jsd(student, teacher, target, ignore_index=ignored, reduction="none")
+        assert [row for row in range(4) if loss[row] == 0] == [ignored]

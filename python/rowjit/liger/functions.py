@@ -107,6 +107,10 @@ class LigerRopeFunction:
     ) -> tuple[Tensor, Tensor]:
         if cos.dim() == 2:
             cos, sin = cos.unsqueeze(0), sin.unsqueeze(0)
+        if cos.shape[-1] > q.shape[-1]:
+            # Of heads of an odd width: their last column is in no pair, and the tables have a pair too many.
+            pairs = q.shape[-1] // 2
+            cos, sin = (table[..., :pairs].repeat(1, 1, 2) for table in (cos, sin))
         return attention.apply_rotary_pos_emb(q, k, cos.to(q.dtype), sin.to(q.dtype))
 
 
@@ -131,31 +135,67 @@ class LigerSparsemaxFunction:
         return F.sparsemax(x) if last else F.sparsemax(x.movedim(dim, -1)).movedim(-1, dim)
 
 
+def _is_known_nan(loss: Tensor) -> bool:
+    """Not while a CUDA graph is captured or torch.compile traces, when no kernel can be waited for."""
+    if torch.compiler.is_compiling() or loss.is_cuda and torch.cuda.is_current_stream_capturing():
+        return False
+    return bool(loss.detach().isnan().any())
+
+
+def _require_classes(targets: Tensor, classes: int) -> None:
+    for target in targets.aminmax():
+        if not 0 <= target < classes:
+            raise AssertionError(f"Target {target} is out of bounds. Expected 0 to {classes - 1}")
+
+
 def _cross_entropy(
     compute: Callable[..., Tensor | tuple[Tensor, ...]],
     operands: tuple[Tensor | None, ...],
     *,
+    target: Tensor,
+    classes: int,
+    ignore_index: int,
+    reduction: str,
     lse_square_scale: float,
     label_smoothing: float,
     returns: tuple[bool, bool, bool],
     **options: object,
 ) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:
-    """Liger's results of an operation with our names of options; `returns` is what it is asked for beside the loss."""
+    """Liger's results of an operation with our names of options; `returns` is what it is asked for beside the loss.
+
+    A target that is no class makes our loss NaN, and so does a mean over no target, of which Liger's is 0. Liger looks at
+    the targets before every loss; here they are looked at when the loss is NaN.
+    """
     z_loss, accuracy, predicted = returns
-    results = compute(
-        *operands,
-        label_smoothing=label_smoothing or None,
-        z_loss=lse_square_scale or None,
-        accuracy=accuracy,
-        argmax=predicted,
-        **options,
-    )
-    found = iter(results if isinstance(results, tuple) else (results,))
+    by_row = accuracy and reduction == "none"
+
+    def compute_reduced(reduction: str) -> tuple[Tensor, ...]:
+        results = compute(
+            *operands,
+            reduction=reduction,
+            ignore_index=ignore_index,
+            label_smoothing=label_smoothing or None,
+            z_loss=lse_square_scale or None,
+            accuracy=accuracy and not by_row,
+            argmax=predicted or by_row,
+            **options,
+        )
+        return results if isinstance(results, tuple) else (results,)
+
+    results = compute_reduced(reduction)
+    if _is_known_nan(results[0]):
+        counted = target[target != ignore_index]
+        if counted.numel():
+            _require_classes(counted, classes)
+        elif reduction == "mean":
+            results = compute_reduced("sum")
+    found = iter(results)
     loss = next(found)
     of_lse = next(found) if lse_square_scale else torch.zeros_like(loss)
-    tokens = next(found).long() if predicted else None
-    share = next(found).detach() if accuracy else None
-    return loss, of_lse if z_loss else None, share, tokens
+    greatest = next(found) if predicted or by_row else None
+    hits = ((greatest == target) & (target != ignore_index)).float() if by_row else next(found).detach() if accuracy else None
+    tokens = greatest.long().where(target != ignore_index, -1) if predicted else None
+    return loss, of_lse if z_loss else None, hits, tokens
 
 
 class LigerCrossEntropyFunction:
@@ -179,6 +219,8 @@ class LigerCrossEntropyFunction:
         loss, z_loss, accuracy, predicted = _cross_entropy(
             F.cross_entropy,
             (_input, target, weight),
+            target=target,
+            classes=_input.shape[-1],
             lse_square_scale=lse_square_scale,
             label_smoothing=label_smoothing,
             returns=(return_z_loss, return_token_accuracy, return_predicted_tokens),
@@ -210,18 +252,24 @@ class LigerFusedLinearCrossEntropyFunction:
         return_token_accuracy: bool = False,
         return_predicted_tokens: bool = False,
     ) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:
-        if use_token_scaling:
-            raise ValueError("use_token_scaling is not supported")
         return _cross_entropy(
             linear_cross_entropy,
             (_input, weight, target, bias, ce_weight),
+            target=target,
+            classes=weight.shape[0],
             lse_square_scale=lse_square_scale,
             label_smoothing=label_smoothing,
             returns=(return_z_loss, return_token_accuracy, return_predicted_tokens),
             reduction=reduction,
             ignore_index=ignore_index,
             softcap=softcap,
+            token_scaling=use_token_scaling,
         )
+
+
+def _count(kept: Tensor) -> Tensor:
+    """What a mean divides by: a mean over no row is 0."""
+    return kept.sum().clamp(min=1)
 
 
 class LigerJSDFunction:
@@ -233,8 +281,10 @@ class LigerJSDFunction:
         beta: float = 0.5,
         ignore_index: int = -100,
     ) -> Tensor:
-        loss = F.jsd(_input, target, shift_labels, beta=beta, of="log_probabilities", ignore_index=ignore_index)
-        return loss.to(_input.dtype)
+        reduction = "mean" if shift_labels is None else "sum"
+        options = {"beta": beta, "of": "log_probabilities", "ignore_index": ignore_index, "reduction": reduction}
+        loss = F.jsd(_input, target, shift_labels, **options)
+        return (loss if shift_labels is None else loss / _count(shift_labels != ignore_index)).to(_input.dtype)
 
 
 @jit
@@ -294,7 +344,7 @@ class LigerTVDLossFunction:
             loss = _tvd(p, q)
             return loss if kept is None else loss * kept[:, None]
         rows = _tvd_rows(p, q)
-        count = p.shape[0] if kept is None else kept.sum()
+        count = p.shape[0] if kept is None else _count(kept)
         total = (rows if kept is None else rows * kept).sum()
         return total / {"sum": 1, "batchmean": count, "mean": count * p.shape[-1]}[reduction]
 
