@@ -79,7 +79,8 @@ class GroupTuner {
         std::vector<Schedule> schedules = legal_schedules(group_, impl_.target());
         if (schedules.empty())
             fail(ErrorCode::kUnsupported, "no schedule runs kernel {} on {}", group_.name, impl_.target().name);
-        holder_ = held_schedule().value_or(schedules[0]);
+        const ScheduleChoice choice = impl_.choice();
+        holder_ = (choice ? choice(group_) : std::nullopt).value_or(schedules[0]);
         if (holder_ != schedules[0]) {
             std::erase(schedules, holder_);
             schedules.insert(schedules.begin() + 1, holder_);
@@ -92,13 +93,6 @@ class GroupTuner {
                 if (print(candidate.schedule) == rejected.choice) candidate.outcome.rejected = rejected.why;
             }
         }
-    }
-
-    // What the engine would take if this tuning had not been.
-    std::optional<Schedule> held_schedule() const {
-        const ScheduleChoice choice = impl_.choice();
-        const std::optional<Schedule> held = choice ? choice(group_) : std::nullopt;
-        return held && build_kernel(group_, *held, impl_.target()) ? held : std::nullopt;
     }
 
     void compile_candidates() {

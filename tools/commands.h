@@ -39,6 +39,7 @@ struct TuneCommand {
     int max_candidates = 32;
     int time_limit_s = 60;
     bool in_process = false;
+    std::string export_file;  // a choice table (runtime/choice_table.h); "" writes none
 };
 
 struct CompileCommand {

@@ -3,14 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
 
 #include "base/fail.h"
 #include "tools/commands.h"
 #include "tools/engine_options.h"
+#include "tools/file.h"
 #include "tools/launch_description.h"
 #include "tools/report.h"
 #include "tools/version.h"
@@ -32,21 +30,6 @@ struct Compiled {
 
 bool wants(const CompileCommand& command, std::string_view what) {
     return command.emit.empty() || std::find(command.emit.begin(), command.emit.end(), what) != command.emit.end();
-}
-
-// A file appears whole or not at all: written beside its place, then renamed.
-void write_file(const std::filesystem::path& path, const std::string& bytes) {
-    const std::filesystem::path temporary = path.string() + ".partial";
-    std::ofstream file(temporary, std::ios::binary | std::ios::trunc);
-    file << bytes;
-    file.close();
-    std::error_code error;
-    if (file) std::filesystem::rename(temporary, path, error);
-    if (!file || error) {
-        const std::string why = error ? error.message() : std::strerror(errno);
-        std::filesystem::remove(temporary, error);
-        fail(ErrorCode::kIo, "'{}' cannot be written: {}; free space or choose another --output", path.string(), why);
-    }
 }
 
 std::string extension(const Artifact& artifact) {

@@ -1,10 +1,13 @@
 // `rowjit doctor`: what this machine has, what it lacks, and how to mend it. Nothing missing here is fatal to what does
 // not need it, so the exit code is 0 unless the environment itself is wrong.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "base/environment.h"
+#include "cache/tuning_db.h"
 #include "compiler/toolchain/orc.h"
 #include "compiler/toolchain/toolchain.h"
+#include "runtime/choice_table.h"
 #include "runtime/device.h"
 #include "tools/commands.h"
 #include "tools/engine_options.h"
@@ -44,6 +47,24 @@ nlohmann::json toolchains() {
     return json;
 }
 
+nlohmann::json shipped_tuning() {
+    nlohmann::json json = nlohmann::json::array();
+    for (const ChoiceTable& table : shipped_choices()) {
+        json.push_back({{"target", table.architecture},
+                        {"devices", table.devices},
+                        {"choices", table.choices.size()},
+                        {"toolchain", table.toolchain}});
+    }
+    return json;
+}
+
+// Records of `rowjit tune`, of all devices; none where the directory cannot be read, which its own row says.
+std::size_t own_tuning(const std::string& root) try {
+    return root.empty() ? 0 : TuningDb(root).list().size();
+} catch (const Error&) {
+    return 0;
+}
+
 nlohmann::json environment(bool* wrong) {
     nlohmann::json json = nlohmann::json::array();
     for (const EnvironmentReport& row : environment_report()) {
@@ -67,11 +88,13 @@ std::string mark(const nlohmann::json& row) { return row["found"].get<bool>() ? 
 
 int doctor_command(const CommonOptions& common) {
     bool wrong = false;
-    const nlohmann::json document = {{"rowjit", kVersion},
-                                     {"devices", devices()},
-                                     {"toolchains", toolchains()},
-                                     {"cache_directory", cache_root(common)},
-                                     {"environment", environment(&wrong)}};
+    const nlohmann::json document = {
+        {"rowjit", kVersion},
+        {"devices", devices()},
+        {"toolchains", toolchains()},
+        {"cache_directory", cache_root(common)},
+        {"tuning", {{"own", own_tuning(cache_root(common))}, {"shipped", shipped_tuning()}}},
+        {"environment", environment(&wrong)}};
     if (common.json) {
         fmt::print("{}\n", document.dump(2));
         return wrong ? kExitFindings : kExitOk;
@@ -82,6 +105,14 @@ int doctor_command(const CommonOptions& common) {
         found.add({row["target"], mark(row), one_line(row["what"].get<std::string>())});
     const std::string root = document["cache_directory"];
     found.add({"cache", root.empty() ? "off" : "found", root});
+    const nlohmann::json& tuning = document["tuning"];
+    found.add({"tuning", tuning["own"] == 0 ? "absent" : "found",
+               fmt::format("{} kernels tuned here; `rowjit tune` adds more", tuning["own"].get<std::size_t>())});
+    for (const auto& row : tuning["shipped"]) {
+        found.add({"tuning", "found",
+                   fmt::format("{} choices for {} come with rowjit", row["choices"].get<std::size_t>(),
+                               fmt::join(row["devices"].get<std::vector<std::string>>(), ", "))});
+    }
     fmt::print("rowjit {}\n\n{}\n", kVersion, found.text());
     Table variables({"variable", "value", "meaning"});
     for (const auto& row : document["environment"]) {

@@ -27,13 +27,15 @@ struct GroupReport {
     const Group* group;
     double bytes = 0;
     double predicted_us = 0;
+    ChoiceSource source = ChoiceSource::kRule;
     std::vector<std::pair<std::string, std::string>> families;  // name, why it offers nothing ("" when it does)
     std::vector<OfferedSchedule> schedules;
 };
 
-GroupReport report_on(const Group& group, const Target& target) {
+GroupReport report_on(const Group& group, const Target& target, const TuningDb& tuning) {
     GroupReport report{&group, group_bytes(*group.graph, kExplainedRows),
                        predicted_us(*group.graph, target, kExplainedRows)};
+    if (const auto measured = measured_choice(tuning, target, group)) report.source = measured->source;
     for (const FamilyOffer& offer : offers(group, target)) {
         report.families.emplace_back(name(offer.family), offer.declined);
         for (const Schedule& schedule : offer.schedules) {
@@ -51,6 +53,7 @@ nlohmann::json to_json(const GroupReport& report, const Step& step, const Target
                            {"bytes", report.bytes},
                            {"predicted_us", report.predicted_us},
                            {"schedule", print(step.kernel.schedule)},
+                           {"schedule_from", name(report.source)},
                            {"loops", print(step.kernel)},
                            {"source", readable_source(step.kernel, target)}};
     json["offers"] = nlohmann::json::array();
@@ -72,7 +75,8 @@ void print_text(const GroupReport& report, const Step& step, const Target& targe
     }
     for (const OfferedSchedule& schedule : report.schedules) {
         const bool chosen = schedule.text == print(step.kernel.schedule);
-        fmt::print("  {} {}{}\n", chosen ? "*" : " ", schedule.text,
+        const std::string why = chosen ? fmt::format(" ({})", name(report.source)) : "";
+        fmt::print("  {} {}{}{}\n", chosen ? "*" : " ", schedule.text, why,
                    schedule.declined.empty() ? "" : " declined: " + schedule.declined);
     }
     fmt::print("\n{}\n{}\n", print(step.kernel), readable_source(step.kernel, target));
@@ -224,7 +228,7 @@ int explain_command(const CommonOptions& common) {
                 fmt::print("\n");
             }
             for (const Step& step : program.steps) {
-                const GroupReport report = report_on(step.group, target);
+                const GroupReport report = report_on(step.group, target, tuning);
                 if (common.json) {
                     record["kernels"].push_back(to_json(report, step, target));
                 } else {

@@ -4,28 +4,15 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <filesystem>
-#include <fstream>
-#include <sstream>
 
 #include "base/fail.h"
 #include "dsl/library/registry.h"
 #include "dsl/traffic.h"
+#include "tools/file.h"
 #include "tools/model_suite.h"
 
 namespace rowjit {
 namespace {
-
-std::string read_text(const std::string& path, std::string_view what) {
-    std::ifstream file(path, std::ios::binary);
-    std::ostringstream text;
-    text << file.rdbuf();
-    std::error_code ignored;
-    // A directory opens, and reads as nothing.
-    if (!file || std::filesystem::is_directory(path, ignored))
-        fail(ErrorCode::kIo, "{} '{}' cannot be read; check the path and its permissions", what, path);
-    return text.str();
-}
 
 OptionMap parse_options(const std::vector<std::string>& words) {
     OptionMap options;

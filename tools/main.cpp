@@ -121,6 +121,8 @@ int run(int argc, char** argv) {
         ->capture_default_str();
     c->add_flag("--in-process", tune.in_process,
                 "Start no processes: a compiler or kernel that crashes or hangs ends the tuning");
+    c->add_option("--export", tune.export_file, "Add what is faster than the static rules' choices to this table")
+        ->type_name("FILE");
     c->callback([&] { result = tune_command(common, tune); });
 
     c = app.add_subcommand(kTuneWorker, "")->group("");  // not for people: what tune starts

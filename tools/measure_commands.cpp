@@ -6,13 +6,18 @@
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
+#include <optional>
 
+#include "base/digest.h"
+#include "base/fail.h"
+#include "runtime/choice_table.h"
 #include "runtime/device.h"
 #include "runtime/tune_worker.h"
 #include "runtime/tuner.h"
 #include "runtime/verify.h"
 #include "tools/commands.h"
 #include "tools/engine_options.h"
+#include "tools/file.h"
 #include "tools/report.h"
 #include "tools/version.h"
 
@@ -134,11 +139,39 @@ void print_table(const std::vector<Record>& records) {
     fmt::print("{}", table.text());
 }
 
+// Kernels for which the static rule's choice is as good are left to it, also where the table has said otherwise.
+void add_choices(const Record& record, ChoiceTable* table) {
+    for (const TunedKernel& kernel : record.tuned) {
+        const std::string operation = sha256(kernel.operation).hex();
+        if (kernel.ms < kernel.static_ms) {
+            table->put({fmt::format("{}: {}", record.kernel, kernel.kernel), operation, print(kernel.schedule),
+                        record.shape, kernel.ms, kernel.static_ms});
+        } else {
+            table->remove(operation);
+        }
+    }
+}
+
+// The one at `path`, else an empty one for this device. Refused before anything is measured.
+ChoiceTable open_table(const std::string& path, const Target& target) {
+    ChoiceTable table{target.name, {target.label}, "", {}};
+    if (std::filesystem::exists(path)) table = parse_choice_table(read_text(path, "table of choices"), path);
+    if (!table.covers(target)) {
+        fail(ErrorCode::kInvalidArgument, "--export: '{}' is a table for {}, and this is {} ({}); give another file",
+             path, table.architecture, target.name, target.label);
+    }
+    table.toolchain = toolchain_version(target);
+    return table;
+}
+
 int run_jobs(const CommonOptions& common, const TuneCommand* tuning) {
     const auto started = std::chrono::steady_clock::now();
     Engine engine = make_engine(common);
     const WorkBounds bounds = work_bounds(common, engine.device());
     const std::vector<Job> jobs = make_jobs(common.jobs);
+    std::optional<ChoiceTable> table;
+    if (tuning != nullptr && !tuning->export_file.empty())
+        table = open_table(tuning->export_file, engine.impl().target());
     std::vector<Record> records;
     int failed = 0;
     int first_failure = kExitOk;
@@ -168,6 +201,10 @@ int run_jobs(const CommonOptions& common, const TuneCommand* tuning) {
             }
             progress.finish(outcome(records.back()));
         }
+    }
+    if (table) {
+        for (const Record& record : records) add_choices(record, &*table);
+        write_file(tuning->export_file, print(*table));
     }
     const EngineStatistics statistics = engine.statistics();
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();

@@ -122,6 +122,20 @@ class Tune(CommandTest):
         self.assertGreater(second["summary"]["from_cache"], 0)
         self.assertEqual([r["schedule"] for r in second["records"]], [r["schedule"] for r in records])
 
+    def test_what_tuning_found_is_exported_and_a_table_for_another_device_is_refused_first(self):
+        words = ["tune", "--op", "silu", "--columns", "64", *SMALL, "--max-candidates", "2", "--device", "cpu"]
+        path = self.work / "choices.json"
+        self.result(*words, "--export", path)
+        table = json.loads(path.read_text(encoding="utf-8"))
+        self.assertEqual(table["architecture"], "native")
+        self.assertLessEqual(len(table["choices"]), 1)
+        kept = {"kernel": "kept", "operation": "00", "schedule": "s", "shape": "1", "ms": 1.0, "static_ms": 2.0}
+        self.write("choices.json", json.dumps(table | {"choices": [kept]}))
+        self.result(*words, "--force", "--export", path)
+        self.assertIn(kept, json.loads(path.read_text(encoding="utf-8"))["choices"])
+        self.write("choices.json", json.dumps(table | {"devices": ["another"]}))
+        self.assert_refused(USAGE, [*words, "--export", path], "choices.json", "another file")
+
     def workers(self):
         """Processes that a tuner of this test has started and that still run."""
         mine = f"ROWJIT_CACHE_DIR={self.work / 'cache'}".encode()
@@ -277,7 +291,7 @@ class Compile(CommandTest):
                                      "out")
         self.assertEqual(result.returncode, IO, result.stderr)
         self.assertEqual(result.stdout, "")
-        self.assertIn("free space or choose another --output", result.stderr)
+        self.assertIn("free space or choose another place", result.stderr)
         self.assert_nothing_half_written()
 
     def test_kernels_that_are_kept_nowhere_are_an_error(self):

@@ -1,0 +1,98 @@
+// Measured choices that come from another machine, and where an engine looks for one. Needs no device.
+#include "runtime/choice_table.h"
+
+#include <doctest/doctest.h>
+
+#include "base/digest.h"
+#include "dsl/library/registry.h"
+#include "runtime/tuning.h"
+#include "tests/cache/fixture.h"
+#include "tests/support/refusal.h"
+
+using namespace rowjit;
+
+namespace {
+
+Target h200() {
+    Target target = find_target("sm_90a");
+    target.label = "NVIDIA H200";
+    return target;
+}
+
+Group norm_group() {
+    return plan_graph(*make_graph("rms_norm", {.columns = 1024}).data(), find_target("sm_90a")).groups[0];
+}
+
+// Of the norm's legal schedules the one at `place`.
+std::string legal_schedule(std::size_t place) { return print(legal_schedules(norm_group(), h200()).at(place)); }
+
+ChoiceTable table_with(const std::string& schedule) {
+    ChoiceTable table{"sm_90a", {"NVIDIA H200"}, "nvrtc 13.0", {}};
+    table.put({"rms_norm: rj_y", sha256(tuning_operation(norm_group())).hex(), schedule, "16384x1024", 0.07, 0.08});
+    return table;
+}
+
+}  // namespace
+
+TEST_CASE("a table reads back as it was printed, and one choice stands for an operation") {
+    ChoiceTable table = table_with("row_reduction keep=registers threads=32");
+    table.put({"a norm", table.choices[0].operation, "row_reduction keep=registers threads=64", "1x1", 1, 2});
+    table.put({"another", "00ff", "elementwise keep=reload", "1x1", 1, 2});
+    REQUIRE(table.choices.size() == 2);
+    const ChoiceTable again = parse_choice_table(print(table), "table");
+    CHECK(print(again) == print(table));
+    CHECK(again.find("00ff")->schedule == "elementwise keep=reload");
+    table.remove("00ff");
+    CHECK(table.find("00ff") == nullptr);
+}
+
+TEST_CASE("what is no table is refused by its name") {
+    CHECK(mentions(refusal(ErrorCode::kParse, [] { parse_choice_table("{}", "mine.json"); }), "mine.json"));
+    CHECK(mentions(refusal(ErrorCode::kParse, [] { parse_choice_table("{\"schema\": 9}", "mine.json"); }), "schema"));
+}
+
+TEST_CASE("a table is for the devices it names alone") {
+    const ChoiceTable table = table_with("");
+    CHECK(table.covers(h200()));
+    Target other = h200();
+    other.label = "NVIDIA GH200 480GB";
+    CHECK_FALSE(table.covers(other));
+    CHECK_FALSE(table.covers(find_target("sm_100a")));
+}
+
+TEST_CASE("every choice that comes with rowjit is a schedule, and they are for H100 and H200") {
+    for (const ChoiceTable& table : shipped_choices()) {
+        for (const TabledChoice& choice : table.choices) {
+            CAPTURE(choice.kernel);
+            CHECK(parse_schedule(choice.schedule));
+            CHECK(parse_digest(choice.operation));
+            CHECK(choice.ms < choice.static_ms);
+        }
+    }
+    REQUIRE(shipped_choices().size() == 1);
+    CHECK(shipped_choices()[0].covers(h200()));
+    CHECK(shipped_choices()[0].covers(find_target("sm_90a")));
+}
+
+TEST_CASE("a device's own tuning comes before what was shipped, and what does not build is no choice") {
+    const TemporaryDirectory directory;
+    const TuningDb database(directory.path());
+    const Group group = norm_group();
+    CHECK_FALSE(measured_choice(database, h200(), group, {}));
+
+    const std::vector<ChoiceTable> tables = {table_with(legal_schedule(1))};
+    const auto shipped = measured_choice(database, h200(), group, tables);
+    REQUIRE(shipped);
+    CHECK(print(shipped->schedule) == legal_schedule(1));
+    CHECK(shipped->source == ChoiceSource::kShipped);
+    CHECK_FALSE(measured_choice(database, h200(), group, {table_with("row_reduction keep=registers vector=8")}));
+
+    TuningRecord record{.key = tuning_key(group, h200())};
+    database.put(record);  // a tuning that was interrupted
+    CHECK(measured_choice(database, h200(), group, tables)->source == ChoiceSource::kShipped);
+    record.choice = legal_schedule(2);
+    database.put(record);
+    const auto tuned = measured_choice(database, h200(), group, tables);
+    CHECK(print(tuned->schedule) == legal_schedule(2));
+    CHECK(tuned->source == ChoiceSource::kTuned);
+}
