@@ -4,8 +4,8 @@
     PYTHONPATH=build/release/python python3 tests/python/liger_kernel_tests.py CHECKOUT [PYTEST ARGUMENTS]
 
 CHECKOUT is a checkout of Liger-Kernel, whose tests compare with torch in eager mode. It needs pytest, transformers (of
-version 4, for the tests of rotary embeddings) and triton to import; on the CPU no kernel of Triton runs. Not among them: what rowjit has no function for, and tests that
-start processes, in which liger_kernel would be imported by itself.
+version 4, for the tests of rotary embeddings) and triton to import; on the CPU no kernel of Triton runs. Not among them:
+what rowjit has no function for, and tests that start processes, in which liger_kernel would be imported by itself.
 """
 
 import pathlib
@@ -13,9 +13,9 @@ import sys
 import types
 
 FILES = (
-    "cross_entropy", "dyt", "fused_add_rms_norm", "fused_linear_cross_entropy", "geglu", "group_norm", "jsd", "kl_div",
-    "layer_norm", "poly_norm", "qwen2vl_mrope", "relu_squared", "rms_norm", "rope", "softmax", "sparsemax", "swiglu",
-    "tvd",
+    "attn_res", "cross_entropy", "dyt", "fused_add_rms_norm", "fused_linear_cross_entropy", "fused_linear_jsd", "geglu",
+    "group_norm", "jsd", "kl_div", "layer_norm", "llama4_rope", "poly_norm", "qwen2vl_mrope", "relu_squared", "rms_norm",
+    "rope", "softmax", "sparsemax", "swiglu", "tvd",
 )  # fmt: skip
 
 

@@ -86,6 +86,28 @@ def test_token_scaling_is_by_the_targets_probability():
     torch.testing.assert_close(*(torch.autograd.grad(loss, x)[0] for loss in (found, expected)))
 
 
+def test_llama_4s_rotary_embedding_is_a_product_of_complex_numbers():
+    q, k = torch.randn(2, 3, 4, 8), torch.randn(2, 3, 1, 8)
+    rotations = torch.polar(torch.ones(1, 3, 4), torch.randn(1, 3, 4))
+    for found, x in zip(liger.liger_llama4_text_rotary_pos_emb(q, k, rotations), (q, k), strict=True):
+        pairs = torch.view_as_complex(x.unflatten(-1, (4, 2))) * rotations[:, :, None]
+        torch.testing.assert_close(found, torch.view_as_real(pairs).flatten(-2))
+
+
+def test_fused_linear_jsd_is_the_products_and_the_distance_and_gives_the_student_gradients():
+    x, weight = torch.randn(4, 8), torch.randn(16, 8, requires_grad=True)
+    teacher_x, teacher_weight = torch.randn(4, 6), torch.randn(16, 6, requires_grad=True)
+    target = torch.tensor([1, -100, 3, 4])
+    loss = liger.liger_fused_linear_jsd(x, weight, teacher_x, teacher_weight, target, 0.3, -100, 2.0)
+    q, p = ((a @ b.t() / 2).log_softmax(-1) for a, b in ((x, weight), (teacher_x, teacher_weight.detach())))
+    expected = liger.liger_jsd(q, p, target, 0.3, -100)
+    torch.testing.assert_close(loss, expected)
+    wanted = torch.autograd.grad(expected, weight)[0]
+    found, of_teacher = torch.autograd.grad(loss, (weight, teacher_weight), allow_unused=True)
+    torch.testing.assert_close(found, wanted)
+    assert of_teacher is None
+
+
 def test_rotary_embedding_of_an_odd_width_leaves_the_last_column():
     q, angles = torch.randn(1, 2, 3, 7), torch.randn(1, 3, 3)
     tables = (torch.cat((table, table, torch.ones(1, 3, 2)), -1) for table in (angles.cos(), angles.sin()))

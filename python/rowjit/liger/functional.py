@@ -38,6 +38,31 @@ def liger_cross_entropy(
     return CrossEntropyOutput(*found) if any(returns) else found[0]
 
 
+def liger_fused_linear_cross_entropy(
+    input: Tensor,  # noqa: A002
+    weight: Tensor,
+    target: Tensor,
+    bias: Tensor | None = None,
+    ce_weight: Tensor | None = None,
+    ignore_index: int = -100,
+    lse_square_scale: float = 0.0,
+    label_smoothing: float = 0.0,
+    reduction: str = "mean",
+    softcap: float | None = None,
+    return_z_loss: bool = False,
+    accum_dtype: torch.dtype | None = None,
+    use_token_scaling: bool = False,
+    return_token_accuracy: bool = False,
+    return_predicted_tokens: bool = False,
+) -> Tensor | CrossEntropyOutput:
+    returns = (return_z_loss, return_token_accuracy, return_predicted_tokens)
+    options = (ignore_index, lse_square_scale, label_smoothing, reduction, softcap, return_z_loss, accum_dtype)
+    found = f.LigerFusedLinearCrossEntropyFunction.apply(
+        input, weight, target, bias, ce_weight, *options, use_token_scaling, *returns[1:]
+    )
+    return CrossEntropyOutput(*found) if any(returns) else found[0]
+
+
 liger_rms_norm = f.LigerRMSNormFunction.apply
 liger_fused_add_rms_norm = f.LigerFusedAddRMSNormFunction.apply
 liger_layer_norm = f.LigerLayerNormFunction.apply
@@ -52,6 +77,9 @@ liger_qwen2vl_mrope = liger_multimodal_rotary_pos_emb = f.LigerQwen2VLMRopeFunct
 liger_softmax = f.LigerSoftmaxFunction.apply
 liger_sparsemax = f.LigerSparsemaxFunction.apply
 liger_jsd = f.LigerJSDFunction.apply
+liger_fused_linear_jsd = f.LigerFusedLinearJSDFunction.apply
+liger_llama4_text_rotary_pos_emb = f.LigerLlama4RopeFunction.apply
+liger_attn_res = f.LigerAttnResFunction.apply
 
 
 def liger_tvd(

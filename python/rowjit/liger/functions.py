@@ -122,6 +122,24 @@ class LigerQwen2VLMRopeFunction:
         return attention.apply_multimodal_rotary_pos_emb(q, k, cos.to(q.dtype), sin.to(q.dtype), mrope_section)
 
 
+class LigerLlama4RopeFunction:
+    """Heads behind the sequence; `freqs_cis` as complex numbers, or as pairs of their parts."""
+
+    @staticmethod
+    def apply(q: Tensor, k: Tensor, freqs_cis: Tensor, BLOCK_SIZE: int | None = None) -> tuple[Tensor, Tensor]:  # noqa: N803
+        parts = torch.view_as_real(freqs_cis) if freqs_cis.is_complex() else freqs_cis
+        rotations = parts.float().reshape(-1, q.shape[1], q.shape[-1])
+        return F.rope_complex(q, rotations), F.rope_complex(k, rotations)
+
+
+class LigerAttnResFunction:
+    """Of states stacked in front."""
+
+    @staticmethod
+    def apply(V_stacked: Tensor, w_query: Tensor, w_norm: Tensor, eps: float = 1e-6) -> Tensor:  # noqa: N803
+        return F.attention_residual(V_stacked, w_query, w_norm, eps=eps)[0]
+
+
 class LigerSoftmaxFunction:
     @staticmethod
     def apply(x: Tensor) -> Tensor:
@@ -272,6 +290,13 @@ def _count(kept: Tensor) -> Tensor:
     return kept.sum().clamp(min=1)
 
 
+def _jsd(
+    compute: Callable[..., Tensor], operands: tuple[Tensor | None, ...], shift_labels: Tensor | None, **options: object
+) -> Tensor:
+    loss = compute(*operands, target=shift_labels, reduction="mean" if shift_labels is None else "sum", **options)
+    return loss if shift_labels is None else loss / _count(shift_labels != options["ignore_index"])
+
+
 class LigerJSDFunction:
     @staticmethod
     def apply(
@@ -281,10 +306,28 @@ class LigerJSDFunction:
         beta: float = 0.5,
         ignore_index: int = -100,
     ) -> Tensor:
-        reduction = "mean" if shift_labels is None else "sum"
-        options = {"beta": beta, "of": "log_probabilities", "ignore_index": ignore_index, "reduction": reduction}
-        loss = F.jsd(_input, target, shift_labels, **options)
-        return (loss if shift_labels is None else loss / _count(shift_labels != ignore_index)).to(_input.dtype)
+        options = {"beta": beta, "of": "log_probabilities", "ignore_index": ignore_index}
+        return _jsd(F.jsd, (_input, target), shift_labels, **options).to(_input.dtype)
+
+
+class LigerFusedLinearJSDFunction:
+    """The teacher has no gradient, as Liger's; the student's is computed in the backward."""
+
+    @staticmethod
+    def apply(
+        student_input: Tensor,
+        student_weight: Tensor,
+        teacher_input: Tensor,
+        teacher_weight: Tensor,
+        shift_labels: Tensor | None = None,
+        jsd_beta: float = 0.5,
+        ignore_index: int = -100,
+        temperature: float = 1.0,
+        accum_dtype: torch.dtype | None = None,  # ours is f32
+    ) -> Tensor:
+        teacher = (teacher_input.detach(), teacher_weight.detach())
+        options = {"beta": jsd_beta, "ignore_index": ignore_index, "temperature": temperature}
+        return _jsd(F.fused_linear_jsd, (student_input, student_weight, None, *teacher), shift_labels, **options)
 
 
 @jit
