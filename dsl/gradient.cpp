@@ -34,14 +34,15 @@ std::vector<std::string> checked_inputs(const GraphData& graph, std::vector<std:
     if (asked.empty()) asked = tensors;
     if (asked.empty()) fail(ErrorCode::kInvalidArgument, "gradient: the graph has no float input");
     for (std::size_t i = 0; i < asked.size(); ++i) {
-        const auto id = graph.find_input(asked[i]);
-        if (!id) {
-            fail(ErrorCode::kInvalidArgument, "gradient: '{}' is no input; the float inputs are {}", asked[i],
-                 fmt::join(tensors, ", "));
+        const NodeId id = find_named(graph, asked[i]);
+        if (id < 0) {
+            fail(ErrorCode::kInvalidArgument,
+                 "gradient: '{}' is no input, and no value alone has it as its label; the float inputs are {}",
+                 asked[i], fmt::join(tensors, ", "));
         }
-        if (!is_float(graph.node(*id).dtype)) {
+        if (!is_float(graph.node(id).dtype)) {
             fail(ErrorCode::kInvalidArgument, "gradient: input {} has no gradient; only floats have",
-                 graph.describe(*id));
+                 graph.describe(id));
         }
         if (std::count(asked.begin(), asked.end(), asked[i]) > 1)
             fail(ErrorCode::kInvalidArgument, "gradient: input '{}' is named twice", asked[i]);
@@ -63,18 +64,34 @@ std::vector<std::string> checked_outputs(const GraphData& graph, const std::vect
     return asked.empty() ? floats : asked;
 }
 
+OutputInfo& gradient_of(Joint& joint, const std::string& name, std::string_view purpose) {
+    const auto found = std::find_if(joint.gradients.begin(), joint.gradients.end(),
+                                    [&](const OutputInfo& gradient) { return gradient.name == "d_" + name; });
+    if (found != joint.gradients.end()) return *found;
+    fail(ErrorCode::kInvalidArgument, "gradient: '{}' is to be {} and is no input of the gradients", name, purpose);
+}
+
+// The value, in the dtype of accumulators: a product or a sum that was only rounded is not.
+NodeId unrounded(GraphData& graph, NodeId id) {
+    const Node node = graph.node(id);
+    const Dtype dtype = accumulator_dtype(node.dtype);
+    if (node.dtype == dtype) return id;
+    if (node.kind == NodeKind::kReduce && node.monoid == Monoid::kSum && !node.is_segmented())
+        return graph.add_reduce(Monoid::kSum, graph.add_cast(node.args[0], dtype), node.reduced);
+    if (node.kind == NodeKind::kMatmul) return graph.add_matmul(node.args[0], node.args[1], node.reduced, dtype);
+    if (node.kind == NodeKind::kCast && graph.node(node.args[0]).dtype == dtype) return node.args[0];
+    return graph.add_cast(id, dtype);
+}
+
 Joint joint_of(const Graph& graph, std::vector<std::string> inputs, const GradientOptions& options) {
     const GraphData& data = *graph.data();
     Joint joint = reverse_mode(data, checked_inputs(data, std::move(inputs)), checked_outputs(data, options.of),
                                options.unit_cotangent, options.sorted);
-    for (const std::string& input : options.in_place) {
-        const auto found = std::find_if(joint.gradients.begin(), joint.gradients.end(),
-                                        [&](const OutputInfo& gradient) { return gradient.name == "d_" + input; });
-        if (found == joint.gradients.end()) {
-            fail(ErrorCode::kInvalidArgument, "gradient: '{}' is to be overwritten and is no input of the gradients",
-                 input);
-        }
-        found->alias = input;
+    for (const std::string& name : options.in_place) gradient_of(joint, name, "overwritten").alias = name;
+    for (const std::string& name : options.accumulate) {
+        OutputInfo& found = gradient_of(joint, name, "added to");
+        found.node = unrounded(*joint.graph, found.node);
+        found.accumulate = true;
     }
     return joint;
 }
@@ -351,6 +368,22 @@ void require_intact(const Joint& joint, const Node& input) {
     }
 }
 
+// The gradients, each that overwrites a value overwriting the input as which the backward has it.
+std::vector<OutputInfo> in_place_of_saved(const Joint& joint, const std::map<NodeId, std::string>& given) {
+    std::vector<OutputInfo> gradients = joint.gradients;
+    for (OutputInfo& gradient : gradients) {
+        if (gradient.alias.empty() || joint.graph->find_input(gradient.alias)) continue;
+        const auto saved = given.find(find_named(*joint.graph, gradient.alias));
+        if (saved == given.end()) {
+            fail(ErrorCode::kInvalidArgument,
+                 "gradient: '{}' is to be overwritten, and the backward is not given it; differentiate() with it saved",
+                 gradient.alias);
+        }
+        gradient.alias = saved->second;
+    }
+    return gradients;
+}
+
 std::vector<RecomputedValue> recomputed_values(const Joint& joint, const std::map<NodeId, std::string>& given) {
     const GraphData& graph = *joint.graph;
     std::vector<bool> live(static_cast<std::size_t>(graph.size()), false);
@@ -394,7 +427,8 @@ Graph gradient(const Graph& graph, std::vector<std::string> inputs, const Gradie
     const Joint joint = joint_of(graph, std::move(inputs), options);
     std::vector<OutputInfo> outputs;
     if (options.joint) outputs = joint.forward;
-    outputs.insert(outputs.end(), joint.gradients.begin(), joint.gradients.end());
+    const std::vector<OutputInfo> gradients = in_place_of_saved(joint, {});
+    outputs.insert(outputs.end(), gradients.begin(), gradients.end());
     return Extraction(*joint.graph, {}).run(outputs);
 }
 
@@ -417,7 +451,7 @@ Differentiated differentiate(const Graph& graph, std::vector<std::string> inputs
         result.saved.push_back(std::move(saved));
     }
     result.forward = Extraction(*joint.graph, {}).run(forward);
-    result.backward = Extraction(*joint.graph, given).run(joint.gradients);
+    result.backward = Extraction(*joint.graph, given).run(in_place_of_saved(joint, given));
     result.recomputed = recomputed_values(joint, given);
     return result;
 }

@@ -42,7 +42,8 @@ class Reverse {
         std::vector<NodeId> mapped(static_cast<std::size_t>(forward.size()), -1);
         // Inputs that no output needs have a gradient too: zero.
         std::vector<NodeId> nodes = forward.live_nodes();
-        for (const std::string& input : inputs) nodes.push_back(*forward.find_input(input));
+        for (const std::string& input : inputs) wanted_.push_back(find_named(forward, input));
+        nodes.insert(nodes.end(), wanted_.begin(), wanted_.end());
         std::sort(nodes.begin(), nodes.end());
         for (const NodeId id : nodes) {
             NodeId& copy = mapped[static_cast<std::size_t>(id)];
@@ -50,6 +51,7 @@ class Reverse {
                 copy = graph_->add_copy(forward.node(id),
                                         [&](NodeId arg) { return mapped[static_cast<std::size_t>(arg)]; });
         }
+        for (NodeId& id : wanted_) id = mapped[static_cast<std::size_t>(id)];
         joint_.graph = graph_;
         joint_.forward_size = graph_->size();
         for (OutputInfo output : forward.outputs()) {
@@ -57,7 +59,7 @@ class Reverse {
             joint_.forward.push_back(std::move(output));
         }
         cotangents_.resize(static_cast<std::size_t>(joint_.forward_size));
-        find_active(inputs);
+        find_active();
         seed(of, unit_cotangent);
     }
 
@@ -69,12 +71,12 @@ class Reverse {
             if (!label.empty()) g->named("d_" + label);
             propagate(id, *g);
         }
-        for (const std::string& input : inputs) {
-            const NodeId id = *graph_->find_input(input);
+        for (std::size_t i = 0; i < inputs.size(); ++i) {
+            const NodeId id = wanted_[i];
             const std::optional<Value>& g = cotangents_[static_cast<std::size_t>(id)];
             const Value result = g ? *g : constant(node(id).dtype, 0.0);
             joint_.gradients.push_back(
-                {"d_" + input, spread(result, axes(id)).id(), "", false, node(id).column_strides});
+                {"d_" + inputs[i], spread(result, axes(id)).id(), "", false, node(id).column_strides});
         }
         return std::move(joint_);
     }
@@ -88,10 +90,10 @@ class Reverse {
     Value constant(Dtype dtype, double number) const { return {graph_, graph_->add_const(dtype, number)}; }
     bool is_active(NodeId id) const { return active_[static_cast<std::size_t>(id)]; }
 
-    // Values through which one of the inputs reaches an output.
-    void find_active(const std::vector<std::string>& inputs) {
+    // Values through which one of those wanted reaches an output.
+    void find_active() {
         active_.assign(static_cast<std::size_t>(joint_.forward_size), false);
-        for (const std::string& input : inputs) active_[static_cast<std::size_t>(*graph_->find_input(input))] = true;
+        for (const NodeId id : wanted_) active_[static_cast<std::size_t>(id)] = true;
         for (NodeId id = 0; id < joint_.forward_size; ++id) {
             if (!is_float(node(id).dtype) || node(id).kind == NodeKind::kFix) continue;
             for (const NodeId arg : node(id).args) {
@@ -528,11 +530,23 @@ class Reverse {
     std::shared_ptr<GraphData> graph_;
     const std::vector<std::string>& sorted_;  // inputs whose stable order is given
     Joint joint_;
+    std::vector<NodeId> wanted_;                    // whose gradients are
     std::vector<bool> active_;                      // by forward node
     std::vector<std::optional<Value>> cotangents_;  // by forward node
 };
 
 }  // namespace
+
+NodeId find_named(const GraphData& graph, std::string_view name) {
+    if (const auto input = graph.find_input(name)) return *input;
+    NodeId found = -1;
+    for (NodeId id = 0; id < graph.size(); ++id) {
+        if (graph.node(id).args.empty() || graph.node(id).label != name) continue;
+        if (found >= 0) return -1;
+        found = id;
+    }
+    return found;
+}
 
 Joint reverse_mode(const GraphData& graph, const std::vector<std::string>& inputs, const std::vector<std::string>& of,
                    bool unit_cotangent, const std::vector<std::string>& sorted) {

@@ -7,6 +7,7 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "dsl/graph.h"
@@ -17,10 +18,13 @@ struct Joint {
     std::shared_ptr<GraphData> graph;   // no outputs; the nodes of the forward first, then those of reverse mode
     NodeId forward_size = 0;            // nodes below are the forward's
     std::vector<OutputInfo> forward;    // its outputs
-    std::vector<OutputInfo> gradients;  // "d_<input>", with the input's dtype and axes
+    std::vector<OutputInfo> gradients;  // "d_<name>", with the value's dtype and axes
 };
 
-// The cotangents of `inputs`, names of float inputs or scalars, from those of the outputs named in `of`: inputs
+// The input or scalar of that name, or the values that have it as their label; -1 for none, and for several.
+NodeId find_named(const GraphData& graph, std::string_view name);
+
+// The cotangents of `inputs`, names that find_named finds, from those of the outputs named in `of`: inputs
 // "d_<output>", or the constant 1 with `unit_cotangent`. Names are checked by the caller, but those of `sorted`
 // (GradientOptions).
 Joint reverse_mode(const GraphData& graph, const std::vector<std::string>& inputs, const std::vector<std::string>& of,

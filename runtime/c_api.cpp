@@ -97,7 +97,8 @@ GradientRequest read_gradient(const rowjit_gradient_options* options) {
              .recompute = read_names(given.recompute, "rowjit_gradient_options.recompute"),
              .joint = given.joint != 0,
              .in_place = read_names(given.in_place, "rowjit_gradient_options.in_place"),
-             .unit_cotangent = given.unit_cotangent != 0}};
+             .unit_cotangent = given.unit_cotangent != 0,
+             .accumulate = read_names(given.accumulate, "rowjit_gradient_options.accumulate")}};
 }
 
 RowExtents read_rows(const rowjit_row_extent* rows, std::size_t count) {

@@ -121,22 +121,27 @@ class Cutter {
         return found;
     }
 
-    // The output that a product stores by itself: the library writes there, if nothing else wants what it computes.
-    const OutputInfo* direct_output(NodeId product) const {
+    // The output in which a value lies that later steps read, or that a product makes: a library writes there, and
+    // nothing is stored twice. None where what the output stores is not the value, as it is, in its own order.
+    const OutputInfo* home(NodeId id) const {
         const OutputInfo* found = nullptr;
+        const bool is_product = graph_.node(id).kind == NodeKind::kMatmul;
         for (const OutputInfo& output : graph_.outputs()) {
-            if (output.node != product) continue;
-            if (found != nullptr || !output.alias.empty() || !output.column_strides.empty()) return nullptr;
+            if (output.node != id) continue;
+            if (found != nullptr || output.piece || !output.column_strides.empty()) return nullptr;
+            if (is_product && !output.alias.empty()) return nullptr;
+            if (output.accumulate && (!is_product || is_read(id))) return nullptr;
             found = &output;
-        }
-        for (const NodeId id : graph_.live_nodes()) {
-            const std::vector<NodeId>& args = graph_.node(id).args;
-            if (std::find(args.begin(), args.end(), product) != args.end()) return nullptr;
         }
         return found;
     }
 
   private:
+    bool is_read(NodeId id) const {
+        const std::vector<NodeId> live = graph_.live_nodes();
+        return std::any_of(live.begin(), live.end(), [&](NodeId user) { return contains(graph_.node(user).args, id); });
+    }
+
     // Blocks that keep parts of sums over rows stay on their multiprocessors and come to their rows one after the
     // other. Where such a block stores a wide row besides, this is dear: what rows come to is then stored, and summed
     // by a kernel of its own. H200, cross-entropy and its gradient of 8192 rows of 128256 bf16 classes: 4.5 ms, or 1.6.
@@ -178,7 +183,7 @@ class Cutter {
         for (const NodeId arg : graph_.node(id).args) {
             if (graph_.node(arg).kind != NodeKind::kInput) cut(arg);
         }
-        if (direct_output(id) == nullptr) cut(id);
+        if (is_read(id) || home(id) == nullptr) cut(id);
         if (std::exchange(has_products_, true)) return;
         cut_extents();
         cut_searches();
@@ -441,6 +446,7 @@ class Planner {
         Plan plan;
         plan.graph = graph_;
         for (const NodeId id : cutter_.cuts_) {
+            if (!is_temporary(id)) continue;
             const Node node = with_shared_slots(id).value_or(graph_->node(id));
             const NodeId over = memory_of(id);
             plan.temporaries.push_back(
@@ -461,12 +467,12 @@ class Planner {
     }
 
   private:
-    // A product, and what copies its result to an output where a kernel reads it too.
+    // A product, and what copies its result to outputs that cannot be its home.
     void add_product(NodeId root) {
         Piece one = piece({root});
         one.is_product = true;
         pieces_.push_back(one);
-        if (cutter_.direct_output(root) != nullptr || !is_output(root)) return;
+        if (cutter_.home(root) != nullptr || !is_output(root)) return;
         one.is_product = false;
         one.copies = true;
         pieces_.push_back(one);
@@ -699,6 +705,15 @@ class Planner {
         return name;
     }
 
+    // The tensor in which what is cut lies.
+    std::string place_of(NodeId id) const {
+        const OutputInfo* output = cutter_.home(id);
+        return output != nullptr ? output->name : temporary_name(id);
+    }
+
+    // Whether it is cut and lies in the workspace.
+    bool is_temporary(NodeId id) const { return cutter_.cuts_.contains(id) && cutter_.home(id) == nullptr; }
+
     std::string describe(const Piece& piece) const {
         std::vector<std::pair<std::string, int>> values;  // and how many are described alike, as parts of one are
         for (const NodeId root : piece.roots) {
@@ -764,7 +779,7 @@ class Planner {
         const auto convert = [&]() -> NodeId {
             if (node.kind == NodeKind::kInput) return add_input(node, node.name, into);
             if ((!is_root(piece, id) || piece.copies) && cutter_.cuts_.contains(id)) {
-                return add_input(node, temporary_name(id), into);
+                return add_input(node, place_of(id), into);
             }
             for (const NodeId arg : node.args) copy(piece, arg, into, mapped);
             if (node.kind == NodeKind::kIndex) return copy_index(node, into, *mapped);
@@ -809,15 +824,15 @@ class Planner {
     // The tensor that a product reads.
     std::string tensor_name(NodeId id) const {
         const Node& node = graph_->node(id);
-        return node.kind == NodeKind::kInput ? node.name : temporary_name(id);
+        return node.kind == NodeKind::kInput ? node.name : place_of(id);
     }
 
     Product product(NodeId id) const {
         const Node& node = graph_->node(id);
-        const OutputInfo* output = cutter_.direct_output(id);
+        const OutputInfo* output = cutter_.home(id);
         Product result;
         result.name = node.label.empty() ? fmt::format("matmul_{}", id) : node.label;
-        result.result = output != nullptr ? output->name : temporary_name(id);
+        result.result = place_of(id);
         result.accumulate = output != nullptr && output->accumulate;
         result.contracted = node.reduced;
         for (const auto& [left, right] : {std::pair(node.args[0], node.args[1]), {node.args[1], node.args[0]}}) {
@@ -844,7 +859,7 @@ class Planner {
             if (pieces_[i].is_product || pieces_[i].copies) continue;
             std::set<NodeId> taken;
             for (const NodeId root : pieces_[i].roots) {
-                if (!cutter_.cuts_.contains(root) || graph_->node(root).kind == NodeKind::kPartialSum) continue;
+                if (!is_temporary(root) || graph_->node(root).kind == NodeKind::kPartialSum) continue;
                 const NodeId dying = dying_operand(i, root, taken);
                 if (dying < 0) continue;
                 taken.insert(dying);
@@ -863,7 +878,7 @@ class Planner {
         std::vector<Block> blocks;
         for (std::size_t i = 0; i < pieces_.size(); ++i) {
             const NodeId result = pieces_[i].roots[0];
-            if (!pieces_[i].is_product || !cutter_.cuts_.contains(result)) continue;
+            if (!pieces_[i].is_product || !is_temporary(result)) continue;
             const Node& node = graph_->node(result);
             const auto free = std::find_if(blocks.begin(), blocks.end(), [&](const Block& block) {
                 const Node& other = graph_->node(block.first);
@@ -901,7 +916,7 @@ class Planner {
         const Node& wanted = graph_->node(root);
         for (const NodeId id : cutter_.reach_with_loads(pieces_[reader].roots)) {
             const Node& node = graph_->node(id);
-            if (node.kind != NodeKind::kMatmul || !cutter_.cuts_.contains(id) || taken.contains(id)) continue;
+            if (node.kind != NodeKind::kMatmul || !is_temporary(id) || taken.contains(id)) continue;
             if (node.dtype != wanted.dtype || node.axes != wanted.axes) continue;
             const bool read_later =
                 std::any_of(pieces_.begin() + static_cast<std::ptrdiff_t>(reader) + 1, pieces_.end(),
@@ -939,7 +954,7 @@ class Planner {
             return;
         }
         const NodeId copy = mapped.at(root);
-        if (cutter_.cuts_.contains(root) && !piece.copies) {
+        if (is_temporary(root) && !piece.copies) {
             OutputInfo stored{temporary_name(root), copy, "", false, {}};
             if (const auto over = reused_.find(root); over != reused_.end()) {
                 stored.alias = temporary_name(over->second);

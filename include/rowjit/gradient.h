@@ -23,14 +23,18 @@ struct GradientOptions {
     std::vector<std::string> save;       // labels of values that the forward saves, if the backward reads them
     std::vector<std::string> recompute;  // labels of values that the backward computes again
     bool joint = false;                  // gradient(): the forward's outputs too, from one graph
-    // Inputs that their gradient overwrites, as a training step does with logits. Where the backward's kernels cannot
-    // read everything before they write, Engine::compile refuses and names the remedy.
+    // Inputs that their gradient overwrites, as a training step does with logits, or values that the forward saves.
+    // Where the backward's kernels cannot read everything before they write, Engine::compile refuses and names the
+    // remedy.
     std::vector<std::string> in_place;
     bool unit_cotangent = false;  // d_<output> is the constant 1 and no input: the gradient of a loss
     // Integer inputs by which rows are gathered (the ids of an embedding), whose stable order the caller gives the
     // backward, as inputs "<ids>_order" and "<ids>_offsets" (row_order). Of others the backward finds it itself, in
     // time quadratic in their number.
     std::vector<std::string> sorted;
+    // Inputs whose gradient is added to what its buffer holds, f32 (f64 of f64) and not rounded, as a trainer's main
+    // gradients are.
+    std::vector<std::string> accumulate;
 };
 
 // The positions of `ids` in the stable order of what they hold, and where in that order each of the rows 0 … rows − 1
@@ -62,11 +66,11 @@ struct Differentiated {
     std::vector<RecomputedValue> recomputed;  // labelled values of the forward that the backward computes again
 };
 
-// Forward and backward of `graph` for the gradients of `inputs`, float inputs or scalars by name; empty: every float
-// input tensor. What is saved is a minimum cut, in bytes moved: results of reductions are saved, and of the rest what
-// makes the fewest bytes beside the inputs that the backward reads. Throws Error(kInvalidArgument) for a name or label
-// that is not there, naming those that are, and Error(kUnsupported) for what has no backward yet, or where the forward
-// overwrites in place an input that the backward reads.
+// Forward and backward of `graph` for the gradients of `inputs`, float inputs or scalars by name, or values by their
+// label; empty: every float input tensor. What is saved is a minimum cut, in bytes moved: results of reductions are
+// saved, and of the rest what makes the fewest bytes beside the inputs that the backward reads. Throws
+// Error(kInvalidArgument) for a name or label that is not there, naming those that are, and Error(kUnsupported) for
+// what has no backward yet, or where the forward overwrites in place an input that the backward reads.
 Differentiated differentiate(const Graph& graph, std::vector<std::string> inputs = {},
                              const GradientOptions& options = {});
 

@@ -155,13 +155,14 @@ typedef struct rowjit_names {
 
 typedef struct rowjit_gradient_options {
     size_t size;
-    rowjit_names inputs;    /* whose gradients are wanted; none: every float input tensor */
-    rowjit_names outputs;   /* that are differentiated; none: every float one */
-    rowjit_names save;      /* labels of values that the forward saves, if the backward reads them */
-    rowjit_names recompute; /* labels of values that the backward computes again */
-    rowjit_names in_place;  /* inputs that their gradient overwrites */
-    int32_t joint;          /* rowjit_gradient: the forward's outputs as well, from one graph */
-    int32_t unit_cotangent; /* d_<output> is 1 and no input: the gradient of a loss */
+    rowjit_names inputs;     /* whose gradients are wanted, or labels of values; none: every float input tensor */
+    rowjit_names outputs;    /* that are differentiated; none: every float one */
+    rowjit_names save;       /* labels of values that the forward saves, if the backward reads them */
+    rowjit_names recompute;  /* labels of values that the backward computes again */
+    rowjit_names in_place;   /* inputs, or values that the forward saves, that their gradient overwrites */
+    int32_t joint;           /* rowjit_gradient: the forward's outputs as well, from one graph */
+    int32_t unit_cotangent;  /* d_<output> is 1 and no input: the gradient of a loss */
+    rowjit_names accumulate; /* inputs whose gradient is added to what its f32 buffer holds */
 } rowjit_gradient_options;
 
 /* docs/gradient.md. `options` may be NULL. A forward with the original outputs and "saved_…" ones, and a backward with

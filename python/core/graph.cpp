@@ -77,17 +77,19 @@ struct Names {
 
 PyObject* differentiate(PyObject* self, PyObject* arguments) {
     return guarded([&] {
-        PyObject* tuples[4];
-        if (PyArg_ParseTuple(arguments, "O!O!O!O!:differentiate", &PyTuple_Type, &tuples[0], &PyTuple_Type, &tuples[1],
-                             &PyTuple_Type, &tuples[2], &PyTuple_Type, &tuples[3]) == 0)
+        PyObject* tuples[5];
+        if (PyArg_ParseTuple(arguments, "O!O!O!O!O!:differentiate", &PyTuple_Type, &tuples[0], &PyTuple_Type,
+                             &tuples[1], &PyTuple_Type, &tuples[2], &PyTuple_Type, &tuples[3], &PyTuple_Type,
+                             &tuples[4]) == 0)
             throw PythonError();
-        const Names inputs(tuples[0]), outputs(tuples[1]), save(tuples[2]), recompute(tuples[3]);
+        const Names inputs(tuples[0]), outputs(tuples[1]), save(tuples[2]), in_place(tuples[3]), added(tuples[4]);
         rowjit_gradient_options options{};
         options.size = sizeof options;
         options.inputs = inputs.list();
         options.outputs = outputs.list();
         options.save = save.list();
-        options.recompute = recompute.list();
+        options.in_place = in_place.list();
+        options.accumulate = added.list();
         rowjit_graph* forward = nullptr;
         rowjit_graph* backward = nullptr;
         check(rowjit_differentiate(held<GraphHandle>(self).handle, &options, &forward, &backward));
@@ -201,7 +203,7 @@ PyMethodDef graph_methods[] = {
     {"of_op", of_op, METH_VARARGS | METH_STATIC,
      "of_op(name, columns, dtype, options): an operation's canonical graph"},
     {"differentiate", differentiate, METH_VARARGS,
-     "differentiate(inputs, outputs, save, recompute): a forward that saves and a backward that reads it"},
+     "differentiate(inputs, outputs, save, in_place, accumulate): a forward that saves and a backward that reads it"},
     {"gradient", gradient, METH_VARARGS,
      "gradient(inputs, outputs, in_place, joint, unit_cotangent): the backward that needs nothing saved"},
     {"text", graph_text, METH_NOARGS, "text(): the text form"},

@@ -273,7 +273,7 @@ class _Variant:
         wanted = tuple(place for place in self.builder.wanted if self.operands[place] is not None)
         if self.builder.in_forward:
             return self.with_gradients(graph, wanted)
-        forward, backward = graph.differentiate(tuple(names[place] for place in wanted), (), (), ())
+        forward, backward = graph.differentiate(tuple(names[place] for place in wanted), (), (), (), ())
         pair = self.pair(graph, forward, backward, wanted)
         return self.make(forward, names, self.inputs_of(forward), self.outputs_of(forward), pair, False)
 

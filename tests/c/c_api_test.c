@@ -170,6 +170,15 @@ static void a_gradient_is_a_graph(void) {
     CHECK_REFUSED(rowjit_graph_find_tensor(backward, "d_x", &place), ROWJIT_INVALID_ARGUMENT, "d_x");
     rowjit_graph_destroy(backward);
 
+    rowjit_tensor_info added = {.size = sizeof added};
+    options.accumulate = options.inputs;
+    CHECK_OK(rowjit_gradient(graph, &options, &backward));
+    CHECK_OK(rowjit_graph_find_tensor(backward, "d_w", &place));
+    CHECK_OK(rowjit_graph_tensor(backward, place, &added));
+    CHECK(added.accumulates == 1 && added.dtype == ROWJIT_DTYPE_F32);
+    rowjit_graph_destroy(backward);
+    options.accumulate.count = 0;
+
     options.inputs.names = NULL;
     CHECK_REFUSED(rowjit_gradient(graph, &options, &backward), ROWJIT_INVALID_ARGUMENT, "inputs is NULL");
     options.inputs.count = 0;

@@ -219,6 +219,29 @@ TEST_CASE("a gradient may overwrite its input, and only one that is asked for") 
                    "'target' is to be overwritten"));
 }
 
+TEST_CASE("a gradient may overwrite a value that the forward saves, and only one that the backward is given") {
+    const Graph loss = make_graph("fused_linear_cross_entropy", {.columns = 8, .dtype = bf16, .options = {}});
+    const std::vector<std::string> wanted = {"weight", "logits"};
+    const Differentiated both = differentiate(loss, wanted, {.save = {"logits"}, .in_place = {"logits"}});
+    CHECK(output_names(both.backward) == std::vector<std::string>{"d_weight", "d_logits"});
+    CHECK(both.backward.data()->outputs()[1].alias == "saved_logits");
+    const auto code = ErrorCode::kInvalidArgument;
+    CHECK(mentions(refusal(code, [&] { gradient(loss, wanted, {.in_place = {"logits"}}); }), "is not given it"));
+    CHECK(mentions(refusal(code, [&] { gradient(loss, {"logit"}); }), "no value alone has it as its label"));
+}
+
+TEST_CASE("a gradient that is added to is that of a product or a sum before it was rounded") {
+    for (const std::string_view op : {"fused_linear_cross_entropy", "rms_norm"}) {
+        CAPTURE(op);
+        const Graph graph = make_graph(op, {.columns = 8, .dtype = bf16, .options = {}});
+        const GraphData& backward = *gradient(graph, {"weight"}, {.accumulate = {"weight"}}).data();
+        const OutputInfo& added = backward.outputs()[0];
+        CHECK(added.accumulate);
+        CHECK(backward.node(added.node).dtype == f32);
+        CHECK(backward.node(added.node).kind != NodeKind::kCast);
+    }
+}
+
 TEST_CASE("the gradient of a gradient is the second derivative") {
     Graph g;
     g.output("y", exp(g.input("x", f64, {1}) * 2.0));

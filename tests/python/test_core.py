@@ -42,7 +42,7 @@ def test_handles_are_freed_with_their_owners():
     kinds = [type(graph)]
     before = [sys.getrefcount(kind) for kind in kinds]
     for _ in range(100):
-        graph.differentiate((), (), (), ())
+        graph.differentiate((), (), (), (), ())
     gc.collect()
     assert [sys.getrefcount(kind) for kind in kinds] == before
 

@@ -523,6 +523,55 @@ TEST_CASE("a gradient that is added to what its output holds lends no memory") {
     }
 }
 
+TEST_CASE("a gradient is added to an f32 buffer chunk by chunk, without an accumulator") {
+    const Graph step =
+        gradient(loss_graph(131, 24, bf16), {}, {.joint = true, .unit_cotangent = true, .accumulate = {"weight"}});
+    const Plan plan = plan_graph(*step.data(), find_target("sm_90a"), {});
+    for (const Product& product : plan.products) CHECK(product.accumulator == "");
+    Engine engine(Device("cpu"), kOptions);
+    for (const std::int64_t rows : {0, 1, 4}) {
+        const auto outputs = check(engine, step, inputs_of(step, 9), {.chunk_rows = rows});
+        CHECK_MESSAGE(within_bar(outputs), describe(outputs));
+    }
+}
+
+// ---- Values that are outputs, and read besides
+// -----------------------------------------------------------------------
+
+TEST_CASE("what a product or a kernel makes for an output and for a later step is stored once, in the output") {
+    Graph g;
+    const Axis tokens = g.rows("tokens");
+    const Axis width = g.columns("width", 24);
+    const Axis inner = g.columns("inner", 40);
+    const Axis out = g.columns("out", 16);
+    const Value first =
+        matmul(g.input("x", bf16, {tokens, width}), g.input("first_weight", bf16, {inner, width}), {width});
+    const Value activated = silu(first);
+    g.output("first", first);
+    g.output("activated", activated);
+    g.output("y", matmul(activated, g.input("weight", bf16, {out, inner}), {inner}));
+    const Plan plan = plan_graph(*g.data(), find_target("sm_90a"), {});
+    CHECK(plan.temporaries.empty());
+    CHECK(plan.groups.size() == 1);
+    Engine engine(Device("cpu"), kOptions);
+    const auto outputs = check(engine, g, inputs_of(g, 7), {});
+    CHECK_MESSAGE(within_bar(outputs), describe(outputs));
+}
+
+TEST_CASE("a head's backward overwrites the logits that its forward saved, and takes no memory beside them") {
+    const Graph loss = loss_graph(37, 24, bf16);
+    const Differentiated both = differentiate(loss, {"hidden", "weight", "logits"},
+                                              {.save = {"logits"}, .in_place = {"logits"}, .accumulate = {"weight"}});
+    CHECK(plan_graph(*both.forward.data(), find_target("sm_90a"), {}).loops.empty());
+    const Plan plan = plan_graph(*both.backward.data(), find_target("sm_90a"), {});
+    CHECK(plan.loops.empty());
+    CHECK(plan.products.size() == 2);
+    for (const Temporary& one : plan.temporaries) CHECK(plan.graph->column_count({.axes = one.axes}) == 1);
+    Engine engine(Device("cpu"), kOptions);
+    const auto outputs = check(engine, both.backward, random_inputs(both, {{"tokens", 7}}), {});
+    CHECK_MESSAGE(within_bar(outputs), describe(outputs));
+}
+
 TEST_CASE("a gradient that reduces along the columns in its own operand is made in chunks of rows") {
     // Through a row's order of the logits' neighbours, which no part of the columns has.
     Graph g;
