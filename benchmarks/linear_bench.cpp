@@ -7,7 +7,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -20,11 +19,10 @@
 #include <string_view>
 #include <vector>
 
-#include "base/dtype.h"
 #include "base/fail.h"
+#include "benchmarks/contenders.h"
 #include "dsl/graph.h"
 #include "dsl/library/registry.h"
-#include "dsl/tensor.h"
 #include "rowjit/engine.h"
 #include "rowjit/gradient.h"
 #include "runtime/device.h"
@@ -60,12 +58,6 @@ const Loss kLosses[] = {
     {"grpo", "fused_linear_policy_loss", "reference", kLength},
 };
 
-struct Shape {
-    std::int64_t tokens;
-    std::int64_t hidden;
-    std::int64_t vocabulary;
-};
-
 const Loss& loss_of(const std::string& text) {
     const std::string name = text.substr(0, text.find(':'));
     for (const Loss& loss : kLosses) {
@@ -75,83 +67,10 @@ const Loss& loss_of(const std::string& text) {
          fmt::join(kLosses | std::views::transform(&Loss::name), ", "));
 }
 
-Shape shape_of(const std::string& text) {
-    std::int64_t sides[3] = {};
-    const char* at = text.data();
-    for (std::int64_t& side : sides) {
-        const auto [end, error] = std::from_chars(at, text.data() + text.size(), side);
-        if (error != std::errc() || side < 1)
-            fail(ErrorCode::kInvalidArgument, "'{}' is no shape; give TOKENSxHIDDENxVOCABULARY", text);
-        at = end + (end < text.data() + text.size() ? 1 : 0);
-    }
-    return {sides[0], sides[1], sides[2]};
-}
-
-class Memory {
-  public:
-    Memory(const Device& device, std::size_t bytes) : device_(device), data_(device.allocate(bytes)) {}
-    ~Memory() { device_.release(data_); }
-    Memory(const Memory&) = delete;
-    Memory& operator=(const Memory&) = delete;
-    void* data() const { return data_; }
-
-  private:
-    const Device& device_;
-    void* data_;
-};
-
-// Values drawn between −1 and 1 and made into an element's by `value`, by doubling a block of them.
-void fill(const Device& device, const Memory& memory, Dtype dtype, std::int64_t elements,
-          const std::function<double(double)>& value) {
-    const std::int64_t drawn = std::min<std::int64_t>(elements, 1 << 20);
-    Tensor block{dtype, {drawn}, {}};
-    std::uint64_t state = 88172645463325252ULL;
-    for (std::int64_t i = 0; i < drawn; ++i) {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        block.values.push_back(value(static_cast<double>(state >> 40) / (1 << 23) - 1));
-    }
-    const auto element_bytes = static_cast<std::int64_t>(size_bytes(dtype));
-    std::vector<std::byte> written(static_cast<std::size_t>(drawn * element_bytes));
-    write_tensor({dtype, {drawn}, {1}}, block, written.data());
-    device.copy_to_device(memory.data(), written.data(), written.size());
-    auto* bytes = static_cast<std::byte*>(memory.data());
-    for (std::int64_t done = drawn; done < elements;) {
-        const std::int64_t next = std::min(done, elements - done);
-        device.impl().copy_on_device(bytes + done * element_bytes, bytes,
-                                     static_cast<std::size_t>(next * element_bytes), nullptr);
-        done += next;
-    }
-}
-
-class Work : public TimedWork {
-  public:
-    explicit Work(std::function<void()> queue) : queue_(std::move(queue)) {}
-    void queue(int /*repetition*/) const override { queue_(); }
-
-  private:
-    std::function<void()> queue_;
-};
-
-struct Contender {
-    std::string name;
-    std::int64_t chunk_rows = 0;  // of plain products
-    std::size_t workspace_bytes = 0;
-    std::unique_ptr<Work> work;
-    std::vector<double> samples_ms = {};
-
-    double median_ms() const {
-        std::vector<double> sorted = samples_ms;
-        std::sort(sorted.begin(), sorted.end());
-        return sorted[sorted.size() / 2];
-    }
-};
-
 // Of one loss and shape, tensors and contenders.
 class Bench {
   public:
-    Bench(Engine& engine, const Loss& loss, const Shape& shape)
+    Bench(Engine& engine, const Loss& loss, const ProductShape& shape)
         : engine_(engine), device_(engine.device()), loss_(loss), shape_(shape) {
         if (shape.tokens % loss.tokens_of_row != 0)
             fail(ErrorCode::kInvalidArgument, "{} has rows of {} tokens; give a multiple of them", loss.name,
@@ -160,7 +79,7 @@ class Bench {
         options["hidden"] = std::to_string(shape.hidden);
         if (!loss.other.empty()) options[fmt::format("{}_width", loss.other)] = options["hidden"];
         if (loss.tokens_of_row > 1) options["length"] = std::to_string(kLength);
-        const Graph graph = make_graph(loss.op, {.columns = shape.vocabulary, .dtype = bf16, .options = options});
+        const Graph graph = make_graph(loss.op, {.columns = shape.columns, .dtype = bf16, .options = options});
         step_ = gradient(graph, {"hidden", "weight"}, {.joint = true, .unit_cotangent = true});
         make_tensors();
     }
@@ -173,11 +92,7 @@ class Bench {
         for (const std::int64_t columns : kPartColumns)
             add_fused(fmt::format("low memory, parts of {}", columns),
                       {.workspace_limit_bytes = kLowBytes, .low_memory = true, .part_columns = columns});
-        for (Contender& contender : contenders_) device_.impl().time_ms(nullptr, 1, *contender.work);
-        for (int round = 0; round < kRounds; ++round) {
-            for (Contender& contender : contenders_)
-                contender.samples_ms.push_back(device_.impl().time_ms(nullptr, 1, *contender.work)[0]);
-        }
+        time_in_turn(device_, kRounds, &contenders_);
         return report();
     }
 
@@ -199,7 +114,7 @@ class Bench {
             if (node.kind != NodeKind::kInput) continue;
             const Layout layout = input_layout(graph, node.name, rows);
             const double scale = node.name.ends_with("weight") ? 0.02 : 0.5;
-            const auto classes = static_cast<double>(shape_.vocabulary);
+            const auto classes = static_cast<double>(shape_.columns);
             fill(device_, add(node.name, layout), layout.dtype, buffer_elements(layout), [&](double drawn) {
                 return is_float(layout.dtype) ? scale * drawn : std::floor((drawn + 1) / 2 * classes);
             });
@@ -216,10 +131,10 @@ class Bench {
         std::sort(sizes.begin(), sizes.end());
         sizes.erase(std::unique(sizes.begin(), sizes.end()), sizes.end());
         std::erase_if(sizes, [&](std::int64_t rows) { return rows > shape_.tokens; });
-        logits_ = std::make_unique<Memory>(device_, bytes(shape_.tokens, shape_.vocabulary, 2));
-        fill(device_, *logits_, bf16, std::min<std::int64_t>(shape_.tokens, 512) * shape_.vocabulary,
+        logits_ = std::make_unique<Memory>(device_, bytes(shape_.tokens, shape_.columns, 2));
+        fill(device_, *logits_, bf16, std::min<std::int64_t>(shape_.tokens, 512) * shape_.columns,
              [](double drawn) { return 0.01 * drawn; });
-        sums_ = std::make_unique<Memory>(device_, bytes(shape_.vocabulary, shape_.hidden, 4));
+        sums_ = std::make_unique<Memory>(device_, bytes(shape_.columns, shape_.hidden, 4));
         for (const Dtype sum : {bf16, f32}) {
             for (const std::int64_t rows : sizes) add_plain(rows, sum);
         }
@@ -227,7 +142,7 @@ class Bench {
 
     void add_plain(std::int64_t rows, Dtype sum) {
         const std::int64_t h = shape_.hidden;
-        const std::int64_t v = shape_.vocabulary;
+        const std::int64_t v = shape_.columns;
         const std::int64_t alignment = h % 8 == 0 && v % 8 == 0 ? 16 : 2;
         const auto aligned = [&](GemmType type) {
             type.left_alignment_bytes = type.right_alignment_bytes = type.result_alignment_bytes = alignment;
@@ -298,7 +213,7 @@ class Bench {
                                {"loss", loss_.name},
                                {"tokens", shape_.tokens},
                                {"hidden", shape_.hidden},
-                               {"vocabulary", shape_.vocabulary},
+                               {"vocabulary", shape_.columns},
                                {"products", loss_.other.empty() ? 3 : 4},
                                {"rounds", kRounds},
                                {"contenders", nlohmann::json::array()}};
@@ -320,7 +235,7 @@ class Bench {
     Engine& engine_;
     const Device& device_;
     const Loss& loss_;
-    const Shape shape_;
+    const ProductShape shape_;
     Graph step_;
     std::map<std::string, std::unique_ptr<Memory>> tensors_;
     std::unique_ptr<Memory> logits_;
@@ -343,7 +258,7 @@ int main(int argc, char** argv) {
         for (const std::string& text : shapes) {
             const auto colon = text.find(':');
             const Loss& loss = colon == std::string::npos ? kLosses[0] : loss_of(text);
-            const Shape shape = shape_of(colon == std::string::npos ? text : text.substr(colon + 1));
+            const ProductShape shape = product_shape_of(colon == std::string::npos ? text : text.substr(colon + 1));
             fmt::print("{}\n", Bench(engine, loss, shape).run().dump());
             std::fflush(stdout);
         }
