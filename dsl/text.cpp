@@ -37,6 +37,12 @@ class Printer {
             const std::string& label = graph.node(id).label;
             if (!label.empty() && !taken_.contains(label)) take(id, label);
         }
+        // An output names a value that has none, as it does where it is read.
+        for (const OutputInfo& output : graph.outputs()) {
+            const Node& node = graph.node(output.node);
+            const bool named = is_argument(node) || is_inline(node) || !name(output.node).empty();
+            if (!named && !taken_.contains(output.name)) take(output.node, output.name);
+        }
         int next = 1;
         for (const NodeId id : lines_) {
             if (!name(id).empty()) continue;
