@@ -231,7 +231,7 @@ Artifact TuneWorkers::compile(const KernelName& kernel, const Schedule& schedule
     if (!result.succeeded)
         fail(code_of(result, ErrorCode::kCompile), "the process that compiled it: {}", last_words(result));
     Offer<Entry> entry = decode_entry(result.output);
-    if (entry) return std::move(entry->artifact);
+    if (entry) return entry->artifact;
     const nlohmann::json refusal = nlohmann::json::parse(result.output, nullptr, false);
     if (refusal.is_discarded())
         fail(ErrorCode::kEnvironment, "the process that compiled it gave no kernel: {}", entry.reason());

@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "base/fail.h"
+#include "compiler/cost.h"
 #include "compiler/plan/partial_sums.h"
 #include "runtime/candidates.h"
 #include "runtime/device.h"
@@ -171,7 +172,7 @@ class GroupTuner {
             const auto& [schedule, outcome, resources] = candidate;
             if (candidate.is_left()) {
                 result_.timed.push_back({schedule, outcome.timing.median_ms, outcome.timing.spread, resources.registers,
-                                         resources.spill_bytes});
+                                         resources.spill_bytes, predicted_us(schedule)});
             } else {
                 result_.rejected.push_back(fmt::format("{}: {}", print(schedule), outcome.rejected));
             }
@@ -186,6 +187,12 @@ class GroupTuner {
         result_.ms = best.outcome.timing.median_ms;
         result_.static_ms = candidates_[0].outcome.timing.median_ms;
         store(best.outcome.timing);
+    }
+
+    double predicted_us(const Schedule& schedule) const {
+        const auto kernel = build_kernel(group_, schedule, impl_.target());
+        const auto extent = timing_.rows.empty() ? 1 : timing_.rows.begin()->second;
+        return rowjit::predicted_us(cost_terms(*kernel, impl_.target(), extent));
     }
 
     const Candidate& winner() const {

@@ -31,6 +31,7 @@ struct TimedSchedule {
     double spread = 0;
     int registers = 0;  // a thread
     int spill_bytes = 0;
+    double predicted_us = 0;  // compiler/cost.h; 0 where that says nothing
 };
 
 // What became of one kernel of a graph.

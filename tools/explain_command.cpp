@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "compiler/cost.h"
 #include "compiler/schedule/lower.h"
 #include "compiler/workspace.h"
 #include "runtime/device.h"
@@ -21,10 +22,12 @@ constexpr std::int64_t kExplainedRows = 8192;
 struct OfferedSchedule {
     std::string text;
     std::string declined;  // "" when it lowers
+    CostTerms cost;
 };
 
 struct GroupReport {
     const Group* group;
+    std::int64_t rows = 0;
     double bytes = 0;
     double predicted_us = 0;
     ChoiceSource source = ChoiceSource::kRule;
@@ -32,24 +35,44 @@ struct GroupReport {
     std::vector<OfferedSchedule> schedules;
 };
 
-GroupReport report_on(const Group& group, const Target& target, const TuningDb& tuning) {
-    GroupReport report{&group, group_bytes(*group.graph, kExplainedRows),
-                       predicted_us(*group.graph, target, kExplainedRows)};
+GroupReport report_on(const Step& step, const Target& target, const TuningDb& tuning, std::int64_t rows) {
+    const Group& group = step.group;
+    const auto extent = static_cast<double>(rows);
+    GroupReport report{&group, rows, group_bytes(*group.graph, extent)};
+    const CostTerms cost = cost_terms(step.kernel, target, rows);
+    report.predicted_us = cost.turns > 0 ? predicted_us(cost) : predicted_us(*group.graph, target, extent);
     if (const auto measured = measured_choice(tuning, target, group)) report.source = measured->source;
     for (const FamilyOffer& offer : offers(group, target)) {
         report.families.emplace_back(name(offer.family), offer.declined);
         for (const Schedule& schedule : offer.schedules) {
             const auto lowered = build_kernel(group, schedule, target);
-            report.schedules.push_back({print(schedule), lowered ? "" : lowered.reason()});
+            report.schedules.push_back({print(schedule), lowered ? "" : lowered.reason(),
+                                        lowered ? cost_terms(*lowered, target, rows) : CostTerms{}});
         }
     }
     return report;
 }
 
+nlohmann::json to_json(const CostTerms& cost) {
+    return {{"predicted_us", predicted_us(cost)},
+            {"memory_us", cost.memory_us},
+            {"again_us", cost.again_us},
+            {"issue_us", cost.issue_us},
+            {"special_us", cost.special_us},
+            {"turns", cost.turns},
+            {"loads", cost.loads},
+            {"fetched", cost.fetched},
+            {"bare_turns", cost.bare_turns},
+            {"block_meetings", cost.block_meetings},
+            {"cluster_meetings", cost.cluster_meetings},
+            {"registers", cost.registers},
+            {"blocks_at_once", cost.blocks_at_once}};
+}
+
 nlohmann::json to_json(const GroupReport& report, const Step& step, const Target& target) {
     nlohmann::json json = {{"kernel", report.group->name},
                            {"graph", Graph(std::const_pointer_cast<GraphData>(report.group->graph)).print()},
-                           {"rows", kExplainedRows},
+                           {"rows", report.rows},
                            {"bytes", report.bytes},
                            {"predicted_us", report.predicted_us},
                            {"schedule", print(step.kernel.schedule)},
@@ -59,6 +82,7 @@ nlohmann::json to_json(const GroupReport& report, const Step& step, const Target
     json["offers"] = nlohmann::json::array();
     for (const OfferedSchedule& schedule : report.schedules) {
         json["offers"].push_back({{"schedule", schedule.text}, {"declined", schedule.declined}});
+        if (schedule.cost.turns > 0) json["offers"].back()["cost"] = to_json(schedule.cost);
     }
     json["families"] = nlohmann::json::array();
     for (const auto& [family, why] : report.families)
@@ -67,8 +91,8 @@ nlohmann::json to_json(const GroupReport& report, const Step& step, const Target
 }
 
 void print_text(const GroupReport& report, const Step& step, const Target& target) {
-    fmt::print("kernel {}: {:.3f} MB for {} rows, {:.1f} us predicted\n\n", report.group->name, report.bytes / 1e6,
-               kExplainedRows, report.predicted_us);
+    fmt::print("kernel {}: {:.3f} MB for {} rows, {:.1f} us predicted, {:.0f} GB/s\n\n", report.group->name,
+               report.bytes / 1e6, report.rows, report.predicted_us, report.bytes / 1e3 / report.predicted_us);
     fmt::print("{}\n", Graph(std::const_pointer_cast<GraphData>(report.group->graph)).print());
     for (const auto& [family, why] : report.families) {
         if (!why.empty()) fmt::print("  {} declined: {}\n", family, why);
@@ -228,7 +252,7 @@ int explain_command(const CommonOptions& common) {
                 fmt::print("\n");
             }
             for (const Step& step : program.steps) {
-                const GroupReport report = report_on(step.group, target, tuning);
+                const GroupReport report = report_on(step, target, tuning, rows);
                 if (common.json) {
                     record["kernels"].push_back(to_json(report, step, target));
                 } else {

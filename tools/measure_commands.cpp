@@ -4,12 +4,14 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <optional>
 
 #include "base/digest.h"
 #include "base/fail.h"
+#include "compiler/cost.h"
 #include "runtime/choice_table.h"
 #include "runtime/device.h"
 #include "runtime/tune_worker.h"
@@ -34,6 +36,7 @@ struct Record {
     std::string dtype;
     std::string schedule;
     double ms = 0;
+    double predicted_us = 0;  // 0 where no model says anything
     double copy_ms = 0;
     double share_of_copy = 0;
     std::int64_t bytes = 0;
@@ -54,12 +57,14 @@ nlohmann::json to_json(const TunedKernel& kernel) {
                            {"from_database", kernel.from_database},
                            {"timed", nlohmann::json::array()},
                            {"rejected", kernel.rejected}};
-    for (const TimedSchedule& timed : kernel.timed)
+    for (const TimedSchedule& timed : kernel.timed) {
         json["timed"].push_back({{"schedule", print(timed.schedule)},
                                  {"ms", json_number(timed.ms)},
                                  {"spread", json_number(timed.spread)},
                                  {"registers", timed.registers},
                                  {"spill_bytes", timed.spill_bytes}});
+        if (timed.predicted_us > 0) json["timed"].back()["predicted_us"] = timed.predicted_us;
+    }
     return json;
 }
 
@@ -74,6 +79,7 @@ nlohmann::json to_json(const Record& record, const std::string& target) {
         return json;
     }
     json["ms"] = json_number(record.ms);
+    if (record.predicted_us > 0) json["predicted_us"] = record.predicted_us;
     json["copy_ms"] = json_number(record.copy_ms);
     json["bytes"] = record.bytes;
     json["percent_of_copy"] = json_number(100 * record.share_of_copy);
@@ -93,6 +99,46 @@ void check(Engine& engine, const Executable& executable, const Job& job, Record*
     }
 }
 
+// Of the kernels one after the other; 0 on a CPU, whose schedules have no model.
+double predicted_us(const Program& program, const Target& target, std::int64_t extent) {
+    if (!target.is_gpu() || !program.products.empty()) return 0;
+    double total_us = 0;
+    for (const Step& step : program.steps) {
+        const CostTerms terms = cost_terms(step.kernel, target, extent);
+        const double of_graph = rowjit::predicted_us(*step.group.graph, target, static_cast<double>(extent));
+        total_us += terms.turns > 0 ? rowjit::predicted_us(terms) : of_graph;
+    }
+    return total_us;
+}
+
+// How far predictions are from what was measured, as factors of 1 and more.
+class ModelError {
+  public:
+    void add(double predicted_us, double ms) {
+        if (predicted_us <= 0 || ms <= 0) return;
+        const double log = std::abs(std::log(predicted_us / (1e3 * ms)));
+        ++count_;
+        sum_ += log;
+        worst_ = std::max(worst_, log);
+    }
+    void add(const Record& record) {
+        add(record.predicted_us, record.ms);
+        for (const TunedKernel& kernel : record.tuned) {
+            for (const TimedSchedule& timed : kernel.timed) add(timed.predicted_us, timed.ms);
+        }
+    }
+
+    bool is_known() const { return count_ > 0; }
+    std::int64_t count() const { return count_; }
+    double mean() const { return std::exp(sum_ / static_cast<double>(count_)); }  // geometric
+    double worst() const { return std::exp(worst_); }
+
+  private:
+    std::int64_t count_ = 0;
+    double sum_ = 0;
+    double worst_ = 0;
+};
+
 Record measure_job(Engine& engine, const Job& job, const RowExtents& rows, const ChunkOptions& chunks) {
     const GraphData& graph = *job.graph.data();
     Record record{job.name, job.op, shape_text(graph, rows), job.dtype};
@@ -101,6 +147,7 @@ Record measure_job(Engine& engine, const Job& job, const RowExtents& rows, const
     for (const Step& step : built.program.steps)
         record.schedule += (record.schedule.empty() ? "" : "; ") + print(step.kernel.schedule);
     record.kernels = static_cast<int>(built.program.steps.size());
+    if (!rows.empty()) record.predicted_us = predicted_us(built.program, engine.impl().target(), rows.begin()->second);
     const Executable executable = engine.impl().load(std::move(built));
     check(engine, executable, job, &record);
     const Measurement measured = measure(engine.device(), {executable}, graph, rows);
@@ -208,6 +255,8 @@ int run_jobs(const CommonOptions& common, const TuneCommand* tuning) {
     }
     const EngineStatistics statistics = engine.statistics();
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
+    ModelError model;
+    for (const Record& record : records) model.add(record);
     if (common.json) {
         nlohmann::json document = {
             {"rowjit", kVersion}, {"device", engine.device().description()}, {"records", nlohmann::json::array()}};
@@ -216,11 +265,19 @@ int run_jobs(const CommonOptions& common, const TuneCommand* tuning) {
                                {"from_cache", statistics.disk_hits + statistics.memory_hits},
                                {"failed", failed},
                                {"seconds", seconds}};
+        if (model.is_known()) {
+            document["summary"]["model"] = {
+                {"predictions", model.count()}, {"mean_factor", model.mean()}, {"worst_factor", model.worst()}};
+        }
         fmt::print("{}\n", document.dump(2));
     } else {
         print_table(records);
         fmt::print("{}: {} compiled, {} from cache, {} failed, {:.1f} s\n", engine.device().description(),
                    statistics.compiled, statistics.disk_hits, failed, seconds);
+        if (model.is_known()) {
+            fmt::print("{} predictions off by a factor of {:.2f} in the geometric mean, {:.2f} at worst\n",
+                       model.count(), model.mean(), model.worst());
+        }
     }
     if (failed > 0) return failed == std::ssize(jobs) ? first_failure : kExitPartial;
     return findings ? kExitFindings : kExitOk;
