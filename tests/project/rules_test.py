@@ -35,6 +35,7 @@ class IncludeDirection(TreeTest):
         self.assertEqual(self.include("base/error.cpp", '#include "rowjit/error.h"'), [])
         self.assertEqual(self.include("compiler/emit/gpu.cpp", '#include "embedded/prelude.h"'), [])
         self.assertEqual(self.include("tools/catalogue_commands.cpp", '#include "embedded/coverage.h"'), [])
+        self.assertEqual(self.include("runtime/choice_table.cpp", '#include "embedded/choices_sm_90a.h"'), [])
 
     def test_an_include_to_the_right_is_found(self):
         for path, line in [("base/log.cpp", '#include "dsl/graph.h"'), ("cache/store.cpp", '  #  include "runtime/engine.h"'),
@@ -47,6 +48,7 @@ class IncludeDirection(TreeTest):
     def test_a_template_is_included_by_nobody(self):
         self.assertEqual(len(self.include("compiler/emit/gpu.cpp", '#include "templates/prelude.h"')), 1)
         self.assertEqual(len(self.include("runtime/engine.cpp", '#include "embedded/prelude.h"')), 1)
+        self.assertEqual(len(self.include("tools/main.cpp", '#include "embedded/choices_sm_90a.h"')), 1)
 
     def test_an_include_not_from_the_root_is_found(self):
         self.assertEqual(len(self.include("base/error.cpp", '#include "check.h"')), 1)
