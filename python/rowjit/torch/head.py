@@ -37,6 +37,23 @@ class _Scaled:
         return lines.replace("output loss\n", f"output scaled_loss = loss * cast(scale, {wide})\n")
 
 
+class _Multiplied:
+    """A tensor's rows times a number on the device, over the tensor's memory. See rowjit.programs.Computation.
+
+    torch reads a number on the device as a tensor to broadcast: 3.0 ms for the gradients of 32768 rows of 4096 columns and
+    128256 classes on an H200, which are 1.3 GB.
+    """
+
+    names = ("tensor", "factor")
+    shapes = (Shape(0, (), ("",)), Shape(-1, (), ()))
+    tables = (False, False)
+
+    def body(self, arguments: Sequence[Argument | None]) -> str:
+        tensor, factor = arguments
+        return f"output product = cast(cast(tensor, {factor.dtype}) * factor, {tensor.dtype}) alias(tensor)\n"
+
+
+_multiply = Builder(_Multiplied(), TorchFramework()).program().run
 _arguments = F.arguments_of(_OP)
 _choices: dict[tuple, Choice] = {}
 _programs: dict[tuple, Program] = {}
@@ -74,7 +91,7 @@ class _GradientsInForward(torch.autograd.Function):
                 'through it twice, use gradient="backward"'
             )
         # Theirs alone, so that they are scaled in place: the weight's is as large as the weight.
-        found = iter([gradient.mul_(cotangent) for gradient in ctx.gradients])
+        found = iter([_multiply(None, gradient, cotangent) for gradient in ctx.gradients])
         ctx.gradients = None
         return tuple(next(found) if asked else None for asked in ctx.asked)
 
