@@ -240,6 +240,14 @@ void Kernel::set_scalars(Slot& slot, PyObject* scalars) const {
     }
 }
 
+// Extents are given one by one where there are any: torch.empty takes 1.0 us so, 1.5 with a tuple of them, and a call
+// of rms_norm with its backward makes five tensors.
+Owned Kernel::allocate(PyObject* shape, PyObject* options) const {
+    if (size(shape) > 0) return checked(PyObject_Call(allocate_.get(), shape, options));
+    const Owned empty = checked(PyTuple_Pack(1, shape));
+    return checked(PyObject_Call(allocate_.get(), empty.get(), options));
+}
+
 Owned Kernel::set_outputs(Slot& slot, const Operand* operands, const GroupExtents* groups) {
     Owned list = checked(PyTuple_New(static_cast<Py_ssize_t>(outputs_.size())));
     for (std::size_t i = 0; i < outputs_.size(); ++i) {
@@ -259,8 +267,7 @@ Owned Kernel::set_outputs(Slot& slot, const Operand* operands, const GroupExtent
                     dimension < 0 ? fixed : groups[output.group].extents[static_cast<std::size_t>(dimension)];
                 checked(PyTuple_SetItem(shape.get(), static_cast<Py_ssize_t>(part), PyLong_FromLongLong(extent)));
             }
-            const Owned positional = checked(PyTuple_Pack(1, shape.get()));
-            object = checked(PyObject_Call(allocate_.get(), positional.get(), output.allocate_options.get()));
+            object = allocate(shape.get(), output.allocate_options.get());
         }
         Operand written;
         written.borrow(object.get(), "an output");
@@ -282,8 +289,8 @@ Owned Kernel::set_workspace(Slot& slot) {
     std::size_t bytes = 0;
     check(rowjit_arguments_workspace_bytes(slot.arguments, &bytes));
     if (bytes == 0) return {};
-    const Owned shape = checked(Py_BuildValue("((n))", static_cast<Py_ssize_t>(bytes + ROWJIT_WORKSPACE_ALIGNMENT)));
-    Owned block = checked(PyObject_Call(allocate_.get(), shape.get(), workspace_options_.get()));
+    const Owned shape = checked(Py_BuildValue("(n)", static_cast<Py_ssize_t>(bytes + ROWJIT_WORKSPACE_ALIGNMENT)));
+    Owned block = allocate(shape.get(), workspace_options_.get());
     Operand memory;
     memory.borrow(block.get(), "the workspace");
     const auto address = reinterpret_cast<std::uintptr_t>(memory.tensor().data) + memory.tensor().byte_offset;

@@ -86,6 +86,7 @@ class Kernel {
     void read_extents(const Input& input, const Operand& operand, GroupExtents* groups, std::uint32_t* known) const;
     void set_inputs(Slot& slot, Operand* operands, const GroupExtents* groups) const;
     void set_scalars(Slot& slot, PyObject* scalars) const;
+    Owned allocate(PyObject* shape, PyObject* options) const;
     Owned set_outputs(Slot& slot, const Operand* operands, const GroupExtents* groups);
     Owned set_workspace(Slot& slot);
     void launch(Slot& slot, Operand* operands, const GroupExtents* groups);

@@ -5,6 +5,7 @@ a forward that saves and a backward that reads — and says how every tensor of 
 What is said here of layouts is explained in core/kernel.h.
 """
 
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -29,7 +30,7 @@ class Framework(Protocol):
     """What a kernel needs of the library whose tensors it is called with."""
 
     def allocate(self) -> Callable[..., object]:
-        """A function of a shape and the keywords of `options` that gives fresh contiguous memory."""
+        """A function of extents, one by one, or () where there are none, and the keywords of `options`: fresh contiguous memory."""
 
     def options(self, dtype: str, device: tuple[int, int]) -> dict[str, object]:
         """The keywords for memory of that dtype ("bf16"; "u8" for a workspace) on a device, as DLPack numbers it."""
@@ -69,11 +70,12 @@ class _Lead:
 class Pair:
     """A forward that saves, and the backward of it: what autograd keeps between the two."""
 
-    __slots__ = ("backward", "kept_operands", "kept_outputs", "results", "wanted", "whole")
+    __slots__ = ("backward", "kept", "of_operands", "results", "whole")
 
     def __init__(
         self,
         backward: Kernel,
+        operands: int,
         kept_operands: tuple[int, ...],
         kept_outputs: tuple[int, ...],
         results: int,
@@ -81,11 +83,17 @@ class Pair:
         whole: tuple[int, ...],
     ) -> None:
         self.backward = backward
-        self.kept_operands = kept_operands  # places of operands that the backward reads
-        self.kept_outputs = kept_outputs  # places of the forward's outputs that it reads
+        # What the backward reads, of the forward's operands and outputs one after the other.
+        self.kept = _taken((*kept_operands, *(operands + place for place in kept_outputs)))
         self.results = results  # the forward's first outputs; what it saves follows
-        self.wanted = wanted  # places of operands that have a gradient, in the order of the backward's outputs
+        # The operands' gradients, of None, for what has none, and the backward's outputs one after the other.
+        self.of_operands = _taken(tuple(wanted.index(place) + 1 if place in wanted else 0 for place in range(operands)))
         self.whole = whole  # places of results that have no gradient
+
+
+def _taken(places: tuple[int, ...]) -> Callable[[tuple], tuple]:
+    """A function that gives what is at those places of a tuple; of one place itemgetter gives no tuple."""
+    return operator.itemgetter(*places) if len(places) > 1 else lambda values: tuple(values[place] for place in places)
 
 
 class Builder:
@@ -318,7 +326,7 @@ class _Variant:
         )
         kernel = self.make(backward, operand_names, tuple(inputs), tuple(gradients), None, False, witnesses)
         whole = tuple(i for i, tensor in enumerate(graph.outputs) if DTYPES[tensor[1]] not in FLOATS)
-        return Pair(kernel, kept_operands, kept_outputs, len(results), wanted, whole)
+        return Pair(kernel, len(names), kept_operands, kept_outputs, len(results), wanted, whole)
 
 
 def output_layouts(builder: Builder, signature: tuple) -> tuple:

@@ -6,7 +6,7 @@ import torch
 from torch.autograd import forward_ad
 
 from rowjit._core import Program
-from rowjit.programs import Builder, Computation, Pair
+from rowjit.programs import Builder, Computation
 from rowjit.torch.framework import TorchFramework
 
 _FRAMEWORK = TorchFramework()
@@ -82,12 +82,8 @@ class _Differentiable(torch.autograd.Function):
     @staticmethod
     def forward(ctx, program: Program, scalars: tuple[float, ...], *operands: torch.Tensor | None):  # noqa: ANN001, ANN205
         pair, outputs = program.run_for_owner(scalars, *operands)
-        ctx.pair = pair
-        ctx.scalars = scalars
-        ctx.count = len(operands)
-        ctx.save_for_backward(
-            *[operands[place] for place in pair.kept_operands], *[outputs[place] for place in pair.kept_outputs]
-        )
+        ctx.of_backward = pair, scalars
+        ctx.save_for_backward(*pair.kept((*operands, *outputs)))
         if pair.results == 1:
             return outputs[0]
         if pair.whole:
@@ -96,25 +92,18 @@ class _Differentiable(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, *cotangents: torch.Tensor):  # noqa: ANN001, ANN205
-        gradients = _backward(ctx, *cotangents)
+        pair, scalars = ctx.of_backward
+        found = pair.backward.run(scalars, *ctx.saved_tensors, *cotangents)
+        gradients = None, None, *pair.of_operands((None, *found))
         # Autograd computes with gradients enabled only when a second derivative may be asked for.
         return _once(ctx, gradients, cotangents) if torch.is_grad_enabled() else gradients
 
 
-def _backward(ctx, *cotangents: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # noqa: ANN001
-    pair: Pair = ctx.pair
-    found = pair.backward.run(ctx.scalars, *ctx.saved_tensors, *cotangents)
-    gradients: list[torch.Tensor | None] = [None] * (ctx.count + 2)
-    for place, gradient in zip(pair.wanted, found, strict=True):
-        gradients[place + 2] = gradient
-    return tuple(gradients)
-
-
-def _once(ctx, gradients: Tensors, cotangents: Tensors) -> tuple[torch.Tensor | None, ...]:  # noqa: ANN001
+def _once(ctx, gradients: tuple[torch.Tensor | None, ...], cotangents: Tensors) -> tuple[torch.Tensor | None, ...]:  # noqa: ANN001
     """The same gradients, with an edge to all that they depend on, which raises when it is taken."""
     sources = [tensor for tensor in (*ctx.saved_tensors, *cotangents) if tensor is not None and tensor.requires_grad]
     if not sources:
-        return tuple(gradients)
+        return gradients
     error = torch._C._functions.DelayedError(
         "a second derivative was asked of an operation of rowjit, which has a first; compute this part with torch",
         1 + len(sources),
