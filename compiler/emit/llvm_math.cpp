@@ -194,11 +194,12 @@ Value* call_libm(Builder& b, const std::string& name, Value* x) {
     return result;
 }
 
-// x = k ln 2 + r with |r| ≤ ln 2 / 2 (and a little), for |x| ≤ 150 ln 2.
+// x = k ln 2 + r with |r| ≤ ln 2 / 2 (and a little), for |x| ≤ 150 ln 2; `lost` is what rounding r took from it.
 struct Reduced {
     Value* k_integer;
     Value* k;
     Value* r;
+    Value* lost;
 };
 
 Reduced reduce_by_ln2(Builder& b, Value* x) {
@@ -206,9 +207,9 @@ Reduced reduce_by_ln2(Builder& b, Value* x) {
     Value* shifted = multiply_add(b, x, constant(x, 1 / M_LN2), magic);
     Value* k = b.CreateFSub(shifted, magic);
     Value* k_integer = b.CreateSub(bits_of(b, shifted), bits_of(b, magic));
-    Value* r = multiply_add(b, k, constant(x, -kLn2High), x);
-    r = multiply_add(b, k, constant(x, -kLn2Low), r);
-    return {k_integer, k, r};
+    Value* high = multiply_add(b, k, constant(x, -kLn2High), x);
+    Value* r = multiply_add(b, k, constant(x, -kLn2Low), high);
+    return {k_integer, k, r, multiply_add(b, k, constant(x, -kLn2Low), b.CreateFSub(high, r))};
 }
 
 // 2^k as f32, −126 ≤ k ≤ 127.
@@ -216,9 +217,17 @@ Value* power_of_two(Builder& b, Value* k) {
     return float_of(b, b.CreateShl(b.CreateAdd(k, integer(k, 127)), integer(k, 23)));
 }
 
-// e^r of a reduced argument.
-Value* exp_reduced(Builder& b, Value* r) {
-    return b.CreateFAdd(multiply_add(b, b.CreateFMul(r, r), horner(b, r, kExp), r), constant(r, 1));
+// e^r of a reduced argument, within a unit; at full width within ⅔ of one, since what is lost on the way to 1 + r is
+// added at the end. Where exponentials are summed and subtracted, as in a divergence of distributions, a kernel is then
+// as far from the exact result as eager arithmetic is.
+Value* exp_reduced(Builder& b, const Reduced& reduced, bool full_width) {
+    Value* r = reduced.r;
+    Value* square = b.CreateFMul(r, r);
+    Value* one = constant(r, 1);
+    if (!full_width) return b.CreateFAdd(multiply_add(b, square, horner(b, r, kExp), r), one);
+    Value* above = b.CreateFAdd(r, one);
+    Value* rest = b.CreateFAdd(b.CreateFAdd(b.CreateFSub(one, above), r), reduced.lost);
+    return b.CreateFAdd(above, multiply_add(b, square, horner(b, r, kExp), rest));
 }
 
 constexpr unsigned kZmmLanes = 16;  // of f32
@@ -316,12 +325,12 @@ Value* exp_by_table(Builder& b, Value* x) {
     return scale_by_instruction(b, multiply_add(b, power, above_one, power), k);
 }
 
-Value* exp_f32(Builder& b, Value* x) {
+Value* exp_f32(Builder& b, Value* x, bool full_width) {
     // Beyond these bounds the result is 0 or infinity, and the exponent arithmetic would wrap.
     x = at_most(b, at_least(b, x, -104), 89);
     if (looks_up(b, x)) return exp_by_table(b, x);
     const Reduced reduced = reduce_by_ln2(b, x);
-    return scale(b, exp_reduced(b, reduced.r), reduced);
+    return scale(b, exp_reduced(b, reduced, full_width), reduced);
 }
 
 // x = 2^k (1 + f) with 1 + f in [√½, √2); x positive and normal.
@@ -340,7 +349,8 @@ Mantissa split_mantissa(Builder& b, Value* x) {
     return {b.CreateSIToFP(exponent, x->getType()), b.CreateFSub(float_of(b, fraction), constant(x, 1))};
 }
 
-// log(2^k (1 + f)) + correction: with s = f/(2+f), log(1+f) = f − f²/2 + s (f²/2 + z q(z)).
+// log(2^k (1 + f)) + correction: with s = f/(2+f), log(1+f) = f − f²/2 + s (f²/2 + z q(z)). k·ln2High is exact, and
+// what adding f to it loses is added with the rest: the logarithm of a row's sum is rounded once, as eager's is.
 Value* log_parts(Builder& b, const Mantissa& m, Value* correction) {
     Value* s = b.CreateFDiv(m.f, b.CreateFAdd(m.f, constant(m.f, 2)));
     Value* z = b.CreateFMul(s, s);
@@ -348,7 +358,10 @@ Value* log_parts(Builder& b, const Mantissa& m, Value* correction) {
     Value* tail = multiply_add(b, z, horner(b, z, kLog), half_square);
     Value* low = multiply_add(b, m.k, constant(m.f, kLn2Low), correction);
     Value* sum = b.CreateFSub(multiply_add(b, s, tail, low), half_square);
-    return multiply_add(b, m.k, constant(m.f, kLn2High), b.CreateFAdd(sum, m.f));
+    Value* whole = b.CreateFMul(m.k, constant(m.f, kLn2High));
+    Value* high = b.CreateFAdd(whole, m.f);
+    Value* lost = b.CreateFSub(m.f, b.CreateFSub(high, whole));
+    return b.CreateFAdd(high, b.CreateFAdd(sum, lost));
 }
 
 // `result` where x is an ordinary argument; at zero −∞, below it NaN, and +∞ and NaN as they are.
@@ -429,7 +442,7 @@ Value* erf_f32(Builder& b, Value* x) {
     if (looks_up(b, x)) return erf_by_table(b, x);
     Value* t = at_most(b, absolute(b, x), 4);  // beyond which erf rounds to 1
     Value* large = multiply_add(b, t, horner(b, t, kErfLarge), t);
-    large = b.CreateFSub(constant(x, 1), exp_f32(b, b.CreateFNeg(large)));
+    large = b.CreateFSub(constant(x, 1), exp_f32(b, b.CreateFNeg(large), false));
     Value* small = multiply_add(b, t, horner(b, b.CreateFMul(t, t), kErfSmall), t);
     return with_sign(b, b.CreateSelect(b.CreateFCmpOGT(t, constant(x, kErfSplit)), large, small), x);
 }
@@ -896,7 +909,10 @@ ROWJIT_UNARY(rsqrt) {
     Value* root = b.CreateFDiv(constant(wide, 1), b.CreateUnaryIntrinsic(llvm::Intrinsic::sqrt, wide));
     return is_f64(x) ? root : b.CreateFPTrunc(root, x->getType());
 }
-ROWJIT_UNARY(exp) { return is_f64(x) ? call_libm(b, "exp", x) : call_shared(b, "exp", x, exp_f32); }
+ROWJIT_UNARY(exp) {
+    if (is_f64(x)) return call_libm(b, "exp", x);
+    return call_shared(b, "exp", x, [&](Builder& body, Value* lanes) { return exp_f32(body, lanes, b.full_width); });
+}
 ROWJIT_UNARY(log) { return is_f64(x) ? call_libm(b, "log", x) : call_shared(b, "log", x, log_f32); }
 ROWJIT_UNARY(log1p) { return is_f64(x) ? call_libm(b, "log1p", x) : call_shared(b, "log1p", x, log1p_f32); }
 ROWJIT_UNARY(tanh) {
