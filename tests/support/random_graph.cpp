@@ -134,6 +134,7 @@ class Generator {
     std::optional<Known> operation() {
         if (dice_.one_in(16)) return dropped();
         if (dice_.one_in(16)) return threshold();
+        if (dice_.one_in(20)) return over_segments();
         switch (dice_.roll(12)) {
             case 0: return unary();
             case 1: return unary();
@@ -334,6 +335,25 @@ class Generator {
         return reduced(a, dice_.pick(rows), false);
     }
 
+    // Over segments of rows, of any lengths, and back to the rows.
+    std::optional<Known> over_segments() {
+        const Known a = any();
+        const Axis rows = axes_.front();
+        const std::vector<Axis> axes = a.value.axes();
+        const bool has_rows = !axes.empty() && axes.front().id == rows.id;
+        if (a.reductions >= 2 || !has_rows || graph_.extent(rows) != kRuntimeExtent) return std::nullopt;
+        if (!segments_) {
+            const Axis s = graph_.rows("s");
+            segments_ = Segments{s, graph_.input("offsets", dice_.one_in(2) ? i32 : i64, {graph_.rows("ends", s, 1)})};
+        }
+        const auto back = [&](const Value& whole) { return spread(whole, rows, *segments_); };
+        const int depth = a.reductions + 1;
+        if (dice_.one_in(3)) return Known{back(max(a.value, rows, *segments_)), a.bound, false, depth};
+        if (dice_.one_in(2)) return Known{back(min(a.value, rows, *segments_)), a.bound, false, depth};
+        if (a.value.dtype() == f16) return std::nullopt;  // may overflow before it is scaled
+        return Known{back(sum(a.value, rows, *segments_)), a.bound * 32, false, depth};
+    }
+
     void add_outputs() {
         const int outputs = 1 + dice_.roll(3);
         std::vector<std::int32_t> used;
@@ -352,6 +372,7 @@ class Generator {
     Graph graph_;
     std::vector<Axis> axes_;
     std::vector<Known> known_;
+    std::optional<Segments> segments_;
     int places_ = 0;
 };
 
