@@ -54,7 +54,8 @@ bool has_option(std::string_view op, std::string_view option) {
 // A row loss's options for a call whose operands options tell apart: none is of the graph alone.
 void append_options(const CompositeInfo& base, std::string_view without, std::vector<OptionInfo>* options) {
     for (OptionInfo option : base.options) {
-        if (option.name == without) continue;
+        // Behind a head tokens are rows of one length.
+        if (option.name == without || option.name == "ragged") continue;
         option.of_graph = false;
         options->push_back(option);
     }

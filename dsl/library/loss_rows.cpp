@@ -1,6 +1,8 @@
 // The registry's rows of softmax and of the losses over logits and targets.
+#include <algorithm>
 #include <string>
 
+#include "dsl/graph.h"
 #include "dsl/library/rows.h"
 
 namespace rowjit {
@@ -83,6 +85,12 @@ Results apply_softmax(Operands in, const OptionValues& options) {
 }
 
 Results apply_sparsemax(Operands in, const OptionValues&) { return {sparsemax(in[0])}; }
+
+Results apply_top_k(Operands in, const OptionValues& options) {
+    const GraphData& graph = *in[0].graph();
+    const TopK top = top_k(in[0], std::min(options.integer("count"), graph.column_count(graph.node(in[0].id()))));
+    return {top.values, top.indices};
+}
 
 Results apply_log_softmax(Operands in, const OptionValues& options) {
     return {log_softmax(in[0], softmax_options(options), softmax_operands(in, options))};
@@ -229,6 +237,15 @@ std::vector<CompositeInfo> softmax_and_loss_rows() {
          {},
          declare_x,
          apply_sparsemax},
+        {"top_k",
+         "the greatest elements of a row and their columns",
+         "values = the `count` greatest of x, the greatest first; indices = where they are",
+         "vocabulary",
+         {kX},
+         {"values", "indices"},
+         {{"count", OptionType::kInteger, "4", "", false, "how many, at most the columns"}},
+         declare_x,
+         apply_top_k},
         cross_entropy_row(),
         {"selective_log_probability",
          "log-probability of one class of each row",

@@ -303,7 +303,9 @@ Value sequence_log_probability(Value logp, Value mask, const Segments& sequences
 Value token_nll(Value logp, Value mask) {
     const Tokens tokens = token_axis("token_nll", logp, mask);
     const Value wide_logp = widen(logp);
-    return -sum_over_rows(masked_sum(wide_logp, mask, tokens)) / sum_over_rows(token_count(wide_logp, mask, tokens));
+    // Tokens of sequences that stand one after the other are rows themselves.
+    const auto total = [](const Value& sum) { return sum.axes().empty() ? sum : sum_over_rows(sum); };
+    return -total(masked_sum(wide_logp, mask, tokens)) / total(token_count(wide_logp, mask, tokens));
 }
 
 PreferencePair preference_halves(Value stacked) {

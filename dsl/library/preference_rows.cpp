@@ -4,6 +4,8 @@
 #include <iterator>
 
 #include "base/check.h"
+#include "base/fail.h"
+#include "dsl/graph.h"
 #include "dsl/library/rows.h"
 
 namespace rowjit {
@@ -56,39 +58,76 @@ PolicyOptions policy_options(const OptionValues& options) {
 
 // ---- Canonical operands ------------------------------------------------------------------------------------------
 
-Value mask_input(Graph& graph, std::string_view name, const OpRequest& request) {
-    return graph.input(name, boolean, {graph.rows("tokens"), request.columns});
+bool is_ragged(const OptionValues& options) { return options.flag("ragged"); }
+
+// The tokens of a sequence in each row, or those of all sequences, one after the other, along `batch`.
+Value tokens_input(Graph& graph, std::string_view name, Dtype dtype, const OpRequest& request,
+                   const OptionValues& options, std::string_view batch = "tokens") {
+    if (is_ragged(options)) return graph.input(name, dtype, {graph.rows(batch)});
+    return graph.input(name, dtype, {graph.rows("tokens"), request.columns});
 }
 
-Results declare_pair(Graph& graph, const OpRequest& request, const OptionValues&) {
-    return {rows_by_columns(graph, "chosen", request), rows_by_columns(graph, "rejected", request),
-            mask_input(graph, "chosen_mask", request), mask_input(graph, "rejected_mask", request)};
+// A number of each sequence.
+Value numbers_input(Graph& graph, std::string_view name, Dtype dtype, const OptionValues& options) {
+    return graph.input(name, dtype, {graph.rows(is_ragged(options) ? "sequences" : "tokens")});
 }
 
-Results declare_dpo(Graph& graph, const OpRequest& request, const OptionValues& options) {
-    Results operands = declare_pair(graph, request, options);
-    if (!options.flag("reference")) return operands;
-    operands.push_back(rows_by_columns(graph, "reference_chosen", request));
-    operands.push_back(rows_by_columns(graph, "reference_rejected", request));
+void declare_offsets(Graph& graph, const OptionValues& options, std::initializer_list<std::string_view> names,
+                     Results& operands) {
+    if (!is_ragged(options)) return;
+    const Axis ends = graph.rows("ends", graph.rows("sequences"), 1);
+    for (const std::string_view name : names) operands.push_back(graph.input(name, i64, {ends}));
+}
+
+Results declare_pair_tokens(Graph& graph, const OpRequest& request, const OptionValues& options, bool reference) {
+    constexpr std::string_view kRejected = "rejected_tokens";
+    const auto input = [&](std::string_view name, Dtype dtype, std::string_view batch = "tokens") {
+        return tokens_input(graph, name, dtype, request, options, batch);
+    };
+    Results operands = {input("chosen", request.dtype), input("rejected", request.dtype, kRejected),
+                        input("chosen_mask", boolean), input("rejected_mask", boolean, kRejected)};
+    if (reference) {
+        operands.push_back(input("reference_chosen", request.dtype));
+        operands.push_back(input("reference_rejected", request.dtype, kRejected));
+    }
+    declare_offsets(graph, options, {"chosen_offsets", "rejected_offsets"}, operands);
     return operands;
 }
 
+Results declare_pair(Graph& graph, const OpRequest& request, const OptionValues& options) {
+    return declare_pair_tokens(graph, request, options, false);
+}
+
+Results declare_dpo(Graph& graph, const OpRequest& request, const OptionValues& options) {
+    return declare_pair_tokens(graph, request, options, options.flag("reference"));
+}
+
 Results declare_kto(Graph& graph, const OpRequest& request, const OptionValues& options) {
-    Results operands = {rows_by_columns(graph, "logp", request), rows_by_columns(graph, "reference", request),
-                        mask_input(graph, "mask", request), graph.input("desirable", boolean, {graph.rows("tokens")})};
-    if (options.flag("kl")) operands.push_back(graph.input("kl", f32, {graph.rows("tokens")}));
+    Results operands = {tokens_input(graph, "logp", request.dtype, request, options),
+                        tokens_input(graph, "reference", request.dtype, request, options),
+                        tokens_input(graph, "mask", boolean, request, options),
+                        numbers_input(graph, "desirable", boolean, options)};
+    if (options.flag("kl")) operands.push_back(numbers_input(graph, "kl", f32, options));
+    declare_offsets(graph, options, {"offsets"}, operands);
     return operands;
 }
 
 Results declare_policy(Graph& graph, const OpRequest& request, const OptionValues& options) {
-    Results operands = {rows_by_columns(graph, "logp", request), rows_by_columns(graph, "old", request),
-                        graph.input("advantage", f32, {graph.rows("tokens")}), mask_input(graph, "mask", request)};
-    if (options.flag("reference")) operands.push_back(rows_by_columns(graph, "reference", request));
+    Results operands = {tokens_input(graph, "logp", request.dtype, request, options),
+                        tokens_input(graph, "old", request.dtype, request, options),
+                        numbers_input(graph, "advantage", f32, options),
+                        tokens_input(graph, "mask", boolean, request, options)};
+    if (options.flag("reference"))
+        operands.push_back(tokens_input(graph, "reference", request.dtype, request, options));
+    declare_offsets(graph, options, {"offsets"}, operands);
     return operands;
 }
 
-Results declare_sequence(Graph& graph, const OpRequest& request, const OptionValues&) {
-    return {rows_by_columns(graph, "logp", request), mask_input(graph, "mask", request)};
+Results declare_sequence(Graph& graph, const OpRequest& request, const OptionValues& options) {
+    Results operands = {tokens_input(graph, "logp", request.dtype, request, options),
+                        tokens_input(graph, "mask", boolean, request, options)};
+    declare_offsets(graph, options, {"offsets"}, operands);
+    return operands;
 }
 
 // ---- Calls -------------------------------------------------------------------------------------------------------
@@ -98,10 +137,49 @@ Value of_sequences(const Value& logp, const Value& mask, bool average) {
     return logp.axes().size() < mask.axes().size() ? logp : sequence_log_probability(logp, mask, average);
 }
 
-// Of the operands from `first`, with the masks of the policy's.
-PreferencePair sequence_pair(Operands in, std::size_t first, bool average) {
-    return {of_sequences(in[first], in[2], average), of_sequences(in[first + 1], in[3], average)};
-}
+// A call's operands without the offsets at their end, by which it is told that sequences are ragged.
+struct Batch {
+    Operands in;
+    std::vector<Segments> sequences;
+
+    explicit Batch(Operands all) : in(all) {
+        while (is_offsets(in.back())) in = in.first(in.size() - 1);
+        for (const Value& offsets : all.subspan(in.size())) sequences.push_back(segments_of(offsets));
+    }
+
+    std::optional<Segments> segments() const {
+        return sequences.empty() ? std::nullopt : std::optional(sequences.front());
+    }
+
+    // Of tokens at one position among the operands with the mask at another; `which` of two offsets is theirs.
+    Value log_probability(std::size_t logp, std::size_t mask, bool average = false, std::size_t which = 0) const {
+        const Value& x = in[logp];
+        if (sequences.empty()) return of_sequences(x, in[mask], average);
+        const Segments& segments = sequences.at(std::min(which, sequences.size() - 1));
+        const bool is_number = x.axes().size() == 1 && x.axes()[0].id == segments.axis.id;
+        return is_number ? x : sequence_log_probability(x, in[mask], segments, average);
+    }
+
+    // Of the operands from `first`, with the masks of the policy's.
+    PreferencePair pair(std::size_t first, bool average) const {
+        return {log_probability(first, 2, average), log_probability(first + 1, 3, average, 1)};
+    }
+
+  private:
+    static bool is_offsets(const Value& operand) { return is_integer(operand.dtype()); }
+
+    // The segments are an axis one shorter than their offsets.
+    static Segments segments_of(const Value& offsets) {
+        const GraphData& graph = *offsets.graph();
+        const std::vector<Axis> axes = offsets.axes();
+        const AxisInfo& ends = graph.axis(axes.empty() ? 0 : axes[0].id);
+        if (axes.size() != 1 || ends.follows < 0 || ends.more != 1) {
+            fail(ErrorCode::kInvalidGraph, "offsets {}: declare them along Graph::rows(name, sequences, 1)",
+                 offsets.description());
+        }
+        return {Axis{ends.follows}, offsets};
+    }
+};
 
 // The loss with the NLL term that the option asks for, and the rewards.
 Results with_nll(Operands in, PreferenceLoss result, const OptionValues& options) {
@@ -116,23 +194,25 @@ Results with_nll(Operands in, PreferenceLoss result, const OptionValues& options
 Results apply_dpo(Operands in, const OptionValues& options) {
     const DpoOptions chosen = dpo_options(options);
     const bool average = chosen.loss == DpoLoss::kIpo;
+    const Batch batch(in);
     std::optional<PreferencePair> reference;
-    if (in.size() == 6) reference = sequence_pair(in, 4, average);
-    return with_nll(in, dpo(sequence_pair(in, 0, average), reference, chosen), options);
+    if (batch.in.size() == 6) reference = batch.pair(4, average);
+    return with_nll(in, dpo(batch.pair(0, average), reference, chosen), options);
 }
 
 Results apply_cpo(Operands in, const OptionValues& options) {
     const CpoOptions chosen = cpo_options(options);
     const bool average = chosen.loss == CpoLoss::kSimpo;
-    return with_nll(in, cpo(sequence_pair(in, 0, average), chosen), options);
+    return with_nll(in, cpo(Batch(in).pair(0, average), chosen), options);
 }
 
 Results apply_orpo(Operands in, const OptionValues& options) {
-    return with_nll(in, orpo(sequence_pair(in, 0, true), options.number("beta"), reduction_of(options)), options);
+    return with_nll(in, orpo(Batch(in).pair(0, true), options.number("beta"), reduction_of(options)), options);
 }
 
 Results apply_kto(Operands in, const OptionValues& options) {
-    return {kto(sequence_log_probability(in[0], in[2]), of_sequences(in[1], in[2], false), in[3], operand(in, 4),
+    const Batch batch(in);
+    return {kto(batch.log_probability(0, 2), batch.log_probability(1, 2), in[3], operand(batch.in, 4),
                 {.beta = options.number("beta"),
                  .desirable_weight = options.number("desirable_weight"),
                  .undesirable_weight = options.number("undesirable_weight"),
@@ -140,19 +220,23 @@ Results apply_kto(Operands in, const OptionValues& options) {
 }
 
 Results apply_policy(Operands in, const OptionValues& options) {
-    const PolicyLossResult result = policy_loss(in[0], in[1], in[2], in[3], operand(in, 4), policy_options(options));
+    const Batch batch(in);
+    const PolicyLossResult result =
+        policy_loss(in[0], in[1], in[2], in[3], operand(batch.in, 4), policy_options(options), batch.segments());
     return {result.loss, options.flag("kl") ? result.kl.value_or(Value()) : Value()};
 }
 
 Results apply_sequence(Operands in, const OptionValues& options) {
-    return {sequence_log_probability(in[0], in[1], options.flag("average"))};
+    return {Batch(in).log_probability(0, 1, options.flag("average"))};
 }
 
 // ---- The rows ----------------------------------------------------------------------------------------------------
 
 constexpr std::string_view kLength = "tokens of a sequence";
 constexpr std::string_view kSequences = "{sequences, columns}";
+constexpr std::string_view kEnds = "{sequences + 1}";
 constexpr OperandInfo kMask = {"mask", kSequences, "bool", true, true};
+constexpr OperandInfo kOffsets = {"offsets", kEnds, "i32 or i64", false, true};
 
 OptionInfo number(std::string_view name, std::string_view default_value, std::string_view meaning) {
     return {name, OptionType::kNumber, default_value, "", false, meaning};
@@ -167,10 +251,17 @@ std::vector<OperandInfo> pair_operands(bool with_reference) {
                                          {"rejected", kSequences, "dtype", true},
                                          {"chosen_mask", kSequences, "bool", true, true},
                                          {"rejected_mask", kSequences, "bool", true, true}};
-    if (!with_reference) return operands;
-    operands.push_back({"reference_chosen", "{sequences, columns} or {sequences}", "dtype", false, true});
-    operands.push_back({"reference_rejected", "{sequences, columns} or {sequences}", "dtype", false, true});
+    if (with_reference) {
+        operands.push_back({"reference_chosen", "{sequences, columns} or {sequences}", "dtype", false, true});
+        operands.push_back({"reference_rejected", "{sequences, columns} or {sequences}", "dtype", false, true});
+    }
+    operands.push_back({"chosen_offsets", kEnds, "i32 or i64", false, true});
+    operands.push_back({"rejected_offsets", kEnds, "i32 or i64", false, true});
     return operands;
+}
+
+OptionInfo ragged() {
+    return flag("ragged", "false", true, "whether sequences of any lengths stand one after the other, by offsets");
 }
 
 std::vector<OptionInfo> pair_options(std::vector<OptionInfo> own) {
@@ -178,7 +269,8 @@ std::vector<OptionInfo> pair_options(std::vector<OptionInfo> own) {
         number("beta", "0.1", "β: the scale of the rewards"),
         {"reduction", OptionType::kChoice, "mean", "mean sum none", false, "over the pairs"},
         number("nll", "", "the weight of the chosen tokens' negative log-likelihood, which is added"),
-        flag("rewards", "false", false, "whether the pairs' rewards are results")};
+        flag("rewards", "false", false, "whether the pairs' rewards are results"),
+        ragged()};
     own.insert(own.end(), shared.begin(), shared.end());
     return own;
 }
@@ -233,7 +325,8 @@ CompositeInfo policy_row() {
          {"old", kSequences, "dtype", true, true},
          {"advantage", "{sequences}", "any float", true, true},
          kMask,
-         {"reference", kSequences, "dtype", false, true}},
+         {"reference", kSequences, "dtype", false, true},
+         kOffsets},
         {"loss", "kl"},
         {{"loss", OptionType::kChoice, "grpo", "grpo bnpo dr_grpo dapo cispo luspo vespo sapo", false,
           "the tokens' loss and the mean over them"},
@@ -245,7 +338,8 @@ CompositeInfo policy_row() {
          number("max_length", "", "tokens that dr_grpo divides a sequence by, instead of columns"),
          number("items", "", "tokens that dapo, cispo and vespo divide by, instead of the batch's own"),
          flag("kl", "false", false, "whether the mean divergence of a token is a second result"),
-         flag("reference", "true", true, "whether there is a reference")},
+         flag("reference", "true", true, "whether there is a reference"),
+         ragged()},
         declare_policy,
         apply_policy};
 }
@@ -258,9 +352,9 @@ std::vector<CompositeInfo> preference_rows() {
          "log-probability of each sequence out of its tokens'",
          "y = Σ logp, over the tokens that the mask keeps",
          kLength,
-         {{"logp", kSequences, "dtype", true}, kMask},
+         {{"logp", kSequences, "dtype", true}, kMask, kOffsets},
          {"y"},
-         {flag("average", "false", false, "whether it is divided by the number of tokens")},
+         {flag("average", "false", false, "whether it is divided by the number of tokens"), ragged()},
          declare_sequence,
          apply_sequence},
         dpo_row(),
@@ -277,11 +371,12 @@ std::vector<CompositeInfo> preference_rows() {
           {"reference", "{sequences, columns} or {sequences}", "dtype", true, true},
           kMask,
           {"desirable", "{sequences}", "bool", true, true},
-          {"kl", "{sequences}", "any float", false, true}},
+          {"kl", "{sequences}", "any float", false, true},
+          kOffsets},
          {"loss"},
          {number("beta", "0.1", "β: the scale of the rewards"), number("desirable_weight", "1", "of desirable ones"),
           number("undesirable_weight", "1", "of the others"), kReduction,
-          flag("kl", "false", true, "whether there is an estimate of the divergence")},
+          flag("kl", "false", true, "whether there is an estimate of the divergence"), ragged()},
          declare_kto,
          apply_kto},
         policy_row(),

@@ -1,10 +1,15 @@
-// Softmax, its logarithms and sparsemax over a row.
+// Softmax, its logarithms, sparsemax and the greatest elements of a row.
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <limits>
+#include <optional>
 
 #include "base/fail.h"
 #include "dsl/graph.h"
 #include "dsl/library/logits.h"
 #include "dsl/library/operands.h"
+#include "rowjit/coord.h"
 #include "rowjit/library.h"
 
 namespace rowjit {
@@ -139,6 +144,42 @@ Value sparsemax(Value x) {
     const Value zero = Graph(x.graph()).constant(z.dtype(), 0.0);
     const Value over = z - tau;
     return cast(select(over <= 0.0, zero, over), x.dtype());
+}
+
+TopK top_k(Value x, std::int64_t count) {
+    constexpr std::string_view kOp = "top_k";
+    require_columns(kOp, x);
+    const Axis columns = x.axes().back();
+    Graph graph(x.graph());
+    const std::int64_t width = graph.extent(columns);
+    const GraphData& data = *x.graph();
+    if (data.column_axes(data.node(x.id())).size() != 1 || count < 1 || count > std::min<std::int64_t>(64, width)) {
+        fail(ErrorCode::kInvalidGraph, "{}({}): {} elements; give one column axis, and a count from 1 to its {}, or 64",
+             kOp, x.description(), count, width);
+    }
+    const Axis places = graph.columns(fmt::format("top_{}", count), count);
+    const Value column = graph.iota(columns);
+    const Value least = graph.constant(x.dtype(), -std::numeric_limits<double>::infinity());
+    const auto is_nan = [](const Value& v) { return v != v; };
+    std::optional<Value> greatest;  // of those taken, the last
+    std::optional<Value> at;
+    TopK result;
+    for (std::int64_t i = 0; i < count; ++i) {
+        std::optional<Value> rest;  // whether an element comes after it
+        if (greatest) {
+            const Value later = column > *at;
+            rest = x < *greatest || (x == *greatest && later) || (is_nan(*greatest) && (!is_nan(x) || later));
+        }
+        greatest = detach(max(rest ? select(*rest, x, least) : x));
+        const Value equal = x == *greatest || (is_nan(*greatest) && is_nan(x));
+        const Value taken = rest ? *rest && equal : equal;
+        at = min(select(taken, column, graph.constant(i32, static_cast<double>(width))));
+        const Value here = graph.iota(places) == graph.constant(i32, static_cast<double>(i));
+        const Value value = index(x, columns, Coord(*at));
+        result.values = select(here, value, i == 0 ? graph.constant(x.dtype(), 0) : result.values);
+        result.indices = select(here, *at, i == 0 ? graph.constant(i32, 0) : result.indices);
+    }
+    return {result.values.named("values"), result.indices.named("indices")};
 }
 
 }  // namespace rowjit

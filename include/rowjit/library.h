@@ -432,6 +432,16 @@ Value logsumexp(Value x, SoftmaxOptions options = {}, SoftmaxOperands operands =
 // each row.
 Value sparsemax(Value x);
 
+struct TopK {
+    Value values;   // {rows…, count}: the greatest elements, the greatest first
+    Value indices;  // {rows…, count}: their columns, i32
+};
+
+// Of x with one column axis; equal elements in the order of their columns, NaN before numbers, as torch.topk. A row
+// that is on chip is searched `count` times, 1 … 64 and at most the columns. The gradient goes to the columns that were
+// taken. Saved: the indices.
+TopK top_k(Value x, std::int64_t count);
+
 // ---- Losses ------------------------------------------------------------------------------------------------------
 
 enum class Reduction : std::uint8_t {

@@ -286,6 +286,7 @@ CASES = (
     Case("log_softmax", "x", lambda x: F.log_softmax(x, -1)),
     Case("logsumexp", "x", lambda x: torch.logsumexp(wide(x), -1).to(x.dtype)),
     Case("sparsemax", "x", sparsemax),
+    Case("top_k", "x", lambda x: (x.topk(4, -1).values, x.topk(4, -1).indices.int())),
     Case("gradient_norm", "x", lambda gradient: wide(gradient).square().sum().sqrt()),
     Case("cross_entropy", "x classes", classes_loss()),
     Case("cross_entropy", "x classes", classes_loss(reduction="sum"), {"reduction": "sum"}),
