@@ -448,12 +448,13 @@ NodeId GraphData::add_search(NodeId sorted, NodeId key) {
     return intern({.kind = NodeKind::kSearch, .dtype = Dtype::kI64, .axes = node(key).axes, .args = {sorted, key}});
 }
 
-NodeId GraphData::add_partial_sum(NodeId arg, AxisId slots, Dtype dtype) {
+NodeId GraphData::add_partial_sum(NodeId arg, AxisId slots, Dtype dtype, const std::vector<AxisId>& columns) {
     const Node& from = node(arg);
     RJ_CHECK(is_float(from.dtype) && axis(slots).is_slots, "partial sums of {} by {}", describe(arg),
              axis(slots).label());
     Node result{.kind = NodeKind::kPartialSum, .dtype = dtype, .axes = {slots}, .args = {arg}};
-    for (const AxisId id : from.axes) (axis(id).is_row ? result.reduced : result.axes).push_back(id);
+    for (const AxisId id : from.axes)
+        (axis(id).is_row || contains(columns, id) ? result.reduced : result.axes).push_back(id);
     result.axis = slots;
     return intern(std::move(result));
 }
@@ -578,7 +579,7 @@ NodeId GraphData::add_copy(const Node& node, const std::function<NodeId(NodeId)>
                     return add_segment_reduce(node.monoid, args[0], node.reduced[0], args[1], node.axis);
                 return add_reduce(node.monoid, args[0], node.reduced, node.component);
             case NodeKind::kSearch: return add_search(args[0], args[1]);
-            case NodeKind::kPartialSum: return add_partial_sum(args[0], node.axis, node.dtype);
+            case NodeKind::kPartialSum: return add_partial_sum(args[0], node.axis, node.dtype, node.reduced);
             case NodeKind::kMatmul: return add_matmul(args[0], args[1], node.reduced, node.dtype);
             case NodeKind::kState: return add_state(args[0]);
             case NodeKind::kFix: return add_fix(args[0], args[1], node.most_steps);

@@ -143,7 +143,8 @@ class GraphData {
     NodeId add_reduce(Monoid monoid, NodeId arg, std::vector<AxisId> reduced, int component = 0);
     NodeId add_segment_reduce(Monoid monoid, NodeId arg, AxisId reduced, NodeId offsets, AxisId segments);
     NodeId add_search(NodeId sorted, NodeId key);
-    NodeId add_partial_sum(NodeId arg, AxisId slots, Dtype dtype);
+    // Over all rows of `arg`, and over those of its columns that become rows.
+    NodeId add_partial_sum(NodeId arg, AxisId slots, Dtype dtype, const std::vector<AxisId>& columns = {});
     NodeId add_matmul(NodeId left, NodeId right, std::vector<AxisId> contracted, Dtype dtype);
     NodeId add_state(NodeId start);
     NodeId add_fix(NodeId state, NodeId next, int most_steps);

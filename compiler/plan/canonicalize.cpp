@@ -285,6 +285,8 @@ class Canonicalizer {
                 // every row that wants it.
                 if (to_->axis(node.reduced[0]).is_row && !rows_stay(node, coords))
                     return to_->add_index(source, coords);
+                // Nor a row's columns for a row that stands elsewhere in the batch, as where one is compared with all.
+                if (renames_rows(node, coords)) return to_->add_index(source, coords);
                 return push_reduce(node, coords);
             case NodeKind::kSearch: return to_->add_search(node.args[0], push(node.args[1], coords));
             case NodeKind::kMatmul: return to_->add_index(source, coords);  // of what the library leaves in memory
@@ -315,6 +317,14 @@ class Canonicalizer {
                                   : to_->add_reduce(node.monoid, moved, reduced, node.component);
         to_->set_label(result, node.label);
         return result;
+    }
+
+    // Whether the index of a number of each row is by another row axis alone.
+    bool renames_rows(const Node& node, const std::vector<Coord>& coords) const {
+        if (!to_->column_axes(node).empty() || coords.size() != 1) return false;
+        const std::vector<Axis> along = coords[0].axes();
+        return along.size() == 1 && along[0].id != node.axes[0] && coords[0].is_axis(along[0]) &&
+               to_->same_rows(along[0].id, node.axes[0]);
     }
 
     // Whether an index of a reduction over rows leaves its rows where they are.

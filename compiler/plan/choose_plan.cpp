@@ -37,6 +37,23 @@ bool has(const GraphData& graph, NodeId id, const std::set<AxisId>& axes) {
            std::any_of(args.begin(), args.end(), [&](NodeId arg) { return any_of(graph.node(arg)); });
 }
 
+// Axes of at most `most` columns that one reduction leaves and another is over together with more, as the channels of a
+// group's norm: the sums of each channel add up to the group's.
+void add_reduced_and_left(const GraphData& graph, std::int64_t most, std::set<AxisId>* found) {
+    std::set<AxisId> left;
+    std::set<AxisId> reduced;
+    for (const NodeId id : graph.live_nodes()) {
+        const Node& node = graph.node(id);
+        if (node.kind != NodeKind::kReduce || graph.axis(node.reduced[0]).is_row) continue;
+        if (node.reduced.size() > 1) reduced.insert(node.reduced.begin(), node.reduced.end());
+        const std::vector<AxisId> columns = graph.column_axes(node);
+        left.insert(columns.begin(), columns.end());
+    }
+    for (const AxisId axis : left) {
+        if (reduced.contains(axis) && graph.axis(axis).extent <= most) found->insert(axis);
+    }
+}
+
 // The small axes of reductions over a few positions, those of a few positions that such a reduction leaves, and those
 // along which they are read. None where a value would have too many positions.
 std::set<AxisId> small_axes(const GraphData& graph) {
@@ -52,6 +69,7 @@ std::set<AxisId> small_axes(const GraphData& graph) {
             if (extent != kRuntimeExtent && extent <= kFewLeft) found.insert(axis);
         }
     }
+    add_reduced_and_left(graph, kFewLeft, &found);
     for (const NodeId id : live) {
         if (graph.node(id).kind == NodeKind::kIndex) add_read_along(graph, graph.node(id), &found);
     }

@@ -37,6 +37,21 @@ bool splits(const GraphData& graph, const Node& node, const Target& target) {
            std::any_of(node.reduced.begin(), node.reduced.end(), at_run_time) && fits_part(graph, operand, target);
 }
 
+// A sum over rows of a sum over some columns, as over the heads that share a weight, is one sum with those columns as
+// rows: the sum that is its operand, if there is one. Not where that is rounded in between.
+const Node* sum_of_columns(const GraphData& graph, const Node& node) {
+    const Node& inner = graph.node(node.args[0]);
+    if (inner.kind != NodeKind::kReduce || inner.monoid != Monoid::kSum || inner.is_segmented()) return nullptr;
+    if (graph.axis(inner.reduced[0]).is_row || accumulator_dtype(inner.dtype) != inner.dtype) return nullptr;
+    // Rows are outside of columns in memory too: the axes it is over stand before those that it leaves.
+    const std::vector<AxisId> columns = graph.column_axes(graph.node(inner.args[0]));
+    const auto reduced = [&](AxisId axis) {
+        return std::find(inner.reduced.begin(), inner.reduced.end(), axis) != inner.reduced.end();
+    };
+    const bool outermost = std::is_partitioned(columns.begin(), columns.end(), reduced);
+    return outermost && !reduced(columns.back()) ? &inner : nullptr;
+}
+
 // A block adds its rows one after the other, which over some hundred rows costs f32 a few units. Where the sum is seen
 // in f32 the CPU, whose parts lie in its cache, takes f64.
 Dtype parts_dtype(Dtype dtype, const Target& target) {
@@ -59,7 +74,10 @@ std::shared_ptr<const GraphData> split_row_sums(const std::shared_ptr<const Grap
             continue;
         }
         const AxisId slots = result->add_slots_axis(fmt::format("rj_slots_{}", ++sums));
-        const NodeId parts = result->add_partial_sum(to_result(node.args[0]), slots, parts_dtype(node.dtype, target));
+        const Node* columns = sum_of_columns(*graph, node);
+        const NodeId summand = to_result(columns != nullptr ? columns->args[0] : node.args[0]);
+        const NodeId parts = result->add_partial_sum(summand, slots, parts_dtype(node.dtype, target),
+                                                     columns != nullptr ? columns->reduced : std::vector<AxisId>());
         result->set_label(parts, node.label.empty() ? "parts" : node.label + "_parts");
         copy = result->add_reduce(Monoid::kSum, parts, {slots});
         result->set_label(copy, node.label);

@@ -11,7 +11,8 @@
 namespace rowjit {
 
 // Every sum of floats over all row axes of its operand becomes a sum over the slots axis of a PartialSum, each with a
-// slots axis of its own. What has too many columns for a part in each block stays. The same graph when there is none.
+// slots axis of its own; a sum over some columns below it becomes part of it. What has too many columns for a part in
+// each block stays. The same graph when there is none.
 std::shared_ptr<const GraphData> split_row_sums(const std::shared_ptr<const GraphData>& graph, const Target& target);
 
 // Whether a group stores parts of sums over its rows, or adds up such parts.

@@ -8,6 +8,7 @@
 #include <optional>
 #include <ranges>
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include "base/check.h"
@@ -215,6 +216,11 @@ class Cutter {
     }
 
     void note_reduction(const Node& node, Reach* reach) const {
+        if (node.kind == NodeKind::kPartialSum) {
+            for (const AxisId axis : node.reduced) {
+                if (!graph_.axis(axis).is_row) reach->promoted.insert(axis);
+            }
+        }
         if (rowjit::reduces_rows(graph_, node)) reach->reduces_rows = true;
         if (!reduces_columns(graph_, node)) return;
         for (const AxisId axis : graph_.column_axes(graph_.node(node.args[0]))) {
@@ -285,9 +291,12 @@ class Cutter {
             }
         }
         if (graph_.node(root).kind != NodeKind::kPartialSum) return false;
-        // A block's part of a sum over rows has one place a column: no column may become a row.
+        // A block's part of a sum over rows has one place a column: no column may become a row that it is not over.
+        const std::vector<AxisId>& over = graph_.node(root).reduced;
+        const bool summed = std::all_of(found.promoted.begin(), found.promoted.end(),
+                                        [&](AxisId axis) { return contains(over, axis); });
         for (const NodeId id : found.nodes) {
-            if (reduces_columns(graph_, graph_.node(id)) && is_partial(graph_.node(id))) {
+            if (!summed && reduces_columns(graph_, graph_.node(id)) && is_partial(graph_.node(id))) {
                 cut(id);
                 return true;
             }
@@ -530,10 +539,10 @@ class Planner {
         return found;
     }
 
-    // A piece for each root, but one for all that one output is stored from.
+    // A piece for each root, but one for all that one output is stored from in like ways.
     void start(const std::set<NodeId>& roots) {
         const std::vector<std::string> parts = parts_of();
-        std::map<std::pair<std::string, NodeKind>, std::vector<NodeId>> together;
+        std::map<std::tuple<std::string, NodeKind, bool>, std::vector<NodeId>> together;
         for (const NodeId root : roots) {
             const std::string& whole = parts[static_cast<std::size_t>(root)];
             if (graph_->node(root).kind == NodeKind::kMatmul) {
@@ -541,10 +550,10 @@ class Planner {
             } else if (whole.empty()) {
                 pieces_.push_back(piece({root}));
             } else {
-                together[{whole, graph_->node(root).kind}].push_back(root);
+                together[{whole, graph_->node(root).kind, cutter_.reach(root).reduces_rows}].push_back(root);
             }
         }
-        for (auto& [whole, of_whole] : together) pieces_.push_back(piece(std::move(of_whole)));
+        for (auto& [way, of_whole] : together) pieces_.push_back(piece(std::move(of_whole)));
     }
 
     // Whether `a` needs a value that `b` stores, directly or through other pieces.

@@ -148,11 +148,11 @@ TEST_CASE("a norm's backward with its weights' gradients is a kernel over the ro
 }
 
 // A kernel has one row space, and the heads of queries and of keys are two; docs/performance.md says what that costs.
-TEST_CASE("norms and rotary embeddings of queries and keys are two kernels, and five backwards") {
+TEST_CASE("norms and rotary embeddings of queries and keys are two kernels, and three backwards") {
     const Cost rotated = cost_of(forward("qk_norm_rope"));
     CHECK(rotated.kernels == 2);
     CHECK(rotated.bytes < 1.03 * rotated.least_bytes);  // cosines and sines are read by both
     const Cost turned_back = cost_of(backward("qk_norm_rope"));
-    CHECK(turned_back.kernels == 5);
-    CHECK(turned_back.bytes < 1.75 * turned_back.least_bytes);
+    CHECK(turned_back.kernels == 3);  // the third adds the parts of both weights' gradients
+    CHECK(turned_back.bytes < 1.05 * turned_back.least_bytes);
 }
