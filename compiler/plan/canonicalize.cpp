@@ -66,30 +66,27 @@ class Canonicalizer {
         }
     }
 
-    // In pairs. Of more than a few f32 that nothing later rounds, what each addition loses is added up too, as in the
-    // sums of whole rows; where it is no number, as beside infinities, it is left out.
-    NodeId fold(Monoid monoid, std::vector<NodeId> terms) {
+    // In their order, as eager arithmetic adds a few terms, to the same bits. Of more than a few f32 that nothing later
+    // rounds, what each addition loses is added up too, as in the sums of whole rows; where it is no number, as beside
+    // infinities, it is left out.
+    NodeId fold(Monoid monoid, const std::vector<NodeId>& terms) {
         static constexpr Op kFolds[] = {Op::kAdd, Op::kMax, Op::kMin};
         constexpr std::size_t kFew = 4;
         const bool keeps_lost =
             monoid == Monoid::kSum && full_width_ && terms.size() > kFew && to_->node(terms[0]).dtype == Dtype::kF32;
         const Op op = kFolds[static_cast<std::size_t>(monoid)];
         std::vector<NodeId> lost;
-        while (terms.size() > 1) {
-            for (std::size_t i = 0; i < terms.size() / 2; ++i) {
-                const NodeId a = terms[2 * i];
-                const NodeId b = terms[2 * i + 1];
-                terms[i] = to_->add_map(op, {a, b});
-                if (keeps_lost) lost.push_back(lost_by_sum(terms[i], a, b));
-            }
-            if (terms.size() % 2 != 0) terms[terms.size() / 2] = terms.back();
-            terms.resize((terms.size() + 1) / 2);
+        NodeId total = terms[0];
+        for (std::size_t i = 1; i < terms.size(); ++i) {
+            const NodeId next = to_->add_map(op, {total, terms[i]});
+            if (keeps_lost) lost.push_back(lost_by_sum(next, total, terms[i]));
+            total = next;
         }
-        if (!keeps_lost) return terms[0];
+        if (!keeps_lost) return total;
         NodeId rest = lost[0];
         for (std::size_t i = 1; i < lost.size(); ++i) rest = to_->add_map(Op::kAdd, {rest, lost[i]});
         const NodeId is_number = to_->add_map(Op::kEq, {rest, rest});
-        return to_->add_map(Op::kSelect, {is_number, to_->add_map(Op::kAdd, {terms[0], rest}), terms[0]});
+        return to_->add_map(Op::kSelect, {is_number, to_->add_map(Op::kAdd, {total, rest}), total});
     }
 
     // a + b less their rounded sum, exactly (Knuth).
@@ -116,7 +113,7 @@ class Canonicalizer {
         each_place(axes, reduce.reduced, [&](const std::vector<Coord>& coords, const auto&) {
             terms.push_back(to_->add_cast(push(over, coords), accumulator_dtype(reduce.dtype)));
         });
-        const NodeId whole = fold(reduce.monoid, std::move(terms));
+        const NodeId whole = fold(reduce.monoid, terms);
         std::vector<AxisId> rest;
         std::copy_if(reduce.reduced.begin(), reduce.reduced.end(), std::back_inserter(rest),
                      [&](AxisId axis) { return !is_unrolled(axis); });
@@ -285,8 +282,9 @@ class Canonicalizer {
                 // every row that wants it.
                 if (to_->axis(node.reduced[0]).is_row && !rows_stay(node, coords))
                     return to_->add_index(source, coords);
-                // Nor a row's columns for a row that stands elsewhere in the batch, as where one is compared with all.
-                if (renames_rows(node, coords)) return to_->add_index(source, coords);
+                // Nor a row's columns for a row that stands elsewhere in the batch, as where one is compared with all
+                // or is found by a search.
+                if (is_of_another_row(node, coords)) return to_->add_index(source, coords);
                 return push_reduce(node, coords);
             case NodeKind::kSearch: return to_->add_search(node.args[0], push(node.args[1], coords));
             case NodeKind::kMatmul: return to_->add_index(source, coords);  // of what the library leaves in memory
@@ -319,9 +317,10 @@ class Canonicalizer {
         return result;
     }
 
-    // Whether the index of a number of each row is by another row axis alone.
-    bool renames_rows(const Node& node, const std::vector<Coord>& coords) const {
+    // Whether the index of a number of each row is by data, or by another row axis alone.
+    bool is_of_another_row(const Node& node, const std::vector<Coord>& coords) const {
         if (!to_->column_axes(node).empty() || coords.size() != 1) return false;
+        if (coords[0].kind() == Coord::Kind::kData) return true;
         const std::vector<Axis> along = coords[0].axes();
         return along.size() == 1 && along[0].id != node.axes[0] && coords[0].is_axis(along[0]) &&
                to_->same_rows(along[0].id, node.axes[0]);

@@ -45,8 +45,8 @@ constexpr std::int64_t kWidestSingleRow = 151936;
 // A loss is one number, made of terms that cancel: how many units in its last place are lost, by eager and by a kernel,
 // is chance in each launch, and more the nearer to 0 it happens to be. So there are several launches, and where
 // eager was lucky in all of them the unit is that of the largest loss among them.
-constexpr std::array<std::string_view, 9> kLosses = {"kl_div", "reverse_kl", "jsd", "tvd",        "dpo",
-                                                     "cpo",    "orpo",       "kto", "policy_loss"};
+constexpr std::array<std::string_view, 10> kLosses = {
+    "kl_div", "reverse_kl", "jsd", "tvd", "dpo", "combine_vocabulary", "cpo", "orpo", "kto", "policy_loss"};
 // Of a row, a weight for each of a few states is a number of that kind: it moves all columns.
 constexpr std::string_view kWeighsRows = "attention_residual";
 constexpr std::uint64_t kLaunchesOfLoss = 16;
@@ -54,17 +54,6 @@ constexpr std::uint64_t kLaunchesOfLoss = 16;
 // Of f32, a library's sums over a head's width are some units from the oracle's, which rounds them once.
 constexpr double kUnitsOfLoss = 1;
 constexpr double kUnitsOfFusedLoss = 8;
-
-// Sums of a few terms in f32, of which several cancel in a row: the mean error is held to the bar. Of the largest, a
-// unit in a term is several of what is left, and a unit in a score of 30 is 32 in its weight.
-constexpr std::array<std::string_view, 2> kSumsOfFew = {"attention_residual", "hyper_post"};
-constexpr double kMostOfFew = 8;
-
-bool is_close_sum(const std::string& op, const ErrorReport& report) {
-    return std::find(kSumsOfFew.begin(), kSumsOfFew.end(), op) != kSumsOfFew.end() &&
-           report.max_error <= report.eager_max_error + kMostOfFew &&
-           report.mean_error <= report.eager_mean_error + mean_allowance(kFewestElements);
-}
 
 bool is_close_loss(const ErrorReport& report, double units) {
     return std::isfinite(report.max_error) &&
@@ -197,9 +186,9 @@ class Findings {
         coverage_.add(job.op, job.request);
         const ErrorReport& report = output.report;
         const std::string where = fmt::format("{}, {}, {}", job.name, inputs, output.output);
-        const bool close = report.within_bar || is_close_sum(job.op, report) ||
-                           (is_loss(job.op) && one_number &&
-                            is_close_loss(report, job.op.starts_with(kFused) ? kUnitsOfFusedLoss : kUnitsOfLoss));
+        const bool close =
+            report.within_bar || (is_loss(job.op) && one_number &&
+                                  is_close_loss(report, job.op.starts_with(kFused) ? kUnitsOfFusedLoss : kUnitsOfLoss));
         if (!close) wrong_.push_back(fmt::format("{}: {}", where, describe(report)));
         const double excess = report.max_error - report.eager_max_error;
         Excess& worst = excess_[fmt::format("{} {}", job.op, name(job.request.dtype))];
@@ -264,6 +253,8 @@ std::vector<Bindings> launches(const Job& job, const GraphData& graph, const Inp
         random.seed += 100 * i;
         // Ratios of probabilities under logits of 64 standard normal products are of any size.
         if (job.op == "fused_linear_policy_loss") random.scale = 0.25;
+        // As scores of a row of some thousand standard normal columns are: one state would have all the weight.
+        if (job.op == kWeighsRows) random.scale = 0.25;
         found.push_back(random_inputs(graph, rows, random));
         if (inputs.change != nullptr) inputs.change(found.back());
     }
