@@ -12,6 +12,7 @@
 #include "dsl/coordinate_value.h"
 #include "dsl/library/operands.h"
 #include "dsl/preimage.h"
+#include "dsl/stable_order.h"
 #include "rowjit/coord.h"
 
 namespace rowjit {
@@ -368,10 +369,10 @@ class Reverse {
             const auto found = graph_->find_input(input_name);
             return found ? value(*found) : graph.input(input_name, i64, {axis});
         };
-        const Value order = given ? input("order", ordered) : stable_order(gather, ordered).named(name + "_order");
-        const Value offsets = given ? input("offsets", ends) : starts(gather.ids, order, ends).named(name + "_offsets");
-        const Value in_order = rowjit::index(whole, gather.positions, Coord(order));
-        add(y.args[0], sum(in_order, ordered, {gather.rows, offsets}));
+        const StableOrder found = given ? StableOrder{input("order", ordered), input("offsets", ends)}
+                                        : stable_order(gather.ids, ordered, gather.rows, ends);
+        const Value in_order = rowjit::index(whole, gather.positions, Coord(found.order.named(name + "_order")));
+        add(y.args[0], sum(in_order, ordered, {gather.rows, found.offsets.named(name + "_offsets")}));
     }
 
     bool is_longer_by_one(NodeId offsets, Axis axis) const {
@@ -389,27 +390,6 @@ class Reverse {
         std::string name = stem;
         for (int suffix = 2; taken(name); ++suffix) name = fmt::format("{}_{}", stem, suffix);
         return name;
-    }
-
-    // Which position comes where in the stable order of what they hold: by counting, for each, those before it. Time is
-    // quadratic, and nothing is written at data coordinates.
-    Value stable_order(const RowGather& gather, Axis ordered) const {
-        Graph graph(graph_);
-        const Value here = graph.iota(gather.positions, i64);
-        const Value there = graph.iota(ordered, i64);
-        const Value other = rowjit::index(gather.ids, {Coord(there)});
-        const Value before = other < gather.ids || (other == gather.ids && there < here);
-        const Value one = graph.constant(i64, 1);
-        const Value zero = graph.constant(i64, 0);
-        const Value rank = sum(select(before, one, zero), ordered).named("rank");
-        return sum(select(rank == there, here, zero), gather.positions);
-    }
-
-    // How many of the ids, in their order, are below each row.
-    Value starts(const Value& ids, const Value& order, Axis ends) const {
-        const Value row = Graph(graph_).iota(ends, i64);
-        const Value in_order = rowjit::index(ids, {Coord(order)});
-        return search(in_order, row - 1.0) + 1.0;
     }
 
     // The row axis by which an index reads a source's only one, which has as many positions.

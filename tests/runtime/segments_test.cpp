@@ -221,6 +221,39 @@ TEST_CASE("the gradient of an embedding is within the bar, and the same bits eve
     for (int again = 0; again < 3; ++again) CHECK(compiled(backward, bindings, "d_table").values == first.values);
 }
 
+// More than the runs of three merges hold, so that a fourth has more than one family to make into one.
+TEST_CASE("the order that a backward finds is that which a caller gives, bit for bit") {
+    constexpr std::int64_t kIds = 5000;
+    constexpr std::int64_t kRows = 40;
+    Graph g;
+    const Value table = g.input("table", f32, {g.rows("vocabulary", kRows), 3});
+    g.output("y", embedding(table, g.input("ids", i64, {g.rows("tokens")})));
+    const Graph finding = gradient(g, {"table"});
+    Bindings bindings = random_inputs(*finding.data(), {{"tokens", kIds}}, {.seed = 4, .out_of_range = true});
+    const Tensor found = compiled(finding, bindings, "d_table");
+
+    std::vector<std::int64_t> ids;
+    for (const double id : bindings.tensors.at("ids").values) ids.push_back(static_cast<std::int64_t>(id));
+    const RowOrder order = row_order(ids, kRows);
+    bindings.tensors.erase("ids");
+    bindings.tensors["ids_order"] = {i64, {kIds}, {order.order.begin(), order.order.end()}};
+    bindings.tensors["ids_offsets"] = {i64, {kRows + 1}, {order.offsets.begin(), order.offsets.end()}};
+    CHECK(compiled(gradient(g, {"table"}, {.sorted = {"ids"}}), bindings, "d_table").values == found.values);
+}
+
+TEST_CASE("positions of a declared number are put in order by as many merges as they need") {
+    const auto kernels = [](std::int64_t tokens) {
+        Graph g;
+        const Value table = g.input("table", f32, {g.rows("vocabulary", 9), 3});
+        g.output("y", embedding(table, g.input("ids", i64, {g.rows("tokens", tokens)})));
+        return plan_graph(*gradient(g, {"table"}).data(), find_target("sm_90a")).groups.size();
+    };
+    const std::size_t of_one_merge = kernels(16);
+    CHECK(kernels(2) == of_one_merge);
+    CHECK(kernels(17) == of_one_merge + 2);
+    CHECK(kernels(4096) == of_one_merge + 4);
+}
+
 TEST_CASE("an axis follows another, and a launch gives no extent for it") {
     Ragged r;
     r.g.output("y", sum(r.g.input("x", f32, {r.tokens}), r.tokens, r.segments));
