@@ -84,14 +84,17 @@ LossRow loss_row(std::string_view op, const Value& logits, const CrossEntropyOpt
 
 constexpr std::string_view kCrossEntropy = "cross_entropy";
 
-// ε as a run-time scalar.
-std::optional<Value> smoothing_of(const LossRow& x, const CrossEntropyOptions& options) {
-    if (!options.label_smoothing) return std::nullopt;
-    if (!(*options.label_smoothing >= 0 && *options.label_smoothing <= 1)) {
-        fail(ErrorCode::kInvalidGraph, "{}: label_smoothing is {}; give a number from 0 to 1", kCrossEntropy,
-             *options.label_smoothing);
-    }
-    return Graph(x.z.graph()).scalar("label_smoothing", x.z.dtype(), *options.label_smoothing);
+// ε as a run-time scalar, beside values like `x`.
+std::optional<Value> smoothing_scalar(std::string_view op, const Value& x, std::optional<double> label_smoothing) {
+    if (!label_smoothing) return std::nullopt;
+    if (!(*label_smoothing >= 0 && *label_smoothing <= 1))
+        fail(ErrorCode::kInvalidGraph, "{}: label_smoothing is {}; give a number from 0 to 1", op, *label_smoothing);
+    return Graph(x.graph()).scalar("label_smoothing", x.dtype(), *label_smoothing);
+}
+
+// λ·lse².
+Value z_loss_of(std::string_view op, const Value& lse, double z_loss) {
+    return non_negative_scalar(op, lse, "z_loss_scale", lse.dtype(), z_loss) * lse * lse;
 }
 
 // The weights, checked and widened to the loss's dtype.
@@ -135,7 +138,7 @@ RowLoss loss_of_classes(const LossRow& x, const Value& target, const CrossEntrop
         result.share = index(*class_weight, x.vocabulary, Coord(target)).named("class_weight");
         result.loss = result.loss * *result.share;
     }
-    if (const auto smoothing = smoothing_of(x, options)) {
+    if (const auto smoothing = smoothing_scalar(kCrossEntropy, x.z, options.label_smoothing)) {
         const Value spread = expected_loss(x, class_weight, std::nullopt);
         result.loss = (1.0 - *smoothing) * result.loss + (*smoothing / static_cast<double>(x.classes)) * spread;
     }
@@ -150,7 +153,7 @@ RowLoss loss_of_probabilities(const LossRow& x, const Value& logits, const Value
              logits.graph()->describe(logits.id()), target.graph()->describe(target.id()));
     }
     Value probability = cast(target, x.z.dtype());
-    if (const auto smoothing = smoothing_of(x, options)) {
+    if (const auto smoothing = smoothing_scalar(kCrossEntropy, x.z, options.label_smoothing)) {
         probability = (1.0 - *smoothing) * probability + *smoothing / static_cast<double>(x.classes);
     }
     return {expected_loss(x, class_weight, probability), std::nullopt};
@@ -205,8 +208,7 @@ CrossEntropy cross_entropy(Value logits, Value target, CrossEntropyOptions optio
     result.loss =
         reduced(kept(row_loss).named("row_loss"), count(product(row.share, weights.tokens)), options.reduction);
     if (options.z_loss) {
-        const Value scale = non_negative_scalar(kCrossEntropy, logits, "z_loss_scale", dtype, *options.z_loss);
-        const Value row_z_loss = scale * result.lse * result.lse;
+        const Value row_z_loss = z_loss_of(kCrossEntropy, result.lse, *options.z_loss);
         const Value weighted = factor ? row_z_loss * *factor : row_z_loss;
         result.z_loss = reduced(kept(weighted), count(weights.tokens), options.reduction);
         result.loss = result.loss + *result.z_loss;
@@ -236,26 +238,56 @@ SelectiveLogProbability selective_log_probability(Value logits, Value target, Cr
 
 VocabularyPart vocabulary_part(Value logits, Value target, std::int64_t first_class, SoftmaxOptions options) {
     constexpr std::string_view kOp = "vocabulary_part";
-    const Axis vocabulary = vocabulary_of(kOp, logits);
+    const LossRow x = loss_row(kOp, logits, LogitTransform(kOp, logits, options.softcap, options.temperature));
     require_classes(kOp, target, logits);
-    const Value z = masked_logits(kOp, logits, options, {});
     Graph graph(logits.graph());
     const Value first = graph.scalar("first_class", target.dtype(), static_cast<double>(first_class));
     // A coordinate outside the row reads nothing and gives 0, and nothing flows back.
-    const Value target_logit = index(z, vocabulary, Coord(target - first)).named("target_logit");
-    return {log_sum_exp(row_exponentials(z)), target_logit};
+    const Value target_logit = index(x.z, x.vocabulary, Coord(target - first)).named("target_logit");
+    return {log_sum_exp(x.row), target_logit, sum(x.z).named("logit_sum"), x.entropy()};
 }
 
-CombinedVocabulary combine_vocabulary(Value lse, Value target_logit, Axis ranks, Value target, std::int64_t vocabulary,
-                                      std::int64_t ignore_index) {
+CombinedVocabulary combine_vocabulary(const VocabularyParts& parts, Axis ranks, Value target, std::int64_t vocabulary,
+                                      CombineOptions options) {
     constexpr std::string_view kOp = "combine_vocabulary";
-    require_float(kOp, "lse", lse);
-    require_alike(kOp, "target_logit", target_logit, lse);
-    require_within(kOp, "target", target, lse);
-    const Value row_max = detach(max(lse, ranks).named("row_max"));
-    const Value total = (row_max + log(sum(exp(lse - row_max), ranks))).named("total_lse");
-    const Value loss = total - sum(target_logit, ranks);
-    return {of_counted_rows(loss, counted_rows(kOp, total, target, ignore_index), target, vocabulary), total};
+    require_float(kOp, "lse", parts.lse);
+    require_alike(kOp, "target_logit", parts.target_logit, parts.lse);
+    if (parts.logit_sum) require_alike(kOp, "logit_sum", *parts.logit_sum, parts.lse);
+    if (parts.entropy) require_alike(kOp, "entropy", *parts.entropy, parts.lse);
+    require_within(kOp, "target", target, parts.lse);
+    const Dtype dtype = parts.lse.dtype();
+    Graph graph(parts.lse.graph());
+    const Value zero = graph.constant(dtype, 0.0);
+
+    CombinedVocabulary result;
+    const Value row_max = detach(max(parts.lse, ranks).named("row_max"));
+    const Value log_sum = log(sum(exp(parts.lse - row_max), ranks)).named("log_sum");
+    result.lse = (row_max + log_sum).named("total_lse");
+    const Value counted = counted_rows(kOp, result.lse, target, options.ignore_index);
+    const auto reduce = [&](const Value& row_loss) {
+        const Value count = sum_over_rows(select(counted, graph.constant(dtype, 1.0), zero)).named("count");
+        return reduced(of_counted_rows(row_loss, counted, target, vocabulary), count, options.reduction);
+    };
+    Value row_loss =
+        log_sum - (sum(parts.target_logit, ranks) - row_max);  // of terms no larger than it, as a row's own
+    if (const auto smoothing = smoothing_scalar(kOp, result.lse, options.label_smoothing)) {
+        if (!parts.logit_sum)
+            fail(ErrorCode::kInvalidGraph, "{}: label_smoothing needs the parts' logit_sum; give it", kOp);
+        const Value mean_logit = sum(*parts.logit_sum, ranks) / static_cast<double>(vocabulary);
+        row_loss = (1.0 - *smoothing) * row_loss + *smoothing * (log_sum - (mean_logit - row_max));
+    }
+    result.loss = reduce(row_loss);
+    if (options.z_loss) {
+        result.z_loss = reduce(z_loss_of(kOp, result.lse, *options.z_loss));
+        result.loss = result.loss + *result.z_loss;
+    }
+    if (parts.entropy) {
+        // The chain rule of entropy: that of the ranks' shares, and each rank's own by its share.
+        const Value log_share = parts.lse - result.lse;
+        const Value share = exp(log_share);
+        result.entropy = sum(select(share > 0.0, share * (*parts.entropy - log_share), zero), ranks);
+    }
+    return result;
 }
 
 }  // namespace rowjit

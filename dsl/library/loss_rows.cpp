@@ -71,11 +71,14 @@ Results declare_cross_entropy(Graph& graph, const OpRequest& request, const Opti
     return operands;
 }
 
-Results declare_combine(Graph& graph, const OpRequest& request, const OptionValues&) {
+Results declare_combine(Graph& graph, const OpRequest& request, const OptionValues& options) {
     const Dtype dtype = request.dtype == f64 ? f64 : f32;
     const Axis tokens = graph.rows("tokens");
-    return {graph.input("lse", dtype, {tokens, request.columns}),
-            graph.input("target_logit", dtype, {tokens, request.columns}), graph.input("target", i64, {tokens})};
+    const auto parts = [&](std::string_view name) { return graph.input(name, dtype, {tokens, request.columns}); };
+    Results operands = {parts("lse"), parts("target_logit"), graph.input("target", i64, {tokens})};
+    if (options.optional_number("label_smoothing")) operands.push_back(parts("logit_sum"));
+    if (options.flag("entropy")) operands.push_back(parts("entropy"));
+    return operands;
 }
 
 // ---- Calls -------------------------------------------------------------------------------------------------------
@@ -113,23 +116,41 @@ Results apply_selective(Operands in, const OptionValues& options) {
     return {result.logp, options.flag("entropy") ? result.entropy : Value()};
 }
 
+// What the option asks for, else nothing.
+Value asked(const OptionValues& options, std::string_view flag, const std::optional<Value>& value) {
+    return options.flag(flag) ? value.value_or(Value()) : Value();
+}
+
 Results apply_part(Operands in, const OptionValues& options) {
     const VocabularyPart part = vocabulary_part(
         in[0], in[1], options.integer("first_class"),
         {.temperature = options.optional_number("temperature"), .softcap = options.optional_number("softcap")});
-    return {part.lse, part.target_logit};
+    return {part.lse, part.target_logit, asked(options, "logit_sum", part.logit_sum),
+            asked(options, "entropy", part.entropy)};
 }
 
 Results apply_combine(Operands in, const OptionValues& options) {
-    const CombinedVocabulary whole = combine_vocabulary(in[0], in[1], in[0].axes().back(), in[2],
-                                                        options.integer("vocabulary"), options.integer("ignore_index"));
-    return {whole.loss, whole.lse};
+    const std::optional<double> smoothing = options.optional_number("label_smoothing");
+    VocabularyParts parts{in[0], in[1]};
+    if (smoothing) parts.logit_sum = operand(in, 3);
+    if (options.flag("entropy")) parts.entropy = operand(in, smoothing ? 4 : 3);
+    const CombinedVocabulary whole =
+        combine_vocabulary(parts, in[0].axes().back(), in[2], options.integer("vocabulary"),
+                           {.ignore_index = options.integer("ignore_index"),
+                            .reduction = reduction_of(options),
+                            .label_smoothing = smoothing,
+                            .z_loss = options.optional_number("z_loss")});
+    return {whole.loss, whole.lse, whole.z_loss.value_or(Value()), whole.entropy.value_or(Value())};
 }
 
 // ---- The rows ----------------------------------------------------------------------------------------------------
 
 constexpr OptionInfo kSoftcap = {
     "softcap", OptionType::kNumber, "", "", false, "c: the logits become c·tanh(x/c), before the temperature"};
+constexpr OptionInfo kLabelSmoothing = {
+    "label_smoothing", OptionType::kNumber, "", "", false, "what of the target is spread over all classes"};
+constexpr OptionInfo kZLoss = {
+    "z_loss", OptionType::kNumber, "", "", false, "λ: λ·lse² is added, and is a result of its own"};
 constexpr OptionInfo kTargetDtype = {"target", OptionType::kChoice, "i64", "i64 i32", true, "the target's dtype"};
 constexpr OperandInfo kLogits = {"logits", kRow, "dtype", true};
 constexpr OperandInfo kTarget = {"target", "{tokens}", "i64 or i32", true, true};
@@ -188,16 +209,13 @@ CrossEntropyOptions cross_entropy_options(const OptionValues& options) {
 }
 
 Results cross_entropy_results(const CrossEntropy& result, const OptionValues& options) {
-    const auto asked = [&](std::string_view flag, const std::optional<Value>& value) {
-        return options.flag(flag) ? value.value_or(Value()) : Value();
-    };
     return {result.loss,
-            asked("lse", result.lse),
+            asked(options, "lse", result.lse),
             result.z_loss.value_or(Value()),
-            asked("logp", result.logp),
-            asked("entropy", result.entropy),
-            asked("argmax", result.argmax),
-            asked("accuracy", result.accuracy)};
+            asked(options, "logp", result.logp),
+            asked(options, "entropy", result.entropy),
+            asked(options, "argmax", result.argmax),
+            asked(options, "accuracy", result.accuracy)};
 }
 
 std::vector<std::string_view> cross_entropy_result_names() {
@@ -210,8 +228,8 @@ std::vector<OptionInfo> cross_entropy_option_rows() {
         kIgnoreIndex,
         kTemperature,
         kSoftcap,
-        {"label_smoothing", OptionType::kNumber, "", "", false, "what of the target is spread over all classes"},
-        {"z_loss", OptionType::kNumber, "", "", false, "λ: λ·lse² is added, and is a result of its own"},
+        kLabelSmoothing,
+        kZLoss,
         extra("token_scaling", "whether a row's loss is multiplied by its target's probability, without a gradient"),
         {"weights", OptionType::kChoice, "none", "none classes tokens both", false, "which weights are operands"},
         extra("lse", "whether the rows' log Σ exp is a result"),
@@ -261,20 +279,32 @@ std::vector<CompositeInfo> softmax_and_loss_rows() {
          "lse = log Σ exp(x); target_logit = x[target − first_class], or 0",
          "vocabulary",
          {kLogits, kTarget},
-         {"lse", "target_logit"},
+         {"lse", "target_logit", "logit_sum", "entropy"},
          {{"first_class", OptionType::kInteger, "0", "", false, "the class of this rank's first column"},
           kTemperature,
           kSoftcap,
+          extra("logit_sum", "whether the sum of the logits is a result, for label smoothing"),
+          extra("entropy", "whether the entropy of the softmax over these columns is"),
           kTargetDtype},
          declare_logits_and_target,
          apply_part},
         {"combine_vocabulary",
-         "the cross-entropy of each row out of the parts of all ranks",
-         "token_loss = log Σ exp(lse) − Σ target_logit",
+         "the cross-entropy of rows out of the parts of all ranks",
+         "loss = log Σ exp(lse) − Σ target_logit",
          "ranks",
-         {{"lse", kRow, "f32 (f64)", true}, {"target_logit", kRow, "f32 (f64)", true}, kTarget},
-         {"token_loss", "total_lse"},
-         {kIgnoreIndex, {"vocabulary", OptionType::kInteger, "128256", "", false, "classes of all ranks together"}},
+         {{"lse", kRow, "f32 (f64)", true},
+          {"target_logit", kRow, "f32 (f64)", true},
+          kTarget,
+          {"logit_sum", kRow, "f32 (f64)", false},
+          {"entropy", kRow, "f32 (f64)", false}},
+         {"loss", "total_lse", "z_loss", "total_entropy"},
+         {kIgnoreIndex,
+          {"vocabulary", OptionType::kInteger, "128256", "", false, "classes of all ranks together"},
+          kReduction,
+          kLabelSmoothing,
+          kZLoss,
+          {"entropy", OptionType::kFlag, "false", "", false,
+           "whether the parts' entropies are given, and the whole is a result"}},
          declare_combine,
          apply_combine},
     };

@@ -512,25 +512,46 @@ SelectiveLogProbability selective_log_probability(Value logits, Value target, Cr
 
 // One rank's part of a cross-entropy whose vocabulary is divided over ranks. Two numbers a row leave the rank, not
 // three: its log-sum-exp stands for maximum and sum, and both have a gradient of their own, so that the backward of
-// every step is derived and no rank needs the others' logits.
+// every step is derived and no rank needs the others' logits. What is not made an output costs nothing.
 struct VocabularyPart {
     Value lse;           // {rows…}: log Σ exp over this rank's columns; −∞ for a part of −∞
     Value target_logit;  // {rows…}: z_target if the target is one of this rank's columns, else 0
+    Value logit_sum;     // {rows…}: Σ z, for label smoothing
+    Value entropy;       // {rows…}: of the softmax over this rank's columns alone
 };
 
 // logits {rows…, columns of this rank}; target {rows…} counts classes over all ranks, of which this rank's first is
 // the run-time scalar first_class.
 VocabularyPart vocabulary_part(Value logits, Value target, std::int64_t first_class, SoftmaxOptions options = {});
 
-// The loss of each row, and its lse, from the parts of all ranks, gathered along the axis `ranks` of both:
-// log Σ_r exp(lse_r) − Σ_r target_logit_r: Megatron-LM's vocab_parallel_cross_entropy. target as for vocabulary_part;
-// ignored rows give 0, and a target that is not among the `vocabulary` classes of all ranks NaN.
-struct CombinedVocabulary {
-    Value loss;
+// The parts of all ranks, gathered along one axis: {rows…, ranks}.
+struct VocabularyParts {
     Value lse;
+    Value target_logit;
+    std::optional<Value> logit_sum = std::nullopt;  // where there is label smoothing
+    std::optional<Value> entropy = std::nullopt;    // where the whole row's is wanted
 };
-CombinedVocabulary combine_vocabulary(Value lse, Value target_logit, Axis ranks, Value target, std::int64_t vocabulary,
-                                      std::int64_t ignore_index = -100);
+
+struct CombineOptions {
+    std::int64_t ignore_index = -100;
+    Reduction reduction = Reduction::kMean;
+    std::optional<double> label_smoothing = std::nullopt;  // as in CrossEntropyOptions
+    std::optional<double> z_loss = std::nullopt;
+};
+
+struct CombinedVocabulary {
+    Value loss;                    // {} for mean and sum, {rows…} for none; with the z-loss
+    Value lse;                     // {rows…}: of the whole row
+    std::optional<Value> z_loss;   // the z-loss's part of `loss`, where there is one
+    std::optional<Value> entropy;  // {rows…}: of the whole row, where the parts' are given
+};
+
+// The cross-entropy of rows out of their parts: log Σ_r exp(lse_r) − Σ_r target_logit_r, Megatron-LM's
+// vocab_parallel_cross_entropy, with smoothing and z-loss as cross_entropy has them. target as for vocabulary_part;
+// ignored rows give 0 and are not counted, and a target that is not among the `vocabulary` classes of all ranks NaN.
+// Every rank combines for itself, and of the gradients of the parts takes its own.
+CombinedVocabulary combine_vocabulary(const VocabularyParts& parts, Axis ranks, Value target, std::int64_t vocabulary,
+                                      CombineOptions options = {});
 
 // A head's logits: round(Σ hidden·weight) in hidden's dtype, over their common column axis, then + bias in that dtype.
 // hidden {rows…, h}, weight {vocabulary, h}, bias {vocabulary} of hidden's dtype.

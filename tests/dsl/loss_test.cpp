@@ -190,31 +190,98 @@ TEST_CASE("a masked class adds nothing to the entropy") {
     CHECK(results.at("logp").values[1] == 0);
 }
 
-TEST_CASE("the parts of a divided vocabulary combine to the loss of the whole") {
-    const Tensors whole = run("cross_entropy", {{"reduction", "none"}, {"lse", "true"}}, logits_and_target());
-    Doubles lse(6);
-    Doubles target_logit(6);
+TEST_CASE("the parts of a divided vocabulary combine to the loss, z-loss and entropy of the whole") {
+    Tensors parts = {{"target", {i64, {kRows}, kTarget}}};
+    for (const std::string name : {"lse", "target_logit", "logit_sum", "entropy"})
+        parts[name] = {f64, {kRows, 2}, Doubles(6)};
     for (std::size_t rank = 0; rank < 2; ++rank) {
         Doubles shard;
         for (std::size_t r = 0; r < 3; ++r) {
             shard.push_back(kLogits[4 * r + 2 * rank]);
             shard.push_back(kLogits[4 * r + 2 * rank + 1]);
         }
-        const Tensors part = run("vocabulary_part", {{"first_class", rank == 0 ? "0" : "2"}},
-                                 {{"logits", {f64, {kRows, 2}, shard}}, {"target", {i64, {kRows}, kTarget}}}, 2);
-        for (std::size_t r = 0; r < 3; ++r) {
-            lse[2 * r + rank] = part.at("lse").values[r];
-            target_logit[2 * r + rank] = part.at("target_logit").values[r];
+        const Tensors part =
+            run("vocabulary_part",
+                {{"first_class", rank == 0 ? "0" : "2"}, {"softcap", "2"}, {"logit_sum", "true"}, {"entropy", "true"}},
+                {{"logits", {f64, {kRows, 2}, shard}}, {"target", {i64, {kRows}, kTarget}}}, 2);
+        for (const auto& [name, values] : part) {
+            for (std::size_t r = 0; r < 3; ++r) parts[name].values[2 * r + rank] = values.values[r];
         }
     }
-    const Tensors combined = run("combine_vocabulary", {{"vocabulary", "4"}},
-                                 {{"lse", {f64, {kRows, 2}, lse}},
-                                  {"target_logit", {f64, {kRows, 2}, target_logit}},
-                                  {"target", {i64, {kRows}, kTarget}}},
-                                 2);
-    for (std::size_t r = 0; r < 3; ++r) {
-        CHECK(combined.at("token_loss").values[r] == doctest::Approx(whole.at("loss").values[r]));
-        CHECK(combined.at("total_lse").values[r] == doctest::Approx(whole.at("lse").values[r]));
+    for (const std::string reduction : {"none", "mean", "sum"}) {
+        const OptionMap shared = {
+            {"reduction", reduction}, {"label_smoothing", "0.2"}, {"z_loss", "0.1"}, {"entropy", "true"}};
+        OptionMap of_whole = shared;
+        of_whole.insert({{"lse", "true"}, {"softcap", "2"}});
+        OptionMap of_parts = shared;
+        of_parts.insert({"vocabulary", "4"});
+        const Tensors whole = run("cross_entropy", of_whole, logits_and_target());
+        const Tensors combined = run("combine_vocabulary", of_parts, parts, 2);
+        for (const auto& [in_whole, in_parts] :
+             {std::pair("loss", "loss"), std::pair("lse", "total_lse"), std::pair("z_loss", "z_loss"),
+              std::pair("entropy", "total_entropy")}) {
+            const Doubles& expected = whole.at(in_whole).values;
+            const Doubles& got = combined.at(in_parts).values;
+            REQUIRE(got.size() == expected.size());
+            for (std::size_t i = 0; i < got.size(); ++i)
+                CHECK_MESSAGE(got[i] == doctest::Approx(expected[i]), in_parts);
+        }
+    }
+}
+
+TEST_CASE("the gradients of a divided vocabulary's parts are the columns of the whole's gradient") {
+    const auto loss_of = [](const std::vector<Value>& parts, Axis ranks, const Value& target) {
+        VocabularyParts all{parts[0], parts[1], parts[2]};
+        return combine_vocabulary(all, ranks, target, 4,
+                                  {.reduction = Reduction::kMean, .label_smoothing = 0.2, .z_loss = 0.1})
+            .loss;
+    };
+    // What gathering does, as one graph: number `which` of both ranks, side by side.
+    Graph g;
+    const Axis tokens = g.rows("tokens", kRows);
+    const Axis ranks = g.columns("ranks", 2);
+    const Value target = g.input("target", i64, {tokens});
+    std::vector<Value> gathered;
+    for (int rank = 0; rank < 2; ++rank) {
+        const Value logits = g.input(rank == 0 ? "first" : "second", f64, {tokens, g.columns(2)});
+        const VocabularyPart part = vocabulary_part(logits, target, 2 * rank);
+        const std::vector<Value> numbers = {part.lse, part.target_logit, part.logit_sum};
+        for (std::size_t i = 0; i < numbers.size(); ++i) {
+            const Value here = g.iota(ranks) == g.constant(i32, rank);
+            const Value none = g.constant(f64, 0.0);
+            const Value placed = select(here, numbers[i], none);
+            if (rank == 0)
+                gathered.push_back(placed);
+            else
+                gathered[i] = gathered[i] + placed;
+        }
+    }
+    g.output("loss", loss_of(gathered, ranks, target));
+    const Graph backward = gradient(g, {"first", "second"}, {.unit_cotangent = true});
+    Bindings bindings{.tensors = {{"target", {i64, {kRows}, kTarget}}}, .scalars = {}, .rows = {}};
+    for (std::size_t rank = 0; rank < 2; ++rank) {
+        Tensor& shard = bindings.tensors[rank == 0 ? "first" : "second"] = {f64, {kRows, 2}, {}};
+        for (std::size_t r = 0; r < 3; ++r)
+            shard.values.insert(shard.values.end(), {kLogits[4 * r + 2 * rank], kLogits[4 * r + 2 * rank + 1]});
+    }
+    const Tensors of_parts = interpret(*backward.data(), bindings, Rounding::kExact);
+
+    Graph h;
+    const Axis rows_of_whole = h.rows("tokens", kRows);
+    const Value logits = h.input("logits", f64, {rows_of_whole, 4});
+    const CrossEntropy whole =
+        cross_entropy(logits, h.input("target", i64, {rows_of_whole}), {.label_smoothing = 0.2, .z_loss = 0.1});
+    h.output("loss", whole.loss);
+    const Graph whole_backward = gradient(h, {"logits"}, {.unit_cotangent = true});
+    const Tensors of_whole =
+        interpret(*whole_backward.data(),
+                  {.tensors = {{"logits", {f64, {kRows, 4}, kLogits}}, {"target", {i64, {kRows}, kTarget}}},
+                   .scalars = {},
+                   .rows = {}},
+                  Rounding::kExact);
+    for (std::size_t i = 0; i < 12; ++i) {
+        const Tensor& part = of_parts.at(i % 4 < 2 ? "d_first" : "d_second");
+        CHECK(part.values[2 * (i / 4) + i % 2] == doctest::Approx(of_whole.at("d_logits").values[i]));
     }
 }
 

@@ -187,7 +187,7 @@ def test_a_vocabulary_divided_over_ranks_gives_the_whole_cross_entropy():
     logits, target = torch.randn(5, 24), torch.tensor([3, 23, -100, 11, 12])
     parts = [rt.vocabulary_part(half, target, first_class=first) for first, half in ((0, logits[:, :12]), (12, logits[:, 12:]))]
     lse, picked = (torch.stack(each, -1) for each in zip(*parts, strict=True))
-    token_loss, _ = rt.combine_vocabulary(lse, picked, target, vocabulary=24)
+    token_loss, _ = rt.combine_vocabulary(lse, picked, target, vocabulary=24, reduction="none")
     torch.testing.assert_close(token_loss, torch.nn.functional.cross_entropy(logits, target, reduction="none"))
 
 
