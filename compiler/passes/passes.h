@@ -34,6 +34,10 @@ std::int64_t carried_lanes(const Kernel& kernel, int carried);
 // the working set of a phase. An estimate; the artifact tells the truth.
 int estimated_registers(const Kernel& kernel, const Target& target);
 
+// Numbers of the row that are alive at once, in what is computed for the row alone. More of them than a thread can have
+// lie in memory in part, whatever the schedule: the derivative of twenty steps keeps what each step made.
+std::int64_t live_numbers(const Kernel& kernel);
+
 // What its threads have beyond those, with as many blocks on a multiprocessor as its schedule wants; negative where
 // they lack some.
 std::int64_t spare_registers(const Kernel& kernel, const Target& target);
