@@ -45,7 +45,7 @@ class OpRequest(Sized):
 
 class GradientOptions(Sized):
     _fields_ = [("size", SIZE), ("inputs", Names), ("outputs", Names), ("save", Names), ("recompute", Names),
-                ("in_place", Names), ("joint", INT32), ("unit_cotangent", INT32)]
+                ("in_place", Names), ("joint", INT32), ("unit_cotangent", INT32), ("accumulate", Names)]
 
 
 class Counts(Sized):
