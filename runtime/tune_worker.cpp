@@ -30,14 +30,16 @@ namespace {
 
 // What a process is told. Without a place it compiles its one schedule and answers with an entry (cache/entry.h), or a
 // CandidateOutcome as JSON where the compiler refuses it; with one it times all of them and answers in lines: the
-// number of the candidate it is at, as often as that changes, and an Answer as JSON for each candidate that it is done
-// with.
+// number of the candidate it is at, as often as that changes, an Answer as JSON for each candidate that it is done
+// with, and under kLacks what the machine has too little of, where that ends it.
 struct WorkerJob {
     KernelName kernel;
     std::vector<std::string> schedules;
     std::optional<TimingPlace> place;
     CandidateTiming timing;
 };
+
+constexpr const char* kLacks = "lacks";
 
 struct Answer {
     std::size_t candidate = 0;
@@ -124,10 +126,15 @@ void answer_timing(const WorkerJob& job, const Group& group) {
         // A launch that failed may have taken the device's context with it: the rest is for another process.
         if (outcome.code == ErrorCode::kLaunch) fail(ErrorCode::kLaunch, "{}", outcome.rejected);
     };
-    const std::vector<CandidateOutcome> outcomes =
-        time_candidates(engine.impl(), group, read_schedules(job.schedules), job.timing, watch);
-    for (std::size_t i = 0; i < outcomes.size(); ++i) {
-        if (outcomes[i].rejected.empty()) say(i, outcomes[i]);
+    try {
+        const std::vector<CandidateOutcome> outcomes =
+            time_candidates(engine.impl(), group, read_schedules(job.schedules), job.timing, watch);
+        for (std::size_t i = 0; i < outcomes.size(); ++i) {
+            if (outcomes[i].rejected.empty()) say(i, outcomes[i]);
+        }
+    } catch (const Error& error) {
+        if (error.code() == ErrorCode::kEnvironment) say(nlohmann::json{{kLacks, error.what()}}.dump() + "\n");
+        throw;
     }
 }
 
@@ -179,6 +186,8 @@ class Listener {
         return true;
     }
 
+    const std::string& lacks() const { return lacks_; }
+
     std::vector<CandidateOutcome> outcomes() const {
         std::vector<CandidateOutcome> all;
         for (const auto& outcome : outcomes_) all.push_back(*outcome);
@@ -192,7 +201,12 @@ class Listener {
             if (watch_.starts) watch_.starts(*at_);
             return;
         }
-        const Answer answer = nlohmann::json::parse(line_).get<Answer>();
+        const nlohmann::json json = nlohmann::json::parse(line_);
+        if (json.contains(kLacks)) {
+            json[kLacks].get_to(lacks_);
+            return;
+        }
+        const auto answer = json.get<Answer>();
         settle(numbers_.at(answer.candidate), answer.outcome);
     } catch (const std::logic_error&) {  // NOLINT(bugprone-empty-catch): no number, or of no candidate
         // Something else that writes to the same output, as a driver does, is no answer.
@@ -208,6 +222,7 @@ class Listener {
     const CandidateWatch& watch_;
     std::vector<std::size_t> numbers_;  // by the number in the running process
     std::string line_;                  // what has come of it
+    std::string lacks_;
     std::optional<std::size_t> at_;
 };
 
@@ -250,6 +265,7 @@ std::vector<CandidateOutcome> TuneWorkers::time(const KernelName& kernel, const 
         const ProgramResult result =
             converse(command_, {job, limit_, [&](std::string_view bytes) { listener.hear(bytes); }});
         if (listener.left().empty()) break;
+        if (!listener.lacks().empty()) fail(ErrorCode::kEnvironment, "{}", listener.lacks());
         const std::string why = last_words(result);
         if (!listener.blame("the process that ran it: " + why, code_of(result, ErrorCode::kLaunch)))
             fail(ErrorCode::kEnvironment, "no candidate can be timed in a process of its own: {}; tune in one process",

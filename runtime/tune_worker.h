@@ -38,7 +38,7 @@ class TuneWorkers {
     Artifact compile(const KernelName& kernel, const Schedule& schedule) const;
 
     // As time_candidates(), but that a candidate of which the process dies is one more that is rejected. Throws
-    // Error(kEnvironment) when a process ends before it comes to any candidate.
+    // Error(kEnvironment) when a process ends before it comes to any candidate, or for want of memory for all.
     std::vector<CandidateOutcome> time(const KernelName& kernel, const std::vector<Schedule>& schedules,
                                        const CandidateTiming& timing, const TimingPlace& place,
                                        const CandidateWatch& watch) const;

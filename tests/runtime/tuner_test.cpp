@@ -160,6 +160,14 @@ TEST_CASE("where nothing can be compiled the first candidate's error is thrown, 
     CHECK(place.tune(softmax_graph())[0].timed.size() == tried().size());
 }
 
+TEST_CASE("memory that is lacking for the timing is no candidate's fault and ends it") {
+    Workplace place(when_timing(tried()[0], "echo 0; echo '{\"lacks\":\"8 GiB asked, 1 free\"}'; exit 5"));
+    CHECK(mentions(refusal(ErrorCode::kEnvironment, [&] { place.tune(softmax_graph()); }), "8 GiB asked"));
+    CHECK(place.jobs(tried()[0], true) == 1);
+    place.set("");
+    CHECK(place.tune(softmax_graph())[0].timed.size() == tried().size());
+}
+
 TEST_CASE("a tuner that is killed goes on where it was: nothing is compiled again, nothing rejected is tried again") {
     const std::string second = tried()[1];
     Workplace place(when_compiling(second, "kill -SEGV $$") + "\n" + when_timing(tried()[0], "kill -KILL $PPID"));
