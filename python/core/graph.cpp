@@ -224,9 +224,7 @@ rowjit_graph* graph_handle(PyObject* object) {
     return held<GraphHandle>(object).handle;
 }
 
-Owned make_graph(rowjit_graph* handle) {
-    return hold(graph_type, std::unique_ptr<GraphHandle>(new GraphHandle{handle}));
-}
+Owned make_graph(rowjit_graph* handle) { return hold(graph_type, std::make_unique<GraphHandle>(handle)); }
 
 void add_graph(PyObject* module) {
     static PyType_Slot slots[] = {{Py_tp_doc, const_cast<char*>("A computation over rows; never changes.")},
