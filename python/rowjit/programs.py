@@ -107,6 +107,9 @@ class Builder:
         wanted: tuple[int, ...] = (),
         in_forward: bool = False,
         low_memory: bool = False,
+        differentiated: tuple[str, ...] = (),
+        overwritten: tuple[str, ...] = (),
+        added: tuple[int, ...] = (),
     ) -> None:
         self.computation = computation
         self.framework = framework
@@ -114,6 +117,9 @@ class Builder:
         self.wanted = wanted  # places of operands whose gradients the forward saves for
         self.in_forward = in_forward  # or computes: those of its first result, a loss, behind its results
         self.low_memory = low_memory  # docs/linear.md
+        self.differentiated = differentiated  # results that have a cotangent; all without it
+        self.overwritten = overwritten  # results that the forward saves, and the backward overwrites by their gradient
+        self.added = added  # places of operands whose gradient the backward adds to f32 tensors, its last operands
 
     def program(self) -> Program:
         declared = tuple(
@@ -281,7 +287,14 @@ class _Variant:
         wanted = tuple(place for place in self.builder.wanted if self.operands[place] is not None)
         if self.builder.in_forward:
             return self.with_gradients(graph, wanted)
-        forward, backward = graph.differentiate(tuple(names[place] for place in wanted), (), (), (), ())
+        builder = self.builder
+        forward, backward = graph.differentiate(
+            tuple(names[place] for place in wanted) + builder.overwritten,
+            builder.differentiated,
+            builder.overwritten,
+            builder.overwritten,
+            tuple(names[place] for place in wanted if place in builder.added),
+        )
         pair = self.pair(graph, forward, backward, wanted)
         return self.make(forward, names, self.inputs_of(forward), self.outputs_of(forward), pair, False)
 
@@ -295,15 +308,17 @@ class _Variant:
         return self.make(joint, names, self.inputs_of(joint), tuple(outputs), None, False)
 
     def pair(self, graph: Graph, forward: Graph, backward: Graph, wanted: tuple[int, ...]) -> Pair:
-        """The backward's operands: operands of the forward, outputs of it that are kept, cotangents of its results."""
+        """The backward's operands: operands of the forward, outputs of it that are kept, cotangents of its results, sums
+        that gradients are added to."""
         names = self.builder.computation.names
         outputs = {tensor[0]: place for place, tensor in enumerate(forward.outputs)}
         read = {tensor[0]: tensor for tensor in backward.inputs}
+        of_operands, of_results = backward.outputs[: len(wanted)], backward.outputs[len(wanted) :]
         # An axis of a gradient that nothing read has, as a table's rows: the operand itself says its extent.
         sized = {axis for tensor in backward.inputs for axis, _ in tensor[3]}
         unread = tuple(
             place
-            for tensor, place in zip(backward.outputs, wanted, strict=True)
+            for tensor, place in zip(of_operands, wanted, strict=True)
             if any(axis in self.axes and axis not in sized for axis, _ in tensor[3])
         )
         kept_operands = tuple(place for place, name in enumerate(names) if name in read or place in unread)
@@ -311,17 +326,22 @@ class _Variant:
         results = [tensor[0] for tensor in graph.outputs]
         operand_names = [names[place] for place in kept_operands]
         operand_names += [forward.outputs[place][0] for place in kept_outputs]
-        operand_names += [f"d_{name}" for name in results]
+        operand_names += [f"d_{name}" for name in self.builder.differentiated or results]
+        operand_names += [f"d_{names[place]}" for place in wanted if place in self.builder.added]
         places = {name: place for place, name in enumerate(operand_names)}
         inputs = []
         for tensor in backward.inputs:
             name = tensor[0]
             lead = self.lead_of_operand(names.index(name)) if name in names else self.lead_of_own(tensor)
             inputs.append(self.input(places[name], tensor, lead))
-        gradients = [self.output(tensor, self.lead_of_operand(place)) for tensor, place in zip(backward.outputs, wanted, strict=True)]
+        gradients = []
+        for tensor, place in zip(of_operands, wanted, strict=True):
+            added = places.get(tensor[0], -1)
+            gradients.append(self.output(tensor, self.lead_of_operand(place) if added < 0 else self.lead_of_own(tensor), added))
+        gradients += [self.output(tensor, self.lead_of_own(tensor), places[tensor[2]]) for tensor in of_results]
         witnesses = tuple(
             self.input(places[names[place]], tensor, self.lead_of_operand(place))
-            for tensor, place in zip(backward.outputs, wanted, strict=True)
+            for tensor, place in zip(of_operands, wanted, strict=True)
             if place in unread
         )
         kernel = self.make(backward, operand_names, tuple(inputs), tuple(gradients), None, False, witnesses)

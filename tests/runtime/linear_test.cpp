@@ -589,3 +589,102 @@ TEST_CASE("a gradient that reduces along the columns in its own operand is made 
     const auto outputs = check(engine, step, inputs_of(step, 5), {.low_memory = true});
     CHECK_MESSAGE(within_bar(outputs), describe(outputs));
 }
+
+// ---- A vocabulary that ranks share
+// -----------------------------------------------------------------------------------
+
+constexpr std::int64_t kWidth = 24;
+constexpr std::int64_t kClasses = 37;
+constexpr std::int64_t kFirstClass[] = {0, 16, kClasses};  // of two ranks, and behind the last
+constexpr std::size_t kRanks = 2;
+const std::vector<std::string> kNumbers = {"lse", "target_logit", "logit_sum"};
+
+// One rank's columns of a head: its numbers of the rows, and its gradients from theirs, over the logits.
+Differentiated head_of_rank(std::size_t rank) {
+    Graph g;
+    const Axis tokens = g.rows("tokens");
+    const Axis width = g.columns("width", kWidth);
+    const Axis vocabulary = g.columns("vocabulary", kFirstClass[rank + 1] - kFirstClass[rank]);
+    const Value logits = linear(g.input("hidden", f32, {tokens, width}), g.input("weight", f32, {vocabulary, width}));
+    const VocabularyPart part = vocabulary_part(logits, g.input("target", i64, {tokens}), kFirstClass[rank]);
+    g.output("lse", part.lse);
+    g.output("target_logit", part.target_logit);
+    g.output("logit_sum", part.logit_sum);
+    return differentiate(g, {"hidden", "weight", "logits"},
+                         {.save = {"logits"}, .in_place = {"logits"}, .accumulate = {"weight"}});
+}
+
+// The loss of the numbers of all ranks, and its gradients by them.
+Graph combined_ranks() {
+    Graph g;
+    const Axis tokens = g.rows("tokens");
+    const Axis ranks = g.columns("ranks", kRanks);
+    const auto gathered = [&](std::size_t number) { return g.input(kNumbers[number], f32, {tokens, ranks}); };
+    const VocabularyParts parts = {gathered(0), gathered(1), gathered(2)};
+    const Value target = g.input("target", i64, {tokens});
+    g.output("loss", combine_vocabulary(parts, ranks, target, kClasses, {.label_smoothing = 0.1, .z_loss = 0.01}).loss);
+    return gradient(g, kNumbers, {.joint = true, .unit_cotangent = true});
+}
+
+// What a rank has of the whole's inputs.
+Bindings inputs_of_rank(const Bindings& whole, std::size_t rank) {
+    Bindings own{.tensors = whole.tensors, .scalars = {}, .rows = whole.rows};
+    Tensor& weight = own.tensors.at("weight");
+    weight.extents[0] = kFirstClass[rank + 1] - kFirstClass[rank];
+    const auto first = whole.tensors.at("weight").values.begin() + kFirstClass[rank] * kWidth;
+    weight.values.assign(first, first + weight.extents[0] * kWidth);
+    return own;
+}
+
+// {tokens, ranks} of a number of every rank's.
+Tensor side_by_side(const std::vector<Tensors>& of_ranks, const std::string& name) {
+    Tensor all{f32, {of_ranks[0].at(name).extents[0], kRanks}, {}};
+    for (std::size_t row = 0; row < of_ranks[0].at(name).values.size(); ++row) {
+        for (const Tensors& of_rank : of_ranks) all.values.push_back(of_rank.at(name).values[row]);
+    }
+    return all;
+}
+
+Tensor column(const Tensor& all, std::size_t rank) {
+    Tensor found{f32, {all.extents[0]}, {}};
+    for (std::size_t at = rank; at < all.values.size(); at += kRanks) found.values.push_back(all.values[at]);
+    return found;
+}
+
+void check_close(const std::vector<double>& found, const std::vector<double>& wanted) {
+    REQUIRE(found.size() == wanted.size());
+    for (std::size_t i = 0; i < found.size(); ++i)
+        CHECK(found[i] == doctest::Approx(wanted[i]).epsilon(1e-5).scale(0.01));
+}
+
+TEST_CASE("ranks that share a head's vocabulary have the whole's loss and gradients, of three products each") {
+    Engine engine(Device("cpu"), kOptions);
+    const Graph whole = gradient(loss_graph(kClasses, kWidth, f32, {{"label_smoothing", "0.1"}, {"z_loss", "0.01"}}),
+                                 {"hidden", "weight"}, {.of = {"loss"}, .joint = true, .unit_cotangent = true});
+    const Bindings bindings = inputs_of(whole, 7);
+    const Tensors expected = run_chunked(engine, whole, bindings, {});
+
+    std::vector<Tensors> numbers;  // and what each rank saves
+    for (std::size_t rank = 0; rank < kRanks; ++rank)
+        numbers.push_back(run_chunked(engine, head_of_rank(rank).forward, inputs_of_rank(bindings, rank), {}));
+    Bindings gathered{.tensors = {{"target", bindings.tensors.at("target")}}, .scalars = {}, .rows = bindings.rows};
+    for (const std::string& name : kNumbers) gathered.tensors[name] = side_by_side(numbers, name);
+    const Tensors loss = run_chunked(engine, combined_ranks(), gathered, {});
+    CHECK(loss.at("loss").values[0] == doctest::Approx(expected.at("loss").values[0]));
+
+    std::vector<double> d_hidden(expected.at("d_hidden").values.size());
+    std::vector<double> d_weight;
+    for (std::size_t rank = 0; rank < kRanks; ++rank) {
+        Bindings given = inputs_of_rank(bindings, rank);
+        given.tensors.merge(numbers[rank]);
+        for (const std::string& name : kNumbers) given.tensors["d_" + name] = column(loss.at("d_" + name), rank);
+        Tensor& sum = given.tensors["d_weight"] = given.tensors.at("weight");
+        std::fill(sum.values.begin(), sum.values.end(), 0.0);
+        const Tensors found = run_chunked(engine, head_of_rank(rank).backward, given, {});
+        for (std::size_t i = 0; i < d_hidden.size(); ++i) d_hidden[i] += found.at("d_hidden").values[i];
+        const std::vector<double>& own = found.at("d_weight").values;
+        d_weight.insert(d_weight.end(), own.begin(), own.end());
+    }
+    check_close(d_hidden, expected.at("d_hidden").values);
+    check_close(d_weight, expected.at("d_weight").values);
+}

@@ -20,7 +20,7 @@ _GRADIENTS = ("forward", "backward")
 _MEMORY = ("usual", "low")
 
 
-class _Scaled:
+class Scaled:
     """The operation, its loss multiplied by one more operand. See rowjit.programs.Computation."""
 
     def __init__(self, call: Call) -> None:
@@ -53,7 +53,7 @@ class _Multiplied:
         return f"output product = cast(cast(tensor, {factor.dtype}) * factor, {tensor.dtype}) alias(tensor)\n"
 
 
-_multiply = Builder(_Multiplied(), TorchFramework()).program().run
+multiply = Builder(_Multiplied(), TorchFramework()).program().run
 _arguments = F.arguments_of(_OP)
 _choices: dict[tuple, Choice] = {}
 _programs: dict[tuple, Program] = {}
@@ -67,7 +67,7 @@ def _program(options: tuple, wanted: int, low_memory: bool) -> tuple[Program, tu
     program = _programs.get(key)
     if program is None:
         places = tuple(place for place in range(len(_OPERANDS)) if wanted >> place & 1)
-        computation = _Scaled(_OP.call(choice, options))
+        computation = Scaled(_OP.call(choice, options))
         program = _programs[key] = Builder(computation, TorchFramework(), choice.scalars, places, True, low_memory).program()
     return program, choice.scalar_values, len(choice.results)
 
@@ -91,7 +91,7 @@ class _GradientsInForward(torch.autograd.Function):
                 'through it twice, use gradient="backward"'
             )
         # Theirs alone, so that they are scaled in place: the weight's is as large as the weight.
-        found = iter([_multiply(None, gradient, cotangent) for gradient in ctx.gradients])
+        found = iter([multiply(None, gradient, cotangent) for gradient in ctx.gradients])
         ctx.gradients = None
         return tuple(next(found) if asked else None for asked in ctx.asked)
 
