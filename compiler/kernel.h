@@ -91,10 +91,11 @@ enum class InstKind : std::uint8_t {
     kCast,        // operands[0] rounded to dtype
     kLoad,        // tensors[index] at `coords`; a data coordinate outside the extent gives 0
     kStore,       // operands[0] to tensors[index] at `coords`; `accumulate` adds to what is there, rounding once
-    kAccumulate,  // operands[0] into accumulators[index]
+    kAccumulate,  // operands[0], or the product of two, into accumulators[index]
     kKeep,        // operands[0] into slots[index] at this lane's place
     kKept,        // slots[index] at this lane's place
-    kCarry,       // operands[0] added to carried[index] at this lane's place, or to the row's own outside loops
+    kCarry,       // operands[0], or the product of two, added to carried[index] at this lane's place, or to the row's
+                  // own outside loops
     kSearch,      // the last position of tensors[index], sorted, whose element is at most operands[0]; −1 for none
     kCarried,     // carried[index] at this lane's place, of all the block's rows; only in Kernel::after
 };
@@ -113,6 +114,7 @@ struct Inst {
     Access access = {};
     std::int64_t stage_offset_bytes = -1;  // kLoad: ≥ 0 where it lies in a stage, copied ahead (passes/stages)
     bool held = false;                     // kLoad: made once for all rows of a block, which holds it (passes/held)
+    bool narrow = false;                   // kMap: may be less exact than f32 (passes/precision)
     std::string label = {};                // the graph's name for the value, unique and an identifier
     std::string comment = {};              // the expression it stands for
 };

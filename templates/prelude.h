@@ -22,6 +22,7 @@
 //                                                 only with RJ_PACKS_F8
 //   rj_to_i32, rj_to_i64                          f32 toward zero, saturating, NaN to 0
 //   rj_max, rj_min                                NaN if either is
+//   rj_max_bf16x2, rj_min_f16x2, …                likewise of two packed elements; only with RJ_FOLDS_PAIRS
 //   rj_abs, rj_floor, rj_round, rj_fma, rj_div    correctly rounded; rj_round: to the nearest whole number, half to
 //   even rj_exp2_fast                                  2^a, within 2^-22 of it; may flush below 2^-126
 //
@@ -519,6 +520,10 @@ struct rj_larger {
     static RJ_DEVICE T fold(T a, T b) {
         return rj_max(a, b);
     }
+#ifdef RJ_FOLDS_PAIRS
+    static RJ_DEVICE unsigned fold_pairs(rj_bf16, unsigned a, unsigned b) { return rj_max_bf16x2(a, b); }
+    static RJ_DEVICE unsigned fold_pairs(rj_f16, unsigned a, unsigned b) { return rj_max_f16x2(a, b); }
+#endif
 };
 struct rj_smaller {
     template <class T>
@@ -529,6 +534,10 @@ struct rj_smaller {
     static RJ_DEVICE T fold(T a, T b) {
         return rj_min(a, b);
     }
+#ifdef RJ_FOLDS_PAIRS
+    static RJ_DEVICE unsigned fold_pairs(rj_bf16, unsigned a, unsigned b) { return rj_min_bf16x2(a, b); }
+    static RJ_DEVICE unsigned fold_pairs(rj_f16, unsigned a, unsigned b) { return rj_min_f16x2(a, b); }
+#endif
 };
 
 template <class T, class Operation>
@@ -540,6 +549,33 @@ struct rj_folded {
         value = Operation::fold(value, rj_fold<Operation>(values));
     }
     RJ_DEVICE void add_one(T added) { value = Operation::fold(value, added); }
+    // Of f32, elements of two bytes as they lie in memory.
+    template <class E, int N>
+    RJ_DEVICE void add_packed(const rj_vec<E, N>& packed) {
+#ifdef RJ_FOLDS_PAIRS
+        rj_vec<E, 2> pair = {{packed.words[0]}};
+#pragma unroll
+        for (int w = 1; w < N / 2; ++w) pair.words[0] = Operation::fold_pairs(E(), pair.words[0], packed.words[w]);
+        add_one(Operation::fold(rj_get(pair, 0), rj_get(pair, 1)));
+#else
+        float values[N];
+#pragma unroll
+        for (int l = 0; l < N; ++l) values[l] = rj_get(packed, l);
+        add(values);
+#endif
+    }
+    // Products that are not rounded before they are added, in two chains, so that one need not wait for the other.
+    template <int N>
+    RJ_DEVICE void add_products(const float (&a)[N], const float (&b)[N]) {
+        float even = value;
+        float odd = 0.0f;
+#pragma unroll
+        for (int l = 0; l + 1 < N; l += 2) {
+            even = rj_fma(a[l], b[l], even);
+            odd = rj_fma(a[l + 1], b[l + 1], odd);
+        }
+        value = N % 2 == 0 ? even + odd : rj_fma(a[N - 1], b[N - 1], even + odd);
+    }
     RJ_DEVICE void combine(const rj_folded& other) { value = Operation::fold(value, other.value); }
     template <int kMask>
     RJ_DEVICE rj_folded from_lane_xor() const {

@@ -2,8 +2,8 @@
 // element in the text and in the registers it needs. With the divisor known beforehand three multiplications do:
 // quotient, remainder, correction (Markstein 1990). A power of two brings the divisor to [1/2, 2) first, applied to the
 // dividend before where it enlarges and to the quotient after where it shrinks, so that nothing is lost between.
-// Correctly rounded for dividends of at least 2^-100, quotients and divisors that are no denormals, and all below
-// 2^119; else within a unit in the last place.
+// rj_div: correctly rounded for dividends of at least 2^-100, quotients and divisors that are no denormals, and all
+// below 2^119; else within a unit in the last place.
 
 struct rj_divisor {
     float scaled;
@@ -34,4 +34,12 @@ RJ_DEVICE float rj_div(float dividend, const rj_divisor& divisor) {
     const float corrected = rj_fma(remainder, divisor.reciprocal, quotient);
     const bool ordinary = (rj_bits(scaled) & 0x7fffffffu) - (27u << 23) < divisor.span;
     return (ordinary ? corrected : quotient) * divisor.after;
+}
+
+// Within 2^-22 of the quotient, or two units of denormals: for what is rounded to bf16 or f16, a fifth of the
+// arithmetic. Of the two powers of two one is 1.
+RJ_DEVICE float rj_div_narrow(float dividend, const rj_divisor& divisor) {
+    const bool enlarges = divisor.after == 1.0f;
+    const float first = enlarges ? divisor.before : divisor.reciprocal;
+    return dividend * first * (enlarges ? divisor.reciprocal : divisor.after);
 }

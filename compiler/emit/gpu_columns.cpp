@@ -352,6 +352,7 @@ class ColumnEmitter {
             std::string label;
             Dtype dtype = inst.dtype;
             if (inst.kind == InstKind::kAccumulate) {
+                if (packed_operand(inst) != nullptr) continue;
                 label = scope_.accumulator(inst).label;
                 dtype = scope_.accumulator(inst).dtype;
             } else if (inst.kind == InstKind::kStore && is_vector(inst)) {
@@ -362,9 +363,34 @@ class ColumnEmitter {
             } else {
                 continue;
             }
-            arrays_[&inst] = scope_.names().fresh(label + "_lanes");
-            out_.line(fmt::format("{} {}[{}];", gpu_value_type(dtype), arrays_[&inst], loop_.vector));
+            arrays_[&inst] = lane_array(label, dtype);
+            if (inst.kind == InstKind::kAccumulate && inst.operands.size() == 2)
+                factors_[&inst] = lane_array(label, dtype);
         }
+    }
+
+    // The vector of bf16 or f16 whose greatest or least is taken as it lies in memory, two elements an instruction.
+    const std::string* packed_operand(const Inst& accumulate) const {
+        const Monoid monoid = scope_.accumulator(accumulate).monoid;
+        if ((monoid != Monoid::kMax && monoid != Monoid::kMin) || loop_.vector == 1) return nullptr;
+        const Inst* made = made_here(accumulate.operands[0]);
+        if (made != nullptr && made->kind == InstKind::kCast) made = made_here(made->operands[0]);
+        if (made == nullptr || !is_narrow(made->dtype) || elements_.contains(made)) return nullptr;
+        const bool whole = made->kind == InstKind::kKept || (is_vector(*made) && lanes_of(*made, loop_) > 1);
+        const auto vector = vectors_.find(made);
+        return whole && vector != vectors_.end() ? &vector->second : nullptr;
+    }
+
+    const Inst* made_here(ValueId value) const {
+        const auto found =
+            std::find_if(loop_.body.begin(), loop_.body.end(), [&](const Inst& inst) { return inst.id == value; });
+        return found == loop_.body.end() ? nullptr : &*found;
+    }
+
+    std::string lane_array(const std::string& label, Dtype dtype) {
+        std::string name = scope_.names().fresh(label + "_lanes");
+        out_.line(fmt::format("{} {}[{}];", gpu_value_type(dtype), name, loop_.vector));
+        return name;
     }
 
     // Random numbers of one seed and offset for all lanes: neighbours share the work of four.
@@ -479,6 +505,8 @@ class ColumnEmitter {
         std::string stored = scope_.value(inst.operands[0]);
         if (inst.accumulate) stored = fmt::format("rj_get({}, {}) + {}", vectors_.at(&inst), element(inst), stored);
         out_.line(fmt::format("{}[{}] = {};", array->second, element(inst), stored), inst.comment);
+        if (const auto factor = factors_.find(&inst); factor != factors_.end())
+            out_.line(fmt::format("{}[{}] = {};", factor->second, element(inst), scope_.value(inst.operands[1])));
     }
 
     std::vector<std::string> live() const {
@@ -488,10 +516,15 @@ class ColumnEmitter {
     // After the lanes: what leaves as a vector.
     void leave(const Inst& inst) {
         if (inst.kind == InstKind::kKeep) return keep(inst);
+        if (const std::string* packed = inst.kind == InstKind::kAccumulate ? packed_operand(inst) : nullptr)
+            return out_.line(fmt::format("{}.add_packed({});", scope_.state(inst.index), *packed));
         const auto array = arrays_.find(&inst);
         if (array == arrays_.end()) return;
         if (inst.kind == InstKind::kAccumulate) {
-            out_.line(fmt::format("{}.add({});", scope_.state(inst.index), array->second));
+            const auto factor = factors_.find(&inst);
+            out_.line(factor == factors_.end() ? fmt::format("{}.add({});", scope_.state(inst.index), array->second)
+                                               : fmt::format("{}.add_products({}, {});", scope_.state(inst.index),
+                                                             array->second, factor->second));
         } else {
             const GpuAddress& at = addresses_.at(&inst);
             std::vector<std::string> conditions = live();
@@ -531,6 +564,7 @@ class ColumnEmitter {
     std::map<const Inst*, std::string> divisors_;
     std::map<const Inst*, std::string> uniforms_;
     std::map<const Inst*, std::string> arrays_;
+    std::map<const Inst*, std::string> factors_;   // second factors of sums of products, lane by lane
     std::map<const Inst*, std::string> elements_;  // of lane l, where that is not l
 };
 

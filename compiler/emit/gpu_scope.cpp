@@ -9,7 +9,6 @@
 #include "base/check.h"
 #include "base/dtype.h"
 #include "base/fail.h"
-#include "compiler/emit/gpu_exponentials.h"
 #include "compiler/passes/passes.h"
 
 namespace rowjit {
@@ -76,7 +75,6 @@ GpuScope::GpuScope(const Kernel& kernel, const Target& target)
       text_(static_cast<std::size_t>(kernel.value_count)) {
     refuse_f64(kernel, target);
     find_uses();
-    narrow_exps_ = narrow_exponentials(kernel_);
 }
 
 // A narrow value that is only stored or kept in its own format need not be rounded before: packing rounds it.
@@ -248,9 +246,15 @@ std::string GpuScope::staged(const Inst& load, std::string_view iteration, std::
 }
 
 void GpuScope::carry(const Inst& inst, const std::string& place) {
+    const std::string sum = fmt::format("{}[{}]", carried(inst.index), place);
     const std::string& summand = value(inst.operands[0]);
-    out_.line(fmt::format("{}[{}] += {};", carried(inst.index), place,
-                          live_.empty() ? summand : fmt::format("{} ? {} : 0", live_, summand)),
+    if (inst.operands.size() == 2) {
+        const std::string next = fmt::format("rj_fma({}, {}, {})", summand, value(inst.operands[1]), sum);
+        out_.line(fmt::format("{} = {};", sum, live_.empty() ? next : fmt::format("{} ? {} : {}", live_, next, sum)),
+                  inst.comment);
+        return;
+    }
+    out_.line(fmt::format("{} += {};", sum, live_.empty() ? summand : fmt::format("{} ? {} : 0", live_, summand)),
               inst.comment);
 }
 
@@ -328,10 +332,13 @@ std::string GpuScope::computed(const Inst& inst, const std::string& divisor) con
 }
 
 std::string GpuScope::map(const Inst& inst, const std::string& divisor) const {
-    if (!divisor.empty()) return rounded(inst, fmt::format("rj_div({}, {})", value(inst.operands[0]), divisor));
+    if (!divisor.empty()) {
+        const char* function = inst.narrow ? "rj_div_narrow" : "rj_div";
+        return rounded(inst, fmt::format("{}({}, {})", function, value(inst.operands[0]), divisor));
+    }
     const auto operand = [&](std::size_t i) { return i < inst.operands.size() ? value(inst.operands[i]) : ""; };
     std::string text = fmt::format(fmt::runtime(info(inst.op).gpu), operand(0), operand(1), operand(2));
-    if (narrow_exps_.contains(inst.id)) text = fmt::format("rj_exp_narrow({})", operand(0));
+    if (inst.narrow && inst.op == Op::kExp) text = fmt::format("rj_exp_narrow({})", operand(0));
     return exact_on_narrow(inst.op) ? text : rounded(inst, std::move(text));
 }
 

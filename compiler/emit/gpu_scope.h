@@ -141,7 +141,6 @@ class GpuScope {
     std::vector<Dtype> dtypes_;            // by value
     std::vector<std::string> text_;        // by value: a name or a literal
     std::set<ValueId> rounded_;            // values used for more than being packed
-    std::set<ValueId> narrow_exps_;        // exponentials that only scale what is stored in bf16 or f16
     std::set<AxisId> axes_used_;           // axes whose coordinate something needs
     std::vector<std::string> parameters_;  // by argument
     std::vector<std::string> states_;      // by accumulator

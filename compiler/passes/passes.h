@@ -6,6 +6,10 @@
 
 namespace rowjit {
 
+// Says what f32 arithmetic a rounding to bf16 or f16 makes room in: exponentials and quotients that may be less exact, and
+// products that are added to something without being rounded first. GPU only. Needs: lowered loops. Gives: Inst::narrow.
+Kernel spend_precision(Kernel kernel, const Target& target);
+
 // Decides how each load and store of a column loop meets memory (Access), and what alignment that needs of each tensor.
 // Needs: lowered loops. Gives: no Access of a load or store is kUnknown; KernelTensor::alignment is set.
 Kernel index_accesses(Kernel kernel, const Target& target);

@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "base/dtype.h"
 #include "base/fail.h"
+#include "compiler/plan/cheaper.h"
 #include "dsl/coordinate_value.h"
 #include "rowjit/error.h"
 
@@ -160,7 +161,7 @@ class Canonicalizer {
         // The derivative is taken before planning; what is left is the identity.
         if (node.kind == NodeKind::kMap && node.op == Op::kDetach) return mapped_.at(node.args[0]);
         const NodeId copy = to_->add_copy(node, [&](NodeId id) { return mapped_.at(id); });
-        return compare_narrow(fold(copy));
+        return cheaper(*to_, compare_narrow(fold(copy)));
     }
 
     // A coordinate compared with an i64 of the row, as a class with the row's target, is compared in i32: once a row

@@ -279,6 +279,45 @@ TEST_CASE("a division by a value of the row is prepared once before the loop") {
     CHECK(contains(body, ", row_sum_divisor);"));
 }
 
+TEST_CASE("a quotient need not be exact where a rounding or the sum of a row loses its error") {
+    CHECK(contains(body_of(build_softmax, 1024), "rj_div_narrow("));
+    const auto wide = [](Graph& g, std::int64_t columns) {
+        g.output("y", softmax(g.input("x", f32, {g.rows("tokens"), columns})));
+    };
+    CHECK(!contains(body_of(wide, 1024), "rj_div_narrow("));
+    // The sum hides an error of its terms; the difference would not.
+    const auto difference = [](Graph& g, std::int64_t columns) {
+        const Axis tokens = g.rows("tokens");
+        const Value x = cast(g.input("x", bf16, {tokens, columns}), f32);
+        const Value quotient = x / g.input("u", f32, {tokens});
+        g.output("y", cast(quotient - sum(quotient), bf16));
+    };
+    CHECK(!contains(body_of(difference, 1024), "rj_div_narrow("));
+}
+
+TEST_CASE("a product is not rounded before it is added, where what becomes of it is rounded or summed") {
+    const std::string norm = body_of(build_rms_norm, 1024);
+    CHECK(contains(norm, ".add_products("));
+    const auto affine = [](Dtype dtype) {
+        return [dtype](Graph& g, std::int64_t columns) {
+            const Axis tokens = g.rows("tokens");
+            const Value x = cast(g.input("x", dtype, {tokens, columns}), f32);
+            g.output("y", cast(x * g.input("scale", f32, {tokens}) + g.input("shift", f32, {tokens}), dtype));
+        };
+    };
+    CHECK(contains(body_of(affine(bf16), 1024), "rj_fma("));
+    CHECK(!contains(body_of(affine(f32), 1024), "rj_fma("));
+}
+
+TEST_CASE("the greatest of packed elements is found two at a time") {
+    CHECK(contains(body_of(build_softmax, 1024), "row_max_part.add_packed(x_vec"));
+    const auto scaled = [](Graph& g, std::int64_t columns) {
+        const Value x = cast(g.input("x", bf16, {g.rows("tokens"), columns}), f32);
+        g.output("y", max(2.0 * x));
+    };
+    CHECK(!contains(body_of(scaled, 1024), "add_packed"));
+}
+
 TEST_CASE("an exponential is one instruction where a rounding or a logarithm of sums loses its error") {
     const std::string quotient = body_of(build_softmax, 1024);
     CHECK(contains(quotient, "rj_exp_narrow("));

@@ -7,6 +7,7 @@
 #include "compiler/compile.h"
 #include "rowjit/coord.h"
 #include "rowjit/gradient.h"
+#include "rowjit/library.h"
 #include "tests/support/refusal.h"
 
 using namespace rowjit;
@@ -37,6 +38,16 @@ TEST_CASE("sums over rows that share a kernel's result are planned at once, deep
     const Value x = g.input("x", f32, {tokens, 64});
     g.output("y", sum(x, tokens) + sum(squared_forty_times(x), tokens));
     CHECK(kernels(g) >= 1);
+}
+
+TEST_CASE("what a deep value's precision is spent on is known at once") {
+    Graph g;
+    const Axis tokens = g.rows("tokens");
+    const Value x = cast(g.input("x", bf16, {tokens, 64}), f32);
+    const Value deep = squared_forty_times(exp(x) / g.input("u", f32, {tokens}));
+    g.output("y", cast(deep, bf16));
+    g.output("z", sum(deep));
+    CHECK(kernels(g) == 1);
 }
 
 TEST_CASE("an index is pushed through a deep value at once") {
@@ -71,6 +82,34 @@ TEST_CASE("the derivative of a deep value is found at once") {
     const Differentiated both = differentiate(g);
     CHECK(kernels(both.backward) == 1);
     CHECK(both.backward.print().size() < 10000);
+}
+
+namespace {
+
+std::string kernel_text(const Graph& graph) {
+    const Plan plan = plan_graph(*graph.data(), find_target("sm_90a"));
+    REQUIRE(plan.groups.size() == 1);
+    return Graph(std::make_shared<GraphData>(*plan.groups[0].graph)).print();
+}
+
+}  // namespace
+
+TEST_CASE("the derivative of a quotient by a row's number uses the quotient that its sum needs") {
+    Graph g;
+    g.output("y", softmax(g.input("x", bf16, {g.rows("tokens"), 64})));
+    const std::string text = kernel_text(differentiate(g, {"x"}).backward);
+    std::size_t divisions = 0;
+    for (std::size_t at = text.find(" / "); at != std::string::npos; at = text.find(" / ", at + 1)) ++divisions;
+    CHECK_MESSAGE(divisions == 1, text);
+}
+
+TEST_CASE("twice a product with a row's number is made by doubling the number") {
+    Graph g;
+    const Axis tokens = g.rows("tokens");
+    const Value product = g.input("u", f32, {tokens}) * g.input("x", f32, {tokens, 64});
+    g.output("y", product + product);
+    const std::string text = kernel_text(g);
+    CHECK_MESSAGE(text.find("= u + u") != std::string::npos, text);
 }
 
 TEST_CASE("data that would give a pushed computation's operands two orders of axes is refused as unsupported") {

@@ -138,7 +138,8 @@ TEST_CASE("special values of the prelude's functions") {
     CHECK(rj_cos(0.0F) == 1);
 }
 
-TEST_CASE("division by a row's divisor is IEEE division in its range, and within an ulp of it elsewhere") {
+TEST_CASE(
+    "division by a row's divisor is IEEE division in its range, within an ulp of it elsewhere, narrow within two") {
     std::uint32_t state = 1;
     const auto next = [&] { return rj_float(state = state * 1664525U + 1013904223U); };
     for (int i = 0; i < 2000000; ++i) {
@@ -155,6 +156,9 @@ TEST_CASE("division by a row's divisor is IEEE division in its range, and within
                            !above(b, 0x1p119) && !above(want, 0x1p119);
         const std::int64_t apart = std::int64_t{rj_bits(got)} - std::int64_t{rj_bits(want)};
         REQUIRE_MESSAGE(std::abs(apart) <= (exact ? 0 : 1), a << " / " << b << " = " << want << ", not " << got);
+        const float narrow = rj_div_narrow(a, rj_divisor_of(b));
+        const std::int64_t off = std::int64_t{rj_bits(narrow)} - std::int64_t{rj_bits(want)};
+        REQUIRE_MESSAGE(std::abs(off) <= 2, a << " / " << b << " = " << want << ", narrow " << narrow);
     }
 }
 
@@ -166,6 +170,8 @@ TEST_CASE("division by a row's divisor of zero, infinity or NaN gives what IEEE 
             const float want = a / b;
             const float got = rj_div(a, rj_divisor_of(b));
             CHECK((std::isnan(want) ? std::isnan(got) : rj_bits(got) == rj_bits(want)));
+            const float narrow = rj_div_narrow(a, rj_divisor_of(b));
+            CHECK((std::isnan(want) ? std::isnan(narrow) : rj_bits(narrow) == rj_bits(want)));
         }
     }
 }

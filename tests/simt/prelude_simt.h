@@ -138,6 +138,25 @@ RJ_DEVICE long long rj_to_i64(float value) {
 
 RJ_DEVICE float rj_max(float a, float b) { return a != a || b != b ? NAN : std::fmax(a, b); }
 RJ_DEVICE float rj_min(float a, float b) { return a != a || b != b ? NAN : std::fmin(a, b); }
+
+#ifndef RJ_SIMT_MATH  // NVIDIA's instructions
+#define RJ_FOLDS_PAIRS
+template <class Fold>
+RJ_DEVICE unsigned rj_simt_bf16x2(unsigned a, unsigned b, Fold fold) {
+    const unsigned low = rj_bits(fold(rj_float(a << 16), rj_float(b << 16))) >> 16;
+    return low | (rj_bits(fold(rj_float(a & 0xffff0000u), rj_float(b & 0xffff0000u))) & 0xffff0000u);
+}
+template <class Fold>
+RJ_DEVICE unsigned rj_simt_f16x2(unsigned a, unsigned b, Fold fold) {
+    const auto value = [](unsigned bits) { return rj_f16_value(static_cast<unsigned short>(bits)); };
+    return rj_pack_f16(fold(value(a), value(b)), fold(value(a >> 16), value(b >> 16)));
+}
+RJ_DEVICE unsigned rj_max_bf16x2(unsigned a, unsigned b) { return rj_simt_bf16x2(a, b, rj_max); }
+RJ_DEVICE unsigned rj_min_bf16x2(unsigned a, unsigned b) { return rj_simt_bf16x2(a, b, rj_min); }
+RJ_DEVICE unsigned rj_max_f16x2(unsigned a, unsigned b) { return rj_simt_f16x2(a, b, rj_max); }
+RJ_DEVICE unsigned rj_min_f16x2(unsigned a, unsigned b) { return rj_simt_f16x2(a, b, rj_min); }
+#endif
+
 RJ_DEVICE float rj_abs(float a) { return std::fabs(a); }
 RJ_DEVICE float rj_floor(float a) { return std::floor(a); }
 RJ_DEVICE float rj_round(float a) { return std::nearbyint(a); }
@@ -159,7 +178,10 @@ RJ_DEVICE unsigned rj_pack_bf16(float low, float high) { return rj_simt_bf16(low
 RJ_DEVICE float rj_sqrt(float a) { return std::sqrt(a); }
 RJ_DEVICE float rj_rsqrt(float a) { return static_cast<float>(1.0 / std::sqrt(static_cast<double>(a))); }
 RJ_DEVICE float rj_exp(float a) { return std::exp(a); }
-RJ_DEVICE float rj_exp_narrow(float a) { return std::exp2(a * 1.44269504f); }
+RJ_DEVICE float rj_exp_narrow(float a) {
+    const float root = std::exp2(a * 0.72134752f);
+    return root * root;
+}
 RJ_DEVICE float rj_log(float a) { return std::log(a); }
 RJ_DEVICE float rj_log1p(float a) { return std::log1p(a); }
 // CUDA's tanhf errs by a unit at most; this machine's may err by two, which GELU's 1 + tanh then magnifies.

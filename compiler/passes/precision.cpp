@@ -1,0 +1,235 @@
+// What an f32 value may lose where a rounding to bf16 or f16, or the sum of a row, hides it. A GPU's special functions
+// and a product that is not rounded before it is added save half of the arithmetic of a softmax and a quarter of a
+// norm's backward, and at two bytes an element arithmetic takes as long as memory does. f32 results are computed as
+// written.
+#include "compiler/passes/passes.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "base/dtype.h"
+
+namespace rowjit {
+namespace {
+
+// Where values go: the maps, sums, slots and tensors that they end up in.
+class Uses {
+  public:
+    explicit Uses(const Kernel& kernel) : kernel_(kernel) {
+        each_inst(kernel, [&](const Inst& inst) {
+            for (const ValueId operand : inst.operands) uses_[operand].push_back(&inst);
+            if (inst.id >= 0) made_by_[inst.id] = &inst;
+            if (inst.kind == InstKind::kKept) kept_[inst.index].push_back(inst.id);
+        });
+        for (const Stmt& stmt : kernel.body) {
+            const auto* reduce = std::get_if<AllReduce>(&stmt.node);
+            if (reduce == nullptr) continue;
+            std::size_t result = 0;
+            for (const int index : reduce->accumulators) {
+                const Accumulator& accumulator = kernel.accumulators[static_cast<std::size_t>(index)];
+                if (accumulator.monoid == Monoid::kSum) {
+                    sums_[index] = Sum{reduce->results[result], !accumulator.compensated};
+                    if (!accumulator.compensated) plain_sums_.insert(reduce->results[result]);
+                }
+                result += static_cast<std::size_t>(components(accumulator.monoid));
+            }
+        }
+    }
+
+    // Whether a relative error of the value stays one until it is lost in a rounding: the value, and the sums it goes
+    // into, are only multiplied, divided, kept and stored. The logarithm of a sum makes an absolute error of it, which
+    // is below what an f32 sum of so many terms loses by itself.
+    bool only_scale(ValueId value) {
+        return all_of(value, only_scale_, [&](const Inst& use) {
+            if (use.kind != InstKind::kMap) return ends_narrow(use, [&](ValueId next) { return only_scale(next); });
+            if (use.op == Op::kLog) return plain_sums_.contains(value);
+            return scales(use) && is_rounded(use.id);
+        });
+    }
+
+    // Whether an error of a few units in the last place is lost: the value is only multiplied and divided before it is
+    // rounded, or it is a term of an f32 sum over columns or rows, whose own roundings move it by as much.
+    bool is_scaled_or_summed(ValueId value) {
+        return all_of(value, is_scaled_or_summed_, [&](const Inst& use) {
+            if (use.kind == InstKind::kCarry) return true;
+            if (use.kind == InstKind::kAccumulate) return is_plain_sum(use.index);
+            if (use.kind == InstKind::kMap) return scales(use) && is_scaled_or_summed(use.id);
+            return ends_narrow(use, [&](ValueId next) { return is_scaled_or_summed(next); });
+        });
+    }
+
+    // Whether every way from the value ends in a rounding or in a sum as above, whatever arithmetic is between: what is
+    // rounded once less on its way there is only nearer to the exact result.
+    bool ends_in_rounding(ValueId value) {
+        return all_of(value, ends_in_rounding_, [&](const Inst& use) {
+            if (use.kind == InstKind::kCarry) return true;
+            if (use.kind == InstKind::kAccumulate) return is_plain_sum(use.index);
+            if (use.kind == InstKind::kMap) return is_smooth(use.op) && ends_in_rounding(use.id);
+            return ends_narrow(use, [&](ValueId next) { return ends_in_rounding(next); });
+        });
+    }
+
+    int count(ValueId value) const {
+        const auto uses = uses_.find(value);
+        return uses == uses_.end() ? 0 : static_cast<int>(uses->second.size());
+    }
+
+    bool is_plain_sum(int accumulator) const {
+        const auto sum = sums_.find(accumulator);
+        return sum != sums_.end() && sum->second.plain;
+    }
+
+  private:
+    struct Sum {
+        ValueId result = -1;
+        bool plain = false;  // in f32 alone
+    };
+
+    // Arithmetic without steps, which would make one of a difference in the last place.
+    static bool is_smooth(Op op) {
+        return op == Op::kAdd || op == Op::kSub || op == Op::kMul || op == Op::kDiv || op == Op::kFma || op == Op::kNeg;
+    }
+
+    // Whether what is computed from the value is rounded to bf16 or f16 before anything could magnify its error, as the
+    // difference of two probabilities does. What most columns have nothing of, as a class's own term, is no difference.
+    bool is_rounded(ValueId value) {
+        return all_of(value, is_rounded_, [&](const Inst& use) {
+            if (use.kind != InstKind::kMap) return ends_narrow(use, [&](ValueId next) { return is_rounded(next); });
+            const bool other_is_rare = use.op == Op::kAdd && is_rare(use.operands[use.operands[0] == value ? 1 : 0]);
+            return (scales(use) || other_is_rare) && is_rounded(use.id);
+        });
+    }
+
+    static bool scales(const Inst& use) { return use.op == Op::kMul || use.op == Op::kDiv || use.op == Op::kNeg; }
+
+    bool is_rare(ValueId value) const {
+        const auto made = made_by_.find(value);
+        return made != made_by_.end() && made->second->kind == InstKind::kMap && made->second->op == Op::kSelect &&
+               is_zero(made->second->operands[2]);
+    }
+
+    bool is_zero(ValueId value) const {
+        const auto made = made_by_.find(value);
+        return made != made_by_.end() && made->second->kind == InstKind::kConst && made->second->value == 0;
+    }
+
+    // Whether `holds` of every use. A value may be reached in 2^n ways, so what is known of it is kept.
+    template <class Holds>
+    bool all_of(ValueId value, std::map<ValueId, bool>& known, const Holds& holds) const {
+        const auto found = known.find(value);
+        if (found != known.end()) return found->second;
+        const auto uses = uses_.find(value);
+        const bool all = uses == uses_.end() || std::all_of(uses->second.begin(), uses->second.end(),
+                                                            [&](const Inst* use) { return holds(*use); });
+        known[value] = all;
+        return all;
+    }
+
+    // Of what is no map: that it is narrow, or that `holds` of the values that it is read back as.
+    template <class Holds>
+    bool ends_narrow(const Inst& use, const Holds& holds) const {
+        switch (use.kind) {
+            case InstKind::kCast: return is_narrow(use.dtype);
+            case InstKind::kStore: return is_narrow(kernel_.tensors[static_cast<std::size_t>(use.index)].dtype);
+            case InstKind::kAccumulate: {
+                const auto sum = sums_.find(use.index);
+                return sum != sums_.end() && holds(sum->second.result);
+            }
+            case InstKind::kKeep: {
+                const auto kept = kept_.find(use.index);
+                return kept == kept_.end() || std::all_of(kept->second.begin(), kept->second.end(), holds);
+            }
+            default: return false;
+        }
+    }
+
+    const Kernel& kernel_;
+    std::map<ValueId, std::vector<const Inst*>> uses_;
+    std::map<ValueId, const Inst*> made_by_;
+    std::map<int, std::vector<ValueId>> kept_;  // by slot
+    std::map<int, Sum> sums_;                   // by accumulator
+    std::set<ValueId> plain_sums_;              // those of them in f32 alone
+
+    std::map<ValueId, bool> only_scale_;
+    std::map<ValueId, bool> is_rounded_;
+    std::map<ValueId, bool> is_scaled_or_summed_;
+    std::map<ValueId, bool> ends_in_rounding_;
+};
+
+bool is_f32_map(const Inst& inst, Op op) {
+    return inst.kind == InstKind::kMap && inst.op == op && inst.dtype == Dtype::kF32;
+}
+
+// The products of a loop's body that are only added to something else there.
+class Products {
+  public:
+    Products(std::vector<Inst>& body, Uses& uses) : body_(body), uses_(uses) {
+        for (std::size_t i = 0; i < body.size(); ++i) {
+            if (is_f32_map(body[i], Op::kMul) && uses.count(body[i].id) == 1) products_[body[i].id] = i;
+        }
+    }
+
+    void join() {
+        for (Inst& inst : body_) {
+            if (is_f32_map(inst, Op::kAdd) && uses_.ends_in_rounding(inst.id)) add(inst);
+            const bool sums =
+                inst.kind == InstKind::kCarry || (inst.kind == InstKind::kAccumulate && uses_.is_plain_sum(inst.index));
+            if (sums && inst.dtype == Dtype::kF32)
+                take(inst.operands[0], [&](const std::vector<ValueId>& factors) { inst.operands = factors; });
+        }
+        std::erase_if(body_, [&](const Inst& inst) { return joined_.contains(inst.id); });
+    }
+
+  private:
+    void add(Inst& inst) {
+        for (const auto& [product, other] :
+             {std::pair(inst.operands[0], inst.operands[1]), {inst.operands[1], inst.operands[0]}}) {
+            const bool taken = take(product, [&, addend = other](const std::vector<ValueId>& factors) {
+                inst.op = Op::kFma;
+                inst.operands = {factors[0], factors[1], addend};
+            });
+            if (taken) return;
+        }
+    }
+
+    template <class Use>
+    bool take(ValueId product, const Use& use) {
+        const auto found = products_.find(product);
+        if (found == products_.end()) return false;
+        use(body_[found->second].operands);
+        joined_.insert(product);
+        products_.erase(found);
+        return true;
+    }
+
+    std::vector<Inst>& body_;
+    Uses& uses_;
+    std::map<ValueId, std::size_t> products_;  // where they stand
+    std::set<ValueId> joined_;
+};
+
+}  // namespace
+
+Kernel spend_precision(Kernel kernel, const Target& target) {
+    const auto opens = [](const Stmt& stmt) { return std::holds_alternative<OpenSteps>(stmt.node); };
+    if (!target.is_gpu() || std::any_of(kernel.body.begin(), kernel.body.end(), opens)) return kernel;
+    const Kernel written = kernel;
+    Uses uses(written);
+    const auto mark = [&](Inst& inst) {
+        inst.narrow = (is_f32_map(inst, Op::kExp) && uses.only_scale(inst.id)) ||
+                      (is_f32_map(inst, Op::kDiv) && uses.is_scaled_or_summed(inst.id));
+    };
+    for (Stmt& stmt : kernel.body) {
+        if (auto* inst = std::get_if<Inst>(&stmt.node)) mark(*inst);
+        auto* loop = std::get_if<ColumnLoop>(&stmt.node);
+        if (loop == nullptr) continue;
+        for (Inst& inst : loop->body) mark(inst);
+        Products(loop->body, uses).join();
+    }
+    return kernel;
+}
+
+}  // namespace rowjit

@@ -1,0 +1,50 @@
+#include "compiler/plan/cheaper.h"
+
+#include <utility>
+
+namespace rowjit {
+namespace {
+
+bool is_map(const Node& node, Op op) { return node.kind == NodeKind::kMap && node.op == op; }
+
+bool is_number_of_row(const GraphData& graph, NodeId id) { return graph.column_axes(graph.node(id)).empty(); }
+
+// u·v + u·v with u a number of the row, as the derivative of a square comes: 2u is exact, and made once a row.
+NodeId double_number(GraphData& graph, NodeId id) {
+    const Node sum = graph.node(id);  // copies: adding nodes moves the originals
+    if (!is_map(sum, Op::kAdd) || sum.args[0] != sum.args[1] || is_number_of_row(graph, id)) return id;
+    const Node product = graph.node(sum.args[0]);
+    if (!is_map(product, Op::kMul)) return id;
+    for (const auto& [number, other] :
+         {std::pair(product.args[0], product.args[1]), {product.args[1], product.args[0]}}) {
+        if (is_number_of_row(graph, number))
+            return graph.add_map(Op::kMul, {graph.add_map(Op::kAdd, {number, number}), other});
+    }
+    return id;
+}
+
+// (a/u + b/u)·e where e/u is computed anyway, as in the derivative of e/u for a number u of the row: (a + b)·(e/u).
+NodeId share_quotient(GraphData& graph, NodeId id) {
+    const Node product = graph.node(id);
+    if (!is_map(product, Op::kMul)) return id;
+    for (const auto& [quotients, factor] :
+         {std::pair(product.args[0], product.args[1]), {product.args[1], product.args[0]}}) {
+        const Node sum = graph.node(quotients);
+        if (!is_map(sum, Op::kAdd)) continue;
+        const Node a = graph.node(sum.args[0]);
+        const Node b = graph.node(sum.args[1]);
+        if (!is_map(a, Op::kDiv) || !is_map(b, Op::kDiv) || a.args[1] != b.args[1]) continue;
+        if (!is_number_of_row(graph, a.args[1])) continue;
+        const NodeId next = graph.size();
+        const NodeId shared = graph.add_map(Op::kDiv, {factor, a.args[1]});
+        if (shared == next) continue;  // a new one: nobody else wants it
+        return graph.add_map(Op::kMul, {graph.add_map(Op::kAdd, {a.args[0], b.args[0]}), shared});
+    }
+    return id;
+}
+
+}  // namespace
+
+NodeId cheaper(GraphData& graph, NodeId id) { return share_quotient(graph, double_number(graph, id)); }
+
+}  // namespace rowjit
