@@ -184,8 +184,9 @@ class ColumnEmitter {
         if (whole || front_.empty()) group_ = loop_.iterations;
     }
 
-    // Iterations in groups: a resident loop that is one group needs no loop over them.
-    bool several_groups() const { return group_ < loop_.iterations; }
+    // Iterations in groups: a resident loop that is one group needs no loop over them, and any other may be told to
+    // take its iterations one by one.
+    bool several_groups() const { return group_ < loop_.iterations || (!resident_ && group_ > 1); }
 
     // Divisions by a value of the row: what can be done once for all of them stands before the loop.
     void declare_divisors() {

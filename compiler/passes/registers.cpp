@@ -33,21 +33,28 @@ std::int64_t registers_of(Dtype dtype, const ColumnLoop& loop, std::int64_t iter
 std::int64_t registers_of(Dtype dtype, const ColumnLoop& loop) { return registers_of(dtype, loop, loop.iterations); }
 
 // Values of a lane that are live at once, besides the one that a plain chain of operations has. A special function
-// works on one more.
+// works on one more. An addend that is loaded takes its register when its product is there.
 std::int64_t live_beyond_one(const ColumnLoop& loop) {
     std::set<ValueId> lane_values;
+    std::set<ValueId> loaded;
     bool special = false;
     for (const Inst& inst : loop.body) {
         const bool computed = inst.kind == InstKind::kMap || inst.kind == InstKind::kCast;
-        if (computed || inst.kind == InstKind::kLoad || inst.kind == InstKind::kKept) lane_values.insert(inst.id);
+        const bool loads = inst.kind == InstKind::kLoad || inst.kind == InstKind::kKept;
+        const bool widens = inst.kind == InstKind::kCast && loaded.contains(inst.operands[0]);
+        if (computed || loads) lane_values.insert(inst.id);
+        if (loads || widens) loaded.insert(inst.id);
         special = special || (inst.kind == InstKind::kMap && is_special(inst.op));
     }
     std::set<ValueId> live;
     std::size_t most = 1;
     for (const Inst& inst : std::views::reverse(loop.body)) {
-        live.erase(inst.id);
-        for (const ValueId operand : inst.operands) {
-            if (lane_values.contains(operand)) live.insert(operand);
+        const bool wanted = live.erase(inst.id) > 0;
+        if (loaded.contains(inst.id) && !wanted) continue;
+        const bool fused = inst.kind == InstKind::kMap && inst.op == Op::kFma;
+        for (std::size_t i = 0; i < inst.operands.size(); ++i) {
+            const bool comes_later = fused && i == 2 && loaded.contains(inst.operands[i]);
+            if (lane_values.contains(inst.operands[i]) && !comes_later) live.insert(inst.operands[i]);
         }
         most = std::max(most, live.size());
     }

@@ -245,6 +245,15 @@ TEST_CASE("a row that does not fit on chip is read in groups of several loads") 
     CHECK(contains(body, "first += RJ_GROUP(4)"));
 }
 
+TEST_CASE("a serial loop that is one group can be told to take its vectors one by one") {
+    const Schedule schedule{
+        .family = Family::kRowReduction, .residency = Residency::kShared, .threads_per_row = 256, .vector = 8};
+    const Target target = find_target("sm_90a");
+    const std::string body = emit_gpu_body(kernel_with(build_rms_norm, 8192, schedule, target), target);
+    CHECK(contains(body, "i < RJ_GROUP(4)"));
+    CHECK(count(body, "for (int first = 0; first < 4; first += RJ_GROUP(4))") == 2);
+}
+
 TEST_CASE("an online softmax carries one state, and its parts keep their names") {
     const std::string body = body_of(build_cross_entropy, 131072);
     CHECK(count(body, "rj_all_reduce<") == 1);

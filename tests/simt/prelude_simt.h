@@ -28,7 +28,12 @@ void rj_simt_fault(const char* what);
 #define RJ_KERNEL(...) static void
 #define RJ_RESTRICT
 #define RJ_ROLLED
+// As written, and as a toolchain short of registers has it (compiler/toolchain/nvrtc.cpp).
+#ifdef RJ_SIMT_MATH
+#define RJ_GROUP(vectors) 1
+#else
 #define RJ_GROUP(vectors) vectors
+#endif
 #define RJ_NOT_NEGATIVE(value) rj_simt_not_negative(value)
 
 // What real compilers are told is checked.
