@@ -21,6 +21,7 @@ struct Target {
     std::int64_t shared_bytes_per_block = 0;
     std::int64_t shared_bytes_per_sm = 0;
     std::int64_t registers_per_sm = 0;  // 32-bit ones
+    int assembler_registers = 0;  // of a thread's, what the assembler takes beyond the estimate of compiler/passes
     int max_threads_per_sm = 1;
     std::int64_t l2_bytes = 0;
     double bandwidth_gbps = 0;      // what a large copy reaches, bytes read plus bytes written

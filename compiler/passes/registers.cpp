@@ -157,7 +157,7 @@ std::int64_t limit_of(const Kernel& kernel, const Target& target, std::int64_t b
 
 // With as many blocks on a multiprocessor as the schedule wants.
 std::int64_t wanted_limit(const Kernel& kernel, const Target& target) {
-    return limit_of(kernel, target, std::max(1, kernel.schedule.min_blocks_per_sm));
+    return limit_of(kernel, target, std::max(1, kernel.schedule.min_blocks_per_sm)) - target.assembler_registers;
 }
 
 }  // namespace
