@@ -139,3 +139,17 @@ def test_distances_of_distributions():
     m = 0.3 * p + 0.7 * q
     kl = lambda a: (a * (a.log() - m.log())).sum(-1).mean()  # noqa: E731
     torch.testing.assert_close(liger.LigerJSD(beta=0.3)(q.log(), p.log()), 0.3 * kl(p) + 0.7 * kl(q))
+
+
+def test_a_fused_linear_divergence_takes_autocasts_dtype():
+    student, head, teacher, teacher_head = (torch.randn(*shape) for shape in ((6, 8), (16, 8), (6, 12), (16, 12)))
+    weight, narrow = head.clone().requires_grad_(), head.bfloat16().requires_grad_()
+    jsd = liger.LigerFusedLinearJSDFunction.apply
+    with torch.autocast("cpu", torch.bfloat16):
+        found = jsd(student.bfloat16(), weight, teacher.bfloat16(), teacher_head)
+    expected = jsd(student.bfloat16(), narrow, teacher.bfloat16(), teacher_head.bfloat16())
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+    found.backward()
+    expected.backward()
+    assert weight.grad.dtype == torch.float32
+    torch.testing.assert_close(weight.grad, narrow.grad.float(), rtol=0, atol=0)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import torch
 
 from rowjit.torch import attention, functional as F, row  # noqa: N812
+from rowjit.torch.autocast import of_product
 from rowjit.torch.head import linear_cross_entropy
 from rowjit.torch.jit import jit
 
@@ -325,9 +326,10 @@ class LigerFusedLinearJSDFunction:
         temperature: float = 1.0,
         accum_dtype: torch.dtype | None = None,  # ours is f32
     ) -> Tensor:
-        teacher = (teacher_input.detach(), teacher_weight.detach())
+        student = of_product(student_input, student_weight)
+        teacher = of_product(teacher_input.detach(), teacher_weight.detach())
         options = {"beta": jsd_beta, "ignore_index": ignore_index, "temperature": temperature}
-        return _jsd(F.fused_linear_jsd, (student_input, student_weight, None, *teacher), shift_labels, **options)
+        return _jsd(F.fused_linear_jsd, (*student, None, *teacher), shift_labels, **options)
 
 
 @jit

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
+from rowjit.torch.autocast import of_product
 from rowjit.torch.head import linear_cross_entropy
 
 Tensor = torch.Tensor
@@ -54,11 +55,7 @@ def head_forward(forward, head: torch.nn.Linear, hidden: Tensor) -> Tensor:  # n
     given = step.given
     ignore_index = given.get("ignore_index", -100)
     target = shifted(step.labels, given.get("shift_labels"), ignore_index).to(hidden.device)
-    weight, bias = head.weight, head.bias
-    if torch.is_autocast_enabled(hidden.device.type):
-        narrow = torch.get_autocast_dtype(hidden.device.type)
-        hidden, weight = hidden.to(narrow), weight.to(narrow)
-        bias = None if bias is None else bias.to(narrow)
+    hidden, weight, bias = of_product(hidden, head.weight, head.bias)
     items = given.get("num_items_in_batch")
     if items is None:
         step.loss = linear_cross_entropy(hidden, weight, target, bias, ignore_index=ignore_index, **step.options)
