@@ -65,9 +65,26 @@ bool in_small_parts(const GroupFacts& facts) { return !facts.sums_rows && !facts
 // fetch ahead, 0.397 in those that end; of 65536 0.348, 0.426.
 bool waits_for_numbers(const GroupFacts& facts) { return facts.reads_numbers && facts.phases > 2; }
 
+void append(const std::vector<Schedule>& more, std::vector<Schedule>* schedules) {
+    schedules->insert(schedules->end(), more.begin(), more.end());
+}
+
 // Narrow rows of several tensors that are met over once.
 bool reads_several_narrow(const GroupFacts& facts) {
     return facts.phases == 2 && facts.column_inputs > 1 && facts.widest_bytes < 4;
+}
+
+// A thread of many columns of several tensors, with a third more registers than where four blocks share: softmax's
+// backward of 64 columns a thread takes as many by itself, log_softmax's 254, and ran at 77 % of copy.
+constexpr int kLightlySharedThreadsPerSm = 384;
+constexpr std::int64_t kColumnsOfManyRegisters = 64;
+
+std::vector<Schedule> lightly_sharing(const Schedule& s, std::int64_t columns_per_thread, const GroupFacts& facts) {
+    const bool fits = s.threads_per_row >= kBlockThreads && s.threads_per_row < kLightlySharedThreadsPerSm;
+    const bool many =
+        in_small_parts(facts) && reads_several_narrow(facts) && columns_per_thread >= kColumnsOfManyRegisters;
+    if (!fits || !many) return {s};
+    return {sharing(s, kLightlySharedThreadsPerSm), s};
 }
 
 // Rows in flight while a block that stays works on another: fetched through registers or through shared memory, and, in
@@ -123,10 +140,6 @@ std::vector<Schedule> staying(Schedule s, int threads_per_sm, const GroupFacts& 
         kinds.back().skew = ahead.skew;
     }
     return kinds;
-}
-
-void append(const std::vector<Schedule>& more, std::vector<Schedule>* schedules) {
-    schedules->insert(schedules->end(), more.begin(), more.end());
 }
 
 // A block that sums over its rows stays on its multiprocessor, to keep what it sums.
@@ -197,7 +210,7 @@ std::vector<Schedule> cluster_schedules(const GroupFacts& facts, const Target& t
             // Softmax's backward of 32768 bf16 columns takes 0.395 ms in blocks of 128 threads that end, 0.452 in those
             // that stay; of 65536 0.418, 0.448 (H200).
             const bool ends_first = facts.sums_rows || (in_small_parts(facts) && !waits_for_numbers(facts));
-            if (ends_first) schedules.push_back(s);
+            if (ends_first) append(lightly_sharing(s, elements, facts), &schedules);
             if (facts.sums_rows) continue;
             append(staying(s, kResidentThreadsPerSm.back(), facts, target), &schedules);
             if (!ends_first) schedules.push_back(s);
@@ -242,7 +255,7 @@ std::vector<Schedule> gpu_schedules(const GroupFacts& facts, const Target& targe
         const bool many = elements(threads) * facts.widest_bytes >= kManyBytesPerThread;
         // Softmax's backward of 4096 bf16 columns: 0.100 ms with the registers it wants, 0.113 with a share.
         const bool alone_first = reads_several_narrow(facts);
-        if (alone_first) schedules.push_back(s);
+        if (alone_first) append(lightly_sharing(s, elements(threads), facts), &schedules);
         for (const int per_sm : kResidentThreadsPerSm) {
             const bool shares = threads >= kBlockThreads && per_sm > threads;
             if (many && shares && !facts.sums_rows) schedules.push_back(sharing(s, per_sm));
