@@ -218,7 +218,7 @@ std::string lacks_registers(const Kernel& kernel, const Target& target) {
         return fmt::format("about {} registers a thread; blocks of {} threads have {}", likely, threads, limit);
     if (target.backend != Backend::kCuda) return "";
     const std::int64_t least = least_registers(kernel);
-    const std::int64_t most = limit_of(kernel, target, 1);
+    const std::int64_t most = limit_of(kernel, target, 1) - target.assembler_registers;
     if (least * 8 <= most * 9) return "";
     return fmt::format("at least {} registers a thread; a block of {} threads has {}", least, threads, most);
 }
