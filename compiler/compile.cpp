@@ -31,8 +31,7 @@ constexpr std::array kPasses = {
     Pass{"held", "accesses", "loads made once for all rows", hold_shared_loads},
 };
 
-constexpr std::int64_t kSystemSharedBytes = 1024;  // of every block, CUDA
-constexpr std::int64_t kMaxGrid = 2147483647;      // blocks in x, both vendors; kernels loop when there are more rows
+constexpr std::int64_t kMaxGrid = 2147483647;  // blocks in x, both vendors; kernels loop when there are more rows
 
 int find_tensor(const Program& program, std::string_view name) {
     for (std::size_t i = 0; i < program.tensors.size(); ++i) {

@@ -33,8 +33,7 @@ constexpr double kLanesPerClock = 128;  // of a multiprocessor
 constexpr double kSpecialLanesPerClock = 16;
 constexpr double kClocksPerUs = 1.7e3;
 constexpr std::int64_t kMostBlocksAtOnce = 32;
-constexpr std::int64_t kBlockSharedBytes = 1024;  // that the system takes
-constexpr std::int64_t kLoadsAhead = 4;           // iterations of a serial loop whose loads a compiler issues together
+constexpr std::int64_t kLoadsAhead = 4;  // iterations of a serial loop whose loads a compiler issues together
 
 std::int64_t ceil_div(std::int64_t n, std::int64_t by) { return (n + by - 1) / by; }
 
@@ -64,7 +63,7 @@ double most_bytes(const Kernel& kernel, const KernelTensor& tensor) {
 std::int64_t blocks_at_once(const Kernel& kernel, const Target& target, std::int64_t registers) {
     const std::int64_t threads = ceil_div(kernel.block_threads(), target.warp_size) * target.warp_size;
     std::int64_t blocks = std::min(kMostBlocksAtOnce, target.max_threads_per_sm / threads);
-    blocks = std::min(blocks, target.shared_bytes_per_sm / (kernel.shared_bytes + kBlockSharedBytes));
+    blocks = std::min(blocks, target.shared_bytes_per_sm / (kernel.shared_bytes + kSystemSharedBytes));
     blocks = std::min(blocks, std::max<std::int64_t>(kernel.schedule.min_blocks_per_sm,
                                                      target.registers_per_sm / (registers * threads)));
     if (kernel.schedule.blocks_per_sm > 0) blocks = std::min<std::int64_t>(blocks, kernel.schedule.blocks_per_sm);

@@ -218,6 +218,7 @@ struct Stmt {
 };
 
 inline constexpr std::int64_t kTransactionBarrierBytes = 8;
+inline constexpr std::int64_t kSystemSharedBytes = 1024;  // of every block, CUDA
 
 struct Kernel {
     std::string name;  // the entry point

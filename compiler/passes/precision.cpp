@@ -30,10 +30,8 @@ class Uses {
             std::size_t result = 0;
             for (const int index : reduce->accumulators) {
                 const Accumulator& accumulator = kernel.accumulators[static_cast<std::size_t>(index)];
-                if (accumulator.monoid == Monoid::kSum) {
+                if (accumulator.monoid == Monoid::kSum)
                     sums_[index] = Sum{reduce->results[result], !accumulator.compensated};
-                    if (!accumulator.compensated) plain_sums_.insert(reduce->results[result]);
-                }
                 result += static_cast<std::size_t>(components(accumulator.monoid));
             }
         }
@@ -45,7 +43,7 @@ class Uses {
     bool only_scale(ValueId value) {
         return all_of(value, only_scale_, [&](const Inst& use) {
             if (use.kind != InstKind::kMap) return ends_narrow(use, [&](ValueId next) { return only_scale(next); });
-            if (use.op == Op::kLog) return plain_sums_.contains(value);
+            if (use.op == Op::kLog) return is_plain_result(value);
             return scales(use) && is_rounded(use.id);
         });
     }
@@ -54,10 +52,8 @@ class Uses {
     // rounded, or it is a term of an f32 sum over columns or rows, whose own roundings move it by as much.
     bool is_scaled_or_summed(ValueId value) {
         return all_of(value, is_scaled_or_summed_, [&](const Inst& use) {
-            if (use.kind == InstKind::kCarry) return true;
-            if (use.kind == InstKind::kAccumulate) return is_plain_sum(use.index);
             if (use.kind == InstKind::kMap) return scales(use) && is_scaled_or_summed(use.id);
-            return ends_narrow(use, [&](ValueId next) { return is_scaled_or_summed(next); });
+            return ends_summed(use, [&](ValueId next) { return is_scaled_or_summed(next); });
         });
     }
 
@@ -65,10 +61,8 @@ class Uses {
     // rounded once less on its way there is only nearer to the exact result.
     bool ends_in_rounding(ValueId value) {
         return all_of(value, ends_in_rounding_, [&](const Inst& use) {
-            if (use.kind == InstKind::kCarry) return true;
-            if (use.kind == InstKind::kAccumulate) return is_plain_sum(use.index);
             if (use.kind == InstKind::kMap) return is_smooth(use.op) && ends_in_rounding(use.id);
-            return ends_narrow(use, [&](ValueId next) { return ends_in_rounding(next); });
+            return ends_summed(use, [&](ValueId next) { return ends_in_rounding(next); });
         });
     }
 
@@ -77,8 +71,10 @@ class Uses {
         return uses == uses_.end() ? 0 : static_cast<int>(uses->second.size());
     }
 
-    bool is_plain_sum(int accumulator) const {
-        const auto sum = sums_.find(accumulator);
+    // A term of a sum over rows, or of one over columns that is in f32 alone.
+    bool adds_up(const Inst& use) const {
+        if (use.kind == InstKind::kCarry) return true;
+        const auto sum = use.kind == InstKind::kAccumulate ? sums_.find(use.index) : sums_.end();
         return sum != sums_.end() && sum->second.plain;
     }
 
@@ -146,12 +142,23 @@ class Uses {
         }
     }
 
+    // Likewise, where a sum is an end too, if one in f32 alone.
+    template <class Holds>
+    bool ends_summed(const Inst& use, const Holds& holds) const {
+        const bool sums = use.kind == InstKind::kCarry || use.kind == InstKind::kAccumulate;
+        return sums ? adds_up(use) : ends_narrow(use, holds);
+    }
+
+    bool is_plain_result(ValueId value) const {
+        return std::any_of(sums_.begin(), sums_.end(),
+                           [&](const auto& sum) { return sum.second.plain && sum.second.result == value; });
+    }
+
     const Kernel& kernel_;
     std::map<ValueId, std::vector<const Inst*>> uses_;
     std::map<ValueId, const Inst*> made_by_;
     std::map<int, std::vector<ValueId>> kept_;  // by slot
     std::map<int, Sum> sums_;                   // by accumulator
-    std::set<ValueId> plain_sums_;              // those of them in f32 alone
 
     std::map<ValueId, bool> only_scale_;
     std::map<ValueId, bool> is_rounded_;
@@ -175,9 +182,7 @@ class Products {
     void join() {
         for (Inst& inst : body_) {
             if (is_f32_map(inst, Op::kAdd) && uses_.ends_in_rounding(inst.id)) add(inst);
-            const bool sums =
-                inst.kind == InstKind::kCarry || (inst.kind == InstKind::kAccumulate && uses_.is_plain_sum(inst.index));
-            if (sums && inst.dtype == Dtype::kF32)
+            if (uses_.adds_up(inst) && inst.dtype == Dtype::kF32)
                 take(inst.operands[0], [&](const std::vector<ValueId>& factors) { inst.operands = factors; });
         }
         std::erase_if(body_, [&](const Inst& inst) { return joined_.contains(inst.id); });

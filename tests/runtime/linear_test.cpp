@@ -535,8 +535,7 @@ TEST_CASE("a gradient is added to an f32 buffer chunk by chunk, without an accum
     }
 }
 
-// ---- Values that are outputs, and read besides
-// -----------------------------------------------------------------------
+// ---- Values that are outputs, and read besides ----------------------------------------------------------------------
 
 TEST_CASE("what a product or a kernel makes for an output and for a later step is stored once, in the output") {
     Graph g;
