@@ -3,8 +3,9 @@
 
     PYTHONPATH=build/release/python benchmarks/model/host.py --output host.json
 
-The rows are so few that the device waits for the host; a contender that does not import is left out. "nothing" computes
-nothing, in a node of autograd written in Python: what is above it is the operation's.
+The rows are so few that the device waits for the host; a contender that does not import is left out. Two compute nothing:
+"view", in a node of torch's own, and "nothing", in a node of autograd written in Python: what is above them is the operation's.
+Of every contender the fewest of many short runs, in turn, and their median: other programs only ever add.
 """
 
 import argparse
@@ -40,8 +41,12 @@ class Nothing(torch.autograd.Function):
         return d_y, weight
 
 
-def contenders():
-    found = {"eager": eager, "torch": aten, "nothing": Nothing.apply}
+def view(x, _):
+    return x.view_as(x)
+
+
+def contenders(python_node):
+    found = {"eager": eager, "torch": aten, "view": view, "nothing": Nothing.apply}
     try:
         from liger_kernel.ops.rms_norm import LigerRMSNormFunction
 
@@ -49,24 +54,29 @@ def contenders():
     except ImportError as error:
         print(f"liger is left out: {error}")
     import rowjit.torch
+    from rowjit.torch import native
 
+    native.enabled = not python_node
     found["rowjit"] = lambda x, weight: rowjit.torch.rms_norm(x, weight, eps=EPS)
     return found
 
 
-def host_us(call, calls, device):
-    """Of one call: the median of five runs, each begun on an idle device."""
+def host_us(calls, options, device):
+    """Of each call: the fewest and the median of runs that begin on an idle device."""
 
-    def run(count):
+    def run(call):
         if device.type == "cuda":
             torch.cuda.synchronize()
         start = time.perf_counter()
-        for _ in range(count):
+        for _ in range(options.calls):
             call()
-        return (time.perf_counter() - start) / count * 1e6
+        return (time.perf_counter() - start) / options.calls * 1e6
 
-    run(20)
-    return round(statistics.median(run(calls) for _ in range(5)), 2)
+    found = [[] for _ in calls]
+    for _ in range(1 + options.runs):
+        for runs, call in zip(found, calls, strict=True):
+            runs.append(run(call))
+    return [(round(min(runs[1:]), 2), round(statistics.median(runs[1:]), 2)) for runs in found]
 
 
 def main():
@@ -74,7 +84,9 @@ def main():
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--rows", type=int, default=8)
     parser.add_argument("--columns", type=int, default=1024)
-    parser.add_argument("--calls", type=int, default=300, help="in a run; few enough that the launch queue never fills")
+    parser.add_argument("--calls", type=int, default=100, help="in a run; few enough that the launch queue never fills")
+    parser.add_argument("--runs", type=int, default=40)
+    parser.add_argument("--python-node", action="store_true", help="rowjit's node of autograd in Python, not in C++")
     parser.add_argument("--output", help="the document, as JSON")
     options = parser.parse_args()
     device = torch.device(options.device)
@@ -82,19 +94,27 @@ def main():
     weight = torch.randn(options.columns, device=device, dtype=torch.bfloat16)
     leaves = x.clone().requires_grad_(), weight.clone().requires_grad_()
     cotangent = torch.randn_like(x)
-    rows = []
-    for name, function in contenders().items():
+    names, calls = [], []
+    for name, function in contenders(options.python_node).items():
 
         def both(function=function):
-            torch.autograd.grad(function(*leaves), leaves, cotangent)
+            torch.autograd.grad(function(*leaves), leaves, cotangent, allow_unused=True)
 
         def forward(function=function):
             function(x, weight)
 
-        row = {"contender": name, "forward_us": host_us(forward, options.calls, device)}
-        row["forward_backward_us"] = host_us(both, options.calls, device)
+        names.append(name)
+        calls += [forward, both]
+    measured = iter(host_us(calls, options, device))
+    rows = []
+    for name, of_forward, of_both in zip(names, measured, measured, strict=True):
+        row = {"contender": name}
+        for what, (fewest, median) in (("forward", of_forward), ("forward_backward", of_both)):
+            row |= {f"{what}_us": fewest, f"{what}_median_us": median}
         rows.append(row)
-        print(f"{name:8}  forward {row['forward_us']:8.2f} us   forward and backward {row['forward_backward_us']:8.2f} us", flush=True)
+        texts = [f"{text} {row[what + '_us']:7.2f} us (median {row[what + '_median_us']:7.2f})"
+                 for text, what in (("forward", "forward"), ("and backward", "forward_backward"))]  # fmt: skip
+        print(f"{name:8}", *texts, sep="   ", flush=True)
     if options.output:
         name = torch.cuda.get_device_name() if device.type == "cuda" else "cpu"
         found = {"device": name, "torch": torch.__version__, "settings": vars(options), "results": rows}

@@ -1,5 +1,6 @@
 // rowjit._core: the C ABI as Python meets it, and the call that launches. Everything a user sees is in the modules
 // above it, in Python.
+#include "cache/directory.h"
 #include "python/core/object.h"
 
 namespace rowjit::python {
@@ -11,6 +12,10 @@ PyObject* ops(PyObject*, PyObject*) {
             return rowjit_ops(buffer, capacity, length);
         });
     });
+}
+
+PyObject* cache_directory(PyObject*, PyObject*) {
+    return guarded([] { return text(default_cache_directory().c_str()); });
 }
 
 // Messages that belong to no call go to a function of (level, message), which any thread may call.
@@ -31,9 +36,11 @@ PyObject* set_log(PyObject*, PyObject* function) {
     });
 }
 
-PyMethodDef functions[] = {{"ops", ops, METH_NOARGS, "ops(): the operations, JSON"},
-                           {"set_log", set_log, METH_O, "set_log(function or None): where messages go"},
-                           {nullptr, nullptr, 0, nullptr}};
+PyMethodDef functions[] = {
+    {"cache_directory", cache_directory, METH_NOARGS, "cache_directory(): the default one, \"\" for none"},
+    {"ops", ops, METH_NOARGS, "ops(): the operations, JSON"},
+    {"set_log", set_log, METH_O, "set_log(function or None): where messages go"},
+    {nullptr, nullptr, 0, nullptr}};
 
 PyModuleDef definition = {PyModuleDef_HEAD_INIT,
                           "rowjit._core",

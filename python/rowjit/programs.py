@@ -5,7 +5,7 @@ a forward that saves and a backward that reads — and says how every tensor of 
 What is said here of layouts is explained in core/kernel.h.
 """
 
-import operator
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -23,6 +23,7 @@ DLPACK_DTYPES = tuple(
 FLOATS = ("bf16", "f16", "f32", "f64")
 _DEVICES = {1: "cpu", 2: "cuda", 3: "cpu", 10: "hip", 11: "cpu", 13: "cuda"}
 _ROWS = ("groups", "length")  # static dimensions that are no columns
+_RENAMED = re.compile(r"^output (\w+) = (\w+)$", re.MULTILINE)  # an output, and the value of another name that it is
 _MERGED_FROM_NONE = (0, 0)  # no leading dimensions: one row
 
 
@@ -75,25 +76,17 @@ class Pair:
     def __init__(
         self,
         backward: Kernel,
-        operands: int,
-        kept_operands: tuple[int, ...],
-        kept_outputs: tuple[int, ...],
+        kept: tuple[int, ...],
         results: int,
-        wanted: tuple[int, ...],
+        of_operands: tuple[int, ...],
         whole: tuple[int, ...],
     ) -> None:
         self.backward = backward
-        # What the backward reads, of the forward's operands and outputs one after the other.
-        self.kept = _taken((*kept_operands, *(operands + place for place in kept_outputs)))
+        self.kept = kept  # places of what the backward reads, in the forward's operands and outputs one after the other
         self.results = results  # the forward's first outputs; what it saves follows
-        # The operands' gradients, of None, for what has none, and the backward's outputs one after the other.
-        self.of_operands = _taken(tuple(wanted.index(place) + 1 if place in wanted else 0 for place in range(operands)))
+        # Places of the operands' gradients, in None, for what has none, and the backward's outputs one after the other.
+        self.of_operands = of_operands
         self.whole = whole  # places of results that have no gradient
-
-
-def _taken(places: tuple[int, ...]) -> Callable[[tuple], tuple]:
-    """A function that gives what is at those places of a tuple; of one place itemgetter gives no tuple."""
-    return operator.itemgetter(*places) if len(places) > 1 else lambda values: tuple(values[place] for place in places)
 
 
 class Builder:
@@ -287,16 +280,34 @@ class _Variant:
         wanted = tuple(place for place in self.builder.wanted if self.operands[place] is not None)
         if self.builder.in_forward:
             return self.with_gradients(graph, wanted)
-        builder = self.builder
-        forward, backward = graph.differentiate(
+        forward, backward = self.differentiated(graph, wanted)
+        same = self.same_gradients(backward, wanted)
+        if any(place != same[place] for place in wanted):
+            wanted = tuple(place for place in wanted if place == same[place])
+            forward, backward = self.differentiated(graph, wanted)
+        pair = self.pair(graph, forward, backward, wanted, same)
+        return self.make(forward, names, self.inputs_of(forward), self.outputs_of(forward), pair, False)
+
+    def differentiated(self, graph: Graph, wanted: tuple[int, ...]) -> tuple[Graph, Graph]:
+        builder, names = self.builder, self.builder.computation.names
+        return graph.differentiate(
             tuple(names[place] for place in wanted) + builder.overwritten,
             builder.differentiated,
             builder.overwritten,
             builder.overwritten,
             tuple(names[place] for place in wanted if place in builder.added),
         )
-        pair = self.pair(graph, forward, backward, wanted)
-        return self.make(forward, names, self.inputs_of(forward), self.outputs_of(forward), pair, False)
+
+    def same_gradients(self, backward: Graph, wanted: tuple[int, ...]) -> dict[int, int]:
+        """By operand the first whose gradient is the same tensor, as those of a sum's terms are: it is written once."""
+        values = dict(_RENAMED.findall(backward.text()))
+        first: dict[tuple, int] = {}
+        same = {}
+        for place in wanted:
+            gradient = f"d_{self.builder.computation.names[place]}"
+            key = values.get(gradient, gradient), self.lead_of_operand(place)
+            same[place] = place if place in self.builder.added else first.setdefault(key, place)
+        return same
 
     def with_gradients(self, graph: Graph, wanted: tuple[int, ...]) -> Kernel:
         names = self.builder.computation.names
@@ -307,9 +318,9 @@ class _Variant:
             outputs.append(self.output(tensor, self.lead_of_operand(place)))
         return self.make(joint, names, self.inputs_of(joint), tuple(outputs), None, False)
 
-    def pair(self, graph: Graph, forward: Graph, backward: Graph, wanted: tuple[int, ...]) -> Pair:
+    def pair(self, graph: Graph, forward: Graph, backward: Graph, wanted: tuple[int, ...], same: dict[int, int]) -> Pair:
         """The backward's operands: operands of the forward, outputs of it that are kept, cotangents of its results, sums
-        that gradients are added to."""
+        that gradients are added to. It makes gradients of those `wanted`, which are also others', as `same` says."""
         names = self.builder.computation.names
         outputs = {tensor[0]: place for place, tensor in enumerate(forward.outputs)}
         read = {tensor[0]: tensor for tensor in backward.inputs}
@@ -346,7 +357,9 @@ class _Variant:
         )
         kernel = self.make(backward, operand_names, tuple(inputs), tuple(gradients), None, False, witnesses)
         whole = tuple(i for i, tensor in enumerate(graph.outputs) if DTYPES[tensor[1]] not in FLOATS)
-        return Pair(kernel, len(names), kept_operands, kept_outputs, len(results), wanted, whole)
+        kept = (*kept_operands, *(len(names) + place for place in kept_outputs))
+        of_operands = tuple(wanted.index(same[place]) + 1 if place in same else 0 for place in range(len(names)))
+        return Pair(kernel, kept, len(results), of_operands, whole)
 
 
 def output_layouts(builder: Builder, signature: tuple) -> tuple:

@@ -5,6 +5,20 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 import rowjit.torch as rt
+from rowjit.torch import call, native, row
+
+
+@pytest.fixture(autouse=True, params=["python", "native"])
+def node(request, monkeypatch):
+    """Both nodes of autograd: the one in C++ is skipped where this machine cannot compile it."""
+    if request.param == "python":
+        monkeypatch.setattr(call, "_apply", call._Differentiable.apply)
+        return
+    made = native.load()
+    if made is None:
+        pytest.skip("no node in C++")
+    made.install(call._Differentiable.apply, call._once)
+    monkeypatch.setattr(call, "_apply", made.apply)
 
 
 def norm(x, w):
@@ -106,3 +120,21 @@ def test_a_backward_runs_on_a_thread_of_autograds():
     with torch.autograd.set_multithreading_enabled(True):
         y.sum().backward()
     assert x.grad is not None
+
+
+@pytest.mark.parametrize("shape", [(1, 4, 16), (4, 16)])
+def test_terms_of_a_sum_share_a_gradient_where_they_have_one_shape(shape):
+    x, other = torch.randn(1, 4, 16, requires_grad=True), torch.randn(shape, requires_grad=True)
+    cotangent = torch.randn(1, 4, 16)
+    found = torch.autograd.grad(rt.jit(lambda x, other: row.silu(x + other))(x, other), (x, other), cotangent)
+    assert (found[0].data_ptr() == found[1].data_ptr()) == (x.shape == other.shape)
+    torch.testing.assert_close(found, torch.autograd.grad(torch.nn.functional.silu(x + other), (x, other), cotangent))
+
+
+def test_leaves_with_one_gradient_accumulate_each_its_own():
+    x, residual, w = torch.randn(4, 16, requires_grad=True), torch.randn(4, 16, requires_grad=True), torch.randn(16)
+    for _ in range(2):
+        sum(each.sum() for each in rt.add_rms_norm(x, residual, w)).backward()
+    once = x.grad.clone()
+    x.grad.zero_()
+    assert torch.equal(residual.grad, once)

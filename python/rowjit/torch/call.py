@@ -55,20 +55,32 @@ class Bound:
                 if operand.requires_grad:
                     wanted |= bit
             bit += bit
-        if wanted and torch.is_grad_enabled():
-            return _Differentiable.apply(self.computed.training(wanted), self.scalars, *operands)
         if forward_ad._current_level >= 0:
             _refuse_tangents(operands)
+        if wanted and torch.is_grad_enabled():
+            return _apply(self.computed.training(wanted), self.scalars, *operands)
         return self.forward(self.scalars, *operands)
 
     def unusual(self, operands: Tensors) -> torch.Tensor | tuple[torch.Tensor, ...]:
-        """Operands that only torch's dispatcher knows how to treat: fake and meta tensors, other subclasses."""
+        """Operands that only torch's dispatcher knows how to treat: fake and meta tensors, wrappers. Other subclasses are
+        tensors like any other."""
         for name, operand in zip(self.computed.computation.names, operands, strict=True):
             if operand is not None and not isinstance(operand, torch.Tensor):
                 raise TypeError(f"{name} is a {type(operand).__name__}; give a torch.Tensor")
+        if any(map(_is_named_otherwise, operands)):
+            return self(*[operand.as_subclass(torch.Tensor) if _is_named_otherwise(operand) else operand for operand in operands])
         if self.fallback is None:
             raise TypeError("rowjit.torch.jit takes tensors with memory; fake, meta and wrapper tensors have none")
         return self.fallback(operands)
+
+
+def _is_named_otherwise(operand: torch.Tensor | None) -> bool:
+    """Whether the operand's class is no other to the dispatcher than torch.Tensor."""
+    return (
+        operand is not None
+        and operand.__class__ not in _PLAIN
+        and type(operand).__torch_dispatch__ is torch.Tensor.__torch_dispatch__
+    )
 
 
 def _refuse_tangents(operands: Tensors) -> None:
@@ -77,13 +89,14 @@ def _refuse_tangents(operands: Tensors) -> None:
 
 
 class _Differentiable(torch.autograd.Function):
-    """A forward that saves and its backward, as rowjit_differentiate divides them."""
+    """A forward that saves and its backward, as rowjit_differentiate divides them. node.cpp is the same in C++."""
 
     @staticmethod
     def forward(ctx, program: Program, scalars: tuple[float, ...], *operands: torch.Tensor | None):  # noqa: ANN001, ANN205
         pair, outputs = program.run_for_owner(scalars, *operands)
         ctx.of_backward = pair, scalars
-        ctx.save_for_backward(*pair.kept((*operands, *outputs)))
+        tensors = (*operands, *outputs)
+        ctx.save_for_backward(*[tensors[place] for place in pair.kept])
         if pair.results == 1:
             return outputs[0]
         if pair.whole:
@@ -93,19 +106,36 @@ class _Differentiable(torch.autograd.Function):
     @staticmethod
     def backward(ctx, *cotangents: torch.Tensor):  # noqa: ANN001, ANN205
         pair, scalars = ctx.of_backward
-        found = pair.backward.run(scalars, *ctx.saved_tensors, *cotangents)
-        gradients = None, None, *pair.of_operands((None, *found))
+        kept = ctx.saved_tensors
+        found = pair.backward.run(scalars, *kept, *cotangents)
         # Autograd computes with gradients enabled only when a second derivative may be asked for.
-        return _once(ctx, gradients, cotangents) if torch.is_grad_enabled() else gradients
+        if torch.is_grad_enabled():
+            found = _once(found, (*kept, *cotangents))
+        found = (None, *found)
+        return None, None, *[found[place] for place in pair.of_operands]
 
 
-def _once(ctx, gradients: tuple[torch.Tensor | None, ...], cotangents: Tensors) -> tuple[torch.Tensor | None, ...]:  # noqa: ANN001
+def _once(gradients: tuple[torch.Tensor, ...], read: Tensors) -> tuple[torch.Tensor, ...]:
     """The same gradients, with an edge to all that they depend on, which raises when it is taken."""
-    sources = [tensor for tensor in (*ctx.saved_tensors, *cotangents) if tensor is not None and tensor.requires_grad]
+    sources = [tensor for tensor in read if tensor is not None and tensor.requires_grad]
     if not sources:
         return gradients
     error = torch._C._functions.DelayedError(
         "a second derivative was asked of an operation of rowjit, which has a first; compute this part with torch",
         1 + len(sources),
     )
-    return tuple(None if gradient is None else error(gradient, *sources)[0] for gradient in gradients)
+    return tuple(error(gradient, *sources)[0] for gradient in gradients)
+
+
+def _apply(program: Program, scalars: tuple[float, ...], *operands: torch.Tensor | None) -> torch.Tensor | tuple[torch.Tensor, ...]:
+    """The results with their history. The first call looks for the node in C++, and is the last one here."""
+    global _apply
+    from rowjit.torch import native
+
+    node = native.load()
+    if node is None:
+        _apply = _Differentiable.apply
+    else:
+        node.install(_Differentiable.apply, _once)
+        _apply = node.apply
+    return _apply(program, scalars, *operands)
