@@ -1,5 +1,6 @@
 #include "python/core/operand.h"
 
+#include <algorithm>
 #include <cstdint>
 
 namespace rowjit::python {
@@ -77,7 +78,10 @@ void Operand::borrow(PyObject* object, const char* name) {
         raise(PyExc_ValueError, std::string(name) + " has " + std::to_string(tensor_.dimensions) +
                                     " dimensions; kernels have at most " + std::to_string(ROWJIT_MAX_AXES));
     }
-    if (tensor_.strides != nullptr) return;
+    // Of memory that holds nothing a library may say any strides, and takes it for contiguous.
+    const bool is_empty =
+        std::find(tensor_.shape, tensor_.shape + tensor_.dimensions, 0) != tensor_.shape + tensor_.dimensions;
+    if (tensor_.strides != nullptr && !is_empty) return;
     std::int64_t stride = 1;
     for (int i = tensor_.dimensions; i-- > 0; stride *= tensor_.shape[i])
         strides_[static_cast<std::size_t>(i)] = stride;

@@ -223,3 +223,30 @@ def test_an_option_that_comes_with_an_optional_operand_is_read_at_every_call():
     for ignored in (2, 3):
         loss = rt.jsd(student, teacher, target, ignore_index=ignored, reduction="none")
         assert [row for row in range(4) if loss[row] == 0] == [ignored]
+
+
+def test_no_rows_have_a_gradient_of_zeros():
+    x, w = torch.randn(0, 16, requires_grad=True), torch.randn(16, requires_grad=True)
+    rt.rms_norm(x, w).sum().backward()  # the cotangent is an expanded number
+    assert x.grad.shape == (0, 16)
+    assert torch.equal(w.grad, torch.zeros(16))
+
+
+class Named(torch.Tensor):
+    """A class of tensors that the dispatcher does not know."""
+
+
+def test_a_subclass_without_a_dispatch_of_its_own_is_a_tensor():
+    x = torch.randn(4, 16, requires_grad=True)
+    y = rt.silu(x.as_subclass(Named))
+    torch.testing.assert_close(y, torch.nn.functional.silu(x))
+    assert torch.equal(torch.autograd.grad(y.sum(), x)[0], torch.autograd.grad(rt.silu(x).sum(), x)[0])
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning")
+def test_a_trace_computes_what_it_is_given():
+    x = torch.randn(4, 16)
+    traced = torch.jit.trace(rt.silu, (x,))
+    assert torch.equal(traced(x + 1), rt.silu(x + 1))
+    with pytest.raises(TypeError, match="torch.jit.trace"):
+        torch.jit.trace(rt.jit(lambda x: x + x), (x,))

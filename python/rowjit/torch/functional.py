@@ -37,7 +37,7 @@ class Op:
         self.computed: dict[tuple, Computed] = {}
 
     def __call__(self, operands: Sequence[torch.Tensor | None], options: tuple) -> torch.Tensor | tuple[torch.Tensor, ...]:
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_compiling() or torch._C._is_tracing():
             from rowjit.torch import registered
 
             return registered.call(self.operation.name, operands, options)

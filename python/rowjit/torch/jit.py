@@ -69,6 +69,8 @@ def jit(function: Callable[..., object]) -> Callable[..., torch.Tensor | tuple[t
 
     @functools.wraps(function)
     def compiled(*operands: torch.Tensor | float | None, **named: torch.Tensor | float | None):  # noqa: ANN202
+        if torch._C._is_tracing():
+            raise TypeError("torch.jit.trace records no function of rowjit.torch.jit; it records the library's operations")
         if named or len(operands) != len(parameters) or scalars:
             arguments = signature.bind(*operands, **named)
             arguments.apply_defaults()
