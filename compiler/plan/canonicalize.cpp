@@ -217,6 +217,7 @@ class Canonicalizer {
                                               [&](NodeId data) { return Coord::data_node(mapped_.at(data)); }));
         }
         const NodeId source = mapped_.at(node.args[0]);
+        if (is_at_fixed_row(source, coords)) return to_->add_index(source, coords);
         const NodeId pushed = push_from(node, source, coords);
         const Node& read = to_->node(pushed);
         const bool reads_source = read.kind == NodeKind::kIndex && read.args[0] == source;
@@ -327,6 +328,32 @@ class Canonicalizer {
                to_->same_rows(along[0].id, node.axes[0]);
     }
 
+    // Whether it is numbers that wide rows come to, at one position of some row axes, as of a batch's halves, and at
+    // all of the others. A kernel of all rows stores them: pushed, the index would have the rows read for each half
+    // alone.
+    bool is_at_fixed_row(NodeId source, const std::vector<Coord>& coords) {
+        const Node& node = to_->node(source);
+        if (!to_->column_axes(node).empty() || !comes_of_wide_row(source)) return false;
+        for (std::size_t i = 0; i < coords.size(); ++i) {
+            const bool is_fixed = coords[i].kind() == Coord::Kind::kConst && !is_unrolled(node.axes[i]);
+            if (!is_fixed && !coords[i].is_axis(Axis{node.axes[i]})) return false;
+        }
+        return !identity(node, coords);
+    }
+
+    bool comes_of_wide_row(NodeId id) {
+        constexpr std::int64_t kWideRowColumns = 8192;
+        for (NodeId next = std::ssize(of_wide_row_); next <= id; ++next) {
+            const Node& node = to_->node(next);
+            const bool reduces_wide = node.kind == NodeKind::kReduce && !to_->axis(node.reduced[0]).is_row &&
+                                      to_->column_count(to_->node(node.args[0])) > kWideRowColumns;
+            of_wide_row_.push_back(reduces_wide || std::any_of(node.args.begin(), node.args.end(), [&](NodeId arg) {
+                                       return of_wide_row_[static_cast<std::size_t>(arg)];
+                                   }));
+        }
+        return of_wide_row_[static_cast<std::size_t>(id)];
+    }
+
     // Whether an index of a reduction over rows leaves its rows where they are.
     bool rows_stay(const Node& node, const std::vector<Coord>& coords) const {
         for (std::size_t i = 0; i < coords.size(); ++i) {
@@ -405,7 +432,8 @@ class Canonicalizer {
     const GraphData& from_;
     const std::set<AxisId>& unrolled_;
     std::shared_ptr<GraphData> to_;
-    bool full_width_;  // whether all that is read is
+    bool full_width_;                // whether all that is read is
+    std::vector<bool> of_wide_row_;  // by node of to_, as far as was asked
     std::unordered_map<NodeId, NodeId> mapped_;
     std::unordered_map<NodeId, std::vector<std::pair<std::vector<Coord>, NodeId>>> pushed_;  // of to_: where, and what
 };

@@ -42,6 +42,17 @@ const Node& computed(const GraphData& graph, NodeId root) {
     return node.kind == NodeKind::kPartialSum ? graph.node(node.args[0]) : node;
 }
 
+// By node: whether a root is computed from it, or is it.
+std::vector<bool> needs(const GraphData& graph, const std::vector<NodeId>& roots) {
+    std::vector<bool> found(static_cast<std::size_t>(graph.size()), false);
+    for (const NodeId root : roots) found[static_cast<std::size_t>(root)] = true;
+    for (NodeId id = graph.size() - 1; id >= 0; --id) {
+        if (!found[static_cast<std::size_t>(id)]) continue;
+        for (const NodeId arg : graph.node(id).args) found[static_cast<std::size_t>(arg)] = true;
+    }
+    return found;
+}
+
 // What one root's kernel would contain: found by walking from the root to inputs and to values cut before.
 struct Reach {
     std::vector<NodeId> nodes;  // operands before users
@@ -70,15 +81,13 @@ class Cutter {
 
     // The values to compute in kernels of their own: outputs and cuts.
     std::set<NodeId> run() {
-        for (std::size_t before = 0; before != roots_.size();) {
-            before = roots_.size();
-            for (const NodeId root : std::set<NodeId>(roots_)) {
-                if (graph_.node(root).kind == NodeKind::kMatmul || settled_.contains(root)) continue;
-                if (!cut_below(root)) settled_.insert(root);
-            }
-        }
+        settle();
+        if (cut_repeated_numbers()) settle();
         return roots_;
     }
+
+    // A number of a row that a kernel may also compute which needs it, and then stores it.
+    bool is_repeated_number(NodeId id) const { return repeated_.contains(id); }
 
     const Reach& reach(NodeId root) const {
         const auto [found, first] = reaches_.try_emplace(root);
@@ -138,6 +147,40 @@ class Cutter {
     }
 
   private:
+    void settle() {
+        for (std::size_t before = 0; before != roots_.size();) {
+            before = roots_.size();
+            for (const NodeId root : std::set<NodeId>(roots_)) {
+                if (graph_.node(root).kind == NodeKind::kMatmul || settled_.contains(root)) continue;
+                if (!cut_below(root)) settled_.insert(root);
+            }
+        }
+    }
+
+    // A kernel that waits for one which has read the same wide rows, as a gradient of logits waits for its sequence's
+    // log-probabilities, takes what those rows come to from memory: it reads them once less.
+    bool cut_repeated_numbers() {
+        for (const NodeId later : roots_) {
+            std::vector<NodeId> numbers;
+            for (const NodeId id : reach(later).nodes) {
+                const Node& node = graph_.node(id);
+                const bool is_number = reduces_columns(graph_, node) && graph_.column_axes(node).empty();
+                if (is_number && id != later && widest_row_bytes(id) > kWideRowBytes) numbers.push_back(id);
+            }
+            if (numbers.empty()) continue;
+            const std::vector<bool> needed = needs(graph_, {later});
+            for (const NodeId first : cuts_) {
+                if (first == later || !needed[static_cast<std::size_t>(first)]) continue;
+                const std::vector<NodeId>& known = reach(first).nodes;
+                for (const NodeId id : numbers) {
+                    if (std::binary_search(known.begin(), known.end(), id)) repeated_.insert(id);
+                }
+            }
+        }
+        for (const NodeId id : repeated_) cut(id);
+        return !repeated_.empty();
+    }
+
     bool is_read(NodeId id) const {
         const std::vector<NodeId> live = graph_.live_nodes();
         return std::any_of(live.begin(), live.end(), [&](NodeId user) { return contains(graph_.node(user).args, id); });
@@ -418,6 +461,7 @@ class Cutter {
     const GraphData& graph_;
     std::set<NodeId> roots_;
     std::set<NodeId> cuts_;
+    std::set<NodeId> repeated_;  // of them
     bool has_products_ = false;
     std::vector<bool> is_cut_;                     // by node: whether it is one of them
     std::map<NodeId, std::vector<NodeId>> fixes_;  // by state
@@ -502,7 +546,7 @@ class Planner {
         for (const AxisId axis : computed(*graph_, result.roots[0]).axes) {
             if (graph_->axis(axis).is_row || result.promoted.contains(axis)) result.row_axes.push_back(axis);
         }
-        result.needs = needs(result.roots);
+        result.needs = needs(*graph_, result.roots);
         if (graph_->node(result.roots[0]).kind != NodeKind::kMatmul)
             result.cost_us = predicted_us(*subgraph(result), target_, kPlanningRows);
         result.id = next_id_++;
@@ -565,14 +609,12 @@ class Planner {
         });
     }
 
-    std::vector<bool> needs(const std::vector<NodeId>& roots) const {
-        std::vector<bool> found(static_cast<std::size_t>(graph_->size()), false);
-        for (const NodeId root : roots) found[static_cast<std::size_t>(root)] = true;
-        for (NodeId id = graph_->size() - 1; id >= 0; --id) {
-            if (!found[static_cast<std::size_t>(id)]) continue;
-            for (const NodeId arg : graph_->node(id).args) found[static_cast<std::size_t>(arg)] = true;
-        }
-        return found;
+    // Whether it depends on it for more than numbers that it could compute itself.
+    bool waits_for(const Piece& a, const Piece& b) const {
+        if (!depends(a, b)) return false;
+        return b.copies || b.is_product || std::any_of(b.roots.begin(), b.roots.end(), [&](NodeId id) {
+                   return a.needs[static_cast<std::size_t>(id)] && !is_root(a, id) && !cutter_.is_repeated_number(id);
+               });
     }
 
     static bool is_root(const Piece& piece, NodeId id) {
@@ -647,7 +689,7 @@ class Planner {
         if (a.is_product || b.is_product || a.copies || b.copies) return 0;
         if (a.row_axes != b.row_axes || a.reduces_rows != b.reduces_rows) return 0;
         if (a.promoted != b.promoted && !(a.promoted.empty() || b.promoted.empty())) return 0;
-        if (depends(a, b) || depends(b, a)) return 0;
+        if (waits_for(a, b) || waits_for(b, a)) return 0;
         if (searches_apart(a) != searches_apart(b)) return 0;
         // Products' results are large: a kernel that need not have two of them in memory at once shall not.
         const std::set<NodeId> of_a = products_read(a);
