@@ -157,6 +157,7 @@ class GatedMlp {
 struct Line {
     std::string name;
     std::vector<Graph> programs;
+    ChunkOptions chunks = {};
 };
 
 std::vector<Line> lines_of(const std::string& kind, const ProductShape& shape) {
@@ -175,7 +176,8 @@ std::vector<Line> lines_of(const std::string& kind, const ProductShape& shape) {
                  {one.into("gate", "gated", shape.columns), one.into("up", "raised", shape.columns),
                   one.activation_of_two(), one.down()}},
                 {"product, activation, product", {packed, one.activation_of_packed(), one.down()}},
-                {"one program", {one.whole()}}};
+                {"one program", {one.whole()}},
+                {"one program, all rows at once", {one.whole()}, {.workspace_limit_bytes = std::int64_t{64} << 30}}};
     }
     fail(ErrorCode::kInvalidArgument, "no computation '{}' is timed; give qkv or gated", kind);
 }
@@ -190,7 +192,7 @@ class Bench {
         std::size_t workspace = 0;
         for (const Graph& graph : line.programs) {
             make_tensors(*graph.data());
-            executables.push_back(std::make_shared<Executable>(engine_.compile(graph)));
+            executables.push_back(std::make_shared<Executable>(engine_.compile(graph, nullptr, line.chunks)));
             arguments.push_back(executables.back()->arguments());
             Arguments& of = arguments.back();
             of.rows("tokens", rows_.at("tokens"));

@@ -233,6 +233,7 @@ Program compile_plan(const GraphData& graph, const Plan& plan, const Target& tar
         made = {
             .axis = loop.axis, .first = loop.first, .end = loop.end, .costs = chunk_costs(plan, loop, target, chunks)};
         for (const std::string& name : loop.within) made.within.push_back(find_tensor(program, name));
+        for (const std::string& name : loop.beside) made.beside.push_back(find_tensor(program, name));
         if (loop.lender.empty()) continue;
         made.lender = find_tensor(program, loop.lender);
         made.writes_lender = loop.writes_lender;
@@ -246,10 +247,20 @@ std::int64_t lent_bytes(const Program& program, const ProgramLoop& loop) {
     const ProgramTensor& lender = program.tensors[static_cast<std::size_t>(loop.lender)];
     auto bytes = static_cast<std::int64_t>(size_bytes(lender.dtype));
     for (const AxisId axis : lender.axes) bytes *= program.axes[static_cast<std::size_t>(axis)].extent;
-    const auto places = std::count_if(loop.within.begin(), loop.within.end(), [&](int tensor) {
-        return program.tensors[static_cast<std::size_t>(tensor)].over < 0;
-    });
-    return std::max<std::int64_t>(0, bytes - (places - 1) * kPlaceAlignment);
+    // What lies behind a tensor whose rows end between two places begins at the next one.
+    bool is_between = false;
+    for (const int index : loop.within) {
+        const ProgramTensor& tensor = program.tensors[static_cast<std::size_t>(index)];
+        if (tensor.over >= 0 || contains(loop.beside, index)) continue;
+        bytes -= is_between ? kPlaceAlignment : 0;
+        auto row_bytes = static_cast<std::int64_t>(size_bytes(tensor.dtype));
+        for (const AxisId id : tensor.axes) {
+            const AxisInfo& axis = program.axes[static_cast<std::size_t>(id)];
+            row_bytes *= axis.is_row ? 1 : axis.extent;
+        }
+        is_between = row_bytes % kPlaceAlignment != 0;
+    }
+    return std::max<std::int64_t>(0, bytes);
 }
 
 Step make_step(const Program& program, Group group, Kernel kernel) {

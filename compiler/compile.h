@@ -64,6 +64,7 @@ struct ProgramLoop {
     std::size_t first = 0;  // of Program::order, [first, end)
     std::size_t end = 0;
     std::vector<int> within = {};  // tensors that hold one chunk
+    std::vector<int> beside = {};  // those of them that the lender has no room for
     int lender = -1;               // ChunkLoop's, of Program::tensors
     bool writes_lender = false;
     bool lender_is_rounded = false;

@@ -27,7 +27,8 @@ std::int64_t extent_of(const Program& program, AxisId id, std::int64_t rows) {
 std::int64_t Workspace::chunk_bytes() const {
     std::int64_t most = 0;
     for (const Loop& loop : loops) {
-        if (!loop.chunks.lent) most = std::max(most, loop.chunks.positions * loop.bytes.of_position);
+        const std::int64_t each = loop.bytes.beside_position + (loop.chunks.lent ? 0 : loop.bytes.of_position);
+        most = std::max(most, loop.chunks.positions * each);
     }
     return most;
 }
@@ -56,7 +57,8 @@ Workspace workspace_of(const Program& program, std::int64_t rows) {
         if (within >= 0) {
             ChunkBytes& chunk = result.loops[static_cast<std::size_t>(within)].bytes;
             chunk.position_rows = std::max(chunk.position_rows, row_count);
-            chunk.of_position += bytes;
+            const bool is_beside = contains(program.loops[static_cast<std::size_t>(within)].beside, index);
+            (is_beside ? chunk.beside_position : chunk.of_position) += bytes;
         } else {
             (contains(accumulators, index) ? result.accumulators : result.others) += bytes;
         }

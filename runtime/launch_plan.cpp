@@ -147,6 +147,7 @@ void LaunchPlan::find_tensor_facts() {
     for (std::size_t i = 0; i < program_.loops.size(); ++i) {
         for (const int tensor : program_.loops[i].within)
             tensors_[static_cast<std::size_t>(tensor)].within = static_cast<int>(i);
+        for (const int tensor : program_.loops[i].beside) tensors_[static_cast<std::size_t>(tensor)].beside = true;
     }
     for (const ProductStep& product : program_.products) {
         if (product.accumulator >= 0) tensors_[static_cast<std::size_t>(product.accumulator)].accumulator = true;
@@ -438,7 +439,7 @@ void LaunchPlan::divide(Resolved* resolved) const noexcept {
         if (facts.within >= 0) {
             ChunkBytes& chunk = bytes[facts.within];
             chunk.position_rows = std::max(chunk.position_rows, rows);
-            chunk.of_position += taken;
+            (facts.beside ? chunk.beside_position : chunk.of_position) += taken;
         } else {
             (facts.accumulator ? bytes[0].accumulators : others) += taken;
         }
@@ -505,25 +506,27 @@ std::int64_t LaunchPlan::lay_out(std::size_t tensor, const std::int64_t* given, 
 void LaunchPlan::place_chunks(std::byte* block, Resolved* resolved, std::size_t* workspace) const noexcept {
     std::size_t most = 0;
     for (std::size_t loop = 0; loop < program_.loops.size(); ++loop) {
-        if (resolved->loops[loop].lent) {
-            place_chunk(loop, static_cast<std::byte*>(resolved->data[program_.loops[loop].lender]), resolved);
-        } else {
-            most = std::max(most, place_chunk(loop, block + *workspace, resolved));
-        }
+        auto* const lent = resolved->loops[loop].lent ? resolved->data[program_.loops[loop].lender] : nullptr;
+        most = std::max(most, place_chunk(loop, block + *workspace, static_cast<std::byte*>(lent), resolved));
     }
     resolved->chunk_place = block + *workspace;
     *workspace += most;
 }
 
-// The temporaries of one chunk of as many positions as the loop has; returns the bytes they take.
-std::size_t LaunchPlan::place_chunk(std::size_t loop, std::byte* place, Resolved* resolved) const noexcept {
+// The temporaries of one chunk of as many positions as the loop has, large ones where memory is lent; returns the bytes
+// that they take of `place`.
+std::size_t LaunchPlan::place_chunk(std::size_t loop, std::byte* place, std::byte* lent,
+                                    Resolved* resolved) const noexcept {
     std::size_t taken = 0;
+    std::size_t borrowed = 0;
     for (std::size_t i = argument_tensors_; i < tensors_.size(); ++i) {
         if (tensors_[i].within != static_cast<int>(loop)) continue;
         const std::int64_t elements = lay_out(i, nullptr, resolved);
         if (tensors_[i].over >= 0) continue;
-        resolved->data[i] = place + taken;
-        taken += align_up(static_cast<std::size_t>(elements) * tensors_[i].element_bytes);
+        const bool borrows = lent != nullptr && !tensors_[i].beside;
+        std::size_t& offset = borrows ? borrowed : taken;
+        resolved->data[i] = (borrows ? lent : place) + offset;
+        offset += align_up(static_cast<std::size_t>(elements) * tensors_[i].element_bytes);
     }
     for (std::size_t i = argument_tensors_; i < tensors_.size(); ++i) {
         const TensorFacts& facts = tensors_[i];
@@ -645,7 +648,7 @@ LaunchPlan::Chunk LaunchPlan::chunk_at(std::size_t loop, std::int64_t start, con
         const std::int64_t written_bytes = block_bytes(loop);
         const std::int64_t fitting = (lent_bytes(program_, facts) - 2 * kPlaceAlignment - start * written_bytes) /
                                      (written_bytes + whole.position_bytes[loop]);
-        const std::int64_t positions = facts.costs.choose_blocks(fitting, block, whole.position_bytes[loop]);
+        const std::int64_t positions = facts.costs.choose_blocks(fitting, left, block, whole.position_bytes[loop]);
         if (positions >= chunk.positions) chunk = {start, positions, true};
     }
     chunk.positions = std::min(chunk.positions, left);
@@ -697,7 +700,7 @@ void LaunchPlan::place_behind_written(std::size_t loop, const Chunk& chunk, cons
     const std::int64_t bytes = chunk.positions * whole.position_bytes[loop];
     std::byte* const place = lender + (lent_bytes(program_, program_.loops[loop]) - kPlaceAlignment - bytes);
     const auto past = reinterpret_cast<std::uintptr_t>(place) % kPlaceAlignment;
-    place_chunk(loop, chunk.in_rest ? place - past : part->chunk_place, part);
+    place_chunk(loop, chunk.in_rest ? place - past : part->chunk_place, nullptr, part);
 }
 
 Status LaunchPlan::launch_kernel(const Launch& launch, const Resolved& resolved, const Arguments& arguments,

@@ -62,6 +62,7 @@ class LaunchPlan {
         bool output = false;
         std::array<int, kMaxLoops> loop_axes = {-1, -1};  // the divided axis's position among row_axes, by loop
         int within = kOutside;                            // the loop of which it holds one chunk
+        bool beside = false;                              // and that in the workspace, whatever is lent to the loop
         bool accumulator = false;                         // there where the first loop has several chunks
 
         // Whether each chunk of a loop has its own part of it.
@@ -176,7 +177,7 @@ class LaunchPlan {
     void divide(Resolved* resolved) const noexcept;
     void place_chunks(std::byte* block, Resolved* resolved, std::size_t* workspace) const noexcept;
     std::int64_t lay_out(std::size_t tensor, const std::int64_t* given, Resolved* resolved) const noexcept;
-    std::size_t place_chunk(std::size_t loop, std::byte* place, Resolved* resolved) const noexcept;
+    std::size_t place_chunk(std::size_t loop, std::byte* place, std::byte* lent, Resolved* resolved) const noexcept;
     std::int64_t block_bytes(std::size_t loop) const noexcept;
     void place_behind_written(std::size_t loop, const Chunk& chunk, const Resolved& whole,
                               Resolved* part) const noexcept;

@@ -8,8 +8,8 @@ namespace rowjit {
 namespace {
 
 // The tiles of a large bf16 product, and what a multiprocessor does with them: an H200 reaches about 690 TFLOP/s.
-constexpr std::int64_t kTileRows = 128;
-constexpr std::int64_t kTileColumns = 256;
+constexpr std::int64_t kTileRows = ChunkCosts::kStepRows;
+constexpr std::int64_t kTileColumns = 128;
 constexpr double kFlopsPerSmUs = 5.2e6;
 constexpr double kCpuFlopsPerThreadUs = 5e4;
 constexpr double kLaunchUs = 3;
@@ -46,17 +46,17 @@ class Model {
                 sides_.push_back(sides(plan.products[plan.steps[i].index]));
         }
         steps_ = static_cast<double>(loop.end - loop.first);
-        if (loop.axis == plan.division.blocks)
-            rows_of_position_ = static_cast<double>(plan.graph->axis(plan.division.within).extent);
+        for (const Sides& product : sides_)
+            rows_of_position_ = std::max(rows_of_position_, product.rows_contracted ? product.k : product.m);
     }
 
-    double us_per_row(std::int64_t rows) const {
+    double chunk_us(std::int64_t rows) const {
         double us = kLaunchUs * steps_;
         for (Sides product : sides_) {
             (product.rows_contracted ? product.k : product.m) *= static_cast<double>(rows) / rows_of_position_;
             us += product_us(product) + 2 * product.sum_bytes / (target_.bandwidth_gbps * 1e3);
         }
-        return us / static_cast<double>(rows);
+        return us;
     }
 
   private:
@@ -77,7 +77,7 @@ class Model {
         return {node.dtype, node.axes};
     }
 
-    // Positions of the loop's axis count as one here: us_per_row multiplies them in.
+    // Positions of the loop's axis count as one here: chunk_us multiplies them in.
     Sides sides(const Product& product) const {
         const bool of_columns = loop_.axis == plan_.division.blocks;
         const auto extent = [&](AxisId axis) {
@@ -114,52 +114,65 @@ class Model {
     const Target& target_;
     std::vector<Sides> sides_;
     double steps_ = 0;
-    double rows_of_position_ = 1;
+    double rows_of_position_ = 1;  // of those that are known now
 };
 
 }  // namespace
 
-std::int64_t ChunkCosts::choose(std::int64_t fitting) const {
-    if (forced_rows > 0) return forced_rows;
-    const auto steps = std::min(static_cast<std::size_t>(fitting / kStepRows), best_rows.size());
-    return steps == 0 ? std::max<std::int64_t>(1, fitting) : best_rows[steps - 1];
+// Between two rows of the table it is the larger one's: a tile that is begun takes as long as a full one.
+double ChunkCosts::chunk_us(std::int64_t rows) const {
+    const std::int64_t last = std::ssize(predicted_us) - 1;
+    const std::int64_t step = (rows + kStepRows - 1) / kStepRows - 1;
+    if (step <= last) return rows == 0 ? 0 : predicted_us[static_cast<std::size_t>(step)];
+    return predicted_us.back() * static_cast<double>(rows) / static_cast<double>(kStepRows * (last + 1));
 }
 
-std::int64_t ChunkCosts::choose_positions(std::int64_t fitting, std::int64_t position_rows) const {
-    constexpr std::int64_t kMostFitting = std::int64_t{1} << 40;
-    const std::int64_t rows =
-        choose(std::clamp<std::int64_t>(fitting, 1, kMostFitting / position_rows) * position_rows);
-    return std::max<std::int64_t>(1, rows / position_rows);
+std::int64_t ChunkCosts::choose_positions(std::int64_t fitting, std::int64_t positions,
+                                          std::int64_t position_rows) const {
+    if (forced_rows > 0) return std::max<std::int64_t>(1, forced_rows / position_rows);
+    const std::int64_t step = std::max<std::int64_t>(1, kStepRows / position_rows);
+    const std::int64_t most = std::min({fitting, positions, std::max(step, kMostRows / position_rows)});
+    std::int64_t best = std::clamp<std::int64_t>(most, 1, step);
+    double best_us = 0;
+    for (std::int64_t each = best; each <= most; each += step) {
+        const std::int64_t whole = positions / each;
+        const double us =
+            static_cast<double>(whole) * chunk_us(each * position_rows) + chunk_us(positions % each * position_rows);
+        if (each > best && us >= best_us * (1 - kWorthwhile)) continue;
+        best_us = us;
+        best = each;
+    }
+    return best;
 }
 
-std::int64_t ChunkCosts::choose_blocks(std::int64_t fitting, std::int64_t block_columns,
+std::int64_t ChunkCosts::choose_blocks(std::int64_t fitting, std::int64_t blocks, std::int64_t block_columns,
                                        std::int64_t block_bytes) const {
     const std::int64_t typical = (kPartBytes + block_bytes / 2) / block_bytes;
-    return std::min(fitting, choose_positions(std::min(fitting, typical), block_columns));
+    return std::min(fitting, choose_positions(std::min(fitting, typical), blocks, block_columns));
 }
 
 ChunkChoice ChunkCosts::divide(std::int64_t positions, const ChunkBytes& bytes) const noexcept {
     const bool limited = limit_bytes > 0;
     const std::int64_t left = limit_bytes - kProductReserveBytes - bytes.others;
-    std::int64_t for_several = limited ? left - bytes.accumulators : kChunkBytes;
+    const std::int64_t for_several = std::max<std::int64_t>(0, limited ? left - bytes.accumulators : kChunkBytes);
     ChunkChoice choice;
     choice.allowed_bytes = limited ? left : bytes.accumulators + kChunkBytes;
     choice.positions = std::max<std::int64_t>(1, positions);
-    const std::int64_t each = std::max<std::int64_t>(1, bytes.of_position);
-    const auto positions_in = [&](std::int64_t room) {
-        return std::min(choice.positions, choose_positions(room / each, bytes.position_rows));
+    const std::int64_t of_position = std::max<std::int64_t>(1, bytes.of_position);
+    const std::int64_t each = of_position + bytes.beside_position;
+    std::int64_t fitting = for_several / each;
+    std::int64_t in_lender = bytes.lent / of_position;
+    if (bytes.beside_position > 0) in_lender = std::min(in_lender, for_several / bytes.beside_position);
+    const auto choose = [&](std::int64_t most) {
+        return choose_positions(most, choice.positions, bytes.position_rows);
     };
-    const bool lent = bytes.lent > 0 && bytes.lent >= positions_in(bytes.lent) * bytes.of_position &&
-                      positions_in(bytes.lent) >= positions_in(for_several);
-    if (lent) for_several = bytes.lent;
-    if (lent && !bytes.lent_to_several) choice.allowed_bytes = std::max(choice.allowed_bytes, bytes.lent);
-    if (forced_rows > 0 || positions * bytes.of_position > choice.allowed_bytes) {
-        const bool must_divide = lent && bytes.lent_to_several;
-        choice.positions = positions_in(must_divide ? std::min(for_several, (positions + 1) / 2 * each) : for_several);
-    }
+    const bool lent = choose(in_lender) * of_position <= bytes.lent && choose(in_lender) >= choose(fitting);
+    if (lent) fitting = bytes.lent_to_several ? std::min(in_lender, (positions + 1) / 2) : in_lender;
+    if (lent && !bytes.lent_to_several) choice.allowed_bytes = std::max(choice.allowed_bytes, in_lender * each);
+    if (forced_rows > 0 || positions * each > choice.allowed_bytes)
+        choice.positions = std::min(choice.positions, choose(fitting));
     choice.chunks = std::max<std::int64_t>(1, (positions + choice.positions - 1) / choice.positions);
-    choice.lent =
-        lent && choice.positions * bytes.of_position <= bytes.lent && (choice.chunks > 1 || !bytes.lent_to_several);
+    choice.lent = lent && choice.positions * of_position <= bytes.lent && (choice.chunks > 1 || !bytes.lent_to_several);
     return choice;
 }
 
@@ -168,16 +181,8 @@ ChunkCosts chunk_costs(const Plan& plan, const ChunkLoop& loop, const Target& ta
     ChunkCosts costs{of_columns ? options.part_columns : options.chunk_rows, options.workspace_limit_bytes, {}};
     if (plan.division.blocks >= 0 && costs.limit_bytes == 0) costs.limit_bytes = kLowBytes + kProductReserveBytes;
     const Model model(plan, loop, target);
-    std::int64_t best_rows = ChunkCosts::kStepRows;
-    double best_us = model.us_per_row(best_rows);
-    for (std::int64_t rows = best_rows; rows <= kMostRows; rows += ChunkCosts::kStepRows) {
-        const double us = model.us_per_row(rows);
-        if (us < best_us * (1 - kWorthwhile)) {
-            best_us = us;
-            best_rows = rows;
-        }
-        costs.best_rows.push_back(best_rows);
-    }
+    for (std::int64_t rows = ChunkCosts::kStepRows; rows <= kMostRows; rows += ChunkCosts::kStepRows)
+        costs.predicted_us.push_back(model.chunk_us(rows));
     return costs;
 }
 

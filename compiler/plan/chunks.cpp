@@ -4,7 +4,9 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
+#include <utility>
 
 #include "base/check.h"
 #include "base/declined.h"
@@ -80,14 +82,7 @@ class Division {
     // Of an input or an output.
     bool is_view(const Temporary& one) const { return !one.over.empty() && temporary(one.over) == nullptr; }
 
-    std::vector<AxisId> axes_of(const std::string& tensor) const {
-        if (const Temporary* found = temporary(tensor)) return found->axes;
-        if (const auto input = plan_.graph->find_input(tensor)) return plan_.graph->node(*input).axes;
-        for (const OutputInfo& output : plan_.graph->outputs()) {
-            if (output.name == tensor) return plan_.graph->node(output.node).axes;
-        }
-        RJ_CHECK(false, "chunks: no tensor {}", tensor);
-    }
+    std::vector<AxisId> axes_of(const std::string& tensor) const { return declared(tensor).axes; }
 
     // Temporaries of products that grow with the rows of a launch: those in blocks of columns, or the others.
     void find_large(bool in_blocks) {
@@ -234,6 +229,10 @@ class Division {
         for (const Temporary& one : plan_.temporaries) {
             if (contains(one.axes, axis) && !is_view(one) && only_inside(one.name)) loop.within.push_back(one.name);
         }
+        for (const std::string& name : loop.within) {
+            if (axis != plan_.division.blocks && is_of_numbers(name)) loop.beside.push_back(name);
+        }
+        gather_split_rows(&loop, &inside);
         std::vector<PlanStep> rounding = accumulate(axis, inside);
         std::vector<PlanStep> divided = std::move(before);
         loop.first = divided.size();
@@ -253,6 +252,81 @@ class Division {
         const auto behind = std::find_if(plan_.loops.begin(), plan_.loops.end(),
                                          [&](const ChunkLoop& other) { return other.first > loop.first; });
         plan_.loops.insert(behind, std::move(loop));
+    }
+
+    bool is_of_numbers(const std::string& tensor) const { return columns_of(axes_of(tensor)) == 1; }
+
+    // A chunk's rows of an argument lie apart where other rows stand outside the divided axis, as the halves of pairs
+    // do. A product of them is several, and of one that is added up each reads and writes all of the accumulator. So
+    // the rows, which are narrow beside the loop's large temporaries, are copied together, and for its other products
+    // too.
+    void gather_split_rows(ChunkLoop* loop, std::vector<PlanStep>* inside) {
+        const auto is_product = [](const PlanStep& step) { return step.kind == PlanStep::Kind::kProduct; };
+        const bool adds_several = std::any_of(inside->begin(), inside->end(), [&](const PlanStep& step) {
+            if (!is_product(step)) return false;
+            const Product& product = plan_.products[step.index];
+            return contains(product.contracted, loop->axis) &&
+                   (is_split_argument(product.left, loop->axis) || is_split_argument(product.right, loop->axis));
+        });
+        if (!adds_several) return;
+        std::map<std::string, std::string> copies;
+        std::vector<PlanStep> gathered;
+        const auto copy_of = [&](const std::string& argument) {
+            const auto [copy, first] = copies.try_emplace(argument, argument + "_of_chunk");
+            if (first) {
+                plan_.temporaries.push_back({copy->second, declared(argument).dtype, axes_of(argument)});
+                loop->within.push_back(copy->second);
+                loop->beside.push_back(copy->second);
+            }
+            return std::pair(copy->second, first);
+        };
+        for (const PlanStep& step : *inside) {
+            if (!is_product(step)) {
+                gathered.push_back(step);
+                continue;
+            }
+            Product& product = plan_.products[step.index];
+            for (std::string* operand : {&product.left, &product.right}) {
+                if (!is_split_argument(*operand, loop->axis)) continue;
+                const auto [copy, first] = copy_of(*operand);
+                if (first) gathered.push_back(copying_step(*operand, copy));
+                *operand = copy;
+            }
+            gathered.push_back(step);
+            if (product.accumulate || !is_split_argument(product.result, loop->axis)) continue;
+            const std::string result = std::exchange(product.result, copy_of(product.result).first);
+            gathered.push_back(copying_step(product.result, result));
+        }
+        *inside = std::move(gathered);
+    }
+
+    bool is_split_argument(const std::string& tensor, AxisId axis) const {
+        if (temporary(tensor) != nullptr) return false;
+        const std::vector<AxisId> axes = axes_of(tensor);
+        const auto divided = std::find(axes.begin(), axes.end(), axis);
+        return divided != axes.end() &&
+               std::any_of(axes.begin(), divided, [&](AxisId outer) { return info(outer).extent != 1; });
+    }
+
+    // A tensor as kernels see it.
+    Node declared(const std::string& tensor) const {
+        if (const Temporary* one = temporary(tensor)) return {.dtype = one->dtype, .axes = one->axes};
+        if (const auto input = plan_.graph->find_input(tensor)) return plan_.graph->node(*input);
+        for (const OutputInfo& output : plan_.graph->outputs()) {
+            if (output.name != tensor) continue;
+            const Node& node = plan_.graph->node(output.node);
+            return {.dtype = node.dtype, .axes = node.axes, .column_strides = output.column_strides};
+        }
+        RJ_CHECK(false, "chunks: no tensor {}", tensor);
+    }
+
+    PlanStep copying_step(const std::string& from, const std::string& to) {
+        const Node source = declared(from);
+        auto graph = std::make_shared<GraphData>(plan_.graph->axes());
+        const NodeId value = graph->add_input(from, source.dtype, source.axes, source.column_strides);
+        graph->add_output({to, value, "", false, declared(to).column_strides});
+        plan_.groups.push_back({"rj_" + to, graph, graph->row_axes(source)});
+        return {PlanStep::Kind::kKernel, plan_.groups.size() - 1};
     }
 
     // Of several outputs that can lend memory, the largest.
@@ -345,13 +419,7 @@ class Division {
         return rounding;
     }
 
-    Dtype dtype_of(const Product& product) const {
-        if (const Temporary* one = temporary(product.result)) return one->dtype;
-        for (const OutputInfo& output : plan_.graph->outputs()) {
-            if (output.name == product.result) return plan_.graph->node(output.node).dtype;
-        }
-        RJ_CHECK(false, "chunks: no tensor {}", product.result);
-    }
+    Dtype dtype_of(const Product& product) const { return declared(product.result).dtype; }
 
     double columns_of(const std::vector<AxisId>& axes) const {
         double count = 1;

@@ -71,6 +71,9 @@ struct ChunkLoop {
     std::size_t first = 0;  // steps [first, end)
     std::size_t end = 0;
     std::vector<std::string> within;  // temporaries that no step outside reads or writes
+    // Those of them that are small, numbers of rows and copies of a product's other operand: they are not what a lender
+    // is for, and a chunk has as many rows as it has room for without them.
+    std::vector<std::string> beside;
     // An output in whose memory what is of one chunk may lie, since nothing writes it before the loop has ended; or
     // where `writes_lender`, behind what the loop has written of it, from the front. "" for none.
     std::string lender = {};

@@ -292,6 +292,58 @@ TEST_CASE("what explain says of a program's workspace is what its launch takes")
     }
 }
 
+TEST_CASE("of pairs and sequences a chunk has as many as the gradient's memory holds the logits of") {
+    for (const auto& [op, positions] : {std::pair("fused_linear_dpo", 2), {"fused_linear_kto", 4}}) {
+        CAPTURE(op);
+        const OptionMap options = {{"hidden", "4096"}, {"reference_width", "4096"}, {"length", "1024"}};
+        const Graph step = step_graph(op, {.columns = 128256, .dtype = bf16, .options = options});
+        const Workspace workspace = workspace_of(compile(*step.data(), find_target("sm_90a")), 16);
+        CHECK(workspace.loops[0].chunks.lent);
+        CHECK(workspace.loops[0].chunks.positions == positions);
+        CHECK(workspace.chunk_bytes() < 100 << 20);
+    }
+}
+
+bool is_of_chunk(const std::string& tensor) { return tensor.ends_with("_of_chunk"); }
+
+TEST_CASE("the halves of a chunk of pairs lie together in every product, where their gradient is added up") {
+    const Graph step = step_graph("fused_linear_dpo", {.columns = 4096, .dtype = bf16, .options = kNarrow});
+    for (const Product& product : plan_graph(*step.data(), find_target("sm_90a"), {}).products) {
+        CAPTURE(product.name);
+        CHECK((is_of_chunk(product.left) || is_of_chunk(product.right) || is_of_chunk(product.result)));
+    }
+    const Plan low = plan_graph(*step.data(), find_target("sm_90a"), {.low_memory = true});
+    for (const Temporary& one : low.temporaries) CHECK(!is_of_chunk(one.name));
+}
+
+bool reduces_columns(const GraphData& graph) {
+    const std::vector<NodeId> live = graph.live_nodes();
+    return std::any_of(live.begin(), live.end(), [&](NodeId id) {
+        const Node& node = graph.node(id);
+        return node.kind == NodeKind::kReduce && !graph.axis(node.reduced[0]).is_row;
+    });
+}
+
+TEST_CASE("the gradient of wide logits takes its rows' numbers from the kernel of their log-probabilities") {
+    Engine engine(Device("cpu"), kOptions);
+    for (const std::string_view op :
+         {"fused_linear_dpo", "fused_linear_orpo", "fused_linear_kto", "fused_linear_policy_loss"}) {
+        CAPTURE(op);
+        const Graph step = step_graph(op, {.columns = 9000, .dtype = bf16, .options = kNarrow});
+        for (const Group& group : plan_graph(*step.data(), find_target("native"), {}).groups) {
+            const auto& outputs = group.graph->outputs();
+            const bool is_gradient = std::any_of(outputs.begin(), outputs.end(), [&](const OutputInfo& output) {
+                return group.graph->column_count(group.graph->node(output.node)) == 9000;
+            });
+            CHECK(!(is_gradient && reduces_columns(*group.graph)));
+        }
+        for (const std::int64_t chunk_rows : {0, 1}) {
+            const auto outputs = check(engine, step, inputs_of(step, 3), {.chunk_rows = chunk_rows});
+            CHECK_MESSAGE(within_bar(outputs), describe(outputs));
+        }
+    }
+}
+
 // Of sequences of any lengths, one after the other.
 Graph ragged_policy_loss(Importance importance) {
     Graph g;
@@ -346,8 +398,8 @@ TEST_CASE("a reference's logits are gone before the policy's are made, in the sa
         // Of a position there is one row of logits for each of its tokens, and little else.
         const ChunkBytes& bytes = workspace.loops[0].bytes;
         const std::int64_t logits_bytes = bytes.position_rows * 4096 * 2;
-        CHECK(bytes.of_position >= logits_bytes);
-        CHECK(bytes.of_position < logits_bytes + logits_bytes / 20);
+        CHECK(bytes.of_position == logits_bytes);
+        CHECK(bytes.beside_position < logits_bytes / 20);
     }
 }
 
@@ -496,8 +548,8 @@ TEST_CASE("a part of the columns is of 64 MiB to the nearest block") {
     const Program program = compile(*step.data(), find_target("sm_90a"), {}, {.low_memory = true});
     const ChunkCosts& costs = program.loops.back().costs;
     constexpr std::int64_t kNumber = 8;  // that a block has beside the logits of its 256 columns
-    CHECK(costs.choose_blocks(594, 256, (std::int64_t{8} << 20) + kNumber) == 8);
-    CHECK(costs.choose_blocks(7, 256, (std::int64_t{8} << 20) + kNumber) == 7);
+    CHECK(costs.choose_blocks(594, 594, 256, (std::int64_t{8} << 20) + kNumber) == 8);
+    CHECK(costs.choose_blocks(7, 594, 256, (std::int64_t{8} << 20) + kNumber) == 7);
 }
 
 TEST_CASE("a chunk lies in the memory of a gradient that is rounded behind the loop, where there are several") {
