@@ -39,9 +39,10 @@ std::int64_t product(const GroupExtents& group, MergedAxis axis) {
     return extent;
 }
 
-bool columns_are_contiguous(const Operand& operand, int suffix) {
+// Of the operand's last dimensions.
+bool are_contiguous(const Operand& operand, int dimensions) {
     std::int64_t stride = 1;
-    for (int i = operand.dimensions(); i-- > operand.dimensions() - suffix; stride *= operand.extent(i)) {
+    for (int i = operand.dimensions(); i-- > operand.dimensions() - dimensions; stride *= operand.extent(i)) {
         if (operand.extent(i) != 1 && operand.stride(i) != stride) return false;
     }
     return true;
@@ -49,7 +50,7 @@ bool columns_are_contiguous(const Operand& operand, int suffix) {
 
 // Whether the operand's memory can be seen as the layout says.
 bool fits(const Operand& operand, const Layout& layout, int group_dimensions) {
-    if (!columns_are_contiguous(operand, layout.suffix)) return false;
+    if (!are_contiguous(operand, layout.suffix)) return false;
     const int first = group_dimensions - layout.lead;
     for (const MergedAxis axis : layout.axes) {
         for (int d = axis.from; d + 1 < axis.to; ++d) {
@@ -254,11 +255,12 @@ Owned Kernel::set_outputs(Slot& slot, const Operand* operands, const GroupExtent
         const Output& output = outputs_[i];
         Owned object;
         if (output.alias >= 0) {
-            if (operands[output.alias].is_copy()) {
+            const Operand& overwritten = operands[output.alias];
+            if (overwritten.is_copy() || !are_contiguous(overwritten, overwritten.dimensions())) {
                 raise(PyExc_ValueError, names_[static_cast<std::size_t>(output.alias)] +
                                             " is written in place and has to be contiguous; it is a view that is not");
             }
-            object = Owned::of_borrowed(operands[output.alias].object());
+            object = Owned::of_borrowed(overwritten.object());
         } else {
             Owned shape = checked(PyTuple_New(static_cast<Py_ssize_t>(output.shape.size())));
             for (std::size_t part = 0; part < output.shape.size(); ++part) {

@@ -5,7 +5,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 import rowjit.torch as rt
-from rowjit.torch import call, native, row
+from rowjit.torch import beside, call, native, row
 
 
 @pytest.fixture(autouse=True, params=["python", "native"])
@@ -73,6 +73,19 @@ def test_gradients_accumulate():
 def test_a_second_derivative_is_refused_in_words(form):
     x = torch.randn(4, 16, requires_grad=True)
     (gradient,) = torch.autograd.grad(form(x), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="second derivative"):
+        torch.autograd.grad(gradient.sum(), x)
+
+
+@pytest.mark.parametrize("kind", ["linear", "norm", "mlp"])
+def test_a_second_derivative_is_refused_beside_one_that_there_is(kind):
+    x, w, down = torch.randn(4, 16, requires_grad=True), torch.randn(8, 16, requires_grad=True), torch.randn(16, 8)
+    y = {
+        "linear": lambda: beside.linear_beside(x, w)[0],
+        "norm": lambda: beside.rms_norm_beside(x, w[0])[0],
+        "mlp": lambda: rt.gated_mlp(x, w, w, down),
+    }[kind]()
+    (gradient,) = torch.autograd.grad(y.sum() + x.pow(3).sum(), x, create_graph=True)
     with pytest.raises(RuntimeError, match="second derivative"):
         torch.autograd.grad(gradient.sum(), x)
 

@@ -98,3 +98,14 @@ def test_the_module_is_the_function():
 def test_a_gradient_of_another_time_is_refused():
     with pytest.raises(ValueError, match="forward, backward"):
         rt.linear_cross_entropy(*operands(), gradient="later")
+
+
+def test_gradients_made_in_the_forward_have_no_graph():
+    hidden, weight, target = torch.randn(4, 16, requires_grad=True), torch.randn(50, 16), torch.randint(0, 50, (4,))
+    loss = rt.linear_cross_entropy(hidden, weight, target)
+    with pytest.raises(RuntimeError, match='gradient="backward"'):
+        torch.autograd.grad(loss, hidden, create_graph=True)
+    loss = rt.linear_cross_entropy(hidden, weight, target, gradient="backward")
+    (gradient,) = torch.autograd.grad(loss, hidden, create_graph=True)
+    with pytest.raises(RuntimeError, match="second derivative"):
+        torch.autograd.grad(gradient.sum(), hidden)

@@ -250,3 +250,22 @@ def test_a_trace_computes_what_it_is_given():
     assert torch.equal(traced(x + 1), rt.silu(x + 1))
     with pytest.raises(TypeError, match="torch.jit.trace"):
         torch.jit.trace(rt.jit(lambda x: x + x), (x,))
+
+
+def test_only_contiguous_memory_is_written_over():
+    wide = torch.zeros(4, 32)
+    for parameter in (wide[:, :16], torch.zeros(1, 16).expand(4, 16), torch.zeros(16, 4).t()):
+        with pytest.raises(ValueError, match="parameter is written in place and has to be contiguous"):
+            rt.adamw_step(parameter, torch.ones(4, 16), torch.zeros(4, 16), torch.zeros(4, 16))
+    assert not wide.any()
+
+
+def test_what_is_written_over_has_no_history():
+    parameter = torch.zeros(4, 16, requires_grad=True)
+    states = torch.ones(4, 16), torch.zeros(4, 16), torch.zeros(4, 16)
+    with pytest.raises(RuntimeError, match="no_grad"):
+        rt.adamw_step(parameter, *states)
+    with torch.no_grad():
+        rt.adamw_step(parameter, *states)
+    assert parameter.is_leaf
+    assert parameter.any()

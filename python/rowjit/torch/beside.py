@@ -14,6 +14,7 @@ from rowjit.calls import Call
 from rowjit.programs import Argument, Builder
 from rowjit.registry import Shape
 from rowjit.torch import functional as F  # noqa: N812
+from rowjit.torch.call import first_derivative
 from rowjit.torch.framework import TorchFramework
 
 Tensor = torch.Tensor
@@ -32,7 +33,7 @@ class _LinearBeside(torch.autograd.Function):
         return torch.nn.functional.linear(x, weight, bias), x
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @first_derivative
     def backward(ctx, d_y: Tensor | None, d_x: Tensor | None) -> tuple[Tensor | None, ...]:  # noqa: ANN001
         if d_y is None:
             return d_x, None, None
@@ -90,7 +91,7 @@ class _NormBeside(torch.autograd.Function):
         return F.rms_norm(x, weight, **options), x
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @first_derivative
     def backward(ctx, d_y: Tensor, d_given: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN001
         wanted = tuple(name for name, asked in zip(("x", "weight"), ctx.needs_input_grad, strict=False) if asked)
         program, scalars = _gradients_of_norm(wanted, **ctx.options)

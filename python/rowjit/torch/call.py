@@ -1,5 +1,6 @@
 """How a computation is called on tensors: directly where nothing needs a gradient, else as a node of autograd."""
 
+import functools
 from collections.abc import Callable, Sequence
 
 import torch
@@ -113,6 +114,22 @@ class _Differentiable(torch.autograd.Function):
             found = _once(found, (*kept, *cotangents))
         found = (None, *found)
         return None, None, *[found[place] for place in pair.of_operands]
+
+
+def first_derivative(backward: Callable) -> Callable:
+    """The backward of a torch.autograd.Function that computes no graph. torch's once_differentiable sees cotangents alone,
+    and a second derivative with respect to what was saved would be without this node's part."""
+
+    @functools.wraps(backward)
+    def refusing(ctx, *cotangents: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:  # noqa: ANN001
+        with torch.no_grad():
+            found = backward(ctx, *cotangents)
+        if not torch.is_grad_enabled():
+            return found
+        gradients = iter(_once(tuple(each for each in found if each is not None), (*ctx.saved_tensors, *cotangents)))
+        return tuple(None if each is None else next(gradients) for each in found)
+
+    return refusing
 
 
 def _once(gradients: tuple[torch.Tensor, ...], read: Tensors) -> tuple[torch.Tensor, ...]:

@@ -188,7 +188,9 @@ class _Head:
         if not self.wanted:
             return
         of_rank = [gradient[..., self.rank].contiguous() for gradient in found[self.results :]]
-        gradients = pair.backward.run(self.part_scalars, *pair.kept((*chunk, *outputs)), *of_rank, *sums.values())
+        tensors = (*chunk, *outputs)
+        kept = [tensors[place] for place in pair.kept]
+        gradients = pair.backward.run(self.part_scalars, *kept, *of_rank, *sums.values())
         if d_hidden is not None:
             d_hidden.copy_(gradients[0])
 
@@ -203,8 +205,9 @@ class _GradientsInForward(torch.autograd.Function):
         return loss, z_loss
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx, cotangent: Tensor, *_: Tensor):  # noqa: ANN001, ANN205
+        if torch.is_grad_enabled():
+            raise RuntimeError("vocab_parallel_linear_cross_entropy made its gradients in the forward; they have no graph")
         if ctx.gradients is None:
             raise RuntimeError("vocab_parallel_linear_cross_entropy made its gradients in the forward and has given them away")
         gradients, ctx.gradients = ctx.gradients, None

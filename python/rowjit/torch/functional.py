@@ -47,9 +47,14 @@ class Op:
         bound = self.bound.get(key)
         if bound is None:
             bound = self.bind(key)
+        return self.overwriting(bound, operands) if self.operation.in_place else bound(*operands)
+
+    def overwriting(self, bound: Bound, operands: Sequence[torch.Tensor]) -> torch.Tensor | tuple[torch.Tensor, ...]:
+        if torch.is_grad_enabled() and any(operand.requires_grad for operand in operands):
+            written = ", ".join(self.operation.in_place)
+            raise RuntimeError(f"{self.operation.name} writes over {written} and has no gradient; call it in torch.no_grad()")
         results = bound(*operands)
-        if self.operation.in_place:
-            torch.autograd.graph.increment_version([operands[0], *operands[2:]])
+        torch.autograd.graph.increment_version([operands[0], *operands[2:]])
         return results
 
     def choice(self, options: tuple, probabilities: bool = False) -> Choice:

@@ -83,8 +83,12 @@ class _GradientsInForward(torch.autograd.Function):
         return found
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx, cotangent: Tensor, *_: Tensor):  # noqa: ANN001, ANN205
+        if torch.is_grad_enabled():
+            raise RuntimeError(
+                "linear_cross_entropy made its gradients in the forward, and they have no graph; to ask for one "
+                '(create_graph=True), use gradient="backward"'
+            )
         if ctx.gradients is None:
             raise RuntimeError(
                 "linear_cross_entropy made its gradients in the forward and has given them away; to call backward "

@@ -16,6 +16,7 @@ from rowjit.calls import Call
 from rowjit.programs import Argument, Builder
 from rowjit.registry import Shape
 from rowjit.torch import functional as F  # noqa: N812
+from rowjit.torch.call import first_derivative
 from rowjit.torch.framework import TorchFramework
 
 Tensor = torch.Tensor
@@ -64,7 +65,7 @@ class _Kept(torch.autograd.Function):
         return x.new_empty(()).expand(*x.shape[:-1], down.shape[0])
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @first_derivative
     def backward(ctx, d_out: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN001
         x, gate, up, down, *products = ctx.saved_tensors
         of_x, of_gate, of_up, of_down = ctx.needs_input_grad[2:]
