@@ -2,10 +2,16 @@
 // refused, one that is loaded is not. The kernels are real, so these cases need a toolchain for sm_90a.
 #include <doctest/doctest.h>
 
+#include <sstream>
+
 #include "base/environment.h"
 #include "compiler/toolchain/toolchain.h"
+#include "dsl/graph.h"
+#include "dsl/library/registry.h"
 #include "rowjit/engine.h"
+#include "rowjit/gradient.h"
 #include "tests/runtime/device_fixture.h"
+#include "tests/runtime/stub_lt.h"
 
 using namespace rowjit;
 
@@ -38,6 +44,26 @@ Graph doubled() {
     Graph g;
     g.output("y", g.input("x", f32, {g.rows("t"), 64}) * 2.0);
     return g;
+}
+
+// Of pairs, whose chunks have copies, products and kernels.
+Graph preference_step() {
+    const OptionMap options = {{"hidden", "64"}, {"reference_width", "64"}};
+    const Graph loss = make_graph("fused_linear_dpo", {.columns = 512, .dtype = bf16, .options = options});
+    return gradient(loss, {"hidden", "weight"}, {.joint = true, .unit_cotangent = true});
+}
+
+// Each tensor at an address of its own, which nothing reads.
+void place_tensors(const GraphData& graph, Arguments* arguments) {
+    std::uintptr_t address = std::uintptr_t{1} << 32;
+    const auto next = [&] {
+        return reinterpret_cast<void*>(address += std::uintptr_t{1} << 24);  // NOLINT(performance-no-int-to-ptr)
+    };
+    for (NodeId id = 0; id < graph.size(); ++id) {
+        if (graph.node(id).kind == NodeKind::kInput) arguments->tensor(graph.node(id).name, next());
+    }
+    for (const OutputInfo& output : graph.outputs()) arguments->tensor(output.name, next());
+    arguments->workspace(next(), std::size_t{1} << 24);
 }
 
 Stream stream() { return reinterpret_cast<Stream>(kStream); }  // NOLINT(performance-no-int-to-ptr): a stub's handle
@@ -81,4 +107,37 @@ TEST_CASE("after a capture that refused it, a kernel loads, without being compil
     on.stub->capture_status = 0;
     CHECK(engine.compile(doubled(), stream()).kernel_count() == 1);
     CHECK(engine.statistics().compiled == 1);
+}
+
+TEST_CASE("during a capture a program of chunks queues kernels and products on the caller's stream, and nothing else") {
+    StubbedEngine on;
+    if (!on.can_compile()) return;
+    const ScopedVariable variable("ROWJIT_CUBLASLT", ROWJIT_STUB_CUBLASLT);
+    const DynamicLibrary library = std::move(*DynamicLibrary::open(ROWJIT_STUB_CUBLASLT));
+    StubLt* (*lt)() = nullptr;
+    library.find("stub_lt", lt);
+    lt()->computes = false;
+    Engine engine = StubbedEngine::engine();
+    const Graph step = preference_step();
+    const Executable executable = engine.compile(step, stream(), {.chunk_rows = 1});
+    Arguments arguments = executable.arguments();
+    arguments.rows("tokens", 3);
+    place_tensors(*step.data(), &arguments);
+    on.stub->capture_status = 1;
+    on.stub.take_calls();
+    lt()->products.clear();
+    executable.launch(stream(), arguments).or_throw();
+    CHECK(lt()->products.size() == 3 * 4);
+    for (const StubProduct& product : lt()->products) CHECK(product.stream == stream());
+    std::istringstream calls(on.stub.take_calls());
+    int launches = 0;
+    for (std::string call; std::getline(calls, call);) {
+        CAPTURE(call);
+        const bool is_launch = call.starts_with("cuLaunchKernel");
+        CHECK((is_launch || call.starts_with("cuCtxSetCurrent")));
+        if (!is_launch) continue;
+        CHECK(std::string_view(call).substr(0, call.rfind(' ')).ends_with(" 7"));  // before the first argument
+        ++launches;
+    }
+    CHECK(launches > 3 * 4);
 }
