@@ -457,3 +457,18 @@ def test_a_trainer_runs_a_few_steps(tmp_path):
     result = transformers.Trainer(model, arguments, train_dataset=rows).train()
     assert result.global_step == 3
     assert 0 < result.training_loss < 20
+
+
+def test_shapes_without_memory_go_through_a_training_model():
+    model = transformers.AutoModelForCausalLM.from_config(transformers.LlamaConfig(**SIZES))
+    rowjit.transformers.apply(model)
+    ids = torch.zeros(2, 7, dtype=torch.int64, device="meta")
+    assert model.to("meta").train()(input_ids=ids, labels=ids).loss.shape == ()
+
+
+def test_a_model_whose_mlp_widens_is_left_in_words():
+    model = transformers.AutoModelForCausalLM.from_config(transformers.GPTNeoXConfig(**SIZES))
+    ids = torch.randint(0, SIZES["vocab_size"], (2, 7))
+    expected = model(input_ids=ids, labels=ids).loss
+    assert "GPTNeoXMLP: computes no gated activation" in str(rowjit.transformers.apply(model))
+    torch.testing.assert_close(model(input_ids=ids, labels=ids).loss, expected)

@@ -17,9 +17,9 @@ def usual_linear(x: Tensor, module: torch.nn.Linear) -> bool:
     return (
         torch.is_grad_enabled()
         and not torch.compiler.is_compiling()
-        and not torch.is_autocast_enabled(x.device.type)
         and type(x) in _PLAIN
         and not x.is_meta
+        and not torch.is_autocast_enabled(x.device.type)
         and type(weight) in _PLAIN
         and weight.dim() == 2
         and weight.dtype == x.dtype

@@ -88,7 +88,9 @@ class _Function(torch.nn.Module):
 
 
 def _same(found: object, expected: Tensor) -> bool:
-    return isinstance(found, Tensor) and found.dtype == expected.dtype and torch.allclose(found, expected)
+    if not isinstance(found, Tensor) or (found.shape, found.dtype) != (expected.shape, expected.dtype):
+        return False
+    return torch.allclose(found, expected)
 
 
 # ---- Norms ---------------------------------------------------------------------------------------------------------
