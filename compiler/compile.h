@@ -83,8 +83,9 @@ struct Program {
     std::vector<std::string> notes;  // the planner's, for `explain`
 };
 
-// Where each of several tensors begins, in memory that kernels and products use.
-inline constexpr std::int64_t kPlaceAlignment = 64;
+// Where each of several tensors begins in memory that kernels and products use: with a block from a GPU's allocator no
+// row of whole lines, of 128 bytes, lies across them.
+inline constexpr std::int64_t kPlaceAlignment = 256;
 
 // Of the output that lends a loop its memory, for tensors placed with this alignment; 0 where none does. Its axes are
 // columns.

@@ -13,8 +13,8 @@
 namespace rowjit {
 namespace {
 
-constexpr std::size_t kWorkspaceAlignment = kPlaceAlignment;  // every device allocator gives it
-constexpr std::int64_t kAccessBytes = 16;                     // the widest single access of emitted code
+constexpr std::size_t kWorkspaceAlignment = 64;  // of the caller's block: every device allocator gives it
+constexpr std::int64_t kAccessBytes = 16;        // the widest single access of emitted code
 
 LaunchGeometry geometry_of(const Kernel& kernel) {
     LaunchGeometry geometry;
@@ -24,9 +24,7 @@ LaunchGeometry geometry_of(const Kernel& kernel) {
     return geometry;
 }
 
-std::size_t align_up(std::size_t bytes) {
-    return (bytes + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment;
-}
+std::size_t align_up(std::size_t bytes) { return (bytes + kPlaceAlignment - 1) / kPlaceAlignment * kPlaceAlignment; }
 
 // A launch must not allocate, so its message lives in a buffer of the thread.
 template <class... Args>
