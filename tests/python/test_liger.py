@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.nn.functional as F
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import rowjit.liger as liger
 
@@ -153,3 +154,10 @@ def test_a_fused_linear_divergence_takes_autocasts_dtype():
     expected.backward()
     assert weight.grad.dtype == torch.float32
     torch.testing.assert_close(weight.grad, narrow.grad.float(), rtol=0, atol=0)
+
+
+def test_a_loss_of_no_memory_is_not_looked_at():
+    hidden, head, target = torch.empty(4, 16, device="meta"), torch.empty(50, 16, device="meta"), torch.empty(4, dtype=torch.int64, device="meta")
+    assert liger.LigerFusedLinearCrossEntropyLoss()(head, hidden, target).shape == ()
+    with FakeTensorMode():
+        assert liger.LigerCrossEntropyLoss()(torch.empty(4, 50), torch.zeros(4, dtype=torch.int64)).shape == ()

@@ -24,14 +24,21 @@ def compiler(tmp_path, monkeypatch, body):
 def refusal(caplog):
     """What `load` says, in one line, where it gives nothing."""
     assert native.load() is None
-    (record,) = caplog.records
-    assert "\n" not in record.getMessage()
-    return record.getMessage()
+    said = caplog.messages[-1]
+    assert said.startswith("the node of autograd stays in Python: ")
+    assert "\n" not in said
+    return said
 
 
 def test_a_compiler_that_is_missing_is_named(cache, monkeypatch, caplog):
     monkeypatch.setenv("CXX", "no-such-compiler -O2")
     assert "no compiler no-such-compiler" in refusal(caplog)
+
+
+def test_whoever_waits_for_the_compiler_is_told(cache, tmp_path, monkeypatch, caplog):
+    compiler(tmp_path, monkeypatch, "exit 1")
+    assert native.load() is None
+    assert caplog.messages[0].startswith("compiling the node of autograd")
 
 
 def test_the_first_error_of_a_compiler_is_told_and_nothing_is_kept(cache, tmp_path, monkeypatch, caplog):
@@ -62,6 +69,16 @@ def test_a_folder_that_others_may_write_is_not_used(cache, caplog):
     (cache / "torch").mkdir(parents=True)
     os.chmod(cache / "torch", 0o777)
     assert "not this user's alone" in refusal(caplog)
+
+
+def test_the_cache_directory_is_this_users_alone(cache, monkeypatch):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    before = os.umask(0)
+    try:
+        native.load()
+    finally:
+        os.umask(before)
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (cache, cache / "torch")] == [0o700, 0o700]
 
 
 def test_whoever_asks_for_the_node_in_python_compiles_nothing(cache, monkeypatch, caplog):

@@ -155,8 +155,11 @@ class LigerSparsemaxFunction:
 
 
 def _is_known_nan(loss: Tensor) -> bool:
-    """Not while a CUDA graph is captured or torch.compile traces, when no kernel can be waited for."""
-    if torch.compiler.is_compiling() or loss.is_cuda and torch.cuda.is_current_stream_capturing():
+    """Not while a CUDA graph is captured or torch.compile traces, when no kernel can be waited for; nor of what has no
+    memory, as meta and fake tensors."""
+    if loss.is_meta or type(loss) is not Tensor or torch.compiler.is_compiling():
+        return False
+    if loss.is_cuda and torch.cuda.is_current_stream_capturing():
         return False
     return bool(loss.detach().isnan().any())
 

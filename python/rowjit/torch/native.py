@@ -26,6 +26,7 @@ import torch
 
 from rowjit._core import cache_directory
 
+_logger = logging.getLogger("rowjit")
 _SOURCE = pathlib.Path(__file__).with_name("node.cpp")
 _TORCH = pathlib.Path(torch.__file__).parent
 _OPTIONS = (
@@ -49,7 +50,7 @@ def load() -> ModuleType | None:
     try:
         return _imported(build())
     except (UnavailableError, OSError) as reason:
-        logging.getLogger("rowjit").warning("the node of autograd stays in Python: %s", reason)
+        _logger.warning("the node of autograd stays in Python: %s", reason)
         return None
 
 
@@ -74,7 +75,8 @@ def build() -> pathlib.Path:
     with path.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not path.exists():
-            logging.getLogger("rowjit").info("compiling the node of autograd for torch %s", torch.__version__)
+            # It is the first gradient that waits, and whoever asked for it does not know for what.
+            _logger.warning("compiling the node of autograd for torch %s, once, in about 20 seconds", torch.__version__)
             with tempfile.TemporaryDirectory(dir=path.parent) as folder:
                 made = pathlib.Path(folder) / "node.so"
                 _run([*command, "-o", str(made)])
@@ -92,7 +94,8 @@ def _folder() -> pathlib.Path:
     if not root:
         raise UnavailableError("no cache directory is kept on disk")
     folder = pathlib.Path(root) / "torch"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # kernels are kept in no directory that others may write
+    folder.mkdir(mode=0o700, exist_ok=True)
     status = folder.stat()
     if status.st_uid != os.getuid() or status.st_mode & 0o022:
         raise UnavailableError(f"{folder} is not this user's alone")
