@@ -166,7 +166,8 @@ ChunkChoice ChunkCosts::divide(std::int64_t positions, const ChunkBytes& bytes) 
     const auto choose = [&](std::int64_t most) {
         return choose_positions(most, choice.positions, bytes.position_rows);
     };
-    const bool lent = choose(in_lender) * of_position <= bytes.lent && choose(in_lender) >= choose(fitting);
+    const std::int64_t of_lender = choose(in_lender);
+    const bool lent = of_lender * of_position <= bytes.lent && of_lender >= choose(fitting);
     if (lent) fitting = bytes.lent_to_several ? std::min(in_lender, (positions + 1) / 2) : in_lender;
     if (lent && !bytes.lent_to_several) choice.allowed_bytes = std::max(choice.allowed_bytes, in_lender * each);
     if (forced_rows > 0 || positions * each > choice.allowed_bytes)
