@@ -108,10 +108,10 @@ LaunchPlan::LaunchPlan(Program program, std::vector<LoadedStep> loaded, std::sha
 }
 
 void LaunchPlan::find_tensor_facts() {
-    if (program_.tensors.size() > kMaxTensors) {
+    if (program_.tensors.size() > kMostTensors) {
         fail(ErrorCode::kUnsupported,
              "the graph has {} inputs, outputs and temporaries; a launch carries {}; split the graph",
-             program_.tensors.size(), kMaxTensors);
+             program_.tensors.size(), kMostTensors);
     }
     for (const ProgramTensor& tensor : program_.tensors) {
         TensorFacts facts;

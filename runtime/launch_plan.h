@@ -44,7 +44,6 @@ class LaunchPlan {
 
   private:
     static constexpr std::size_t kMaxParameters = 256;
-    static constexpr std::size_t kMaxTensors = 64;
     static constexpr std::size_t kMaxExtents = 64;
     static constexpr std::size_t kMaxLoops = 2;
     static constexpr int kOutside = -1;  // of all loops
@@ -145,8 +144,8 @@ class LaunchPlan {
     // Extents of the run-time axes, and row strides and address of every tensor, for one launch.
     struct Resolved {
         std::int64_t extents[kMaxExtents];
-        void* data[kMaxTensors];
-        std::int64_t row_strides[kMaxTensors][Arguments::kMaxRowAxes];
+        void* data[kMostTensors];
+        std::int64_t row_strides[kMostTensors][Arguments::kMaxRowAxes];
         ChunkChoice loops[kMaxLoops];
         std::int64_t position_bytes[kMaxLoops];  // of a position of the divided axis, in what is of one chunk
         std::int64_t columns_short = 0;          // of a chunk of blocks of columns: what the last block lacks

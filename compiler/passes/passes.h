@@ -6,8 +6,9 @@
 
 namespace rowjit {
 
-// Says what f32 arithmetic a rounding to bf16 or f16 makes room in: exponentials and quotients that may be less exact, and
-// products that are added to something without being rounded first. GPU only. Needs: lowered loops. Gives: Inst::narrow.
+// Says what f32 arithmetic a rounding to bf16 or f16 makes room in: exponentials and quotients that may be less exact,
+// and products that are added to something without being rounded first. GPU only. Needs: lowered loops. Gives:
+// Inst::narrow.
 Kernel spend_precision(Kernel kernel, const Target& target);
 
 // Decides how each load and store of a column loop meets memory (Access), and what alignment that needs of each tensor.
@@ -37,10 +38,6 @@ std::int64_t carried_lanes(const Kernel& kernel, int carried);
 // Registers a thread is likely to need: what stays in registers over phases, a batch of each loop's other loads, and
 // the working set of a phase. An estimate; the artifact tells the truth.
 int estimated_registers(const Kernel& kernel, const Target& target);
-
-// Numbers of the row that are alive at once, in what is computed for the row alone. More of them than a thread can have
-// lie in memory in part, whatever the schedule: the derivative of twenty steps keeps what each step made.
-std::int64_t live_numbers(const Kernel& kernel);
 
 // What its threads have beyond those, with as many blocks on a multiprocessor as its schedule wants; negative where
 // they lack some.

@@ -162,25 +162,6 @@ std::int64_t wanted_limit(const Kernel& kernel, const Target& target) {
 
 }  // namespace
 
-std::int64_t live_numbers(const Kernel& kernel) {
-    std::set<ValueId> live;
-    std::size_t most = 0;
-    for (const Stmt& stmt : std::views::reverse(kernel.body)) {
-        const auto use = [&](const Inst& inst) { live.insert(inst.operands.begin(), inst.operands.end()); };
-        if (const auto* inst = std::get_if<Inst>(&stmt.node)) {
-            live.erase(inst->id);
-            use(*inst);
-        } else if (const auto* loop = std::get_if<ColumnLoop>(&stmt.node)) {
-            for (const Inst& inst : loop->body) use(inst);
-            for (const Inst& inst : loop->body) live.erase(inst.id);
-        } else if (const auto* reduce = std::get_if<AllReduce>(&stmt.node)) {
-            for (const ValueId result : reduce->results) live.erase(result);
-        }
-        most = std::max(most, live.size());
-    }
-    return static_cast<std::int64_t>(most);
-}
-
 int estimated_registers(const Kernel& kernel, const Target& target) {
     const std::int64_t batch = target.backend == Backend::kHip ? kHipBatch : kCudaBatch;
     std::int64_t kept = 0;

@@ -13,6 +13,7 @@
 
 #include "base/check.h"
 #include "base/fail.h"
+#include "compiler/plan/live_numbers.h"
 #include "compiler/plan/partial_sums.h"
 
 namespace rowjit {
@@ -64,10 +65,11 @@ struct Reach {
 class Cutter {
   public:
     Cutter(const GraphData& graph, const Target& target, Numbers numbers)
-        : graph_(graph), is_cut_(static_cast<std::size_t>(graph.size()), false) {
+        : graph_(graph), is_gpu_(target.is_gpu()), is_cut_(static_cast<std::size_t>(graph.size()), false) {
         for (const OutputInfo& output : graph.outputs()) roots_.insert(output.node);
         for (const NodeId id : graph.live_nodes()) {
             const Node& node = graph.node(id);
+            if (node.kind == NodeKind::kInput) ++inputs_;
             if (node.kind == NodeKind::kPartialSum) cut(id);
             if (node.kind == NodeKind::kMatmul) cut_product(id);
             if (node.kind == NodeKind::kFix) fixes_[node.args[0]].push_back(id);
@@ -75,7 +77,7 @@ class Cutter {
                 if (node.reads_from_memory(i) && graph.node(node.args[i]).kind != NodeKind::kInput) cut(node.args[i]);
             }
         }
-        if (target.is_gpu()) cut_summed_numbers();
+        if (is_gpu_) cut_summed_numbers();
         if (numbers == Numbers::kApart) cut_numbers();
     }
 
@@ -83,7 +85,18 @@ class Cutter {
     std::set<NodeId> run() {
         settle();
         if (cut_repeated_numbers()) settle();
+        while (is_gpu_ && cut_live_numbers()) settle();
         return roots_;
+    }
+
+    // Values that one kernel stores for the next, of what would be too many numbers for one, by kernel: by their row
+    // space, how often one was parted before them, and how many such kernels and other cuts they wait for, so that none
+    // of them waits for itself.
+    using PartOfNumbers = std::tuple<std::vector<AxisId>, int, int>;
+    std::map<PartOfNumbers, std::vector<NodeId>> parted() const {
+        std::map<PartOfNumbers, std::vector<NodeId>> found;
+        for (const auto& [id, times] : parted_) found[{graph_.node(id).axes, times, cuts_behind(id)}].push_back(id);
+        return found;
     }
 
     // A number of a row that a kernel may also compute which needs it, and then stores it.
@@ -289,6 +302,41 @@ class Cutter {
         }
     }
 
+    // Kernels on the longest way from the inputs to the root's own.
+    int cuts_behind(NodeId root) const {
+        const auto [found, first] = cuts_behind_.try_emplace(root, 0);
+        if (!first) return found->second;
+        const auto with = parted_.find(root);
+        int most = 0;
+        for (const NodeId id : reach(root).nodes) {
+            for (const NodeId arg : graph_.node(id).args) {
+                if (arg == root || !is_cut_[static_cast<std::size_t>(arg)]) continue;
+                const auto beside = parted_.find(arg);
+                const bool together =
+                    with != parted_.end() && beside != parted_.end() && with->second == beside->second;
+                most = std::max(most, cuts_behind(arg) + (together ? 0 : 1));
+            }
+        }
+        return cuts_behind_[root] = most;
+    }
+
+    // A processor's registers run over into its first cache.
+    bool cut_live_numbers() {
+        for (const NodeId root : roots_) {
+            if (graph_.node(root).kind == NodeKind::kMatmul || few_numbers_.contains(root)) continue;
+            const std::vector<NodeId> values = values_that_part(graph_, reach(root).nodes);
+            few_numbers_.insert(values.begin(), values.end());
+            if (values.empty()) few_numbers_.insert(root);
+            if (values.empty()) continue;
+            if (inputs_ + roots_.size() + values.size() > kMostTensors) return false;
+            const int times = ++times_parted_;
+            for (const NodeId id : values) cut(id);
+            for (const NodeId id : values) parted_[id] = times;
+            return true;
+        }
+        return false;
+    }
+
     // Of a fixpoint's step nothing is stored but what it comes to.
     void cut(NodeId id) {
         if (const auto fixes = fixes_.find(graph_.node(id).state); fixes != fixes_.end()) {
@@ -459,13 +507,19 @@ class Cutter {
     }
 
     const GraphData& graph_;
+    const bool is_gpu_;
     std::set<NodeId> roots_;
     std::set<NodeId> cuts_;
-    std::set<NodeId> repeated_;  // of them
+    std::set<NodeId> repeated_;     // of them
+    std::map<NodeId, int> parted_;  // what parts numbers that are too many: the how many-th time
+    int times_parted_ = 0;
+    std::size_t inputs_ = 0;
+    std::set<NodeId> few_numbers_;  // roots whose kernels have few enough live at once
     bool has_products_ = false;
     std::vector<bool> is_cut_;                     // by node: whether it is one of them
     std::map<NodeId, std::vector<NodeId>> fixes_;  // by state
     mutable std::map<NodeId, Reach> reaches_;      // of roots, as the cuts are
+    mutable std::map<NodeId, int> cuts_behind_;    // of roots, when all cuts are made
     std::set<NodeId> settled_;                     // roots that need no further cut, as the cuts are
 
     friend class Planner;
@@ -490,8 +544,7 @@ class Planner {
         : graph_(std::move(graph)), target_(target), stem_(stem), cutter_(*graph_, target_, numbers) {}
 
     Plan run() {
-        const std::set<NodeId> roots = cutter_.run();
-        start(roots);
+        start(cutter_.run());
         join();
         order();
         reuse_memory();
@@ -583,8 +636,13 @@ class Planner {
         return found;
     }
 
-    // A piece for each root, but one for all that one output is stored from in like ways.
-    void start(const std::set<NodeId>& roots) {
+    // A piece for each root, but one for all that one output is stored from in like ways, and one for what parts
+    // numbers that are too many.
+    void start(std::set<NodeId> roots) {
+        for (const auto& [kernel, together] : cutter_.parted()) {
+            pieces_.push_back(piece(together));
+            for (const NodeId root : together) roots.erase(root);
+        }
         const std::vector<std::string> parts = parts_of();
         std::map<std::tuple<std::string, NodeKind, bool>, std::vector<NodeId>> together;
         for (const NodeId root : roots) {

@@ -105,6 +105,9 @@ struct Plan {
 // or in one of their own.
 enum class Numbers : std::uint8_t { kWithRows, kApart };
 
+// Inputs, outputs and temporaries of a program: a launch has room for so many on its stack.
+inline constexpr std::size_t kMostTensors = 256;
+
 // What the names of a plan's temporaries begin with.
 inline constexpr std::string_view kTemporaryStem = "tmp";
 

@@ -5,6 +5,8 @@
 #include <doctest/doctest.h>
 
 #include "compiler/compile.h"
+#include "compiler/plan/live_numbers.h"
+#include "dsl/library/registry.h"
 #include "rowjit/coord.h"
 #include "rowjit/gradient.h"
 #include "rowjit/library.h"
@@ -118,4 +120,17 @@ TEST_CASE("data that would give a pushed computation's operands two orders of ax
         "v = cut * x\ny = index(v, t, u, place)\noutput y\n");
     const auto plan = [&] { plan_graph(*g.data(), find_target("sm_90a")); };
     CHECK(mentions(refusal(ErrorCode::kUnsupported, plan), "data along [t, u]"));
+}
+
+TEST_CASE("of a row's numbers no kernel for a GPU has more at once than a thread's registers hold") {
+    const Graph graph = make_graph("hyper_pre", {4096, bf16, {}});
+    const Graph backward = differentiate(graph, trained_inputs("hyper_pre", graph)).backward;
+    const Plan plan = plan_graph(*backward.data(), find_target("sm_90a"));
+    CHECK(plan.groups.size() > 3);
+    for (const Group& group : plan.groups) {
+        CAPTURE(group.name);
+        CHECK(values_that_part(*group.graph, group.graph->live_nodes()).empty());
+    }
+    // Registers run over into a processor's first cache, which is as good as a kernel more.
+    CHECK(plan_graph(*backward.data(), find_target("x86-64-v3")).groups.size() <= 4);
 }
