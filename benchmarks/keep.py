@@ -37,12 +37,12 @@ def measured(arguments):
     return slug("-".join(pathlib.Path(value).name.removesuffix(".json").removesuffix(".rj") for value in known.values()))
 
 
-def keep(document, path):
+def write_whole(text, path):
     """The whole file or none."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_suffix(".part")
     try:
-        part.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+        part.write_text(text, encoding="utf-8")
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
@@ -63,7 +63,7 @@ def main():
         record["kernel"] = pathlib.Path(record["kernel"]).name
     path = results / f"{document['date']}-{device_slug(document['device'])}-bench-{measured(arguments)}.json"
     try:
-        keep(document, path)
+        write_whole(json.dumps(document, indent=2) + "\n", path)
     except OSError as error:
         print(f"keep.py: '{path}' cannot be written: {error.strerror}; free space or check its permissions",
               file=sys.stderr)
