@@ -1,6 +1,8 @@
 // Backwards on the CPU: compiled like any other graph, and held against the oracle on what a training step gives them.
 #include <doctest/doctest.h>
 
+#include <algorithm>
+
 #include "base/target.h"
 #include "compiler/compile.h"
 #include "dsl/library/registry.h"
@@ -21,6 +23,17 @@ const EngineOptions kOptions = {.cache_directory = "off", .use_tuning = false};
 
 Graph op_graph(const CompositeInfo& row, Dtype dtype) {
     return make_graph(row.name, {.columns = 64, .dtype = dtype, .options = {}});
+}
+
+// One block after the other, the last first: no number of threads has an order further from the usual one.
+const ParallelFor kBackwards = {[](void* /*context*/, std::int64_t count, RangeBody body, void* body_context) noexcept {
+                                    for (std::int64_t i = count; i-- > 0;) body(body_context, i, i + 1);
+                                },
+                                nullptr};
+
+bool same_bits(const Tensor& a, const Tensor& b) {
+    return std::equal(a.values.begin(), a.values.end(), b.values.begin(), b.values.end(),
+                      [](double x, double y) { return x == y || (x != x && y != y); });
 }
 
 // Of each output, over the launches of a comparison: of fewer, and where terms cancel, eager's largest error is luck.
@@ -106,19 +119,54 @@ TEST_CASE("cross-entropy's gradient overwrites the logits, which are read once a
 }
 
 TEST_CASE("a weight's gradient has the same bits for any number of threads, and every time") {
-    const Graph norm = make_graph("rms_norm", {.columns = 100, .dtype = f32, .options = {}});
-    const Differentiated both = differentiate(norm);
-    const Bindings bindings = random_inputs(both, {{"tokens", 1000}});
-    // One block after the other, the last first.
-    const ParallelFor backwards = {
-        [](void* /*context*/, std::int64_t count, RangeBody body, void* body_context) noexcept {
-            for (std::int64_t i = count; i-- > 0;) body(body_context, i, i + 1);
-        },
-        nullptr};
     Engine engine(Device("cpu"), kOptions);
-    const Executable executable = engine.compile(both.backward);
-    const Tensors first = run(engine.device(), executable, *both.backward.data(), bindings);
-    set_parallel_for(engine.device().impl(), backwards);
-    const Tensors second = run(engine.device(), executable, *both.backward.data(), bindings);
-    CHECK(first.at("d_weight").values == second.at("d_weight").values);
+    for (const CompositeInfo& row : composites()) {
+        const Graph graph = op_graph(row, f32);
+        const std::vector<std::string> trained = trained_inputs(row.name, graph);
+        // A library computes products, in an order that is its own.
+        if (trained.empty() || row.name.starts_with("fused_linear_")) continue;
+        CAPTURE(row.name);
+        const Differentiated both = differentiate(graph, trained);
+        const GraphData& backward = *both.backward.data();
+        RowExtents rows = all_rows(*both.forward.data(), 200);
+        rows.merge(all_rows(backward, 200));
+        const Bindings bindings = random_inputs(both, rows);
+        const Executable executable = engine.compile(both.backward);
+        set_parallel_for(engine.device().impl(), {});
+        const Tensors first = run(engine.device(), executable, backward, bindings);
+        set_parallel_for(engine.device().impl(), kBackwards);
+        const Tensors second = run(engine.device(), executable, backward, bindings);
+        for (const auto& [name, tensor] : first) {
+            CAPTURE(name);
+            CHECK(same_bits(tensor, second.at(name)));
+        }
+    }
+}
+
+TEST_CASE("where every target is ignored, losses and their gradients are what eager gives") {
+    Engine engine(Device("cpu"), kOptions);
+    int losses = 0;
+    for (const CompositeInfo& row : composites()) {
+        const auto option = [&](std::string_view name) {
+            const auto found = std::find_if(row.options.begin(), row.options.end(),
+                                            [&](const OptionInfo& one) { return one.name == name; });
+            return found == row.options.end() ? nullptr : &*found;
+        };
+        // tests/runtime/linear_test.cpp has those behind a head's product.
+        if (option("ignore_index") == nullptr || row.name.starts_with("fused_linear_")) continue;
+        CAPTURE(row.name);
+        ++losses;
+        const OptionInfo* target = option("target");
+        const bool may_lack = target != nullptr && target->type == OptionType::kFlag;
+        const OptionMap options = may_lack ? OptionMap{{"target", "true"}} : OptionMap{};
+        const Graph graph = make_graph(row.name, {64, f32, options});
+        const Graph both = gradient(graph, trained_inputs(row.name, graph), {.joint = true});
+        Bindings bindings = random_inputs(*both.data(), all_rows(*both.data(), 5), {.seed = 4});
+        for (auto& [name, tensor] : bindings.tensors) {
+            if (is_integer(tensor.dtype)) std::fill(tensor.values.begin(), tensor.values.end(), -100);
+        }
+        const std::vector<Verification> outputs = verify(engine.device(), engine.compile(both), *both.data(), bindings);
+        CHECK_MESSAGE(within_bar(outputs), describe(outputs));
+    }
+    CHECK(losses >= 4);
 }

@@ -15,6 +15,7 @@
 #include "runtime/engine_impl.h"
 #include "runtime/verify.h"
 #include "tests/cache/fixture.h"
+#include "tests/support/far_rows.h"
 
 using namespace rowjit;
 
@@ -248,4 +249,10 @@ TEST_CASE("eight threads launch one executable, each its own arguments") {
     }
     for (std::thread& thread : threads) thread.join();
     CHECK(std::count(wrong.begin(), wrong.end(), 0) == 8);
+}
+
+TEST_CASE("rows past 2^31 elements are computed where they lie") {
+    Engine engine(Device("cpu"), no_cache());
+    const Executable norm = engine.compile(make_graph("rms_norm", {96, f32, {}}));
+    CHECK(norm_of_rows(norm, 96, kFarStride) == norm_of_rows(norm, 96, 96));
 }

@@ -26,6 +26,7 @@
 #include "tests/runtime/device_fixture.h"
 #include "tests/simt/simt_device.h"
 #include "tests/support/coverage.h"
+#include "tests/support/far_rows.h"
 #include "tests/support/launches.h"
 
 using namespace rowjit;
@@ -631,5 +632,16 @@ TEST_CASE(
                 CHECK_MESSAGE(within_bar(outputs), name, " ", rows, "\n", describe(outputs));
             }
         }
+    }
+}
+
+TEST_CASE("emitted kernels compute rows past 2^31 elements where they lie") {
+    for (const char* name : {"sm_90a", "gfx942"}) {
+        const Target target = simt::target(name);
+        std::vector<Program> programs;
+        programs.push_back(compile(*make_graph("rms_norm", {96, f32, {}}).data(), target));
+        const Device device = simt::device(target);
+        const std::vector<Executable> executables = simt::build(std::move(programs), target, device);
+        CHECK(norm_of_rows(executables[0], 96, kFarStride) == norm_of_rows(executables[0], 96, 96));
     }
 }
