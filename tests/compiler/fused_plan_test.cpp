@@ -90,6 +90,7 @@ TEST_CASE("norms with what stands before and behind them are one kernel that mov
                       {"add_layer_norm", forward("add_layer_norm")},
                       {"add_rms_norm and quantize", quantized("add_rms_norm", 3)},
                       {"add_rms_norm and quantize to e4m3", quantized("add_rms_norm", 3, "e4m3")},
+                      {"add_layer_norm and quantize", quantized("add_layer_norm", 4)},
                       {"rms_norm modulated by row", forward("modulated_rms_norm")},
                       {"rms_norm modulated by batch", forward("modulated_rms_norm", {{"modulation", "batch"}})},
                       {"rms_norm modulated by column", forward("modulated_rms_norm", {{"modulation", "column"}})},
