@@ -88,8 +88,8 @@ void count_loop(const Kernel& kernel, const ColumnLoop& loop, bool fetched, std:
     for (const Inst& inst : loop.body) {
         const bool moves = inst.kind == InstKind::kLoad || inst.kind == InstKind::kStore;
         if (inst.kind == InstKind::kMap && is_special(inst.op)) count->specials += lanes;
-        if (!inst.held) count->operations += moves ? lanes / loop.vector : lanes;
-        if (!moves || inst.held || !kernel.by_row(inst)) continue;
+        if (inst.held < 0) count->operations += moves ? lanes / loop.vector : lanes;
+        if (!moves || inst.held >= 0 || !kernel.by_row(inst)) continue;
         const bool uniform = inst.access.kind == Access::Kind::kUniform;
         const double accessed = (uniform ? 1 : lanes) * static_cast<double>(size_bytes(inst.dtype));
         const double bytes =

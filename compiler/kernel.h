@@ -113,7 +113,7 @@ struct Inst {
     bool accumulate = false;
     Access access = {};
     std::int64_t stage_offset_bytes = -1;  // kLoad: ≥ 0 where it lies in a stage, copied ahead (passes/stages)
-    bool held = false;                     // kLoad: made once for all rows of a block, which holds it (passes/held)
+    int held = -1;                         // kLoad: ≥ 0 of what a block loads once for all its rows (passes/held)
     bool narrow = false;                   // kMap: may be less exact than f32 (passes/precision)
     std::string label = {};                // the graph's name for the value, unique and an identifier
     std::string comment = {};              // the expression it stands for
@@ -132,7 +132,7 @@ struct Accumulator {
 struct Slot {
     Dtype dtype = Dtype::kF32;
     Residency residency = Residency::kRegisters;
-    std::int64_t shared_offset_bytes = 0;  // within the row's part of dynamic shared memory
+    std::int64_t shared_offset_bytes = 0;  // within the row's part of dynamic shared memory, or within its stage
     std::string label = {};
 };
 

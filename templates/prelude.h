@@ -600,7 +600,13 @@ struct rj_plain {
     float total = 0.0f;
 
     RJ_DEVICE void add(float added) { total += added; }
-    RJ_DEVICE void add(const rj_plain& other) { total += other.total; }
+    RJ_DEVICE void combine(const rj_plain& other) { total += other.total; }
+    template <int N>
+    RJ_DEVICE void add_squares(const float (&values)[N]) {
+        rj_sum<float> sum;
+        sum.add_products(values, values);
+        total += sum.value;
+    }
     RJ_DEVICE void scale(float factor) { total *= factor; }
     RJ_DEVICE float result() const { return total; }
     template <int kMask>
@@ -622,11 +628,18 @@ struct rj_compensated {
         total = sum;
     }
     // What both lost is added first, so that the order of the two does not matter.
-    RJ_DEVICE void add(const rj_compensated& other) {
+    RJ_DEVICE void combine(const rj_compensated& other) {
         const float both = lost + other.lost;
         lost = 0.0f;
         add(other.total);
         lost += both;
+    }
+    template <int N>
+    RJ_DEVICE void add_squares(const float (&values)[N]) {
+        float squares[N];
+#pragma unroll
+        for (int k = 0; k < N; ++k) squares[k] = values[k] * values[k];
+        add(rj_fold<rj_adding>(squares));
     }
     RJ_DEVICE void scale(float factor) {
         const float product = total * factor;
@@ -653,7 +666,7 @@ struct rj_compensated_sum {
         sum.add(rj_fold<rj_adding>(values));
     }
     RJ_DEVICE void add_one(float added) { sum.add(added); }
-    RJ_DEVICE void combine(const rj_compensated_sum& other) { sum.add(other.sum); }
+    RJ_DEVICE void combine(const rj_compensated_sum& other) { sum.combine(other.sum); }
     template <int kMask>
     RJ_DEVICE rj_compensated_sum from_lane_xor() const {
         return {sum.from_lane_xor<kMask>()};
@@ -685,7 +698,7 @@ struct rj_rescaled {
             move_to(raised);
             moved.move_to(raised);
         }
-        terms.add(moved.terms);
+        terms.combine(moved.terms);
     }
     RJ_DEVICE void add_one(float added) {
         const float values[1] = {added};
@@ -729,24 +742,25 @@ struct rj_moments {
         vec.average = total_of_vec * (1.0f / N);
         float deviations[N];
 #pragma unroll
-        for (int k = 0; k < N; ++k) {
-            const float deviation = values[k] - vec.average;
-            deviations[k] = deviation * deviation;
-        }
-        vec.squares.add(rj_fold<rj_adding>(deviations));
+        for (int k = 0; k < N; ++k) deviations[k] = values[k] - vec.average;
+        vec.squares.add_squares(deviations);
         combine(vec);
     }
     // The smaller mean is moved toward the larger one, so that the order of the two does not matter.
     RJ_DEVICE void combine(const rj_moments& other) {
+        if (count == 0.0f) {
+            *this = other;
+            return;
+        }
         const bool below = average < other.average;
         const float low = below ? average : other.average;
         const float high = below ? other.average : average;
         const float high_count = below ? other.count : count;
         const float sum = count + other.count;
-        const float weight = sum == 0.0f ? 0.0f : rj_div(high_count, sum);
+        const float weight = rj_div(high_count, sum);
         const float apart = high - low;
-        total.add(other.total);
-        squares.add(other.squares);
+        total.combine(other.total);
+        squares.combine(other.squares);
         squares.add(apart * apart * weight * (sum - high_count));
         average = low + apart * weight;
         count = sum;
@@ -768,7 +782,7 @@ using rj_welford = rj_moments<rj_plain>;
 template <class T>
 using rj_compensated_welford = rj_moments<rj_compensated>;
 
-// Folds the states over groups of kLanes neighbouring lanes; every lane gets the result.
+// Combines the states of groups of kLanes neighbouring lanes; every lane gets the result.
 template <int kLanes, class... States>
 RJ_DEVICE void rj_butterfly(States&... states) {
     if constexpr (kLanes > 1) {
@@ -777,16 +791,77 @@ RJ_DEVICE void rj_butterfly(States&... states) {
     }
 }
 
-// States that are rescaled to a common origin take it beforehand: one exponential for each instead of two at every step
-// of the fold, and less is lost.
-template <int kLanes, class State>
-RJ_DEVICE void rj_level(State&) {}
-template <int kLanes, class Sum>
-RJ_DEVICE void rj_level(rj_rescaled<Sum>& state) {
+// Pairs take a common origin before they are folded, the greatest of all or the average, which costs an exponential or
+// a multiplication for each where folding two costs two or a division; then all that they differ in is a sum.
+template <class State>
+struct rj_origin {
+    RJ_DEVICE void take(const State&) {}
+    template <int kLanes>
+    RJ_DEVICE void meet() {}
+    RJ_DEVICE void move(State&) const {}
+};
+template <class Sum>
+struct rj_origin<rj_rescaled<Sum>> {
     rj_maximum<float> top;
-    top.value = state.greatest;
-    rj_butterfly<kLanes>(top);
-    state.move_to(top.value);
+
+    RJ_DEVICE void take(const rj_rescaled<Sum>& state) { top.add_one(state.greatest); }
+    template <int kLanes>
+    RJ_DEVICE void meet() {
+        rj_butterfly<kLanes>(top);
+    }
+    RJ_DEVICE void move(rj_rescaled<Sum>& state) const { state.move_to(top.value); }
+};
+template <class Sum>
+struct rj_origin<rj_moments<Sum>> {
+    rj_moments<Sum> all;
+
+    RJ_DEVICE void take(const rj_moments<Sum>& state) {
+        all.count += state.count;
+        all.total.combine(state.total);
+    }
+    template <int kLanes>
+    RJ_DEVICE void meet() {
+        rj_sum<float> count = {all.count};
+        rj_butterfly<kLanes>(count, all.total);
+        all.count = count.value;
+        all.average = count.value == 0.0f ? 0.0f : all.mean();
+    }
+    RJ_DEVICE void move(rj_moments<Sum>& state) const {
+        const float apart = state.average - all.average;
+        rj_moments<Sum> moved = all;
+        moved.squares = state.squares;
+        moved.squares.add(apart * apart * state.count);
+        state = moved;
+    }
+};
+
+// What differs of states that have one origin.
+template <class State>
+RJ_DEVICE State& rj_beyond_origin(State& state) {
+    return state;
+}
+template <class Sum>
+RJ_DEVICE Sum& rj_beyond_origin(rj_rescaled<Sum>& state) {
+    return state.terms;
+}
+template <class Sum>
+RJ_DEVICE Sum& rj_beyond_origin(rj_moments<Sum>& state) {
+    return state.squares;
+}
+
+template <int kLanes, class State>
+RJ_DEVICE void rj_take_origin(State& state) {
+    rj_origin<State> origin;
+    origin.take(state);
+    origin.template meet<kLanes>();
+    origin.move(state);
+}
+
+// Folds the states over groups of kLanes neighbouring lanes; every lane gets the result.
+template <int kLanes, class... States>
+RJ_DEVICE void rj_fold_lanes(States&... states) {
+    (rj_take_origin<kLanes>(states), ...);
+    rj_butterfly<kLanes>(rj_beyond_origin(states)...);
 }
 
 // The states of a row's warps, pairwise: a chain would lose a rounding of the whole with every warp.
@@ -809,8 +884,7 @@ RJ_DEVICE State rj_gather_warps(int offset_bytes) {
 template <int kThreads, class... States>
 RJ_DEVICE void rj_all_reduce(int thread, int offset_bytes, States&... states) {
     constexpr int kLanes = kThreads < RJ_WARP_SIZE ? kThreads : RJ_WARP_SIZE;
-    (rj_level<kLanes>(states), ...);
-    rj_butterfly<kLanes>(states...);
+    rj_fold_lanes<kLanes>(states...);
     if constexpr (kThreads > RJ_WARP_SIZE) {
         constexpr int kWarps = kThreads / RJ_WARP_SIZE;
         int at = offset_bytes;
@@ -826,8 +900,7 @@ RJ_DEVICE void rj_all_reduce(int thread, int offset_bytes, States&... states) {
             const int warp = thread % kWarps;
             ((states = rj_shared_load<States>(at + warp * int(sizeof(States))), at += kWarps * int(sizeof(States))),
              ...);
-            (rj_level<kWarps>(states), ...);
-            rj_butterfly<kWarps>(states...);
+            rj_fold_lanes<kWarps>(states...);
         }
     }
 }

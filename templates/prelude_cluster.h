@@ -14,9 +14,19 @@ template <int kStates, class State>
 RJ_DEVICE State rj_gather_cluster(int lane, int offset_bytes) {
     constexpr int kLanes = kStates < RJ_WARP_SIZE ? kStates : RJ_WARP_SIZE;
     const int first = offset_bytes + lane % kLanes * int(sizeof(State));
-    State state = rj_shared_load<State>(first);
+    rj_origin<State> origin;
 #pragma unroll
-    for (int k = kLanes; k < kStates; k += kLanes) state.combine(rj_shared_load<State>(first + k * int(sizeof(State))));
+    for (int k = 0; k < kStates; k += kLanes) origin.take(rj_shared_load<State>(first + k * int(sizeof(State))));
+    origin.template meet<kLanes>();
+    State state = rj_shared_load<State>(first);
+    origin.move(state);
+#pragma unroll
+    for (int k = kLanes; k < kStates; k += kLanes) {
+        State other = rj_shared_load<State>(first + k * int(sizeof(State)));
+        origin.move(other);
+        rj_beyond_origin(state).combine(rj_beyond_origin(other));
+    }
+    rj_butterfly<kLanes>(rj_beyond_origin(state));
     return state;
 }
 
@@ -27,8 +37,7 @@ RJ_DEVICE void rj_send_to_cluster(int thread, int block, int offset_bytes, int m
     constexpr int kWarps = kThreads / RJ_WARP_SIZE;
     constexpr int kStates = kWarps * kBlocks;
     if (thread == 0) rj_mailbox_expect(mailbox, (int(sizeof(States)) + ...) * kStates);
-    (rj_level<RJ_WARP_SIZE>(states), ...);
-    rj_butterfly<RJ_WARP_SIZE>(states...);
+    rj_fold_lanes<RJ_WARP_SIZE>(states...);
     const int lane = thread % RJ_WARP_SIZE;
     int at = offset_bytes;
     if (lane < kBlocks) {
@@ -43,13 +52,10 @@ RJ_DEVICE void rj_send_to_cluster(int thread, int block, int offset_bytes, int m
 template <int kThreads, int kBlocks, class... States>
 RJ_DEVICE void rj_take_from_cluster(int thread, int offset_bytes, int mailbox, int parity, States&... states) {
     constexpr int kStates = kThreads / RJ_WARP_SIZE * kBlocks;
-    constexpr int kLanes = kStates < RJ_WARP_SIZE ? kStates : RJ_WARP_SIZE;
     const int lane = thread % RJ_WARP_SIZE;
     rj_mailbox_wait(mailbox, parity);
     int at = offset_bytes;
     ((states = rj_gather_cluster<kStates, States>(lane, at), at += kStates * int(sizeof(States))), ...);
-    (rj_level<kLanes>(states), ...);
-    rj_butterfly<kLanes>(states...);
 }
 
 // Folds the states over the kBlocks x kThreads threads of a row, whole warps in each block; every thread gets the

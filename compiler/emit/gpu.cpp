@@ -73,13 +73,28 @@ class KernelEmitter {
         scope_.declare_coordinates("row", kernel_.row_axes);
         scope_.declare_states();
         for (const Stmt& stmt : kernel_.body) statement(stmt);
+        close_row();
+    }
+
+    void wait_for_copies() {
+        if (kernel_.schedule.stages == 0) return;
+        // While a skewed row comes, the one before is still in its stage.
+        const int later = kernel_.schedule.stages - (kernel_.schedule.skew && stays_in_stage() ? 2 : 1);
+        out_.line(fmt::format("rj_wait_for_copies<{}>();", later), "this row's have come");
+    }
+
+    // Whether a row's stage is free for another only after the row.
+    bool stays_in_stage() const { return kernel_.schedule.residency == Residency::kStages; }
+
+    void close_row() {
+        if (stays_in_stage()) scope_.fetch_ahead();
         if (kernel_.cluster_blocks() > 1) out_.line("++turn;");
         out_.close();
     }
 
-    void wait_for_copies() {
-        if (kernel_.schedule.stages > 0)
-            out_.line(fmt::format("rj_wait_for_copies<{}>();", kernel_.schedule.stages - 1), "this row's have come");
+    std::string first_phase_of(const std::string& row, const std::string& stage) const {
+        return stays_in_stage() ? fmt::format("first_phase({}, {});", row, stage)
+                                : fmt::format("first_phase({});", row);
     }
 
     // What a row's first phase leaves for its last: the values and the vectors that both know, by the names they have
@@ -106,7 +121,7 @@ class KernelEmitter {
         const std::string sent = states(all_reduce);
         const std::string first = first_row_block();
         out_.open(fmt::format("if ({} < rows)", first));
-        out_.line(fmt::format("first_phase({});", first));
+        out_.line(first_phase_of(first, "stage"));
         out_.line("rj_cluster_wait();", "all blocks have begun");
         out_.line(send(all_reduce, "0", sent));
         out_.close();
@@ -116,15 +131,14 @@ class KernelEmitter {
         for (const Left& one : left) take_left(one);
         const std::string next = fmt::format("row + {}", row_step(kernel_));
         out_.line(fmt::format("const bool more = {} < rows;", next));
-        out_.line(fmt::format("if (more) first_phase({});", next));
+        out_.line(fmt::format("if (more) {}", first_phase_of(next, scope_.next_stage())));
         scope_.declare_coordinates("row", kernel_.row_axes);
         scope_.declare_states();
         out_.line(take(all_reduce, states(all_reduce)));
         out_.line(fmt::format("if (more) {}", send(all_reduce, "(turn + 1)", sent)), "all have taken what lay there");
         declare_results(all_reduce);
         for (const Stmt& stmt : last_phase) statement(stmt);
-        out_.line("++turn;");
-        out_.close();
+        close_row();
     }
 
     // Declares, before the rows, what the first phase leaves; from here on the first phase keeps in it.
@@ -146,7 +160,8 @@ class KernelEmitter {
     }
 
     void first_phase_function(std::span<const Stmt> first_phase, std::vector<Left>& left) {
-        out_.open("const auto first_phase = [&](long long row)", "what comes of a row before its cluster meets");
+        out_.open(fmt::format("const auto first_phase = [&](long long row{})", stays_in_stage() ? ", int stage" : ""),
+                  "what comes of a row before its cluster meets");
         wait_for_copies();
         scope_.declare_coordinates("row", kernel_.row_axes);
         scope_.reset_states();
@@ -159,7 +174,7 @@ class KernelEmitter {
             const auto* loop = std::get_if<ColumnLoop>(&stmt.node);
             if (loop == nullptr) continue;
             for (const Inst& inst : loop->body) {
-                if (inst.kind != InstKind::kKeep) continue;
+                if (inst.kind != InstKind::kKeep || !kept_.contains(inst.index)) continue;
                 const Slot& slot = scope_.slot(inst);
                 std::string& kept = kept_.at(inst.index);
                 left.push_back(
@@ -269,9 +284,10 @@ class KernelEmitter {
         scope_.declare_coordinates("row", kernel_.row_axes);
         for (const Inst* load : scalars) {
             const GpuAddress at = scope_.address(*load, {}, "");
-            out_.line(staged ? fmt::format("rj_copy_ahead<{0}>({1}, {2});", size_bytes(load->dtype),
-                                           scope_.staged(*load, "", size_bytes(load->dtype)), at.text())
-                             : fmt::format("{} = {};", scope_.fetched(*load), scope_.load_one(*load, at)));
+            out_.line(staged
+                          ? fmt::format("rj_copy_ahead<{0}>({1}, {2});", size_bytes(load->dtype),
+                                        scope_.staged(load->stage_offset_bytes, "", size_bytes(load->dtype)), at.text())
+                          : fmt::format("{} = {};", scope_.fetched(*load), scope_.load_one(*load, at)));
         }
         columns.load();
         out_.close(";");
@@ -284,8 +300,9 @@ class KernelEmitter {
     void declare_fetched(const Inst& load) {
         if (kernel_.schedule.stages > 0) {
             const std::string type = gpu_vec_type(load.dtype, 1);
-            return scope_.set_fetched(load, fmt::format("rj_get(rj_shared_load<{}>({}), 0)", type,
-                                                        scope_.staged(load, "", size_bytes(load.dtype))));
+            return scope_.set_fetched(load,
+                                      fmt::format("rj_get(rj_shared_load<{}>({}), 0)", type,
+                                                  scope_.staged(load.stage_offset_bytes, "", size_bytes(load.dtype))));
         }
         scope_.set_fetched(load, scope_.names().fresh(scope_.tensor(load).name + "_next"));
         out_.line(fmt::format("{} {};", gpu_value_type(load.dtype), scope_.fetched(load)));

@@ -32,11 +32,12 @@ bool takes_remainder(const GpuAddress& address) { return address.offset.find('%'
 
 std::string column(int lane) { return lane == 0 ? "c" : fmt::format("(c + {})", lane); }
 
+std::string in_parentheses(const std::string& text) {
+    return text.find(' ') == std::string::npos ? text : "(" + text + ")";
+}
+
 // ((column_block * iterations + iteration) * threads + t) * vector; no iteration is the only one.
 std::string column_of(const ColumnLoop& loop, const GpuScope& scope, std::string text) {
-    const auto in_parentheses = [](const std::string& text) {
-        return text.find(' ') == std::string::npos ? text : "(" + text + ")";
-    };
     if (scope.kernel().schedule.column_blocks > 1) {
         std::string block = "column_block";
         if (loop.iterations > 1) block += fmt::format(" * {}", loop.iterations);
@@ -94,16 +95,19 @@ class ColumnEmitter {
         declare_divisors();
         declare_kept();
         name_vectors();
+        declare_terms();
         if (several_groups()) {
             out_.line(resident_ ? "#pragma unroll" : "RJ_ROLLED");
             out_.open(fmt::format("for (int first = 0; first < {}; first += {})", loop_.iterations, group_size()));
         }
-        if (group_ == 1 && !fetches()) {
+        if (group_ == 1 && !fetches_after_loads()) {
             single();
         } else {
             grouped();
         }
         if (several_groups()) out_.close();
+        for (const auto& [inst, terms] : terms_)
+            out_.line(fmt::format("{}.add({});", scope_.state(inst->index), terms));
     }
 
   private:
@@ -140,7 +144,7 @@ class ColumnEmitter {
                 scope_.define(inst, scope_.load_one(inst, scope_.address(inst, {}, "")));
                 continue;
             }
-            if (inst.held) continue;
+            if (inst.held >= 0) continue;
             if (scope_.is_fetched(inst)) {
                 front_.push_back(&inst);
                 continue;
@@ -152,8 +156,14 @@ class ColumnEmitter {
         }
     }
 
-    bool fetches() const {
-        return std::any_of(front_.begin(), front_.end(), [&](const Inst* load) { return scope_.is_fetched(*load); });
+    // Where rows stay in their stages, the next fetch is after the row.
+    bool fetches_after_loads() const {
+        return std::any_of(front_.begin(), front_.end(),
+                           [&](const Inst* load) { return scope_.is_fetched(*load) && !stays_in_stage(*load); });
+    }
+
+    bool stays_in_stage(const Inst& load) const {
+        return load.stage_offset_bytes >= 0 && scope_.kernel().schedule.residency == Residency::kStages;
     }
 
     // With one column per thread a gather is as good as a vector, unless a lane's value decides its address.
@@ -174,7 +184,7 @@ class ColumnEmitter {
                                  [&](const Inst& inst) { return inst.kind == InstKind::kKeep && in_registers(inst); });
         for (const Inst* load : front_) {
             bytes += static_cast<std::int64_t>(size_bytes(load->dtype)) * lanes_of(*load, loop_);
-            whole = whole || scope_.kernel().by_row(*load);
+            whole = whole || (scope_.kernel().by_row(*load) && !stays_in_stage(*load));
         }
         resident_ = loop_.is_resident();
         group_ = std::clamp(kBytesInFlightPerThread / std::max<std::int64_t>(bytes, 1), std::int64_t{1},
@@ -203,9 +213,9 @@ class ColumnEmitter {
     // as it was loaded: packed, and never rounded again.
     void declare_kept() {
         for (const Inst& inst : loop_.body) {
-            if (inst.kind != InstKind::kKeep || slot(inst).residency == Residency::kShared) continue;
-            RJ_CHECK(resident_ && in_registers(inst), "emit gpu: {}: {} is kept in registers over a serial loop",
-                     scope_.kernel().name, slot(inst).label);
+            if (inst.kind != InstKind::kKeep || !in_registers(inst)) continue;
+            RJ_CHECK(resident_, "emit gpu: {}: {} is kept in registers over a serial loop", scope_.kernel().name,
+                     slot(inst).label);
             const Inst* load = kept_load(inst);
             if (load != nullptr && vectors_.contains(load)) {
                 kept_[inst.index] = array_of(vectors_.at(load));
@@ -235,9 +245,23 @@ class ColumnEmitter {
         return nullptr;
     }
 
+    // Pairs are dear to combine, vector by vector: what a thread has of a resident row they take at once, but for the
+    // vectors of which only some threads have one.
+    void declare_terms() {
+        const std::int64_t whole = scope_.kernel().whole_iterations(loop_);
+        if (!resident_ || whole < 2) return;
+        for (const Inst& inst : loop_.body) {
+            if (inst.kind != InstKind::kAccumulate || components(scope_.accumulator(inst).monoid) == 1) continue;
+            const Accumulator& accumulator = scope_.accumulator(inst);
+            terms_[&inst] = scope_.names().fresh(accumulator.label + "_terms");
+            out_.line(
+                fmt::format("{} {}[{}];", gpu_value_type(accumulator.dtype), terms_[&inst], whole * loop_.vector));
+        }
+    }
+
     void name_vectors() {
         for (const Inst& inst : loop_.body) {
-            if (inst.held) vectors_[&inst] = scope_.held(inst) + resident_entry();
+            if (inst.held >= 0) vectors_[&inst] = scope_.held(inst) + resident_entry();
         }
         for (const Inst* load : front_) {
             if (vectors_.contains(load)) continue;
@@ -271,7 +295,7 @@ class ColumnEmitter {
             if (guarded) out_.close();
             out_.close();
         }
-        if (fetches()) scope_.fetch_ahead();
+        if (fetches_after_loads()) scope_.fetch_ahead();
         open_iterations(computing_needs_column());
         const bool guarded = open_guard();
         compute();
@@ -320,15 +344,23 @@ class ColumnEmitter {
     void loads() {
         for (const Inst* load : front_) {
             const std::string& name = vectors_.at(load);
-            if (scope_.is_fetched(*load)) {
-                out_.line(fmt::format("{} = {};", name, scope_.fetched(*load)), load->comment);
-                continue;
-            }
             const std::string type = "const " + gpu_vec_type(load->dtype, lanes_of(*load, loop_)) + " ";
-            out_.line(fmt::format("{}{} = {};", declared_.contains(name) ? "" : type, name,
-                                  scope_.load(*load, addresses_.at(load), lanes_of(*load, loop_))),
+            out_.line(fmt::format("{}{} = {};", declared_.contains(name) ? "" : type, name, loaded(*load)),
                       load->comment);
         }
+    }
+
+    std::string loaded(const Inst& load) const {
+        const int lanes = lanes_of(load, loop_);
+        if (load.stage_offset_bytes >= 0) return staged(load.stage_offset_bytes, load.dtype, lanes);
+        return scope_.is_fetched(load) ? scope_.fetched(load) : scope_.load(load, addresses_.at(&load), lanes);
+    }
+
+    // What lies in the row's stage for an iteration.
+    std::string staged(std::int64_t offset_bytes, Dtype dtype, int lanes) const {
+        const std::int64_t bytes = lanes * static_cast<std::int64_t>(size_bytes(dtype));
+        return fmt::format("rj_shared_load<{}>({})", gpu_vec_type(dtype, lanes),
+                           scope_.staged(offset_bytes, loop_.iterations > 1 ? in_parentheses(iteration()) : "", bytes));
     }
 
     // ---- lanes -----------------------------------------------------------------------------------------------------
@@ -442,10 +474,16 @@ class ColumnEmitter {
             if (inst.kind != InstKind::kKept) continue;
             vectors_[&inst] = scope_.names().fresh(slot(inst).label);
             const std::string type = gpu_vec_type(slot(inst).dtype, loop_.vector);
-            const std::string from = in_registers(inst)
-                                         ? fmt::format("rj_kept({}{})", kept_.at(inst.index), resident_entry())
-                                         : fmt::format("rj_shared_load<{}>({})", type, shared_offset(slot(inst)));
-            out_.line(fmt::format("const {} {} = {};", type, vectors_[&inst], from));
+            out_.line(fmt::format("const {} {} = {};", type, vectors_[&inst], kept_vector(inst, type)));
+        }
+    }
+
+    std::string kept_vector(const Inst& kept, const std::string& type) const {
+        const Slot& from = slot(kept);
+        switch (from.residency) {
+            case Residency::kRegisters: return fmt::format("rj_kept({}{})", kept_.at(kept.index), resident_entry());
+            case Residency::kStages: return staged(from.shared_offset_bytes, from.dtype, loop_.vector);
+            default: return fmt::format("rj_shared_load<{}>({})", type, shared_offset(from));
         }
     }
 
@@ -480,9 +518,7 @@ class ColumnEmitter {
                  scope_.carried(inst.index));
         if (loop_.iterations == 1) return lane();
         if (loop_.vector == 1) return iteration();
-        const std::string which = iteration();
-        return fmt::format("{} * {} + l", which.find(' ') == std::string::npos ? which : "(" + which + ")",
-                           loop_.vector);
+        return fmt::format("{} * {} + l", in_parentheses(iteration()), loop_.vector);
     }
 
     void lane_load(const Inst& inst) {
@@ -521,6 +557,7 @@ class ColumnEmitter {
             return out_.line(fmt::format("{}.add_packed({});", scope_.state(inst.index), *packed));
         const auto array = arrays_.find(&inst);
         if (array == arrays_.end()) return;
+        if (terms_.contains(&inst)) return gather(inst);
         if (inst.kind == InstKind::kAccumulate) {
             const auto factor = factors_.find(&inst);
             out_.line(factor == factors_.end() ? fmt::format("{}.add({});", scope_.state(inst.index), array->second)
@@ -537,8 +574,24 @@ class ColumnEmitter {
         }
     }
 
+    void gather(const Inst& accumulate) {
+        const std::int64_t whole = scope_.kernel().whole_iterations(loop_);
+        const std::string& lanes = arrays_.at(&accumulate);
+        const std::string which = iteration();
+        const bool all = whole == loop_.iterations;
+        if (!all) {
+            out_.line(fmt::format("if ({} >= {}) {}.add({});", which, whole, scope_.state(accumulate.index), lanes));
+            out_.open(fmt::format("if ({} < {})", which, whole));
+        }
+        out_.line("#pragma unroll");
+        out_.line(fmt::format("for (int l = 0; l < {0}; ++l) {1}[{2} * {0} + l] = {3}[l];", loop_.vector,
+                              terms_.at(&accumulate), in_parentheses(which), lanes));
+        if (!all) out_.close();
+    }
+
     void keep(const Inst& inst) {
         const Inst* load = kept_load(inst);
+        if (slot(inst).residency == Residency::kStages) return;
         if (load != nullptr && in_registers(inst)) return;  // the loaded vector itself
         const std::string vec =
             load != nullptr ? vectors_.at(load)
@@ -565,6 +618,7 @@ class ColumnEmitter {
     std::map<const Inst*, std::string> divisors_;
     std::map<const Inst*, std::string> uniforms_;
     std::map<const Inst*, std::string> arrays_;
+    std::map<const Inst*, std::string> terms_;     // of pairs, all that a thread has
     std::map<const Inst*, std::string> factors_;   // second factors of sums of products, lane by lane
     std::map<const Inst*, std::string> elements_;  // of lane l, where that is not l
 };
@@ -574,7 +628,7 @@ class ColumnEmitter {
 void emit_held_loads(const ColumnLoop& loop, GpuScope& scope) {
     std::vector<const Inst*> held;
     for (const Inst& inst : loop.body) {
-        if (inst.held) held.push_back(&inst);
+        if (inst.held >= 0 && !scope.is_held(inst)) held.push_back(&inst);
     }
     if (held.empty()) return;
     SourceWriter& out = scope.out();
@@ -599,6 +653,7 @@ void declare_kept(const ColumnLoop& loop, GpuScope& scope, GpuKept& kept) {
     for (const Inst& inst : loop.body) {
         if (inst.kind != InstKind::kKeep || kept.contains(inst.index)) continue;
         const Slot& slot = scope.slot(inst);
+        if (slot.residency == Residency::kStages) continue;
         kept[inst.index] = scope.names().fresh(slot.label);
         scope.out().line(
             fmt::format("{} {}{};", gpu_vec_type(slot.dtype, loop.vector), kept[inst.index], all_entries(loop)));
@@ -615,11 +670,11 @@ void ColumnFetch::declare() {
     for (const Inst& inst : loop_.body) {
         if (staged ? inst.stage_offset_bytes < 0 : !fits_registers(inst)) continue;
         loads_.push_back(&inst);
-        const std::string type = gpu_vec_type(inst.dtype, lanes_of(inst, loop_));
         if (staged) {
-            scope_.set_fetched(inst, fmt::format("rj_shared_load<{}>({})", type, place(inst)));
+            scope_.set_fetched(inst, place(inst));
             continue;
         }
+        const std::string type = gpu_vec_type(inst.dtype, lanes_of(inst, loop_));
         const std::string name = scope_.names().fresh(scope_.tensor(inst).name + "_next");
         const bool several = loop_.iterations > 1;
         scope_.out().line(fmt::format("{} {}{};", type, name, all_entries(loop_)));
@@ -637,7 +692,7 @@ std::int64_t ColumnFetch::bytes(const Inst& load) const {
 }
 
 std::string ColumnFetch::place(const Inst& load) const {
-    return scope_.staged(load, loop_.iterations > 1 ? "i" : "", bytes(load));
+    return scope_.staged(load.stage_offset_bytes, loop_.iterations > 1 ? "i" : "", bytes(load));
 }
 
 void ColumnFetch::load() {

@@ -220,8 +220,12 @@ void GpuScope::fetch_ahead() {
     if (stages == 0) return;
     out_.line("rj_copies_issued();");
     if (stages == 1) return;
-    out_.line(fmt::format("stage = stage == {} ? {} : stage + {};", stage_begin(stages - 1), stage_begin(0),
-                          kernel_.stage_bytes));
+    out_.line(fmt::format("stage = {};", next_stage()));
+}
+
+std::string GpuScope::next_stage() const {
+    return fmt::format("stage == {} ? {} : stage + {}", stage_begin(kernel_.schedule.stages - 1), stage_begin(0),
+                       kernel_.stage_bytes);
 }
 
 void GpuScope::fetch(const std::string& block, std::string_view row) {
@@ -238,10 +242,10 @@ std::int64_t GpuScope::stage_begin(int stage) const {
     return kernel_.stages_offset_bytes + stage * kernel_.stage_bytes;
 }
 
-std::string GpuScope::staged(const Inst& load, std::string_view iteration, std::int64_t bytes) const {
+std::string GpuScope::staged(std::int64_t offset_bytes, std::string_view iteration, std::int64_t bytes) const {
     std::string place = "rj_thread()";
     if (!iteration.empty()) place = fmt::format("({} * {} + {})", iteration, kernel_.block_threads(), place);
-    const std::string offset = load.stage_offset_bytes > 0 ? fmt::format(" + {}", load.stage_offset_bytes) : "";
+    const std::string offset = offset_bytes > 0 ? fmt::format(" + {}", offset_bytes) : "";
     return fmt::format("stage{} + {} * {}", offset, place, bytes);
 }
 

@@ -109,8 +109,9 @@ class GpuScope {
     const std::string& fetched(const Inst& load) const { return fetched_.at(&load); }
     bool fetches() const { return !fetched_.empty(); }
     // Loads that the block made before its rows, and the arrays that hold their vectors.
-    void set_held(const Inst& load, std::string name) { held_[&load] = std::move(name); }
-    const std::string& held(const Inst& load) const { return held_.at(&load); }
+    void set_held(const Inst& load, std::string name) { held_[load.held] = std::move(name); }
+    bool is_held(const Inst& load) const { return held_.contains(load.held); }
+    const std::string& held(const Inst& load) const { return held_.at(load.held); }
     // Issues the loads of the next row, or with stages of the one that the stage just read has room for; the values of
     // this row have been copied before.
     void fetch_ahead();
@@ -118,8 +119,11 @@ class GpuScope {
     // which is called `row`; the last block's other threads follow the last row.
     void fetch(const std::string& block, std::string_view row);
     std::int64_t stage_begin(int stage) const;
-    // Where in shared memory this thread's `bytes` of a staged load are, in an iteration of its loop if it has several.
-    std::string staged(const Inst& load, std::string_view iteration, std::int64_t bytes) const;
+    // The stage after the row's own.
+    std::string next_stage() const;
+    // Where in shared memory this thread's `bytes` of what lies at an offset in the row's stage are, in an iteration of
+    // its loop if it has several.
+    std::string staged(std::int64_t offset_bytes, std::string_view iteration, std::int64_t bytes) const;
 
   private:
     void find_uses();
@@ -147,8 +151,8 @@ class GpuScope {
     std::map<AxisId, std::string> axis_text_;
     std::vector<std::string> carried_;  // by carried sum
     std::map<const Inst*, std::string> fetched_;
-    std::map<const Inst*, std::string> held_;
-    RowNames row_names_;  // by expression
+    std::map<int, std::string> held_;  // by Inst::held
+    RowNames row_names_;               // by expression
     std::string live_;
 };
 

@@ -74,13 +74,23 @@ std::int64_t row_values(const ColumnLoop& loop) {
     return std::ssize(outside);
 }
 
+// Where rows stay in their stages a loop loads and computes a vector or two at a time.
+std::int64_t vectors_at_once(const Kernel& kernel, const ColumnLoop& loop) {
+    const std::int64_t most = kernel.schedule.residency == Residency::kStages ? 2 : loop.iterations;
+    return std::min(most, loop.iterations);
+}
+
 // Nothing orders the lanes of a loop that stores what it computes, and ptxas works on many at once: about this part of
 // all values that a thread's columns have live. Where lanes meet in an accumulator they are taken one after the other.
-std::int64_t interleaved(const ColumnLoop& loop, const Target& target) {
+std::int64_t interleaved(const Kernel& kernel, const ColumnLoop& loop, const Target& target) {
     const bool stores =
         std::any_of(loop.body.begin(), loop.body.end(), [](const Inst& inst) { return inst.kind == InstKind::kStore; });
     if (!stores || target.backend != Backend::kCuda) return 0;
-    return loop.iterations * loop.vector * live_beyond_one(loop) * 7 / 10 + row_values(loop);
+    return vectors_at_once(kernel, loop) * loop.vector * live_beyond_one(loop) * 7 / 10 + row_values(loop);
+}
+
+std::int64_t loaded_registers(const Kernel& kernel, const Inst& load, const ColumnLoop& loop) {
+    return registers_of(load.dtype, loop, vectors_at_once(kernel, loop));
 }
 
 // A batch, and the iterations under a guard, which are all loaded before the first is used.
@@ -117,15 +127,16 @@ bool has_moments(const Kernel& kernel) {
 
 // What the block loaded before its rows and reads for each.
 std::int64_t held_registers(const Kernel& kernel) {
-    std::int64_t held = 0;
+    std::int64_t registers = 0;
+    std::set<int> counted;
     for (const Stmt& stmt : kernel.body) {
         const auto* loop = std::get_if<ColumnLoop>(&stmt.node);
         if (loop == nullptr) continue;
         for (const Inst& inst : loop->body) {
-            if (inst.held) held += registers_of(inst.dtype, *loop);
+            if (inst.held >= 0 && counted.insert(inst.held).second) registers += registers_of(inst.dtype, *loop);
         }
     }
-    return held;
+    return registers;
 }
 
 // What stays after every remedy of the toolchain's (compiler/toolchain/nvrtc.cpp), one block on a multiprocessor among
@@ -142,8 +153,9 @@ std::int64_t least_registers(const Kernel& kernel) {
             if (keeps_in_register(kernel, inst)) kept += rows_kept(kernel) * registers_of(inst.dtype, *loop);
             if (inst.kind != InstKind::kLoad || !kernel.by_row(inst)) continue;
             // Of a serial loop a vector of each tensor and where it lies: an attention residual of many streams.
-            loaded += loop->unrolled ? loaded_at_once(inst, *loop, kernel)
-                                     : registers_of(inst.dtype, *loop, 1) + kAddressRegisters;
+            loaded += loop->unrolled && kernel.schedule.residency != Residency::kStages
+                          ? loaded_at_once(inst, *loop, kernel)
+                          : registers_of(inst.dtype, *loop, 1) + kAddressRegisters;
         }
         most = std::max(most, kept + loaded + std::max(kAddresses, gathered(*loop)));
     }
@@ -176,13 +188,13 @@ int estimated_registers(const Kernel& kernel, const Target& target) {
         std::int64_t shared = 0;  // of what all rows read
         for (const Inst& inst : loop->body) {
             if (keeps_in_register(kernel, inst)) kept += rows_kept(kernel) * registers_of(inst.dtype, *loop);
-            if (inst.kind == InstKind::kLoad && !inst.held)
-                (kernel.by_row(inst) ? batches : shared) += std::min(batch, registers_of(inst.dtype, *loop));
-            if (inst.kind == InstKind::kLoad && !inst.held && fetching) kept += registers_of(inst.dtype, *loop);
+            if (inst.kind == InstKind::kLoad && inst.held < 0)
+                (kernel.by_row(inst) ? batches : shared) += std::min(batch, loaded_registers(kernel, inst, *loop));
+            if (inst.kind == InstKind::kLoad && inst.held < 0 && fetching) kept += registers_of(inst.dtype, *loop);
         }
         fetching = false;
         if (target.backend == Backend::kCuda) shared = std::min(shared, batch);
-        most = std::max(most, kept + batches + shared + std::max(kWorkingSet, interleaved(*loop, target)));
+        most = std::max(most, kept + batches + shared + std::max(kWorkingSet, interleaved(kernel, *loop, target)));
     }
     return static_cast<int>(most);
 }

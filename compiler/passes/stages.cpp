@@ -29,11 +29,23 @@ std::int64_t bytes_of(const Inst& load, const ColumnLoop& loop) {
     return 0;
 }
 
+// Whether a stage has an element for each column, in its order.
+bool is_copied_whole(const Inst& load, const ColumnLoop& loop) {
+    const bool whole = load.access.kind == Access::Kind::kVector || loop.vector == 1;
+    return load.stage_offset_bytes >= 0 && whole && load.access.lanes.empty();
+}
+
 class Stages {
   public:
     explicit Stages(Kernel* kernel) : kernel_(*kernel) {}
 
     void run() {
+        copy_ahead();
+        leave_in_stages();
+    }
+
+  private:
+    void copy_ahead() {
         const auto is_loop = [](const Stmt& stmt) { return std::holds_alternative<ColumnLoop>(stmt.node); };
         const auto first = std::find_if(kernel_.body.begin(), kernel_.body.end(), is_loop);
         if (first == kernel_.body.end()) return;
@@ -50,7 +62,26 @@ class Stages {
         kernel_.shared_bytes = kernel_.stages_offset_bytes + kernel_.schedule.stages * kernel_.stage_bytes;
     }
 
-  private:
+    // A slot that keeps what a copy brought lies in its stage; what no copy brought is kept in registers.
+    void leave_in_stages() {
+        for (const Stmt& stmt : kernel_.body) {
+            const auto* loop = std::get_if<ColumnLoop>(&stmt.node);
+            if (loop == nullptr) continue;
+            for (const Inst& keep : loop->body) {
+                if (keep.kind != InstKind::kKeep) continue;
+                Slot& slot = kernel_.slots[static_cast<std::size_t>(keep.index)];
+                if (slot.residency != Residency::kStages) continue;
+                const auto load = std::find_if(loop->body.begin(), loop->body.end(),
+                                               [&](const Inst& inst) { return inst.id == keep.operands[0]; });
+                if (is_copied_whole(*load, *loop)) {
+                    slot.shared_offset_bytes = load->stage_offset_bytes;
+                } else {
+                    slot.residency = Residency::kRegisters;
+                }
+            }
+        }
+    }
+
     void place(Inst* inst, std::int64_t bytes, std::int64_t iterations) {
         if (!is_copied(bytes) || !kernel_.can_fetch(*inst)) return;
         inst->stage_offset_bytes = kernel_.stage_bytes;

@@ -13,7 +13,7 @@ namespace {
 constexpr std::int64_t kMostColumns = 65536;
 
 // Where a cluster shares a row, its registers hold the sums of a row of so many bytes of the widest tensor.
-constexpr std::int64_t kMostClusterBytes = 256 * 1024;
+constexpr std::int64_t kMostClusterBytes = 512 * 1024;
 
 bool fits_part(const GraphData& graph, const Node& operand, const Target& target) {
     const std::int64_t columns = graph.column_count(operand);

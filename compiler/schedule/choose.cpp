@@ -68,7 +68,7 @@ GroupFacts facts_of(const Group& group) {
     }
     for (const OutputInfo& output : graph.outputs()) {
         if (output.slots < 0) tensor(graph.node(output.node));
-        facts.sums_rows = facts.sums_rows || output.slots >= 0;
+        facts.sums_of_rows += output.slots >= 0 ? 1 : 0;
         facts.stores_columns = facts.stores_columns || !graph.column_axes(graph.node(output.node)).empty();
     }
     if (facts.narrowest_bytes > facts.widest_bytes) facts.narrowest_bytes = facts.widest_bytes = 4;

@@ -21,11 +21,13 @@ struct GroupFacts {
     bool stores_columns = false;  // some output has columns
     bool shares_columns = false;  // some tensor with columns is one for all rows: weights
     bool reads_numbers = false;   // some tensor that is read has a number for each row, as a target's class
-    bool sums_rows = false;       // some output is a part of a sum over the group's rows
+    int sums_of_rows = 0;         // outputs that are parts of sums over the group's rows
     bool reduces_rows = false;
     bool segmented = false;    // some of those reductions are of segments
     bool promoted = false;     // columns lie among the group's row axes
     bool scalar_rows = false;  // one row in all: no run-time row axis
+
+    bool sums_rows() const { return sums_of_rows > 0; }
 };
 
 GroupFacts facts_of(const Group& group);

@@ -36,7 +36,7 @@ void add_gpu(const GroupFacts& facts, int vector, std::int64_t per_thread, std::
     s.threads_per_row = power_of_two_at_least((vectors + per_thread - 1) / per_thread, kBlockThreads);
     s.rows_per_block = kBlockThreads / s.threads_per_row;
     s.column_blocks = (vectors + s.threads_per_row * per_thread - 1) / (s.threads_per_row * per_thread);
-    if (!facts.sums_rows) schedules->push_back(s);
+    if (!facts.sums_rows()) schedules->push_back(s);
     for (const int blocks : kStayingBlocksPerSm) {
         s.blocks_per_sm = static_cast<int>(std::max<std::int64_t>(1, blocks / s.column_blocks));
         schedules->push_back(s);

@@ -21,8 +21,9 @@ namespace {
 // resident row; shared memory is counted double because each access costs an instruction and latency as well.
 constexpr double kRegisterWeight = 1;
 constexpr double kSharedWeight = 2;
-constexpr double kSpecialCost = 6;  // exp, division …: a kept f32 (4 bytes) is cheaper than one of these
-constexpr double kRoundCost = 0.5;  // a map or cast that rounds to bf16 or f16
+constexpr double kStagedWeight = 0.2;  // what was copied ahead lies there anyway: a load, of a whole vector
+constexpr double kSpecialCost = 6;     // exp, division …: a kept f32 (4 bytes) is cheaper than one of these
+constexpr double kRoundCost = 0.5;     // a map or cast that rounds to bf16 or f16
 constexpr double kPlainCost = 0.3;
 constexpr double kAlreadyKept = 0.01;
 
@@ -137,7 +138,7 @@ class Lowering {
         return std::nullopt;
     }
 
-    bool sums_in_registers() const { return target_.is_gpu() && schedule().residency == Residency::kRegisters; }
+    bool sums_in_registers() const { return target_.is_gpu() && schedule().unrolls(); }
 
     // ---- tensors, scalars, arguments -------------------------------------------------------------------------------
 
@@ -398,6 +399,30 @@ class Lowering {
         }
     }
 
+    // Where a value waits for later loops. What is copied ahead are tensors that rows differ in (passes/stages).
+    Residency place_of(const Node& node) const {
+        if (schedule().residency != Residency::kStages) return schedule().residency;
+        const bool copied = node.kind == NodeKind::kInput && !graph_.row_axes(node).empty();
+        return copied ? Residency::kStages : Residency::kRegisters;
+    }
+
+    double keep_cost(const Node& node) const {
+        const Residency place = place_of(node);
+        const double weight = place == Residency::kShared   ? kSharedWeight
+                              : place == Residency::kStages ? kStagedWeight
+                                                            : kRegisterWeight;
+        return weight * static_cast<double>(size_bytes(node.dtype));
+    }
+
+    // A GPU's resident row is read once, but for what all rows read where a block stays and holds it (passes/held); on
+    // the CPU the second read is of the cache, as that of a kept value.
+    bool read_once(const Node& node) const {
+        if (!target_.is_gpu()) return false;
+        const bool held =
+            node.kind == NodeKind::kInput && schedule().blocks_per_sm > 0 && graph_.row_axes(node).empty();
+        return (node.kind == NodeKind::kInput || node.kind == NodeKind::kIndex) && !held;
+    }
+
     // The values to carry so that `needed` can be computed: a minimum cut between what the previous loop evaluated
     // (`available`) and the later roots. Each node is split into (in, out); cutting in→out keeps it, being on the
     // sink's side means computing it again.
@@ -409,18 +434,12 @@ class Lowering {
         const std::size_t source = 2 * index.size();
         const std::size_t sink = source + 1;
         MinCut cut(sink + 1);
-        const double weight = schedule().residency == Residency::kShared ? kSharedWeight : kRegisterWeight;
         for (const auto& [id, i] : index) {
             const Node& node = graph_.node(id);
             const bool at_hand = available.contains(id) || kept.contains(id);
-            const bool loads = node.kind == NodeKind::kInput || node.kind == NodeKind::kIndex;
             if (at_hand) {
-                cut.add_edge(2 * i, 2 * i + 1,
-                             kept.contains(id) ? kAlreadyKept : weight * static_cast<double>(size_bytes(node.dtype)));
-                // A GPU's resident row is read once; on the CPU the second read is of the cache, as that of a kept
-                // value.
-                const double again = loads && target_.is_gpu() ? MinCut::kInfinite : recompute_cost(node);
-                cut.add_edge(source, 2 * i, again);
+                cut.add_edge(2 * i, 2 * i + 1, kept.contains(id) ? kAlreadyKept : keep_cost(node));
+                cut.add_edge(source, 2 * i, read_once(node) ? MinCut::kInfinite : recompute_cost(node));
             } else {
                 cut.add_edge(2 * i, 2 * i + 1, MinCut::kInfinite);  // does not exist yet
             }
@@ -602,7 +621,7 @@ class Lowering {
         }
         const std::int64_t step = std::int64_t{loop->vector} * schedule().threads_per_row * schedule().column_blocks;
         loop->iterations = (loop->columns + step - 1) / step;
-        loop->unrolled = schedule().residency == Residency::kRegisters && target_.is_gpu();
+        loop->unrolled = schedule().unrolls() && target_.is_gpu();
         if (loop->iterations * step != loop->columns) {
             loop->tail = target_.is_gpu() ? ColumnLoop::Tail::kVector : ColumnLoop::Tail::kScalar;
         }
@@ -612,12 +631,13 @@ class Lowering {
     // such data is not rounded to hide the order of its terms, and reading it leaves time for the arithmetic; narrow
     // data leaves little, and a result of its own dtype hides that order, except where a lane of the CPU adds up
     // thousands of terms in one chain, or where a statistic of the row is stored in f32 (a norm's, for its backward).
-    // Deviations that are squared before the row's mean is known lose more, and are always a pair on a GPU: where the
-    // bias of a layer norm cancels what it is added to, one unit of the variance shows in bf16.
+    // Deviations that are squared before the row's mean is known lose more, and are always a pair on a GPU where a
+    // thread takes its columns one vector after the other: where the bias of a layer norm cancels what it is added to,
+    // one unit of the variance shows in bf16.
     bool compensated(const Node& reduce) const {
         const bool sums = reduce.monoid != Monoid::kMax && reduce.monoid != Monoid::kMin;
         if (!sums || reduce.dtype != Dtype::kF32) return false;
-        if (target_.is_gpu() && reduce.monoid == Monoid::kWelford) return true;
+        if (target_.is_gpu() && reduce.monoid == Monoid::kWelford && !schedule().unrolls()) return true;
         const Node& terms = graph_.node(reduce.args[0]);
         if (!target_.is_gpu() && !group_.reduces_rows && graph_.column_count(terms) > kCpuPlainColumns) return true;
         if (!target_.is_gpu() && stored_in_f32(reduce)) return true;
@@ -879,7 +899,7 @@ class Lowering {
         inst.index = static_cast<int>(kernel_.slots.size());
         slots_[{loop_axes_, id}] = inst.index;
         current().push_back(std::move(inst));
-        kernel_.slots.push_back({node.dtype, schedule().residency, 0, unique_label(label_of(node, "kept") + "_kept")});
+        kernel_.slots.push_back({node.dtype, place_of(node), 0, unique_label(label_of(node, "kept") + "_kept")});
     }
 
     ValueId emit(Inst inst, const Node& node, std::string comment = {}) {
@@ -1009,13 +1029,16 @@ Offer<Kernel> lower(const Group& group, const Schedule& schedule, const Target& 
         return Declined{fmt::format("{}: the group {} over rows", name(schedule.family),
                                     group.reduces_rows ? "reduces" : "does not reduce")};
     }
-    if (schedule.fetches_ahead() && (schedule.blocks_per_sm == 0 || schedule.residency != Residency::kRegisters)) {
+    if (schedule.fetches_ahead() && (schedule.blocks_per_sm == 0 || !schedule.unrolls())) {
         return Declined{"rows are fetched ahead by blocks that stay for many rows and keep each in registers"};
     }
     if (schedule.stages > 0 && target.backend != Backend::kCuda)
         return Declined{fmt::format("{} has no asynchronous copies into shared memory", target.name)};
-    if (schedule.skew && (schedule.blocks_per_sm == 0 || schedule.residency != Residency::kRegisters))
+    if (schedule.skew && (schedule.blocks_per_sm == 0 || !schedule.unrolls()))
         return Declined{"rows are skewed by blocks that stay for many and keep each in registers"};
+    // Of skewed rows one waits in its stage while the next is used.
+    if (schedule.residency == Residency::kStages && schedule.stages < (schedule.skew ? 2 : 1))
+        return Declined{fmt::format("{} stages do not keep a row", schedule.stages)};
     if (schedule.across && !group.reduces_rows)
         return Declined{"threads lie across rows only in a reduction over rows"};
     if (schedule.column_blocks > 1 && phase_count(*group.graph) > 1) {

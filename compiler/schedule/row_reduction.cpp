@@ -58,7 +58,7 @@ Schedule sharing(Schedule s, int threads_per_sm) {
 }
 
 // A row that reads nothing but itself loses nothing in small blocks, and more of them share a multiprocessor.
-bool in_small_parts(const GroupFacts& facts) { return !facts.sums_rows && !facts.shares_columns; }
+bool in_small_parts(const GroupFacts& facts) { return !facts.sums_rows() && !facts.shares_columns; }
 
 // A number of the row is a load of its own, and what it is the index of another: a block that ends has nothing else in
 // flight meanwhile. H200, cross-entropy with its gradient of 32000 bf16 classes: 0.322 ms in clusters that stay and
@@ -87,6 +87,17 @@ std::vector<Schedule> lightly_sharing(const Schedule& s, std::int64_t columns_pe
     return {sharing(s, kLightlySharedThreadsPerSm), s};
 }
 
+// A row of more bytes of its widest tensor than a block takes is divided over a cluster; a row that is also summed
+// over, whose registers hold the sums as well, sooner, and one that reads nothing but itself. H200, bf16: rms_norm of
+// 131072 columns runs at 94 % of copy over 8 blocks, at 52 % when it is read twice; softmax over 16 blocks of 128
+// threads at 78 %, over 8 of 256 at 67 %; rms_norm's backward of 65536 columns over 8 blocks of 512 threads takes 0.473
+// ms, over 16 of 256 0.498.
+constexpr std::int64_t kBlockRowBytes = 64 * 1024;
+constexpr std::int64_t kClusterPartColumns = 16 * 1024;
+constexpr std::int64_t kSmallPartBytes = 16 * 1024;
+
+std::int64_t row_bytes(const GroupFacts& facts) { return facts.columns * facts.widest_bytes; }
+
 // Rows in flight while a block that stays works on another: fetched through registers or through shared memory, and, in
 // a cluster that meets once a row, with the meeting behind the next row's first phase. clang keeps what is fetched
 // ahead beside all that the row itself unrolls to, and spills: CUDA only.
@@ -94,35 +105,70 @@ struct Ahead {
     bool prefetch = false;
     int stages = 0;
     bool skew = false;
+    bool in_stages = false;  // where a row also stays, which leaves registers to its sums
 };
 
+constexpr Ahead kRegisters{.prefetch = true};
+constexpr Ahead kTwoStages{.stages = 2};
+constexpr Ahead kSkewedRegisters{.prefetch = true, .skew = true};
+constexpr Ahead kSkewedStages{.stages = 2, .skew = true};
+constexpr Ahead kSkewed{.skew = true};
+constexpr Ahead kInTwoStages{.stages = 2, .in_stages = true};
+constexpr Ahead kInThreeStages{.stages = 3, .in_stages = true};
+constexpr Ahead kSkewedInStages{.stages = 3, .skew = true, .in_stages = true};
+
 // The most promising first, by what H200 said. Sums over rows leave registers for less: rms_norm's backward of 16384
-// bf16 columns (a cluster of two) takes 0.429 ms with registers, 0.436 with stages; of 65536 (a cluster of eight)
-// 0.473, 0.464 skewed with stages, 0.534 with stages alone.
-constexpr std::array kSumsInCluster = {
-    Ahead{.prefetch = true}, Ahead{.stages = 2, .skew = true},      Ahead{.stages = 2},
-    Ahead{.skew = true},     Ahead{.prefetch = true, .skew = true}, Ahead{}};
+// bf16 columns (a cluster of two) takes 0.423 ms with registers, 0.427 with stages.
+constexpr std::array kSumsInCluster = {kRegisters, kSkewedStages,   kTwoStages,   kSkewed,       kSkewedRegisters,
+                                       Ahead{},    kSkewedInStages, kInTwoStages, kInThreeStages};
+// bf16 rows that wait for many blocks: of 131072 columns over 16 blocks 0.507 ms skewed with stages, 0.576 with
+// registers.
+constexpr std::array kNarrowSumsInWideCluster = {kSkewedStages,    kRegisters, kTwoStages,      kSkewed,
+                                                 kSkewedRegisters, Ahead{},    kSkewedInStages, kInTwoStages};
+// layer_norm's backward has two sums, beside which few registers have room for a row: of 65536 bf16 columns 0.593 ms
+// where rows stay in their stages, 0.595 skewed in registers, 0.695 with stages besides, which leaves none for weights.
+constexpr std::array kSeveralSums = {kRegisters, kSkewedInStages, kInTwoStages,  kTwoStages,      kSkewed,
+                                     Ahead{},    kInThreeStages,  kSkewedStages, kSkewedRegisters};
+// Larger parts of a row: three stages leave no room for a first-level cache, which has the weights. Of 131072 columns
+// over 8 blocks 0.671 ms with two, 0.712 with three and skewed; of 262144 over 16 0.837, 0.903.
+constexpr std::array kSumsOfLargeParts = {kInTwoStages,  kSkewedInStages, kInThreeStages, kRegisters,
+                                          kSkewedStages, kTwoStages,      Ahead{}};
 // rms_norm of 131072 f32 columns: 0.271 ms skewed, 0.298 with registers, 0.317 with neither.
-constexpr std::array kInCluster = {Ahead{.prefetch = true, .skew = true}, Ahead{.skew = true}, Ahead{.prefetch = true},
-                                   Ahead{.stages = 2, .skew = true},      Ahead{.stages = 2},  Ahead{}};
+constexpr std::array kInCluster = {kSkewedRegisters, kSkewed, kRegisters, kSkewedStages, kTwoStages, Ahead{}};
 // Of those that stay, softmax's backward of 65536 bf16 columns was the fastest with stages.
-constexpr std::array kSeveralNarrow = {Ahead{.stages = 2},
-                                       Ahead{.prefetch = true},
-                                       Ahead{},
-                                       Ahead{.stages = 2, .skew = true},
-                                       Ahead{.prefetch = true, .skew = true},
-                                       Ahead{.skew = true}};
+constexpr std::array kSeveralNarrow = {kTwoStages, kRegisters, Ahead{}, kSkewedStages, kSkewedRegisters, kSkewed};
+// Pairs take more registers than a sum: softmax of 262144 bf16 columns 0.627 ms with the next row in registers, 0.696
+// with stages, 0.712 skewed as well.
+constexpr std::array kPairsInCluster = {kRegisters, kTwoStages, kSkewedStages, kSkewedRegisters, kSkewed, Ahead{}};
 // Where rows cannot be skewed. One block: layer_norm's backward at 8192 bf16 columns 0.266 ms with stages, else 0.284;
 // add_rms_norm's at 4096 f32 columns 0.345 with registers, 0.396 with stages. A cluster that meets twice a row:
-// layer_norm of 65536 bf16 columns 0.296 ms with stages, 0.310 with registers; cross-entropy with its gradient, in
+// layer_norm of 131072 bf16 columns 0.331 ms with registers, 0.344 with stages; cross-entropy with its gradient, in
 // small parts, 0.322 at 32000 with registers, 0.334 with stages.
-constexpr std::array kStagesFirst = {Ahead{.stages = 2}, Ahead{.prefetch = true}, Ahead{}};
-constexpr std::array kRegistersFirst = {Ahead{.prefetch = true}, Ahead{.stages = 2}, Ahead{}};
+constexpr std::array kStagesFirst = {kTwoStages, kRegisters, Ahead{}};
+constexpr std::array kRegistersFirst = {kRegisters, kTwoStages, Ahead{}};
+
+// How often the threads of a row meet.
+int meetings(const Schedule& s, const GroupFacts& facts) { return (s.online ? facts.online_phases : facts.phases) - 1; }
+
+std::int64_t bytes_per_thread(const Schedule& s, const GroupFacts& facts) {
+    return row_bytes(facts) / (s.column_blocks * s.threads_per_row);
+}
+
+std::span<const Ahead> kinds_with_sums(const Schedule& s, const GroupFacts& facts) {
+    if (row_bytes(facts) > s.column_blocks * kSmallPartBytes) return kSumsOfLargeParts;
+    if (facts.sums_of_rows > 1) return kSeveralSums;
+    if (s.column_blocks > kMostClusterBlocks / 4 && facts.widest_bytes < 4) return kNarrowSumsInWideCluster;
+    return kSumsInCluster;
+}
 
 std::span<const Ahead> kinds_ahead(const Schedule& s, const GroupFacts& facts) {
-    if (s.column_blocks == 1) return facts.sums_rows && facts.widest_bytes < 4 ? kStagesFirst : kRegistersFirst;
-    if (facts.phases != 2) return in_small_parts(facts) ? kRegistersFirst : kStagesFirst;
-    if (facts.sums_rows) return kSumsInCluster;
+    if (s.column_blocks == 1) return facts.sums_rows() && facts.widest_bytes < 4 ? kStagesFirst : kRegistersFirst;
+    if (meetings(s, facts) != 1) {
+        const bool room = !facts.sums_rows() && bytes_per_thread(s, facts) <= kMaxBytesPerThread / 2;
+        return in_small_parts(facts) || room ? kRegistersFirst : kStagesFirst;
+    }
+    if (facts.sums_rows()) return kinds_with_sums(s, facts);
+    if (s.online) return kPairsInCluster;
     if (in_small_parts(facts) && reads_several_narrow(facts)) return kSeveralNarrow;
     return kInCluster;
 }
@@ -138,6 +184,7 @@ std::vector<Schedule> staying(Schedule s, int threads_per_sm, const GroupFacts& 
         kinds.back().prefetch = ahead.prefetch;
         kinds.back().stages = ahead.stages;
         kinds.back().skew = ahead.skew;
+        if (ahead.in_stages) kinds.back().residency = Residency::kStages;
     }
     return kinds;
 }
@@ -156,25 +203,14 @@ std::vector<Schedule> all_staying(const std::vector<Schedule>& schedules, const 
     return all;
 }
 
-// A row of more bytes of its widest tensor than a block takes is divided over a cluster; a row that is also summed
-// over, whose registers hold the sums as well, sooner, and one that reads nothing but itself. H200, bf16: rms_norm of
-// 131072 columns runs at 94 % of copy over 8 blocks, at 52 % when it is read twice; softmax over 16 blocks of 128
-// threads at 78 %, over 8 of 256 at 67 %; rms_norm's backward of 65536 columns over 8 blocks of 512 threads takes 0.473
-// ms, over 16 of 256 0.498.
-constexpr std::int64_t kBlockRowBytes = 64 * 1024;
-constexpr std::int64_t kClusterPartColumns = 16 * 1024;
-constexpr std::int64_t kSmallPartBytes = 16 * 1024;
-
-std::int64_t row_bytes(const GroupFacts& facts) { return facts.columns * facts.widest_bytes; }
-
 bool wider_than_block(const GroupFacts& facts, const Target& target) {
-    const bool small = facts.sums_rows || (in_small_parts(facts) && target.clusters);
+    const bool small = facts.sums_rows() || (in_small_parts(facts) && target.clusters);
     return row_bytes(facts) > (small ? kSmallPartBytes : kBlockRowBytes);
 }
 
 // What a cluster's block takes of a row.
 std::int64_t part_bytes(const GroupFacts& facts) {
-    if (facts.sums_rows || in_small_parts(facts)) return kSmallPartBytes;
+    if (facts.sums_rows() || in_small_parts(facts)) return kSmallPartBytes;
     return kClusterPartColumns * facts.widest_bytes;
 }
 
@@ -185,6 +221,8 @@ std::vector<std::int64_t> cluster_sizes(const GroupFacts& facts, const Target& t
     if (!target.clusters || bytes <= part / 2) return {};
     std::int64_t wanted = 1;
     while (wanted < kMostClusterBlocks && bytes > part * wanted) wanted *= 2;
+    // layer_norm's backward of 131072 bf16 columns takes 0.671 ms over 8 blocks, in stages, 0.708 over 16.
+    if (facts.sums_of_rows > 1 && wanted == kMostClusterBlocks && bytes <= part * wanted) wanted /= 2;
     std::vector<std::int64_t> sizes;
     for (const std::int64_t size : {wanted, wanted / 2, wanted * 2}) {
         if (size > 1 && size <= kMostClusterBlocks) sizes.push_back(size);
@@ -193,8 +231,20 @@ std::vector<std::int64_t> cluster_sizes(const GroupFacts& facts, const Target& t
 }
 
 // Threads of a cluster's blocks, the most promising first.
-std::array<int, 3> cluster_threads(const GroupFacts& facts) {
-    return in_small_parts(facts) ? std::array{128, 256, 512} : std::array{512, 256, 128};
+std::array<int, 3> cluster_threads(const GroupFacts& facts, std::int64_t blocks) {
+    if (in_small_parts(facts)) return {128, 256, 512};
+    // A row that waits twice for many blocks leaves its multiprocessors to another: layer_norm of 262144 bf16 columns
+    // takes 0.375 ms in blocks of 256 threads, 0.456 in those of 512.
+    if (facts.phases > 2 && blocks == kMostClusterBlocks) return {256, 512, 128};
+    return {512, 256, 128};
+}
+
+// The same where threads meet once over pairs, not twice over what those are made of. Rows of an odd number of columns,
+// which are guarded one by one, spilled.
+std::vector<Schedule> merging_pairs(Schedule s, const GroupFacts& facts, const Target& target) {
+    if (facts.sums_rows() || facts.phases == 2 || facts.online_phases != 2 || s.vector == 1) return {};
+    s.online = true;
+    return staying(s, kResidentThreadsPerSm.back(), facts, target);
 }
 
 // A row in the registers of a cluster's blocks.
@@ -202,19 +252,25 @@ std::vector<Schedule> cluster_schedules(const GroupFacts& facts, const Target& t
     std::vector<Schedule> schedules;
     for (const std::int64_t blocks : cluster_sizes(facts, target)) {
         const std::int64_t columns = (facts.columns + blocks - 1) / blocks;
-        for (const int threads : cluster_threads(facts)) {
+        for (const int threads : cluster_threads(facts, blocks)) {
             const std::int64_t elements = (columns + threads - 1) / threads;
             if (elements * facts.widest_bytes > kMaxBytesPerThread || elements < vector) continue;
             Schedule s = row_schedule(Residency::kRegisters, threads, vector);
             s.column_blocks = blocks;
             // Softmax's backward of 32768 bf16 columns takes 0.395 ms in blocks of 128 threads that end, 0.452 in those
             // that stay; of 65536 0.418, 0.448 (H200).
-            const bool ends_first = facts.sums_rows || (in_small_parts(facts) && !waits_for_numbers(facts));
+            const bool ends_first = facts.sums_rows() || (in_small_parts(facts) && !waits_for_numbers(facts));
+            const std::vector<Schedule> pairs = merging_pairs(s, facts, target);
+            // Softmax of 262144 bf16 columns takes 0.627 ms where its cluster meets once a row, 0.728 in blocks that
+            // end; of 131072 both take 0.585.
+            const bool pairs_first = ends_first && columns * facts.widest_bytes > kSmallPartBytes;
+            if (pairs_first) append(pairs, &schedules);
             if (ends_first) append(lightly_sharing(s, elements, facts), &schedules);
-            if (facts.sums_rows) continue;
+            if (facts.sums_rows()) continue;
             append(staying(s, kResidentThreadsPerSm.back(), facts, target), &schedules);
             if (!ends_first) schedules.push_back(s);
             schedules.push_back(sharing(s, kResidentThreadsPerSm.back()));
+            if (!pairs_first) append(pairs, &schedules);
         }
     }
     return schedules;
@@ -225,13 +281,14 @@ std::vector<Schedule> cluster_schedules(const GroupFacts& facts, const Target& t
 std::vector<Schedule> staying_schedules(const GroupFacts& facts, const Target& target, int vector) {
     std::vector<Schedule> schedules;
     const bool fills = row_bytes(facts) > kBlockRowBytes / 2;
-    if (!fills || wider_than_block(facts, target) || facts.sums_rows || target.backend != Backend::kCuda)
+    if (!fills || wider_than_block(facts, target) || facts.sums_rows() || target.backend != Backend::kCuda)
         return schedules;
     for (const int threads : {512, 1024}) {
         if ((facts.columns + threads - 1) / threads * facts.widest_bytes > kMaxBytesPerThread) continue;
         const Schedule s = row_schedule(Residency::kRegisters, threads, vector);
         append(staying(s, kResidentThreadsPerSm.back(), facts, target), &schedules);
         schedules.push_back(sharing(s, kResidentThreadsPerSm.back()));
+        append(merging_pairs(s, facts, target), &schedules);
     }
     return schedules;
 }
@@ -258,7 +315,7 @@ std::vector<Schedule> gpu_schedules(const GroupFacts& facts, const Target& targe
         if (alone_first) append(lightly_sharing(s, elements(threads), facts), &schedules);
         for (const int per_sm : kResidentThreadsPerSm) {
             const bool shares = threads >= kBlockThreads && per_sm > threads;
-            if (many && shares && !facts.sums_rows) schedules.push_back(sharing(s, per_sm));
+            if (many && shares && !facts.sums_rows()) schedules.push_back(sharing(s, per_sm));
         }
         if (!alone_first) schedules.push_back(s);
     }
@@ -288,9 +345,9 @@ std::vector<Schedule> gpu_schedules(const GroupFacts& facts, const Target& targe
     schedules.insert(one_pass ? schedules.begin() : schedules.end(), reloads.begin(), reloads.end());
     if (schedules.empty()) {
         schedules.push_back(row_schedule(Residency::kReload, preferred, vector));
-        if (facts.sums_rows) schedules.back().rows_per_block = 1;
+        if (facts.sums_rows()) schedules.back().rows_per_block = 1;
     }
-    return facts.sums_rows ? all_staying(schedules, facts, target) : schedules;
+    return facts.sums_rows() ? all_staying(schedules, facts, target) : schedules;
 }
 
 // On the CPU a kept value lies on the stack, in cache, which saves an exponential computed twice; loads are not kept. A

@@ -19,6 +19,7 @@ enum class Residency : std::uint8_t {
     kRegisters,  // values needed again stay in registers
     kShared,     // … in shared memory, each thread its own
     kReload,     // … are read from memory and computed again
+    kStages,     // … stay in the stage that they were copied into, or in registers if they were computed
 };
 
 std::string_view name(Family family);
@@ -46,6 +47,8 @@ struct Schedule {
     int min_blocks_per_sm = 0;       // register cap through launch bounds; 0 leaves it to the compiler
 
     bool operator==(const Schedule&) const = default;
+    // Whether a thread's columns are unrolled, as what it has in registers for each of them needs.
+    bool unrolls() const { return residency == Residency::kRegisters || residency == Residency::kStages; }
     // Whether a row's first loads are issued before the block comes to the row.
     bool fetches_ahead() const { return prefetch || stages > 0; }
 };

@@ -61,6 +61,25 @@ void build_swiglu(Graph& g, std::int64_t columns) {
     g.output("y", swiglu(g.input("gate", bf16, {tokens, columns}), g.input("up", bf16, {tokens, columns})));
 }
 
+// Weights that both phases of a row read.
+void build_weighted_difference(Graph& g, std::int64_t columns) {
+    const Value x = cast(g.input("x", bf16, {g.rows("tokens"), columns}), f32);
+    const Value weighted = x * cast(g.input("weight", bf16, {columns}), f32);
+    g.output("y", cast(weighted - sum(weighted), bf16));
+}
+
+// A block that stays for many rows and copies them ahead.
+Schedule staged_schedule(Residency residency) {
+    Schedule schedule;
+    schedule.family = Family::kRowReduction;
+    schedule.residency = residency;
+    schedule.threads_per_row = 256;
+    schedule.vector = 8;
+    schedule.blocks_per_sm = 1;
+    schedule.stages = 2;
+    return schedule;
+}
+
 void build_gelu(Graph& g, std::int64_t columns) { g.output("y", gelu(g.input("x", f32, {g.rows("tokens"), columns}))); }
 
 void build_rope(Graph& g, std::int64_t columns) {
@@ -260,6 +279,52 @@ TEST_CASE("an online softmax carries one state, and its parts keep their names")
     CHECK(contains(body, "rj_max_sum_exp<float> "));
     CHECK(contains(body, ".max();"));
     CHECK(contains(body, ".sum();"));
+}
+
+TEST_CASE("a pair takes all that a thread has of a resident row at once") {
+    Schedule schedule = staged_schedule(Residency::kRegisters);
+    schedule.online = true;
+    const Target target = find_target("sm_90a");
+    const std::string whole = emit_gpu_body(kernel_with(build_softmax, 8192, schedule, target), target);
+    CHECK(count(whole, "_part_terms);") == 1);
+    CHECK(count(whole, "_part.add(") == 1);
+    // Of the last of two vectors some threads have none: it is added by itself.
+    const std::string tail = emit_gpu_body(kernel_with(build_softmax, 4000, schedule, target), target);
+    CHECK(count(tail, "_part_terms);") == 0);
+    CHECK(count(tail, "_part.add(") == 1);
+}
+
+TEST_CASE("what all rows read is held once for all loops that read it, and packed") {
+    const Target target = find_target("sm_90a");
+    const Kernel kernel = kernel_with(build_weighted_difference, 4096, staged_schedule(Residency::kRegisters), target);
+    const std::string body = emit_gpu_body(kernel, target);
+    CHECK(count(body, "rj_load_readonly<8>(weight") == 1);
+    CHECK(count(body, "rj_get(weight_held") == 2);
+    CHECK_FALSE(contains(body, "rj_vec<float, 8>"));
+}
+
+TEST_CASE("a row that stays in its stage is read there twice, and its place is free for another after it") {
+    const Target target = find_target("sm_90a");
+    const Kernel kernel = kernel_with(build_weighted_difference, 4096, staged_schedule(Residency::kStages), target);
+    const std::string body = emit_gpu_body(kernel, target);
+    CHECK(count(body, "rj_shared_load<rj_vec<rj_bf16, 8>>(stage") == 2);
+    CHECK_FALSE(contains(body, "kept in registers"));
+    CHECK(body.rfind("fetch(row + ") > body.rfind("rj_store("));
+}
+
+TEST_CASE("a row stays in stages only where there are some, and two where rows are skewed") {
+    const Target target = find_target("sm_90a");
+    Graph g;
+    build_weighted_difference(g, 4096);
+    const Plan plan = plan_graph(*g.data(), target);
+    for (const auto& [stages, skew] : {std::pair(0, false), std::pair(1, true)}) {
+        Schedule schedule = staged_schedule(Residency::kStages);
+        schedule.stages = stages;
+        schedule.skew = skew;
+        const auto kernel = build_kernel(plan.groups.at(0), schedule, target);
+        REQUIRE_FALSE(kernel);
+        CHECK(contains(kernel.reason(), "do not keep a row"));
+    }
 }
 
 TEST_CASE("a target outside the row reads nothing and gives zero") {

@@ -383,10 +383,16 @@ TEST_CASE("rows copied ahead into shared memory agree with the oracle") {
     const Target target = simt::target("sm_90a");
     std::vector<Case> cases;
     const auto add = [&](const std::string& name, const Graph& graph) {
-        for (const auto& [stages, threads, rows, blocks, skew] :
-             {std::tuple(1, 64, 2, 1, false), std::tuple(2, 128, 1, 1, false), std::tuple(3, 256, 1, 1, false),
-              std::tuple(2, 64, 1, 2, false), std::tuple(2, 64, 1, 2, true)}) {
+        constexpr Residency kRegisters = Residency::kRegisters;
+        constexpr Residency kStages = Residency::kStages;
+        for (const auto& [residency, stages, threads, rows, blocks, skew] :
+             {std::tuple(kRegisters, 1, 64, 2, 1, false), std::tuple(kRegisters, 2, 128, 1, 1, false),
+              std::tuple(kRegisters, 3, 256, 1, 1, false), std::tuple(kRegisters, 2, 64, 1, 2, false),
+              std::tuple(kRegisters, 2, 64, 1, 2, true), std::tuple(kStages, 1, 64, 1, 1, false),
+              std::tuple(kStages, 3, 64, 2, 1, false), std::tuple(kStages, 2, 64, 1, 2, true),
+              std::tuple(kStages, 3, 32, 1, 4, true)}) {
             Schedule schedule = block_schedule(4);
+            schedule.residency = residency;
             schedule.threads_per_row = threads;
             schedule.rows_per_block = rows;
             schedule.column_blocks = blocks;
