@@ -1,5 +1,5 @@
 // Online rewriting: two reductions that would read a row twice become one that carries a pair, for rows that do not
-// stay on chip. The table of rewrites is closed:
+// stay on chip, and for those whose threads are many blocks and would meet twice. The table of rewrites is closed:
 //
 //     m = max x,  s = Σ exp(x − m)              →  max_sum_exp x      (Milakov and Gimelshein, arXiv 1805.02867)
 //     μ = (Σ x) / n,  v = Σ (x − μ)²            →  welford x          (Chan, Golub and LeVeque's pairwise form)
