@@ -10,23 +10,42 @@
 namespace rowjit {
 namespace {
 
-// A distribution over a row: p and log p, in the wide dtype.
+// A distribution over a row, in the wide dtype: p = weight / sum, and log p = log_weight − log sum. The sum lies
+// outside of what is taken over the row, which so waits for no other sum. Log-probabilities have none, and need not add
+// up to 1.
 struct Distribution {
-    Value log_p;
-    Value p;
+    Value log_weight;
+    Value weight;
+    std::optional<Value> sum;
+
+    Value p() const { return sum ? weight / *sum : weight; }
 };
 
 Distribution distribution_of(const Value& x, const LogitTransform& transform, const DistillationOptions& options) {
     const Value z = transform(x);
-    if (options.log_probabilities) return {z, exp(z)};
+    if (options.log_probabilities) return {z, exp(z), std::nullopt};
     const RowExponentials row = row_exponentials(z);
-    return {row.shifted - log(row.row_sum).named("log_sum"), row.exp / row.row_sum};
+    return {row.shifted, row.exp, row.row_sum};
 }
 
-// Σ p (log p − log q): a class of p = 0 adds 0, and so has no part in the gradient.
-Value divergence(const Distribution& p, const Value& log_q) {
-    const Value zero = Graph(p.p.graph()).constant(p.p.dtype(), 0.0);
-    return sum(select(p.p == 0.0, zero, p.p * (p.log_p - log_q)));
+// Σ p (log p − log q): a class of p = 0 adds 0, and so has no part in the gradient. Where p adds up to 1 nothing flows
+// through log p, as Σ p d(log p) = d Σ p = 0: computed, it would be a difference of what is nearly the same. Of two
+// sums the logarithm of the quotient is exact where theirs lose what the divergence is made of.
+Value divergence(const Distribution& p, const Distribution& q) {
+    const Value zero = Graph(p.weight.graph()).constant(p.weight.dtype(), 0.0);
+    const Value log_ratio = (p.sum ? detach(p.log_weight) : p.log_weight) - q.log_weight;
+    const Value total = sum(select(p.weight == 0.0, zero, p.weight * log_ratio));
+    return p.sum ? total / *p.sum + log(*q.sum / detach(*p.sum)) : total;
+}
+
+// m = β·p + (1 − β)·q, times p's sum. Nor does anything flow through the log m of distributions: in the divergences
+// of both from m it is Σ m d(log m).
+Distribution mixture(const Distribution& p, const Distribution& q, const Value& beta) {
+    const Value rest = 1.0 - beta;
+    const Value weight = beta * p.weight + (p.sum ? rest * (*p.sum / *q.sum) : rest) * q.weight;
+    const Value log_weight = log(weight).named("log_mixture");
+    if (!p.sum) return {log_weight, weight, std::nullopt};
+    return {detach(log_weight), weight, detach(*p.sum)};
 }
 
 struct Pair {
@@ -35,12 +54,11 @@ struct Pair {
 };
 
 Value row_sum_of_jsd(const Pair& pair, double beta) {
-    if (beta == 0) return divergence(pair.teacher, pair.student.log_p);
-    if (beta == 1) return divergence(pair.student, pair.teacher.log_p);
-    const Value b = Graph(pair.student.p.graph()).scalar("beta", pair.student.p.dtype(), beta);
-    const Value rest = 1.0 - b;
-    const Value log_m = log(b * pair.teacher.p + rest * pair.student.p).named("log_mixture");
-    return b * divergence(pair.teacher, log_m) + rest * divergence(pair.student, log_m);
+    if (beta == 0) return divergence(pair.teacher, pair.student);
+    if (beta == 1) return divergence(pair.student, pair.teacher);
+    const Value b = Graph(pair.student.weight.graph()).scalar("beta", pair.student.weight.dtype(), beta);
+    const Distribution m = mixture(pair.teacher, pair.student, b);
+    return b * divergence(pair.teacher, m) + (1.0 - b) * divergence(pair.student, m);
 }
 
 void require_pair(std::string_view op, const Value& student, const Value& teacher) {
@@ -79,12 +97,12 @@ Value distance(std::string_view op, const Value& student, const Value& teacher, 
 
 Value kl_div(Value student, Value teacher, std::optional<Value> target, DistillationOptions options) {
     return distance("kl_div", student, teacher, target, options,
-                    [](const Pair& pair) { return divergence(pair.teacher, pair.student.log_p); });
+                    [](const Pair& pair) { return divergence(pair.teacher, pair.student); });
 }
 
 Value reverse_kl(Value student, Value teacher, std::optional<Value> target, DistillationOptions options) {
     return distance("reverse_kl", student, teacher, target, options,
-                    [](const Pair& pair) { return divergence(pair.student, pair.teacher.log_p); });
+                    [](const Pair& pair) { return divergence(pair.student, pair.teacher); });
 }
 
 Value jsd(Value student, Value teacher, std::optional<Value> target, double beta, DistillationOptions options) {
@@ -97,7 +115,7 @@ Value jsd(Value student, Value teacher, std::optional<Value> target, double beta
 
 Value tvd(Value student, Value teacher, std::optional<Value> target, DistillationOptions options) {
     return distance("tvd", student, teacher, target, options,
-                    [](const Pair& pair) { return 0.5 * sum(abs(pair.teacher.p - pair.student.p)); });
+                    [](const Pair& pair) { return 0.5 * sum(abs(pair.teacher.p() - pair.student.p())); });
 }
 
 Value cosine_distance(Value student, Value teacher, std::optional<Value> target, DistillationOptions options) {
