@@ -305,6 +305,15 @@ RJ_DEVICE float rj_log1p(float a) { return log1pf(a); }
 RJ_DEVICE float rj_tanh(float a) { return tanhf(a); }
 RJ_DEVICE float rj_erf(float a) { return erff(a); }
 
+// The reciprocal, whose own denormals are flushed, of a quarter of a divisor that has one for a reciprocal.
+RJ_DEVICE float rj_div_narrow(float a, float b) {
+    const bool large = b > 8.50705917e37f;  // 2^126
+    float reciprocal;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(reciprocal) : "f"(large ? b * 0.25f : b));
+    const float quotient = a * reciprocal;
+    return large ? quotient * 0.25f : quotient;
+}
+
 // 2^a in one instruction: 2 units in the last place, results below 2^-126 flushed to zero.
 RJ_DEVICE float rj_exp2_fast(float a) {
     float power;

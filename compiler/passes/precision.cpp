@@ -15,6 +15,10 @@
 namespace rowjit {
 namespace {
 
+bool is_f32_map(const Inst& inst, Op op) {
+    return inst.kind == InstKind::kMap && inst.op == op && inst.dtype == Dtype::kF32;
+}
+
 // Where values go: the maps, sums, slots and tensors that they end up in.
 class Uses {
   public:
@@ -23,6 +27,8 @@ class Uses {
             for (const ValueId operand : inst.operands) uses_[operand].push_back(&inst);
             if (inst.id >= 0) made_by_[inst.id] = &inst;
             if (inst.kind == InstKind::kKept) kept_[inst.index].push_back(inst.id);
+            if (inst.kind == InstKind::kKeep) keeps_[inst.index] = inst.operands[0];
+            if (inst.kind == InstKind::kAccumulate) terms_[inst.index] = inst.operands[0];
         });
         for (const Stmt& stmt : kernel.body) {
             const auto* reduce = std::get_if<AllReduce>(&stmt.node);
@@ -32,6 +38,7 @@ class Uses {
                 const Accumulator& accumulator = kernel.accumulators[static_cast<std::size_t>(index)];
                 if (accumulator.monoid == Monoid::kSum)
                     sums_[index] = Sum{reduce->results[result], !accumulator.compensated};
+                if (accumulator.monoid == Monoid::kMax) maxima_[reduce->results[result]] = index;
                 result += static_cast<std::size_t>(components(accumulator.monoid));
             }
         }
@@ -46,6 +53,33 @@ class Uses {
             if (use.op == Op::kLog) return is_plain_result(value);
             return scales(use) && is_rounded(use.id);
         });
+    }
+
+    // Whether it is 1 + e^x, whatever the exponential loses.
+    bool is_one_and_exponential(ValueId value) const {
+        const Inst* sum = maker(value);
+        if (sum == nullptr || !is_f32_map(*sum, Op::kAdd)) return false;
+        const Inst* first = maker(sum->operands[0]);
+        const Inst* second = maker(sum->operands[1]);
+        if (first == nullptr || second == nullptr) return false;
+        return (is_f32_map(*first, Op::kExp) && is_one(*second)) || (is_f32_map(*second, Op::kExp) && is_one(*first));
+    }
+
+    // Whether the exponential is only that of a logistic function's divisor, of which an error is the less the smaller
+    // it is beside 1, and what is divided by it is rounded.
+    bool is_logistic(const Inst& exponential) {
+        return all_of(exponential.id, is_logistic_, [&](const Inst& sum) {
+            return sum.kind == InstKind::kMap && is_one_and_exponential(sum.id) &&
+                   all_of(sum.id, is_logistic_, [&](const Inst& use) {
+                       return is_f32_map(use, Op::kDiv) && use.operands[0] != sum.id && is_rounded(use.id);
+                   });
+        });
+    }
+
+    // Whether an exponential is one of x − max x, at most 1, so that narrow it is off by less than 2^-25, and is only a
+    // weight of what f32 sums over columns add up, or compared with 0.
+    bool is_weight_in_sums(const Inst& exponential) {
+        return is_below_maximum(exponential.operands[0]) && is_only_summed(exponential.id);
     }
 
     // Whether an error of a few units in the last place is lost: the value is only multiplied and divided before it is
@@ -99,6 +133,48 @@ class Uses {
         });
     }
 
+    bool is_only_summed(ValueId value) {
+        return all_of(value, is_only_summed_, [&](const Inst& use) {
+            if (use.kind == InstKind::kAccumulate) return adds_up(use);
+            if (use.kind != InstKind::kMap) return false;
+            if (use.op == Op::kEq) return is_zero(use.operands[0]) || is_zero(use.operands[1]);
+            return (scales(use) || use.op == Op::kSelect) && is_only_summed(use.id);
+        });
+    }
+
+    bool is_below_maximum(ValueId value) {
+        const Inst* difference = maker(value);
+        if (difference == nullptr || difference->kind != InstKind::kMap || difference->op != Op::kSub) return false;
+        const auto maximum = maxima_.find(difference->operands[1]);
+        return maximum != maxima_.end() && are_same(difference->operands[0], terms_.at(maximum->second));
+    }
+
+    // What made a value of a column, where a loop read it back.
+    const Inst* maker(ValueId value) const {
+        const auto made = made_by_.find(value);
+        if (made == made_by_.end()) return nullptr;
+        const Inst* inst = made->second;
+        return inst->kind == InstKind::kKept ? maker(keeps_.at(inst->index)) : inst;
+    }
+
+    // Whether two loops made the same value of a column.
+    bool are_same(ValueId a, ValueId b) {
+        const Inst* first = maker(a);
+        const Inst* second = maker(b);
+        if (first == second) return first != nullptr || a == b;
+        if (first == nullptr || second == nullptr || first->kind != second->kind || first->op != second->op ||
+            first->dtype != second->dtype || first->index != second->index || first->axis != second->axis ||
+            first->value != second->value || first->coords != second->coords)
+            return false;
+        const auto [known, is_new] = are_same_.try_emplace({a, b}, true);
+        if (is_new) {
+            known->second =
+                std::equal(first->operands.begin(), first->operands.end(), second->operands.begin(),
+                           second->operands.end(), [&](ValueId one, ValueId other) { return are_same(one, other); });
+        }
+        return known->second;
+    }
+
     static bool scales(const Inst& use) { return use.op == Op::kMul || use.op == Op::kDiv || use.op == Op::kNeg; }
 
     bool is_rare(ValueId value) const {
@@ -106,6 +182,8 @@ class Uses {
         return made != made_by_.end() && made->second->kind == InstKind::kMap && made->second->op == Op::kSelect &&
                is_zero(made->second->operands[2]);
     }
+
+    static bool is_one(const Inst& inst) { return inst.kind == InstKind::kConst && inst.value == 1; }
 
     bool is_zero(ValueId value) const {
         const auto made = made_by_.find(value);
@@ -159,16 +237,18 @@ class Uses {
     std::map<ValueId, const Inst*> made_by_;
     std::map<int, std::vector<ValueId>> kept_;  // by slot
     std::map<int, Sum> sums_;                   // by accumulator
+    std::map<int, ValueId> keeps_;              // by slot: what is kept
+    std::map<int, ValueId> terms_;              // by accumulator: what it takes of a column
+    std::map<ValueId, int> maxima_;             // the accumulators that rows' maxima come from
 
+    std::map<std::pair<ValueId, ValueId>, bool> are_same_;
     std::map<ValueId, bool> only_scale_;
     std::map<ValueId, bool> is_rounded_;
+    std::map<ValueId, bool> is_logistic_;
+    std::map<ValueId, bool> is_only_summed_;
     std::map<ValueId, bool> is_scaled_or_summed_;
     std::map<ValueId, bool> ends_in_rounding_;
 };
-
-bool is_f32_map(const Inst& inst, Op op) {
-    return inst.kind == InstKind::kMap && inst.op == op && inst.dtype == Dtype::kF32;
-}
 
 // The products of a loop's body that are only added to something else there.
 class Products {
@@ -216,6 +296,15 @@ class Products {
     std::set<ValueId> joined_;
 };
 
+// `inside`: what the loop has made before it. A divisor of the row is divided by through its reciprocal, another only
+// where it is known to have one.
+bool may_be_narrow(const Inst& inst, const std::set<ValueId>& inside, Uses& uses) {
+    if (is_f32_map(inst, Op::kExp))
+        return uses.only_scale(inst.id) || uses.is_logistic(inst) || uses.is_weight_in_sums(inst);
+    if (!is_f32_map(inst, Op::kDiv) || !uses.is_scaled_or_summed(inst.id)) return false;
+    return !inside.contains(inst.operands[1]) || uses.is_one_and_exponential(inst.operands[1]);
+}
+
 }  // namespace
 
 Kernel spend_precision(Kernel kernel, const Target& target) {
@@ -223,15 +312,14 @@ Kernel spend_precision(Kernel kernel, const Target& target) {
     if (!target.is_gpu() || std::any_of(kernel.body.begin(), kernel.body.end(), opens)) return kernel;
     const Kernel written = kernel;
     Uses uses(written);
-    const auto mark = [&](Inst& inst) {
-        inst.narrow = (is_f32_map(inst, Op::kExp) && uses.only_scale(inst.id)) ||
-                      (is_f32_map(inst, Op::kDiv) && uses.is_scaled_or_summed(inst.id));
-    };
     for (Stmt& stmt : kernel.body) {
-        if (auto* inst = std::get_if<Inst>(&stmt.node)) mark(*inst);
         auto* loop = std::get_if<ColumnLoop>(&stmt.node);
         if (loop == nullptr) continue;
-        for (Inst& inst : loop->body) mark(inst);
+        std::set<ValueId> inside;
+        for (Inst& inst : loop->body) {
+            inst.narrow = may_be_narrow(inst, inside, uses);
+            inside.insert(inst.id);
+        }
         Products(loop->body, uses).join();
     }
     return kernel;

@@ -10,6 +10,7 @@
 #include "base/dtype.h"
 #include "base/fail.h"
 #include "compiler/plan/cheaper.h"
+#include "compiler/plan/logistic.h"
 #include "dsl/coordinate_value.h"
 #include "rowjit/error.h"
 
@@ -455,7 +456,7 @@ std::shared_ptr<const GraphData> without_dead_nodes(const GraphData& graph) {
 }  // namespace
 
 std::shared_ptr<const GraphData> canonicalize(const GraphData& graph, const std::set<AxisId>& unrolled) {
-    return without_dead_nodes(*Canonicalizer(graph, unrolled).run());
+    return without_dead_nodes(*write_logistic(Canonicalizer(graph, unrolled).run()));
 }
 
 }  // namespace rowjit

@@ -409,7 +409,41 @@ TEST_CASE("an exponential is one instruction where a rounding or a logarithm of 
         const Value student = softmax(cast(g.input("student", bf16, {tokens, columns}), f32));
         g.output("y", cast(student - softmax(cast(g.input("teacher", bf16, {tokens, columns}), f32)), bf16));
     };
-    CHECK(!contains(body_of(wide_difference, 1024), "rj_exp_narrow("));
+    CHECK(contains(body_of(wide_difference, 1024), "rj_exp("));
+}
+
+TEST_CASE("an exponential that only weighs the terms of sums is one instruction where it is at most 1") {
+    // Σ w·(x − y) of w = e^(x − bound): all that is stored is f32, and no logarithm follows.
+    const auto weighted = [](const auto& bound) {
+        return [bound](Graph& g, std::int64_t columns) {
+            const Axis tokens = g.rows("tokens");
+            const Value x = cast(g.input("x", bf16, {tokens, columns}), f32);
+            const Value y = cast(g.input("y", bf16, {tokens, columns}), f32);
+            const Value weight = exp(x - bound(x, y));
+            const Value zero = g.constant(f32, 0.0);
+            g.output("z", sum(select(weight == 0.0, zero, weight * (x - y))));
+        };
+    };
+    const std::string below = body_of(weighted([](const Value& x, const Value&) { return max(x); }), 1024);
+    CHECK(contains(below, "rj_exp_narrow("));
+    CHECK(!contains(below, "rj_exp("));
+    const std::string above = body_of(weighted([](const Value&, const Value& y) { return max(y); }), 1024);
+    CHECK(!contains(above, "rj_exp_narrow("));
+}
+
+TEST_CASE("a logistic function that is rounded is two instructions for its functions") {
+    const auto gated = [](Graph& g, std::int64_t columns) {
+        const Axis tokens = g.rows("tokens");
+        g.output("y", swiglu(g.input("gate", bf16, {tokens, columns}), g.input("up", bf16, {tokens, columns})));
+    };
+    const std::string narrow = body_of(gated, 1024);
+    CHECK(contains(narrow, "rj_exp_narrow("));
+    CHECK(contains(narrow, "rj_div_narrow("));
+    const auto small_divisor = [](Graph& g, std::int64_t columns) {
+        const Value x = cast(g.input("x", bf16, {g.rows("tokens"), columns}), f32);
+        g.output("y", cast(x / (exp(x) + 0.5), bf16));
+    };
+    CHECK(!contains(body_of(small_divisor, 1024), "rj_div_narrow("));
 }
 
 TEST_CASE("a column is compared with an i64 of its row in i32") {

@@ -4,6 +4,8 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+
 #include "compiler/compile.h"
 #include "compiler/plan/live_numbers.h"
 #include "dsl/library/registry.h"
@@ -50,6 +52,36 @@ TEST_CASE("what a deep value's precision is spent on is known at once") {
     g.output("y", cast(deep, bf16));
     g.output("z", sum(deep));
     CHECK(kernels(g) == 1);
+}
+
+TEST_CASE("whether two deep values are the same is known at once") {
+    Graph g;
+    const Value x = cast(g.input("x", bf16, {g.rows("tokens"), std::int64_t{1} << 20}), f32);
+    const Value deep = squared_forty_times(x);
+    g.output("y", sum(exp(deep - max(deep))));
+    CHECK(kernels(g) == 1);
+}
+
+TEST_CASE("1 + tanh is an exponential and a division where the tangent is used for nothing else") {
+    for (const bool elsewhere : {false, true}) {
+        Graph g;
+        const Value x = g.input("x", f32, {g.rows("tokens"), 64});
+        const Value tangent = tanh(x);
+        g.output("y", x * (tangent + 1.0));
+        if (elsewhere) g.output("slope", 1.0 - tangent * tangent);
+        const Plan plan = plan_graph(*g.data(), find_target("sm_90a"));
+        REQUIRE(plan.groups.size() == 1);
+        const GraphData& planned = *plan.groups[0].graph;
+        const std::vector<NodeId> live = planned.live_nodes();
+        const auto count = [&](Op op) {
+            return std::count_if(live.begin(), live.end(), [&](NodeId id) {
+                return planned.node(id).kind == NodeKind::kMap && planned.node(id).op == op;
+            });
+        };
+        CHECK(count(Op::kTanh) == (elsewhere ? 1 : 0));
+        CHECK(count(Op::kExp) == (elsewhere ? 0 : 1));
+        CHECK(count(Op::kDiv) == (elsewhere ? 0 : 1));
+    }
 }
 
 TEST_CASE("an index is pushed through a deep value at once") {
