@@ -174,8 +174,7 @@ std::vector<Schedule> legal_schedules(const Group& group, const Target& target) 
     std::vector<Schedule> legal;
     for (const FamilyOffer& offer : offers(group, target)) {
         for (const Schedule& schedule : offer.schedules) {
-            const bool known = std::find(legal.begin(), legal.end(), schedule) != legal.end();
-            if (!known && build_kernel(group, schedule, target)) legal.push_back(schedule);
+            if (build_kernel(group, schedule, target)) legal.push_back(schedule);
         }
     }
     return legal;

@@ -27,6 +27,15 @@ std::set<NodeId> read_in_part(const GraphData& graph) {
     return found;
 }
 
+// Two rules of a family may lead to one schedule.
+void keep_first_of_equal(std::vector<Schedule>* schedules) {
+    std::vector<Schedule> distinct;
+    for (const Schedule& s : *schedules) {
+        if (std::find(distinct.begin(), distinct.end(), s) == distinct.end()) distinct.push_back(s);
+    }
+    *schedules = std::move(distinct);
+}
+
 }  // namespace
 
 GroupFacts facts_of(const Group& group) {
@@ -64,7 +73,9 @@ GroupFacts facts_of(const Group& group) {
         facts.reads_numbers = facts.reads_numbers || (of_row && !graph.row_axes(node).empty());
         if (of_row) continue;
         ++facts.column_inputs;
-        facts.shares_columns = facts.shares_columns || graph.row_axes(node).empty();
+        const bool shared = graph.row_axes(node).empty();
+        facts.streams += shared ? 0 : 1;
+        facts.shares_columns = facts.shares_columns || shared;
     }
     for (const OutputInfo& output : graph.outputs()) {
         if (output.slots < 0) tensor(graph.node(output.node));
@@ -77,7 +88,10 @@ GroupFacts facts_of(const Group& group) {
 
 std::vector<FamilyOffer> offers(const Group& group, const Target& target) {
     const GroupFacts facts = facts_of(group);
-    return {offer_elementwise(facts, target), offer_row_reduction(facts, target), offer_rows_reduction(facts, target)};
+    std::vector<FamilyOffer> all = {offer_elementwise(facts, target), offer_row_reduction(facts, target),
+                                    offer_rows_reduction(facts, target)};
+    for (FamilyOffer& offer : all) keep_first_of_equal(&offer.schedules);
+    return all;
 }
 
 }  // namespace rowjit

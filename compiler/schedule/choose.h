@@ -16,6 +16,7 @@ struct GroupFacts {
     int widest_bytes = 4;      // of the tensors with columns
     int narrowest_bytes = 4;
     int column_inputs = 0;  // tensors with columns that are read
+    int streams = 0;        // those of them that have columns of their own for each row
     int phases = 1;
     int online_phases = 1;        // once reductions that can carry pairs do
     bool stores_columns = false;  // some output has columns

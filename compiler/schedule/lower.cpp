@@ -23,7 +23,10 @@ constexpr double kRegisterWeight = 1;
 constexpr double kSharedWeight = 2;
 constexpr double kStagedWeight = 0.2;  // what was copied ahead lies there anyway: a load, of a whole vector
 constexpr double kSpecialCost = 6;     // exp, division …: a kept f32 (4 bytes) is cheaper than one of these
-constexpr double kRoundCost = 0.5;     // a map or cast that rounds to bf16 or f16
+// Of rows of narrow floats, whose logits take half of the registers that their exponentials do: at most four
+// instructions on a GPU (spend_precision).
+constexpr double kNarrowExpCost = 3;
+constexpr double kRoundCost = 0.5;  // a map or cast that rounds to bf16 or f16
 constexpr double kPlainCost = 0.3;
 constexpr double kAlreadyKept = 0.01;
 
@@ -35,9 +38,10 @@ constexpr std::int64_t kCpuParts = 64;
 // columns and missed it at 128,256.
 constexpr std::int64_t kCpuPlainColumns = 32768;
 
-double recompute_cost(const Node& node) {
+double recompute_cost(const Node& node, bool narrow_exps) {
     if (node.kind == NodeKind::kSearch) return kSpecialCost;
     if (node.kind == NodeKind::kMap) {
+        if (narrow_exps && node.op == Op::kExp && node.dtype == Dtype::kF32) return kNarrowExpCost;
         if (is_special(node.op) || node.op == Op::kUniform) return kSpecialCost;
     }
     const bool narrow = is_narrow(node.dtype);
@@ -423,6 +427,15 @@ class Lowering {
         return (node.kind == NodeKind::kInput || node.kind == NodeKind::kIndex) && !held;
     }
 
+    // Whether what is read at a row's columns is of narrow floats alone.
+    bool reads_narrow_rows() const {
+        const std::vector<NodeId> live = graph_.live_nodes();
+        return std::all_of(live.begin(), live.end(), [&](NodeId id) {
+            const Node& node = graph_.node(id);
+            return node.kind != NodeKind::kInput || graph_.column_axes(node).empty() || is_narrow(node.dtype);
+        });
+    }
+
     // The values to carry so that `needed` can be computed: a minimum cut between what the previous loop evaluated
     // (`available`) and the later roots. Each node is split into (in, out); cutting in→out keeps it, being on the
     // sink's side means computing it again.
@@ -434,12 +447,13 @@ class Lowering {
         const std::size_t source = 2 * index.size();
         const std::size_t sink = source + 1;
         MinCut cut(sink + 1);
+        const bool narrow_exps = target_.is_gpu() && reads_narrow_rows();
         for (const auto& [id, i] : index) {
             const Node& node = graph_.node(id);
             const bool at_hand = available.contains(id) || kept.contains(id);
             if (at_hand) {
                 cut.add_edge(2 * i, 2 * i + 1, kept.contains(id) ? kAlreadyKept : keep_cost(node));
-                cut.add_edge(source, 2 * i, read_once(node) ? MinCut::kInfinite : recompute_cost(node));
+                cut.add_edge(source, 2 * i, read_once(node) ? MinCut::kInfinite : recompute_cost(node, narrow_exps));
             } else {
                 cut.add_edge(2 * i, 2 * i + 1, MinCut::kInfinite);  // does not exist yet
             }
@@ -630,7 +644,7 @@ class Lowering {
     // Whether a sum is carried as a pair: when every term comes from an f32 of its own in memory. A result as exact as
     // such data is not rounded to hide the order of its terms, and reading it leaves time for the arithmetic; narrow
     // data leaves little, and a result of its own dtype hides that order, except where a lane of the CPU adds up
-    // thousands of terms in one chain, or where a statistic of the row is stored in f32 (a norm's, for its backward).
+    // thousands of terms in one chain, or where a number of the row is stored in f32: a norm's statistics, a loss.
     // Deviations that are squared before the row's mean is known lose more, and are always a pair on a GPU where a
     // thread takes its columns one vector after the other: where the bias of a layer norm cancels what it is added to,
     // one unit of the variance shows in bf16.
@@ -640,7 +654,7 @@ class Lowering {
         if (target_.is_gpu() && reduce.monoid == Monoid::kWelford && !schedule().unrolls()) return true;
         const Node& terms = graph_.node(reduce.args[0]);
         if (!target_.is_gpu() && !group_.reduces_rows && graph_.column_count(terms) > kCpuPlainColumns) return true;
-        if (!target_.is_gpu() && stored_in_f32(reduce)) return true;
+        if (!target_.is_gpu() && shows_in_f32(reduce)) return true;
         std::set<NodeId> seen;
         std::vector<NodeId> work = {reduce.args[0]};
         while (!work.empty()) {
@@ -655,22 +669,19 @@ class Lowering {
         return false;
     }
 
-    // Whether the sum, or what is made of it for the row alone, is an output in f32.
-    bool stored_in_f32(const Node& reduce) const {
+    // Whether a number of the row that is stored in f32, or summed so over rows, depends on the sum.
+    bool shows_in_f32(const Node& reduce) const {
         std::set<NodeId> seen;
         std::vector<NodeId> work;
         for (const OutputInfo& output : graph_.outputs()) {
-            if (output.slots < 0 && graph_.node(output.node).dtype == Dtype::kF32) work.push_back(output.node);
+            if (graph_.node(output.node).dtype == Dtype::kF32 && !columnar(output.node)) work.push_back(output.node);
         }
         while (!work.empty()) {
             const NodeId id = work.back();
             work.pop_back();
             const Node& node = graph_.node(id);
-            if (columnar(id) || !seen.insert(id).second) continue;
-            if (node.kind == NodeKind::kReduce) {
-                if (node.monoid == reduce.monoid && node.args == reduce.args) return true;
-                continue;
-            }
+            if (!seen.insert(id).second) continue;
+            if (node.kind == NodeKind::kReduce && node.monoid == reduce.monoid && node.args == reduce.args) return true;
             work.insert(work.end(), node.args.begin(), node.args.end());
         }
         return false;
