@@ -11,20 +11,27 @@
 namespace rowjit {
 namespace {
 
-constexpr std::int64_t kCheckedRows = 5;  // odd, and not a multiple of any rows-per-block
+constexpr std::int64_t kCheckedElements = 16;  // of each output
+constexpr std::int64_t kCheckedRows = 5;       // odd, and not a multiple of any rows-per-block
 
-// The oracle's answers for one group on a few rows, computed once for all candidates.
+// The oracle's answers for one group on a few rows, computed once for all candidates. Of a single number, as a loss is,
+// over several launches: how far eager is from one is luck.
 class GroupCheck {
   public:
     GroupCheck(const GraphData& graph, std::uint64_t seed) : graph_(graph) {
-        bindings_ = random_inputs(graph, all_rows(graph, kCheckedRows), {.seed = seed});
-        exact_ = interpret(graph, bindings_, Rounding::kExact);
-        eager_ = interpret(graph, bindings_, Rounding::kEager);
+        const RowExtents rows = all_rows(graph, kCheckedRows);
+        const std::uint64_t count = launch_count(graph, rows, kCheckedElements);
+        for (std::uint64_t launch = 0; launch < count; ++launch) {
+            launches_.push_back(random_inputs(graph, rows, {.seed = seed + launch}));
+            append(interpret(graph, launches_.back(), Rounding::kExact), &exact_);
+            append(interpret(graph, launches_.back(), Rounding::kEager), &eager_);
+        }
     }
 
     // "" when every output is within the bar, else what is wrong.
     std::string fault(const Device& device, const Executable& executable) const {
-        const Tensors got = run(device, executable, graph_, bindings_);
+        Tensors got;
+        for (const Bindings& bindings : launches_) append(run(device, executable, graph_, bindings), &got);
         for (const OutputInfo& output : graph_.outputs()) {
             const ErrorReport report = compare(got.at(output.name), exact_.at(output.name), eager_.at(output.name),
                                                graph_.node(output.node).dtype);
@@ -35,7 +42,7 @@ class GroupCheck {
 
   private:
     const GraphData& graph_;
-    Bindings bindings_;
+    std::vector<Bindings> launches_;
     Tensors exact_;
     Tensors eager_;
 };

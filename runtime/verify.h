@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -41,6 +42,15 @@ std::vector<Verification> verify(const Device& device, const Executable& executa
 // One launch or more, their outputs compared as one tensor (dsl/accuracy.h says when that is needed).
 std::vector<Verification> verify(const Device& device, const Executable& executable, const GraphData& graph,
                                  std::span<const Bindings> launches, const RunOptions& options = {});
+
+// How many launches give every output so many elements, over all of them.
+std::uint64_t launch_count(const GraphData& graph, const RowExtents& rows, std::int64_t elements);
+
+// Over as many launches as give every output a few elements, and where one is outside the bar over eight times as many:
+// how far eager is from a single number, as a loss is, is luck. `inputs` makes a launch's bindings by its number.
+std::vector<Verification> verify_several(const Device& device, const Executable& executable, const GraphData& graph,
+                                         const std::function<Bindings(std::uint64_t)>& inputs,
+                                         const RunOptions& options = {});
 
 bool within_bar(const std::vector<Verification>& outputs);
 std::string describe(const std::vector<Verification>& outputs);

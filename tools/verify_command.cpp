@@ -66,9 +66,11 @@ class Verifier {
     void check(const Job& job, const std::string& schedule, const Executable& executable) {
         const GraphData& graph = *job.graph.data();
         for (const Case& c : kCases) {
-            const Bindings bindings = job_inputs(job, c.rows, {.seed = command_.seed, .extremes = c.extremes});
+            const auto inputs = [&](std::uint64_t launch) {
+                return job_inputs(job, c.rows, {.seed = command_.seed + launch, .extremes = c.extremes});
+            };
             for (const Verification& output :
-                 verify(engine_.device(), executable, graph, bindings, {.row_padding = c.row_padding})) {
+                 verify_several(engine_.device(), executable, graph, inputs, {.row_padding = c.row_padding})) {
                 const ErrorReport& report = output.report;
                 outcomes_.push_back({job.name, schedule, fmt::format("{}, {}", c.name, output.output),
                                      report.within_bar, report.max_error, report.eager_max_error, describe(report)});
