@@ -34,6 +34,10 @@ bool is_path(std::string_view text) { return text.starts_with('/'); }
 bool is_path_or_off(std::string_view text) { return is_path(text) || text == "off"; }
 bool is_anything(std::string_view) { return true; }
 bool is_flag(std::string_view text) { return text == "0" || text == "1"; }
+bool is_names(std::string_view text) {
+    return text.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789_,") == std::string_view::npos;
+}
+
 bool is_level(std::string_view text) { return parse_log_level(text).has_value(); }
 bool is_amd_toolchain(std::string_view text) { return text == "hiprtc" || text == "clang"; }
 bool is_thread_count(std::string_view text) {
@@ -55,6 +59,7 @@ constexpr ValueKind kFlag{"0 or 1", is_flag};
 constexpr ValueKind kLevel{"off, error, warning, info or debug", is_level};
 constexpr ValueKind kAmdToolchain{"hiprtc or clang", is_amd_toolchain};
 constexpr ValueKind kCount{"a number", is_count};
+constexpr ValueKind kNames{"names of operations with commas between", is_names};
 constexpr ValueKind kSeconds{"a number of seconds from 1 to 86400", is_seconds};
 constexpr ValueKind kThreads{"a number from 1 to 4096", is_thread_count};
 
@@ -77,6 +82,7 @@ constexpr std::array kTable = {
     Row{"ROWJIT_CUBLASLT", kFile, "the system's libcublasLt", "the cuBLASLt that multiplies matrices, or its folder"},
     Row{"ROWJIT_CUDA_DRIVER", kFile, "libcuda.so.1", "the NVIDIA driver library that runs kernels"},
     Row{"ROWJIT_FUZZ_FIRST", kCount, "1", "the first seed of the randomised tests, to repeat a failure"},
+    Row{"ROWJIT_FUZZ_OPS", kNames, "all", "the operations that tests of everything are bounded to"},
     Row{"ROWJIT_FUZZ_SEEDS", kCount, "a fixed few", "how many seeds each randomised test runs; samples become all"},
     Row{"ROWJIT_HIP_DRIVER", kFile, "the system's libamdhip64", "the HIP runtime that runs kernels on AMD"},
     Row{"ROWJIT_HIPBLASLT", kFile, "the system's libhipblaslt", "the hipBLASLt that multiplies matrices on AMD"},

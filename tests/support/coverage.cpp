@@ -8,6 +8,9 @@
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <optional>
+
+#include "base/environment.h"
 
 namespace rowjit {
 namespace {
@@ -96,6 +99,12 @@ std::string Coverage::difference() const {
     if (!has(targets, target_)) targets.push_back(target_);
     std::ofstream(kMended) << text_of(all);
     return fmt::format("{} on {} is not what docs/coverage.json says: copy {} over it", test_, target_, kMended);
+}
+
+bool is_taken(std::string_view op) {
+    const std::optional<std::string> names = environment_text("ROWJIT_FUZZ_OPS");
+    if (!names || std::getenv("ROWJIT_FUZZ_SEEDS") == nullptr) return true;
+    return fmt::format(",{},", *names).find(fmt::format(",{},", op)) != std::string::npos;
 }
 
 }  // namespace rowjit
