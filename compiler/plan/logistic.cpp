@@ -75,7 +75,7 @@ class Logistic {
 
 }  // namespace
 
-std::shared_ptr<const GraphData> write_logistic(std::shared_ptr<const GraphData> graph) {
+std::shared_ptr<const GraphData> write_logistic(const std::shared_ptr<const GraphData>& graph) {
     Logistic logistic(*graph);
     return logistic.applies() ? logistic.run() : graph;
 }

@@ -68,7 +68,7 @@ bool waits_for_numbers(const GroupFacts& facts) { return facts.reads_numbers && 
 // Nor do many blocks of several tensors' rows share a multiprocessor, so that one loads while another meets: kl_div
 // with its gradient of 128256 bf16 classes takes 1.54 ms in clusters that stay and fetch ahead, 1.74 in those that end.
 bool waits_alone(const GroupFacts& facts) {
-    return waits_for_numbers(facts) || (facts.phases > 2 && facts.column_inputs > 1);
+    return waits_for_numbers(facts) || (in_small_parts(facts) && facts.phases > 2 && facts.column_inputs > 1);
 }
 
 // Columns of a thread that leave registers to fetch the next row's: cross-entropy with its gradient of 32000 bf16

@@ -95,17 +95,17 @@ Value distance(std::string_view op, const Value& student, const Value& teacher, 
 
 }  // namespace
 
-Value kl_div(Value student, Value teacher, std::optional<Value> target, DistillationOptions options) {
+Value kl_div(Value student, Value teacher, const std::optional<Value>& target, DistillationOptions options) {
     return distance("kl_div", student, teacher, target, options,
                     [](const Pair& pair) { return divergence(pair.teacher, pair.student); });
 }
 
-Value reverse_kl(Value student, Value teacher, std::optional<Value> target, DistillationOptions options) {
+Value reverse_kl(Value student, Value teacher, const std::optional<Value>& target, DistillationOptions options) {
     return distance("reverse_kl", student, teacher, target, options,
                     [](const Pair& pair) { return divergence(pair.student, pair.teacher); });
 }
 
-Value jsd(Value student, Value teacher, std::optional<Value> target, double beta, DistillationOptions options) {
+Value jsd(Value student, Value teacher, const std::optional<Value>& target, double beta, DistillationOptions options) {
     if (!(beta >= 0 && beta <= 1)) {
         fail(ErrorCode::kInvalidGraph, "jsd: beta is {}; give a number from 0 to 1", beta);
     }
@@ -113,12 +113,12 @@ Value jsd(Value student, Value teacher, std::optional<Value> target, double beta
                     [&](const Pair& pair) { return row_sum_of_jsd(pair, beta); });
 }
 
-Value tvd(Value student, Value teacher, std::optional<Value> target, DistillationOptions options) {
+Value tvd(Value student, Value teacher, const std::optional<Value>& target, DistillationOptions options) {
     return distance("tvd", student, teacher, target, options,
                     [](const Pair& pair) { return 0.5 * sum(abs(pair.teacher.p() - pair.student.p())); });
 }
 
-Value cosine_distance(Value student, Value teacher, std::optional<Value> target, DistillationOptions options) {
+Value cosine_distance(Value student, Value teacher, const std::optional<Value>& target, DistillationOptions options) {
     constexpr std::string_view kOp = "cosine_distance";
     require_pair(kOp, student, teacher);
     const Value s = widen(student);

@@ -605,14 +605,15 @@ struct DistillationOptions {
 //   tvd              ½·Σ |p − q|: Liger-Kernel's tvd
 //   cosine_distance  1 − s·t / (max(‖s‖, 1e-12)·max(‖t‖, 1e-12)) of the rows as they are: what Liger-Kernel's
 //                    cosine-similarity distillation weighs; neither temperature nor log_probabilities apply
-Value kl_div(Value student, Value teacher, std::optional<Value> target = std::nullopt,
+Value kl_div(Value student, Value teacher, const std::optional<Value>& target = std::nullopt,
              DistillationOptions options = {});
-Value reverse_kl(Value student, Value teacher, std::optional<Value> target = std::nullopt,
+Value reverse_kl(Value student, Value teacher, const std::optional<Value>& target = std::nullopt,
                  DistillationOptions options = {});
-Value jsd(Value student, Value teacher, std::optional<Value> target = std::nullopt, double beta = 0.5,
+Value jsd(Value student, Value teacher, const std::optional<Value>& target = std::nullopt, double beta = 0.5,
           DistillationOptions options = {});
-Value tvd(Value student, Value teacher, std::optional<Value> target = std::nullopt, DistillationOptions options = {});
-Value cosine_distance(Value student, Value teacher, std::optional<Value> target = std::nullopt,
+Value tvd(Value student, Value teacher, const std::optional<Value>& target = std::nullopt,
+          DistillationOptions options = {});
+Value cosine_distance(Value student, Value teacher, const std::optional<Value>& target = std::nullopt,
                       DistillationOptions options = {});
 
 // ---- Preference losses -------------------------------------------------------------------------------------------
