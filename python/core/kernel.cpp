@@ -5,6 +5,8 @@
 namespace rowjit::python {
 namespace {
 
+constexpr char kAllocateCapsule[] = "rowjit.allocate";
+
 PyTypeObject* kernel_type = nullptr;
 
 struct KernelHandle {
@@ -103,6 +105,8 @@ Kernel::Kernel(PyObject* specification) {
     executable_handle(executable_.get());
     owner_ = Owned::of_borrowed(item(specification, 1));
     allocate_ = Owned::of_borrowed(item(specification, 2));
+    if (PyCapsule_IsValid(allocate_.get(), kAllocateCapsule) != 0)
+        allocate_in_c_ = reinterpret_cast<Allocate>(PyCapsule_GetPointer(allocate_.get(), kAllocateCapsule));
     workspace_options_ = Owned::of_borrowed(item(specification, 3));
     device_ = {integer_at(item(specification, 4), 0), integer_at(item(specification, 4), 1)};
     PyObject* const names = item(specification, 5);
@@ -123,6 +127,7 @@ Kernel::Kernel(PyObject* specification) {
         PyObject* const parts = item(output, 3);
         for (Py_ssize_t part = 0; part < size(parts); ++part)
             made.shape.push_back({integer_at(item(parts, part), 0), to_integer(item(item(parts, part), 1))});
+        if (made.shape.size() > ROWJIT_MAX_AXES) raise(PyExc_ValueError, "an output has too many dimensions");
         made.prefix = read_integers(item(output, 4));
         made.axes = read_axes(item(output, 5));
         made.suffix = read_integers(item(output, 6));
@@ -241,11 +246,18 @@ void Kernel::set_scalars(Slot& slot, PyObject* scalars) const {
     }
 }
 
-// Extents are given one by one where there are any: torch.empty takes 1.0 us so, 1.5 with a tuple of them, and a call
-// of rms_norm with its backward makes five tensors.
-Owned Kernel::allocate(PyObject* shape, PyObject* options) const {
-    if (size(shape) > 0) return checked(PyObject_Call(allocate_.get(), shape, options));
-    const Owned empty = checked(PyTuple_Pack(1, shape));
+// Python's functions are given extents one by one where there are any: torch.empty takes 1.0 us so, 1.5 with a tuple of
+// them, and a call of rms_norm with its backward makes five tensors.
+Owned Kernel::allocate(const std::int64_t* extents, std::size_t count, DlpackDtype dtype, PyObject* options) const {
+    if (allocate_in_c_ != nullptr) {
+        const std::uint32_t code_and_bits = dtype.code | static_cast<std::uint32_t>(dtype.bits) << 8;
+        return checked(allocate_in_c_(extents, count, code_and_bits, device_.type, device_.id));
+    }
+    Owned shape = checked(PyTuple_New(static_cast<Py_ssize_t>(count)));
+    for (std::size_t i = 0; i < count; ++i)
+        checked(PyTuple_SetItem(shape.get(), static_cast<Py_ssize_t>(i), PyLong_FromLongLong(extents[i])));
+    if (count > 0) return checked(PyObject_Call(allocate_.get(), shape.get(), options));
+    const Owned empty = checked(PyTuple_Pack(1, shape.get()));
     return checked(PyObject_Call(allocate_.get(), empty.get(), options));
 }
 
@@ -262,14 +274,12 @@ Owned Kernel::set_outputs(Slot& slot, const Operand* operands, const GroupExtent
             }
             object = Owned::of_borrowed(overwritten.object());
         } else {
-            Owned shape = checked(PyTuple_New(static_cast<Py_ssize_t>(output.shape.size())));
+            std::array<std::int64_t, ROWJIT_MAX_AXES> shape;
             for (std::size_t part = 0; part < output.shape.size(); ++part) {
                 const auto [dimension, fixed] = output.shape[part];
-                const std::int64_t extent =
-                    dimension < 0 ? fixed : groups[output.group].extents[static_cast<std::size_t>(dimension)];
-                checked(PyTuple_SetItem(shape.get(), static_cast<Py_ssize_t>(part), PyLong_FromLongLong(extent)));
+                shape[part] = dimension < 0 ? fixed : groups[output.group].extents[static_cast<std::size_t>(dimension)];
             }
-            object = allocate(shape.get(), output.allocate_options.get());
+            object = allocate(shape.data(), output.shape.size(), output.dtype, output.allocate_options.get());
         }
         Operand written;
         written.borrow(object.get(), "an output");
@@ -291,8 +301,9 @@ Owned Kernel::set_workspace(Slot& slot) {
     std::size_t bytes = 0;
     check(rowjit_arguments_workspace_bytes(slot.arguments, &bytes));
     if (bytes == 0) return {};
-    const Owned shape = checked(Py_BuildValue("(n)", static_cast<Py_ssize_t>(bytes + ROWJIT_WORKSPACE_ALIGNMENT)));
-    Owned block = allocate(shape.get(), workspace_options_.get());
+    constexpr DlpackDtype kBytes{1, 8, 1};  // unsigned
+    const auto extent = static_cast<std::int64_t>(bytes + ROWJIT_WORKSPACE_ALIGNMENT);
+    Owned block = allocate(&extent, 1, kBytes, workspace_options_.get());
     Operand memory;
     memory.borrow(block.get(), "the workspace");
     const auto address = reinterpret_cast<std::uintptr_t>(memory.tensor().data) + memory.tensor().byte_offset;

@@ -40,6 +40,11 @@ struct GroupExtents {
 // Whether dimensions d and d + 1 of the operand's group are one row of positions in memory.
 bool merges(const Operand& operand, int prefix, int first, int d);
 
+// Fresh contiguous memory in a framework's tensor, a new reference or null with an exception set: extents, their number,
+// DLPack's code and bits of the dtype (code | bits << 8), DLPack's device type and number. A framework that has such a
+// function gives it in a capsule "rowjit.allocate", else one of Python's: see rowjit/programs.py.
+using Allocate = PyObject* (*)(const std::int64_t*, std::size_t, std::uint32_t, std::int32_t, std::int32_t);
+
 class Kernel {
   public:
     // Of a tuple that rowjit/programs.py makes; see there. Raises.
@@ -86,7 +91,7 @@ class Kernel {
     void read_extents(const Input& input, const Operand& operand, GroupExtents* groups, std::uint32_t* known) const;
     void set_inputs(Slot& slot, Operand* operands, const GroupExtents* groups) const;
     void set_scalars(Slot& slot, PyObject* scalars) const;
-    Owned allocate(PyObject* shape, PyObject* options) const;
+    Owned allocate(const std::int64_t* extents, std::size_t count, DlpackDtype dtype, PyObject* options) const;
     Owned set_outputs(Slot& slot, const Operand* operands, const GroupExtents* groups);
     Owned set_workspace(Slot& slot);
     void launch(Slot& slot, Operand* operands, const GroupExtents* groups);
@@ -95,7 +100,8 @@ class Kernel {
 
     Owned executable_;
     Owned owner_;
-    Owned allocate_;
+    Owned allocate_;                // a function of Python's, or the capsule of the next
+    Allocate allocate_in_c_ = nullptr;  // or null
     Owned workspace_options_;
     std::vector<std::string> names_;  // of the operands
     std::vector<int> group_dimensions_;

@@ -30,8 +30,9 @@ _MERGED_FROM_NONE = (0, 0)  # no leading dimensions: one row
 class Framework(Protocol):
     """What a kernel needs of the library whose tensors it is called with."""
 
-    def allocate(self) -> Callable[..., object]:
-        """A function of extents, one by one, or () where there are none, and the keywords of `options`: fresh contiguous memory."""
+    def allocate(self) -> object:
+        """A function of extents, one by one, or () where there are none, and the keywords of `options`: fresh contiguous memory.
+        Or a capsule of such a function in C (core/kernel.h)."""
 
     def options(self, dtype: str, device: tuple[int, int]) -> dict[str, object]:
         """The keywords for memory of that dtype ("bf16"; "u8" for a workspace) on a device, as DLPack numbers it."""

@@ -4,6 +4,9 @@ import pytest
 import torch
 
 from rowjit import statistics
+from rowjit.torch import native
+
+native.load(wait=True)  # so that a test that says no other meets the same node of autograd on every run
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,7 @@ def node(request, monkeypatch):
     if request.param == "python":
         monkeypatch.setattr(call, "_apply", call._Differentiable.apply)
         return
-    made = native.load()
+    made = native.load(wait=True)
     if made is None:
         pytest.skip("no node in C++")
     made.install(call._Differentiable.apply, call._once)

@@ -71,3 +71,39 @@ def test_what_does_not_fit_is_refused_with_the_graphs_words():
 
     with pytest.raises(rowjit.InvalidGraph, match="dtypes differ"):
         mixed(torch.randn(4, 8), torch.randn(4, 8).bfloat16())
+
+
+@pytest.mark.parametrize("columns", [8, 1])
+def test_columns_of_different_numbers_are_refused_with_their_shapes(columns):
+    @jit
+    def scaled(x, y):
+        return row.sum(x * y)
+
+    with pytest.raises(rowjit.InvalidGraph, match=rf"x \(…, 16\), y \(…, {columns}\); .*\"tokens\""):
+        scaled(torch.randn(4, 16), torch.randn(4, columns))
+
+
+def test_a_number_of_rows_with_other_columns_and_named_axes_do_fit():
+    @jit
+    def centred(x, y):
+        return x - row.mean(y)
+
+    @jit
+    def outer(x: "tokens, heads", y):  # noqa: F722
+        return x * y
+
+    x, y = torch.randn(4, 16), torch.randn(4, 8)
+    torch.testing.assert_close(centred(x, y), x - y.mean(-1, keepdim=True))
+    torch.testing.assert_close(outer(x, y), x[..., None] * y[..., None, :])
+
+
+def test_a_long_function_of_rows_compiles():
+    @jit
+    def powers(x):
+        y = x
+        for _ in range(200):
+            y = y * x
+        return y
+
+    x = torch.rand(3, 4) / 64 + 1
+    torch.testing.assert_close(powers(x), x**201, rtol=1e-4, atol=0)

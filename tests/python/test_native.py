@@ -2,10 +2,20 @@
 
 import os
 import stat
+import subprocess
+import sys
+import time
 
 import pytest
+import torch
 
 from rowjit.torch import native
+
+
+@pytest.fixture(autouse=True)
+def loading(monkeypatch):
+    """As a process begins."""
+    monkeypatch.setattr(native, "_loading", native._Loading())
 
 
 @pytest.fixture
@@ -23,7 +33,8 @@ def compiler(tmp_path, monkeypatch, body):
 
 def refusal(caplog):
     """What `load` says, in one line, where it gives nothing."""
-    assert native.load() is None
+    assert native.load(wait=True) is None
+    assert not native.is_awaited()
     said = caplog.messages[-1]
     assert said.startswith("the node of autograd stays in Python: ")
     assert "\n" not in said
@@ -35,10 +46,40 @@ def test_a_compiler_that_is_missing_is_named(cache, monkeypatch, caplog):
     assert "no compiler no-such-compiler" in refusal(caplog)
 
 
-def test_whoever_waits_for_the_compiler_is_told(cache, tmp_path, monkeypatch, caplog):
-    compiler(tmp_path, monkeypatch, "exit 1")
+def test_nobody_waits_for_the_compiler_and_its_failure_is_told_once(cache, tmp_path, monkeypatch, caplog):
+    compiler(tmp_path, monkeypatch, f"while ! test -e {tmp_path}/go; do sleep 0.01; done; exit 1")
     assert native.load() is None
-    assert caplog.messages[0].startswith("compiling the node of autograd")
+    assert native.load() is None
+    assert native.is_awaited()
+    (tmp_path / "go").touch()
+    assert native.load(wait=True) is None
+    assert not native.is_awaited()
+    assert [message.split(":")[0].split(" for")[0] for message in caplog.messages] == [
+        "compiling the node of autograd",
+        "the node of autograd stays in Python",
+    ]
+
+
+def test_memory_alone_compiles_nothing(cache, caplog):
+    assert native.allocate() is torch.empty
+    assert not caplog.records
+    assert native.is_awaited()
+
+
+def test_a_program_that_ends_first_leaves_no_compiler_and_no_folder(cache, tmp_path, monkeypatch):
+    compiler(tmp_path, monkeypatch, "sleep 60")
+    program = f"""
+import time
+from rowjit.torch import native
+native.cache_directory = lambda: {str(cache)!r}
+native.load()
+while not native._running: time.sleep(0.01)
+"""
+    before = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=50, check=True)
+    assert time.monotonic() - before < 50
+    assert "stays in Python" not in done.stderr
+    assert [path.suffix for path in (cache / "torch").iterdir()] == [".lock"]
 
 
 def test_the_first_error_of_a_compiler_is_told_and_nothing_is_kept(cache, tmp_path, monkeypatch, caplog):
@@ -75,7 +116,7 @@ def test_the_cache_directory_is_this_users_alone(cache, monkeypatch):
     monkeypatch.setenv("CXX", "no-such-compiler")
     before = os.umask(0)
     try:
-        native.load()
+        native.load(wait=True)
     finally:
         os.umask(before)
     assert [stat.S_IMODE(path.stat().st_mode) for path in (cache, cache / "torch")] == [0o700, 0o700]

@@ -145,14 +145,16 @@ def _once(gradients: tuple[torch.Tensor, ...], read: Tensors) -> tuple[torch.Ten
 
 
 def _apply(program: Program, scalars: tuple[float, ...], *operands: torch.Tensor | None) -> torch.Tensor | tuple[torch.Tensor, ...]:
-    """The results with their history. The first call looks for the node in C++, and is the last one here."""
+    """The results with their history: by the node in Python, until the one in C++ is there and for ever where it is not to be had."""
     global _apply
-    from rowjit.torch import native
+    from rowjit.torch import native  # here, so that `python -m` finds it not yet imported
 
     node = native.load()
-    if node is None:
-        _apply = _Differentiable.apply
-    else:
+    if node is not None:
         node.install(_Differentiable.apply, _once)
         _apply = node.apply
+    elif not native.is_awaited():
+        _apply = _Differentiable.apply
+    else:
+        return _Differentiable.apply(program, scalars, *operands)
     return _apply(program, scalars, *operands)

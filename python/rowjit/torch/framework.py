@@ -1,7 +1,5 @@
 """What kernels need of PyTorch: its allocator, its dtypes and devices."""
 
-from collections.abc import Callable
-
 import torch
 
 _DTYPES = {
@@ -23,8 +21,10 @@ _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 class TorchFramework:
     """See rowjit.programs.Framework."""
 
-    def allocate(self) -> Callable[..., object]:
-        return torch.empty
+    def allocate(self) -> object:
+        from rowjit.torch import native  # here, so that `python -m` finds it not yet imported
+
+        return native.allocate()
 
     def options(self, dtype: str, device: tuple[int, int]) -> dict[str, object]:
         kind, number = device

@@ -11,10 +11,13 @@
 
 import functools
 import inspect
+import re
 from collections.abc import Callable, Sequence
 
 import torch
 
+from rowjit import InvalidGraph
+from rowjit._core import Graph
 from rowjit.programs import Argument
 from rowjit.registry import Shape, read_braces
 from rowjit.torch import row
@@ -37,8 +40,52 @@ class _Traced:
             for name, argument in zip(self.names, arguments, strict=True)
         }
         wide = "f64" if any(argument is not None and argument.dtype == "f64" for argument in arguments) else "f32"
-        lines = [f"scalar {name}: {wide} = {value!r}" for name, value in self.scalars.items()]
-        return "\n".join(lines) + "\n" + row.trace(self.function, operands | {name: row.Value(name) for name in self.scalars})
+        scalars = "".join(f"scalar {name}: {wide} = {value!r}\n" for name, value in self.scalars.items())
+        values = row.trace(self.function, operands | {name: row.Value(name) for name in self.scalars})
+        self.refuse_unnamed_products(arguments, scalars, values)
+        return scalars + values
+
+    def refuse_unnamed_products(self, arguments: Sequence[Argument | None], scalars: str, values: str) -> None:
+        """The text form broadcasts along axes that an operand lacks, and columns of another number are another axis: a
+        value of (…, 16) and (…, 8) has 16 times 8 elements a row. Without a name that is a mistake, or torch's
+        broadcasting of one column, and the check of every value is that some operand has all of its unnamed columns."""
+        computed = [line.partition(" = ") for line in values.splitlines() if not line.startswith("output ")]
+        names = [name for left, _, _ in computed for name in left.split(", ")]
+        asked = "".join(f"{left} = {right}\n" for left, _, right in computed) + "".join(f"output {name}\n" for name in names)
+        graph = Graph.parse(_declared(self.names, arguments) + scalars + asked, "rowjit")
+        known = [_unnamed(tensor) for tensor in graph.inputs]
+        for tensor in graph.outputs:
+            columns = _unnamed(tensor)
+            if any(not columns - of_operand for of_operand in known):
+                continue
+            given = ", ".join(
+                f"{tensor[0]} (…, {', '.join(map(str, sorted(_unnamed(tensor))))})" for tensor in graph.inputs if _unnamed(tensor)
+            )
+            line = next(line for line in values.splitlines() if tensor[0] in line.partition(" = ")[0].split(", "))
+            raise InvalidGraph(
+                f"{self.function.__name__}: {line} would have an element for each pair of columns of operands that have"
+                f" different numbers of them: {given}; give them the same number, annotate one number a row as"
+                ' "tokens", or name the axes of columns, as "tokens, heads"'
+            )
+
+
+def _unnamed(tensor: tuple) -> set[int]:
+    """Extents of the columns that have no name, of a tensor as Graph describes it."""
+    return {extent for axis, extent in tensor[3] if not axis}
+
+
+def _declared(names: Sequence[str], arguments: Sequence[Argument | None]) -> str:
+    """The lines of axes and inputs. Rows' extents are left out: they do not matter for columns."""
+    lines: dict[str, None] = {}
+    for name, argument in zip(names, arguments, strict=True):
+        if argument is None:
+            continue
+        lines |= dict.fromkeys(f"rows {axis}" for axis in argument.axes[: argument.rows])
+        columns = list(zip(reversed(argument.axes[argument.rows :]), reversed(argument.extents), strict=False))
+        lines |= dict.fromkeys(f"columns {axis} = {extent}" for axis, extent in columns if not axis.isdecimal())
+        axes = f"[{', '.join(argument.axes)}]" if argument.axes else ""
+        lines[f"input {name}: {argument.dtype}{axes}"] = None
+    return "".join(f"{line}\n" for line in lines)
 
 
 def jit(function: Callable[..., object]) -> Callable[..., torch.Tensor | tuple[torch.Tensor, ...]]:
@@ -51,7 +98,7 @@ def jit(function: Callable[..., object]) -> Callable[..., torch.Tensor | tuple[t
 
     The function is run once for every combination of dtypes and columns, with values of rows in place of tensors
     (`rowjit.torch.row`). It returns a value, a tuple of values, or a dict that names them. Shapes that do not fit raise
-    rowjit.InvalidGraph.
+    rowjit.InvalidGraph: columns of operands that are not named are one axis, of one number of columns.
     """
     parameters = inspect.signature(function).parameters
     scalars = {

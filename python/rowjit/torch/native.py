@@ -1,11 +1,13 @@
-"""The node of autograd in C++ (node.cpp). The host's compiler — CXX, else c++, g++ or clang++ — makes it when a gradient is
-first needed, once for every torch and Python, into rowjit's cache directory. Or ahead of that:
+"""What costs the host less in C++ than in Python (node.cpp): a node of autograd, and memory for what kernels write. The host's
+compiler — CXX, else c++, g++ or clang++ — makes it once for every torch and Python, into rowjit's cache directory, beside
+the program that first needs a gradient: until it is there, and where it cannot be made, which one line says, the node in
+Python and torch.empty do the same. Ahead of that, in an image for instance:
 
     python -m rowjit.torch.native
-
-Where it cannot be made, one line says why, and the node in Python does the same in more of the host's time.
 """
 
+import atexit
+import contextlib
 import fcntl
 import hashlib
 import logging
@@ -14,10 +16,12 @@ import pathlib
 import platform
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import sysconfig
 import tempfile
+import threading
 from importlib.machinery import ExtensionFileLoader
 from importlib.util import module_from_spec, spec_from_file_location
 from types import ModuleType
@@ -36,22 +40,76 @@ _OPTIONS = (
 _LIBRARIES = ("-lc10", "-ltorch_cpu", "-ltorch_python")
 
 
-enabled = True  # False, before a gradient is first needed, asks for the node in Python
+enabled = True  # False, before the first operation, asks for the node in Python
 
 
 class UnavailableError(Exception):
     """Why there is no node in C++, in one line."""
 
 
-def load() -> ModuleType | None:
-    """The module of node.cpp; None where it is not asked for, and where it cannot be made, having said why."""
+class _Loading:
+    """The module of node.cpp in this process: not looked for, being compiled, there, or not to be had."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.module: ModuleType | None = None
+        self.done = False  # nothing is to be expected any more
+        self.compiler: threading.Thread | None = None
+
+    def load(self, compile_it: bool) -> ModuleType | None:
+        with self.lock:
+            if self.done or self.compiler is not None:
+                return self.module
+            try:
+                path = _path()
+                if path.exists():
+                    self.module = _imported(path)
+                    self.done = True
+            except (UnavailableError, OSError) as reason:
+                if compile_it:
+                    self.refuse(reason)
+            if compile_it and not self.done:
+                _logger.warning("compiling the node of autograd for torch %s, once, in about 20 seconds, meanwhile", torch.__version__)
+                self.compiler = threading.Thread(target=self.compile, name="rowjit compiles its node", daemon=True)
+                self.compiler.start()
+            return self.module
+
+    def compile(self) -> None:
+        try:
+            self.module = _imported(build())
+        except (UnavailableError, OSError) as reason:
+            self.refuse(reason)
+        self.done = True
+
+    def refuse(self, reason: Exception) -> None:
+        self.done = True
+        if not _interpreter_ends.is_set():
+            _logger.warning("the node of autograd stays in Python: %s", reason)
+
+
+_loading = _Loading()
+
+
+def load(wait: bool = False) -> ModuleType | None:
+    """The module of node.cpp, if it is there; else it begins to be made, or is waited for. None too where it is not asked for."""
     if not enabled:
         return None
-    try:
-        return _imported(build())
-    except (UnavailableError, OSError) as reason:
-        _logger.warning("the node of autograd stays in Python: %s", reason)
-        return None
+    module = _loading.load(True)
+    if wait and _loading.compiler is not None:
+        _loading.compiler.join()
+        module = _loading.module
+    return module
+
+
+def is_awaited() -> bool:
+    """Whether `load` may give more later than it has."""
+    return enabled and not _loading.done
+
+
+def allocate() -> object:
+    """See rowjit.programs.Framework. What is not compiled yet is not compiled for this."""
+    node = _loading.load(False) if enabled else None
+    return torch.empty if node is None else node.allocator()
 
 
 def _imported(path: pathlib.Path) -> ModuleType:
@@ -67,21 +125,26 @@ def _imported(path: pathlib.Path) -> ModuleType:
 
 def build() -> pathlib.Path:
     """The compiled file, which is in the cache afterwards."""
-    path = _folder() / f"node-{_key()}.so"
+    path = _path()
     if path.exists():
         return path
     command = [*_compiler(), *_OPTIONS, *_headers(), str(_SOURCE), f"-L{_TORCH / 'lib'}", *_LIBRARIES]
     # Processes of one run wait for the first of them.
     with path.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not path.exists():
-            # It is the first gradient that waits, and whoever asked for it does not know for what.
-            _logger.warning("compiling the node of autograd for torch %s, once, in about 20 seconds", torch.__version__)
-            with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-                made = pathlib.Path(folder) / "node.so"
-                _run([*command, "-o", str(made)])
-                made.replace(path)
+        try:
+            if not path.exists():
+                with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+                    made = pathlib.Path(folder) / "node.so"
+                    _run([*command, "-o", str(made)])
+                    made.replace(path)
+        finally:
+            fcntl.flock(lock, fcntl.LOCK_UN)  # a process forked meanwhile has the file open too
     return path
+
+
+def _path() -> pathlib.Path:
+    return _folder() / f"node-{_key()}.so"
 
 
 def _key() -> str:
@@ -118,12 +181,30 @@ def _headers() -> list[str]:
     return [f"-isystem{folder}" for folder in folders]
 
 
+_interpreter_ends = threading.Event()
+_running: list[subprocess.Popen] = []
+
+
 def _run(command: list[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode == 0:
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
+        _running.append(process)
+        _, said = process.communicate()
+        _running.remove(process)
+    if process.returncode == 0:
         return
-    errors = [line for line in done.stderr.splitlines() if "error" in line]
-    raise UnavailableError(f"{command[0]} ends with {done.returncode}: {' '.join(errors[:1])}")
+    errors = [line for line in said.splitlines() if "error" in line]
+    raise UnavailableError(f"{command[0]} ends with {process.returncode}: {' '.join(errors[:1])}")
+
+
+@atexit.register
+def _abandon() -> None:
+    """A program that ends before the compiler does not wait for it, and leaves nothing of it behind."""
+    _interpreter_ends.set()
+    for process in list(_running):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    if _loading.compiler is not None:
+        _loading.compiler.join(5)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,10 @@
-// A node of autograd in C++: what `_Differentiable` of call.py does in Python, at a third of its cost to the host.
-// Kernels are called as Python has them, so that all that is known of their operands stays in rowjit._core.
+// What costs the host less in C++ than in Python: a node of autograd, which does what `_Differentiable` of call.py does,
+// and memory for what kernels write. Kernels are called as Python has them, so that all that is known of their operands
+// stays in rowjit._core.
 //
 // native.py compiles this file with the headers of the torch that it is for, of 2.11 and later. They cost seconds to
 // compile: those named here are the least that have Node and a tensor's PyObject.
+#include <ATen/ops/empty.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/python_variable.h>
@@ -232,7 +234,43 @@ PyObject* install(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
     Py_RETURN_NONE;
 }
 
+// The dtypes that kernels have, and "u8" of workspaces, as DLPack says them: code and bits.
+at::ScalarType dtype_of(std::uint32_t code_and_bits) {
+    const auto is = [code_and_bits](std::uint32_t code, std::uint32_t bits) {
+        return code_and_bits == (code | bits << 8);
+    };
+    if (is(4, 16)) return at::kBFloat16;
+    if (is(2, 32)) return at::kFloat;
+    if (is(1, 8)) return at::kByte;
+    if (is(2, 16)) return at::kHalf;
+    if (is(2, 64)) return at::kDouble;
+    if (is(0, 64)) return at::kLong;
+    if (is(0, 32)) return at::kInt;
+    if (is(0, 8)) return at::kChar;
+    if (is(6, 8)) return at::kBool;
+    if (is(10, 8)) return at::kFloat8_e4m3fn;
+    if (is(12, 8)) return at::kFloat8_e5m2;
+    throw torch::TypeError("rowjit's node of autograd knows no dtype of these bits");
+}
+
+// rowjit::python::Allocate of core/kernel.h: torch.empty without what Python's calls cost, half of its time.
+PyObject* empty(const std::int64_t* extents, std::size_t count, std::uint32_t dtype, std::int32_t device_type,
+                std::int32_t device_id) {
+    HANDLE_TH_ERRORS
+    constexpr std::int32_t kDlpackCpu = 1;
+    // What torch calls CUDA may be HIP.
+    const at::Device device =
+        device_type == kDlpackCpu ? at::Device(at::kCPU) : at::Device(at::kCUDA, static_cast<at::DeviceIndex>(device_id));
+    return THPVariable_Wrap(at::empty(at::IntArrayRef(extents, count), at::TensorOptions(device).dtype(dtype_of(dtype))));
+    END_HANDLE_TH_ERRORS
+}
+
+PyObject* allocator(PyObject*, PyObject*) {
+    return PyCapsule_New(reinterpret_cast<void*>(&empty), "rowjit.allocate", nullptr);
+}
+
 PyMethodDef functions[] = {
+    {"allocator", allocator, METH_NOARGS, "allocator(): a capsule of what a rowjit._core.Kernel allocates with"},
     {"apply", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(apply)), METH_FASTCALL,
      "apply(program, scalars, *operands): the results, of operands some of which need a gradient"},
     {"install", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(install)), METH_FASTCALL,
