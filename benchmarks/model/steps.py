@@ -137,6 +137,10 @@ def optimizer_of(options, model):
         return None
     if options.optimizer == "sgd":
         return torch.optim.SGD(model.parameters(), lr=options.learning_rate, foreach=True)
+    if options.optimizer == "rowjit-adamw":
+        from rowjit.torch.optim import AdamW
+
+        return AdamW(model.parameters(), lr=options.learning_rate)
     return torch.optim.AdamW(model.parameters(), lr=options.learning_rate, fused=True)
 
 
@@ -297,7 +301,7 @@ def main():
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--sequence", type=int, default=2048)
     parser.add_argument("--checkpointing", default="none", help="none, full, or how many of the first layers")
-    parser.add_argument("--optimizer", choices=("none", "sgd", "adamw"), default="sgd")
+    parser.add_argument("--optimizer", choices=("none", "sgd", "adamw", "rowjit-adamw"), default="sgd")
     parser.add_argument("--learning-rate", type=float, default=0.01)
     parser.add_argument("--batches", type=int, default=2, help="different ones, used in turn")
     parser.add_argument("--warmup", type=int, default=3, help="steps before those that are timed")

@@ -40,9 +40,9 @@ struct GroupExtents {
 // Whether dimensions d and d + 1 of the operand's group are one row of positions in memory.
 bool merges(const Operand& operand, int prefix, int first, int d);
 
-// Fresh contiguous memory in a framework's tensor, a new reference or null with an exception set: extents, their number,
-// DLPack's code and bits of the dtype (code | bits << 8), DLPack's device type and number. A framework that has such a
-// function gives it in a capsule "rowjit.allocate", else one of Python's: see rowjit/programs.py.
+// Fresh contiguous memory in a framework's tensor, a new reference or null with an exception set: extents, their
+// number, DLPack's code and bits of the dtype (code | bits << 8), DLPack's device type and number. A framework that has
+// such a function gives it in a capsule "rowjit.allocate", else one of Python's: see rowjit/programs.py.
 using Allocate = PyObject* (*)(const std::int64_t*, std::size_t, std::uint32_t, std::int32_t, std::int32_t);
 
 class Kernel {
@@ -100,7 +100,7 @@ class Kernel {
 
     Owned executable_;
     Owned owner_;
-    Owned allocate_;                // a function of Python's, or the capsule of the next
+    Owned allocate_;                    // a function of Python's, or the capsule of the next
     Allocate allocate_in_c_ = nullptr;  // or null
     Owned workspace_options_;
     std::vector<std::string> names_;  // of the operands

@@ -1,8 +1,8 @@
-"""rowjit in PyTorch: its operations as functions (`functional`, also here by their names) and as modules (`nn`), and
-expressions of one's own (`jit`). Backwards are derived; a new batch size or sequence length compiles nothing.
+"""rowjit in PyTorch: its operations as functions (`functional`, also here by their names) and as modules (`nn`), an optimizer
+(`optim`), and expressions of one's own (`jit`). Backwards are derived; a new batch size or sequence length compiles nothing.
 """
 
-from rowjit.torch import attention, functional, nn, row
+from rowjit.torch import attention, functional, nn, optim, row
 from rowjit.torch.functional import *  # noqa: F403
 from rowjit.torch.functional import __all__ as _operations
 from rowjit.torch.head import linear_cross_entropy
@@ -18,4 +18,4 @@ def explain_backend() -> str:
     return explain()
 
 
-__all__ = ["attention", "explain_backend", "functional", "gated_mlp", "jit", "linear_cross_entropy", "nn", "row", *_operations]
+__all__ = ["attention", "explain_backend", "functional", "gated_mlp", "jit", "linear_cross_entropy", "nn", "optim", "row", *_operations]

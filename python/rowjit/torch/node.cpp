@@ -1,6 +1,6 @@
-// What costs the host less in C++ than in Python: a node of autograd, which does what `_Differentiable` of call.py does,
-// and memory for what kernels write. Kernels are called as Python has them, so that all that is known of their operands
-// stays in rowjit._core.
+// What costs the host less in C++ than in Python: a node of autograd, which does what `_Differentiable` of call.py
+// does, and memory for what kernels write. Kernels are called as Python has them, so that all that is known of their
+// operands stays in rowjit._core.
 //
 // native.py compiles this file with the headers of the torch that it is for, of 2.11 and later. They cost seconds to
 // compile: those named here are the least that have Node and a tensor's PyObject.
@@ -259,9 +259,11 @@ PyObject* empty(const std::int64_t* extents, std::size_t count, std::uint32_t dt
     HANDLE_TH_ERRORS
     constexpr std::int32_t kDlpackCpu = 1;
     // What torch calls CUDA may be HIP.
-    const at::Device device =
-        device_type == kDlpackCpu ? at::Device(at::kCPU) : at::Device(at::kCUDA, static_cast<at::DeviceIndex>(device_id));
-    return THPVariable_Wrap(at::empty(at::IntArrayRef(extents, count), at::TensorOptions(device).dtype(dtype_of(dtype))));
+    const at::Device device = device_type == kDlpackCpu
+                                  ? at::Device(at::kCPU)
+                                  : at::Device(at::kCUDA, static_cast<at::DeviceIndex>(device_id));
+    return THPVariable_Wrap(
+        at::empty(at::IntArrayRef(extents, count), at::TensorOptions(device).dtype(dtype_of(dtype))));
     END_HANDLE_TH_ERRORS
 }
 
