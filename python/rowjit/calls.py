@@ -54,6 +54,9 @@ class Call:
 
     def body(self, arguments: Sequence[Argument | None]) -> str:
         operation, choice = self.choice.operation, self.choice
+        for operand, name, argument in zip(operation.operands, self.names, arguments, strict=True):
+            if operand.required and argument is None:
+                raise TypeError(f"{operation.name}: {name} is None; give a tensor")
         given = [name for name, argument in zip(self.names, arguments, strict=True) if argument is not None]
         texts = {option.name: option.type for option in operation.options}
         options = [

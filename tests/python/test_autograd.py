@@ -17,7 +17,7 @@ def node(request, monkeypatch):
     made = native.load(wait=True)
     if made is None:
         pytest.skip("no node in C++")
-    made.install(call._Differentiable.apply, call._once)
+    made.install(call._once)
     monkeypatch.setattr(call, "_apply", made.apply)
 
 
@@ -151,3 +151,33 @@ def test_leaves_with_one_gradient_accumulate_each_its_own():
     once = x.grad.clone()
     x.grad.zero_()
     assert torch.equal(residual.grad, once)
+
+
+@pytest.mark.parametrize("transform", ["grad", "jacrev", "vmap", "vjp"])
+def test_transforms_of_torch_func_are_refused_in_words(transform):
+    x, w, many, head = torch.randn(4, 16), torch.randn(16), torch.ones(8, 16), torch.randn(5, 16, requires_grad=True)
+    target = torch.zeros(4, dtype=torch.long)
+    for computed in (
+        lambda x: rt.rms_norm(x, w).sum(),
+        lambda x: rt.gated_mlp(x, many, many, many.t()).sum(),
+        lambda x: rt.linear_cross_entropy(x.expand(4, 16), head, target).sum(),
+    ):
+        with pytest.raises(RuntimeError, match="torch.func's transforms"):
+            getattr(torch.func, transform)(computed, *[x] * (transform == "vjp"))(x)
+
+
+def test_functionalized_operands_are_right():
+    x, w = torch.randn(4, 16), torch.randn(16)
+    assert torch.equal(torch.func.functionalize(rt.rms_norm)(x, w), rt.rms_norm(x, w))
+
+
+def test_memory_of_negatives_is_read_as_what_it_stands_for():
+    x, w, cotangent = torch.randn(4, 16), torch.randn(16), torch.randn(4, 16)
+    lazy = torch._neg_view(x.clone()).requires_grad_()
+    plain = (-x).requires_grad_()
+    assert torch.equal(rt.rms_norm(lazy.detach(), w), rt.rms_norm(-x, w))
+    found, = torch.autograd.grad(rt.rms_norm(lazy, w), lazy, torch._neg_view(cotangent))
+    expected, = torch.autograd.grad(rt.rms_norm(plain, w), plain, -cotangent)
+    assert torch.equal(found, expected)
+    head, target = torch.randn(5, 16), torch.tensor([0, 1, 4, 2])
+    assert rt.linear_cross_entropy(lazy, head, target) == rt.linear_cross_entropy(plain, head, target)

@@ -4,6 +4,7 @@ import functools
 from collections.abc import Callable, Sequence
 
 import torch
+from torch._C import _are_functorch_transforms_active as are_transforms_active
 from torch.autograd import forward_ad
 
 from rowjit._core import Program
@@ -51,28 +52,46 @@ class Bound:
         bit = 1
         for operand in operands:
             if operand is not None:
-                if operand.__class__ not in _PLAIN or operand.is_meta:
+                if operand.__class__ not in _PLAIN or operand.is_meta or operand.is_neg():
                     return self.unusual(operands)
                 if operand.requires_grad:
                     wanted |= bit
             bit += bit
         if forward_ad._current_level >= 0:
             _refuse_tangents(operands)
+        if are_transforms_active() and any(map(is_transformed, operands)):
+            return self.functionalized(operands)
         if wanted and torch.is_grad_enabled():
             return _apply(self.computed.training(wanted), self.scalars, *operands)
         return self.forward(self.scalars, *operands)
 
     def unusual(self, operands: Tensors) -> torch.Tensor | tuple[torch.Tensor, ...]:
         """Operands that only torch's dispatcher knows how to treat: fake and meta tensors, wrappers. Other subclasses are
-        tensors like any other."""
+        tensors like any other, and so are those whose memory has the negative of their elements."""
         for name, operand in zip(self.computed.computation.names, operands, strict=True):
             if operand is not None and not isinstance(operand, torch.Tensor):
                 raise TypeError(f"{name} is a {type(operand).__name__}; give a torch.Tensor")
         if any(map(_is_named_otherwise, operands)):
             return self(*[operand.as_subclass(torch.Tensor) if _is_named_otherwise(operand) else operand for operand in operands])
+        if any(operand is not None and type(operand) in _PLAIN and operand.is_neg() for operand in operands):
+            return self(*[None if operand is None else operand.resolve_neg() for operand in operands])
         if self.fallback is None:
             raise TypeError("rowjit.torch.jit takes tensors with memory; fake, meta and wrapper tensors have none")
         return self.fallback(operands)
+
+    def functionalized(self, operands: Tensors) -> torch.Tensor | tuple[torch.Tensor, ...]:
+        """Operands inside a transform of torch.func, of which torch.func.functionalize alone needs no rule of the operation's."""
+        if self.fallback is None or not all(torch._is_functional_tensor(each) for each in operands if is_transformed(each)):
+            raise RuntimeError(
+                "rowjit's operations have no rules for torch.func's transforms, as grad, vjp, jacrev, jvp and vmap are; use"
+                " torch.autograd, leave the batch to leading dimensions, or compute this part with torch"
+            )
+        return self.fallback(operands)
+
+
+def is_transformed(operand: torch.Tensor | None) -> bool:
+    """Whether a transform of torch.func has wrapped it, which its class does not tell."""
+    return operand is not None and torch._C._functorch.is_functorch_wrapped_tensor(operand)
 
 
 def _is_named_otherwise(operand: torch.Tensor | None) -> bool:
@@ -108,6 +127,7 @@ class _Differentiable(torch.autograd.Function):
     def backward(ctx, *cotangents: torch.Tensor):  # noqa: ANN001, ANN205
         pair, scalars = ctx.of_backward
         kept = ctx.saved_tensors
+        cotangents = tuple(None if each is None else each.resolve_neg() for each in cotangents)
         found = pair.backward.run(scalars, *kept, *cotangents)
         # Autograd computes with gradients enabled only when a second derivative may be asked for.
         if torch.is_grad_enabled():
@@ -151,7 +171,7 @@ def _apply(program: Program, scalars: tuple[float, ...], *operands: torch.Tensor
 
     node = native.load()
     if node is not None:
-        node.install(_Differentiable.apply, _once)
+        node.install(_once)
         _apply = node.apply
     elif not native.is_awaited():
         _apply = _Differentiable.apply

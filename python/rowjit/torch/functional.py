@@ -43,7 +43,8 @@ class Op:
             return registered.call(self.operation.name, operands, options)
         key = options
         if self.by_dtype is not None:
-            key = (*options, operands[self.by_dtype].is_floating_point())
+            chooses = operands[self.by_dtype]
+            key = (*options, isinstance(chooses, torch.Tensor) and chooses.is_floating_point())
         bound = self.bound.get(key)
         if bound is None:
             bound = self.bind(key)

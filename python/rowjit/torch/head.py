@@ -11,6 +11,7 @@ from rowjit.calls import Call, Choice
 from rowjit.programs import Argument, Builder
 from rowjit.registry import Shape
 from rowjit.torch import functional as F  # noqa: N812
+from rowjit.torch.call import are_transforms_active
 from rowjit.torch.framework import TorchFramework
 
 Tensor = torch.Tensor
@@ -133,7 +134,11 @@ def linear_cross_entropy(
         raise ValueError(f"memory is {memory!r}; it is one of {', '.join(_MEMORY)}")
     operands = (hidden, weight, target, bias, class_weight, token_weight)
     wanted = sum(1 << place for place, operand in enumerate(operands) if operand is not None and operand.requires_grad)
-    usual = all(type(operand) in (Tensor, torch.nn.Parameter) and not operand.is_meta for operand in operands if operand is not None)
+    usual = not are_transforms_active() and all(
+        type(operand) in (Tensor, torch.nn.Parameter) and not operand.is_meta and not operand.is_neg()
+        for operand in operands
+        if operand is not None
+    )
     in_forward = gradient == "forward" and options.get("reduction", "mean") != "none"
     if not (in_forward and usual and wanted and torch.is_grad_enabled()) or torch.compiler.is_compiling():
         results = F.fused_linear_cross_entropy(*operands, **options)

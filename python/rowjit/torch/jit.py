@@ -24,17 +24,33 @@ from rowjit.torch import row
 from rowjit.torch.call import Bound, Computed
 
 
+# Of Dynamo's message where it is asked for one graph; torch 2.7 knows no reasons.
+_DISABLE = inspect.signature(torch.compiler.disable).parameters
+_REASON = {"reason": "a function of rowjit.torch.jit is compiled already, and stands between graphs"} if "reason" in _DISABLE else {}
+
+
 class _Traced:
     """See rowjit.programs.Computation."""
 
-    def __init__(self, function: Callable[..., object], names: tuple[str, ...], shapes: tuple[Shape, ...], scalars: dict[str, float]) -> None:
+    def __init__(
+        self,
+        function: Callable[..., object],
+        names: tuple[str, ...],
+        shapes: tuple[Shape, ...],
+        scalars: dict[str, float],
+        optional: frozenset[str],
+    ) -> None:
         self.function = function
+        self.optional = optional
         self.names = names
         self.shapes = shapes
         self.tables = (False,) * len(names)
         self.scalars = scalars
 
     def body(self, arguments: Sequence[Argument | None]) -> str:
+        for name, argument in zip(self.names, arguments, strict=True):
+            if argument is None and name not in self.optional:
+                raise TypeError(f"{self.function.__name__}: {name} is None, which is no default of it; give a torch.Tensor")
         operands: dict[str, row.Value | None] = {
             name: None if argument is None else row.Value(name)
             for name, argument in zip(self.names, arguments, strict=True)
@@ -108,7 +124,8 @@ def jit(function: Callable[..., object]) -> Callable[..., torch.Tensor | tuple[t
     }
     names = tuple(name for name in parameters if name not in scalars)
     shapes = tuple(_shape(function, parameters[name].annotation) for name in names)
-    computed = Computed(_Traced(function, names, shapes, scalars), tuple(scalars))
+    optional = frozenset(name for name in names if parameters[name].default is None)
+    computed = Computed(_Traced(function, names, shapes, scalars, optional), tuple(scalars))
     bound: dict[tuple[float, ...], Bound] = {}
     signature = inspect.Signature(
         [parameter.replace(annotation=inspect.Parameter.empty) for parameter in parameters.values()]
@@ -133,7 +150,7 @@ def jit(function: Callable[..., object]) -> Callable[..., torch.Tensor | tuple[t
             call = bound[numbers] = Bound(computed, numbers)
         return call(*operands)
 
-    return torch.compiler.disable(compiled)
+    return torch.compiler.disable(compiled, **_REASON)
 
 
 def _shape(function: Callable[..., object], annotation: object) -> Shape:

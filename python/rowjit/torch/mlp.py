@@ -16,7 +16,7 @@ from rowjit.calls import Call
 from rowjit.programs import Argument, Builder
 from rowjit.registry import Shape
 from rowjit.torch import functional as F  # noqa: N812
-from rowjit.torch.call import first_derivative
+from rowjit.torch.call import are_transforms_active, first_derivative
 from rowjit.torch.framework import TorchFramework
 
 Tensor = torch.Tensor
@@ -108,12 +108,13 @@ def gated_mlp(x: Tensor, gate: Tensor, up: Tensor, down: Tensor, operation: str 
         down: (out, intermediate)
         operation: swiglu, geglu or reglu; its options follow by keyword
 
-    What is compiled, and fake and meta tensors, are given its operations one by one. A second derivative is refused.
+    What is compiled or transformed by torch.func, and fake and meta tensors, are given its operations one by one. A second derivative is refused.
     """
-    program = _program(operation, **options)
     linear = torch.nn.functional.linear
-    if torch.compiler.is_compiling() or not all(type(each) in _USUAL and not each.is_meta for each in (x, gate, up, down)):
+    composed = torch.compiler.is_compiling() or are_transforms_active()
+    if composed or not all(type(each) in _USUAL and not each.is_meta for each in (x, gate, up, down)):
         return linear(getattr(F, operation)(linear(x, gate), linear(x, up), **options), down)
+    program = _program(operation, **options)
     shared: list[Tensor] = []
 
     def compute() -> Tensor:

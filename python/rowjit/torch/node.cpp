@@ -24,9 +24,7 @@ using torch::autograd::SavedVariable;
 using torch::autograd::variable_list;
 using NodePointer = decltype(Edge::function);
 
-// Of call.py: the node in Python, for what only that refuses in words; and the function of (gradients, tensors that
-// they depend on) that gives gradients an edge which raises.
-PyObject* in_python = nullptr;
+// Of call.py: the function of (gradients, tensors that they depend on) that gives gradients an edge which raises.
 PyObject* refuse_second_derivative = nullptr;
 
 class Gil {
@@ -153,7 +151,7 @@ class Differentiable final : public Node {
 
     at::Tensor cotangent(const variable_list& given, std::size_t place) const {
         if (place == kNone) return {};
-        return given[place].defined() ? given[place] : input_metadata(place).zeros_like();
+        return given[place].defined() ? given[place].resolve_neg() : input_metadata(place).zeros_like();
     }
 
     static THPObjectPtr refusing(PyObject* found, const std::vector<PyObject*>& arguments) {
@@ -184,23 +182,13 @@ std::pair<Pointer, Differentiable*> made(THPObjectPtr pair, THPObjectPtr scalars
     }
 }
 
-// torch.func's wrappers, which a class does not tell from tensors.
-bool is_wrapped(const at::Tensor& tensor) {
-    return tensor.defined() && tensor.key_set().has_any(c10::DispatchKeySet({c10::DispatchKey::FuncTorchGradWrapper,
-                                                                             c10::DispatchKey::FuncTorchBatched,
-                                                                             c10::DispatchKey::Functionalize}));
-}
-
 PyObject* apply(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
     HANDLE_TH_ERRORS
     if (count < 2) throw torch::TypeError("apply(program, scalars, *operands)");
     const auto given = static_cast<std::size_t>(count);
     variable_list tensors;
     tensors.reserve(given);
-    for (std::size_t i = 2; i < given; ++i) {
-        tensors.push_back(tensor_of(arguments[i]));
-        if (is_wrapped(tensors.back())) return PyObject_Vectorcall(in_python, arguments, given, nullptr);
-    }
+    for (std::size_t i = 2; i < given; ++i) tensors.push_back(tensor_of(arguments[i]));
     THPObjectPtr computed(without_gradients(interned<kRunForOwner>(), arguments, given));
     PyObject* const pair = PyTuple_GET_ITEM(computed.get(), 0);
     PyObject* const outputs = PyTuple_GET_ITEM(computed.get(), 1);
@@ -228,9 +216,8 @@ PyObject* apply(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
 }
 
 PyObject* install(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
-    if (count != 2) return PyErr_Format(PyExc_TypeError, "install(in_python, refuse_second_derivative)");
-    in_python = Py_NewRef(arguments[0]);
-    refuse_second_derivative = Py_NewRef(arguments[1]);
+    if (count != 1) return PyErr_Format(PyExc_TypeError, "install(refuse_second_derivative)");
+    refuse_second_derivative = Py_NewRef(arguments[0]);
     Py_RETURN_NONE;
 }
 
@@ -276,7 +263,7 @@ PyMethodDef functions[] = {
     {"apply", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(apply)), METH_FASTCALL,
      "apply(program, scalars, *operands): the results, of operands some of which need a gradient"},
     {"install", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(install)), METH_FASTCALL,
-     "install(in_python, refuse_second_derivative): what it leaves to Python, before the first call"},
+     "install(refuse_second_derivative): what it leaves to Python, before the first call"},
     {nullptr, nullptr, 0, nullptr}};
 
 PyModuleDef definition = {
