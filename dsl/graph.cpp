@@ -605,6 +605,7 @@ NodeId GraphData::intern(Node node) {
     }
     const NodeId id = size();
     node.state = node.kind == NodeKind::kState ? id : node.kind == NodeKind::kFix ? -1 : state_of(node);
+    if (node.kind == NodeKind::kInput || node.kind == NodeKind::kScalar) inputs_.push_back(id);
     nodes_.push_back(std::move(node));
     by_hash_.emplace(key, id);
     return id;
@@ -625,11 +626,8 @@ NodeId GraphData::state_of(const Node& node) const {
 }
 
 std::optional<NodeId> GraphData::find_input(std::string_view name) const {
-    for (NodeId id = 0; id < size(); ++id) {
-        const NodeKind kind = node(id).kind;
-        if ((kind == NodeKind::kInput || kind == NodeKind::kScalar) && node(id).name == name) return id;
-    }
-    return std::nullopt;
+    const auto found = std::find_if(inputs_.begin(), inputs_.end(), [&](NodeId id) { return node(id).name == name; });
+    return found == inputs_.end() ? std::nullopt : std::optional(*found);
 }
 
 void GraphData::set_label(NodeId id, std::string_view label) {

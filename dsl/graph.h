@@ -193,6 +193,7 @@ class GraphData {
 
     std::vector<AxisInfo> axes_;
     std::vector<Node> nodes_;
+    std::vector<NodeId> inputs_;  // and scalars, of which a graph has few
     std::vector<OutputInfo> outputs_;
     std::unordered_multimap<std::size_t, NodeId> by_hash_;
 };

@@ -61,6 +61,11 @@ ParameterValue scalar_value(Dtype dtype, double value) {
     return result;
 }
 
+bool is_axis_of_tensor(const Program& program, AxisId axis) {
+    return std::any_of(program.tensors.begin(), program.tensors.end(),
+                       [&](const ProgramTensor& tensor) { return contains(tensor.axes, axis); });
+}
+
 }  // namespace
 
 LaunchPlan::LaunchPlan(Program program, std::vector<LoadedStep> loaded, std::shared_ptr<DeviceImpl> device,
@@ -69,6 +74,8 @@ LaunchPlan::LaunchPlan(Program program, std::vector<LoadedStep> loaded, std::sha
     RJ_CHECK(loaded_.size() == program_.steps.size(), "{} steps, {} loaded", program_.steps.size(), loaded_.size());
     for (std::size_t i = 0; i < program_.axes.size(); ++i) {
         if (program_.axes[i].extent != kRuntimeExtent) continue;
+        // Sums that share a kernel have parts along the slots of the first of them.
+        if (program_.axes[i].is_slots && !is_axis_of_tensor(program_, static_cast<AxisId>(i))) continue;
         RJ_CHECK(program_.axes[i].is_slots || argument_extents_ == extent_axes_.size(), "slots before declared axes");
         extent_axes_.push_back(static_cast<AxisId>(i));
         argument_extents_ += program_.axes[i].is_slots ? 0 : 1;

@@ -11,8 +11,10 @@ namespace {
 constexpr double kPlanningRows = 8192;
 // A warp whose lanes read a column of a tensor each uses a part of what comes with it: the rest of each sector.
 constexpr double kStridedCost = 4;
-// Positions of one value that a thread holds: registers, and source text.
+// Positions of one value that a thread holds: registers, and source text. Of numbers of a row the planner stores what
+// is too much at once (compiler/plan/live_numbers.h).
 constexpr std::int64_t kMostPositions = 64;
+constexpr std::int64_t kMostNumbers = 128;
 
 // Axes along which values with axes of `found` are read somewhere else, as the columns that a gradient is put together
 // along.
@@ -22,7 +24,7 @@ void add_read_along(const GraphData& graph, const Node& index, std::set<AxisId>*
         if (!found->contains(source[i])) continue;
         for (const Axis axis : index.coords[i].axes()) {
             const std::int64_t extent = graph.axis(axis.id).extent;
-            if (extent != kRuntimeExtent && extent <= kMostPositions) found->insert(axis.id);
+            if (extent != kRuntimeExtent && extent <= kMostNumbers) found->insert(axis.id);
         }
     }
 }
@@ -78,7 +80,13 @@ std::set<AxisId> small_axes(const GraphData& graph) {
         for (const AxisId axis : graph.node(id).axes) count *= found.contains(axis) ? graph.axis(axis).extent : 1;
         return count;
     };
-    if (std::any_of(live.begin(), live.end(), [&](NodeId id) { return positions(id) > kMostPositions; })) return {};
+    const auto too_many = [&](NodeId id) {
+        const std::vector<AxisId> columns = graph.column_axes(graph.node(id));
+        const bool number =
+            std::all_of(columns.begin(), columns.end(), [&](AxisId axis) { return found.contains(axis); });
+        return positions(id) > (number ? kMostNumbers : kMostPositions);
+    };
+    if (std::any_of(live.begin(), live.end(), too_many)) return {};
     const bool kept_whole = std::any_of(live.begin(), live.end(), [&](NodeId id) {
         const Node& node = graph.node(id);
         return (node.kind == NodeKind::kMatmul || node.is_segmented()) && has(graph, id, found);
@@ -124,18 +132,20 @@ Plan cheapest_plan(const GraphData& graph, const Target& target, const std::func
     std::shared_ptr<const GraphData> canonical = canonicalize(graph);
     Plan best = make_plan(canonical, target, Numbers::kWithRows, stem);
     double best_us = cost_us(best, target);
+    const auto all_run = [&](const Plan& plan) { return std::all_of(plan.groups.begin(), plan.groups.end(), runs); };
     const auto consider = [&](Plan plan) {
         const double plan_us = cost_us(plan, target);
-        if (plan_us >= best_us || !std::all_of(plan.groups.begin(), plan.groups.end(), runs)) return false;
+        if ((plan_us >= best_us && all_run(best)) || !all_run(plan)) return false;
         best = std::move(plan);
         best_us = plan_us;
         return true;
     };
     if (const std::set<AxisId> axes = small_axes(graph); !axes.empty()) {
         const std::shared_ptr<const GraphData> unrolled = canonicalize(graph, axes);
-        if (consider(make_plan(unrolled, target, Numbers::kWithRows, stem))) canonical = unrolled;
+        const bool taken = consider(make_plan(unrolled, target, Numbers::kWithRows, stem));
+        if (taken || !all_run(best)) canonical = unrolled;
     }
-    if (computes_long(best, target)) consider(make_plan(canonical, target, Numbers::kApart, stem));
+    if (computes_long(best, target) || !all_run(best)) consider(make_plan(canonical, target, Numbers::kApart, stem));
     return best;
 }
 

@@ -4,6 +4,9 @@
 // parted where the derivative has come back some steps: the few numbers that it has made by then are stored, and the
 // next kernel computes the steps that it still needs once more, since arithmetic on a row's numbers costs next to
 // nothing.
+//
+// Storing what the first steps made instead, for one kernel that loads each number where it is used, is a kernel that
+// NVRTC has not compiled in four minutes: it loads all of them first.
 #pragma once
 
 #include <vector>

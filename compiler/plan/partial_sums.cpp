@@ -106,7 +106,9 @@ bool adds_parts(const GraphData& group) {
 
 std::shared_ptr<const GraphData> with_whole_sums(const GraphData& group) {
     std::vector<AxisInfo> axes = group.axes();
-    while (!axes.empty() && axes.back().is_slots) axes.pop_back();
+    for (AxisInfo& axis : axes) {
+        if (axis.is_slots) axis = {axis.name, 1, true};  // nothing lies along it any more
+    }
     auto result = std::make_shared<GraphData>(std::move(axes));
     std::vector<NodeId> mapped(static_cast<std::size_t>(group.size()), -1);
     const auto to_result = [&](NodeId id) { return mapped[static_cast<std::size_t>(id)]; };

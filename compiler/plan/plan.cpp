@@ -8,6 +8,7 @@
 #include <optional>
 #include <ranges>
 #include <set>
+#include <span>
 #include <tuple>
 #include <utility>
 
@@ -28,6 +29,7 @@ constexpr double kPlanningParts = 256;  // of a sum over rows: about a block or 
 constexpr double kUniformSpecials = 2;
 constexpr std::size_t kMaxNameLength = 60;
 constexpr std::int64_t kWideRowBytes = 16 * 1024;
+constexpr std::size_t kMostSums = 32;  // over rows in one kernel: a thread has some seven registers for each
 
 bool reduces_rows(const GraphData& graph, const Node& node) {
     return node.kind == NodeKind::kReduce && graph.axis(node.reduced[0]).is_row;
@@ -69,7 +71,6 @@ class Cutter {
         for (const OutputInfo& output : graph.outputs()) roots_.insert(output.node);
         for (const NodeId id : graph.live_nodes()) {
             const Node& node = graph.node(id);
-            if (node.kind == NodeKind::kInput) ++inputs_;
             if (node.kind == NodeKind::kPartialSum) cut(id);
             if (node.kind == NodeKind::kMatmul) cut_product(id);
             if (node.kind == NodeKind::kFix) fixes_[node.args[0]].push_back(id);
@@ -78,6 +79,7 @@ class Cutter {
             }
         }
         if (is_gpu_) cut_summed_numbers();
+        if (is_gpu_) cut_many_sums();
         if (numbers == Numbers::kApart) cut_numbers();
     }
 
@@ -90,12 +92,15 @@ class Cutter {
     }
 
     // Values that one kernel stores for the next, of what would be too many numbers for one, by kernel: by their row
-    // space, how often one was parted before them, and how many such kernels and other cuts they wait for, so that none
-    // of them waits for itself.
-    using PartOfNumbers = std::tuple<std::vector<AxisId>, int, int>;
-    std::map<PartOfNumbers, std::vector<NodeId>> parted() const {
-        std::map<PartOfNumbers, std::vector<NodeId>> found;
-        for (const auto& [id, times] : parted_) found[{graph_.node(id).axes, times, cuts_behind(id)}].push_back(id);
+    // space and dtype, how often numbers were stored before them, and how many such kernels and other cuts they wait
+    // for, so that none of them waits for itself.
+    using KernelOfNumbers = std::tuple<std::vector<AxisId>, Dtype, int, int>;
+    std::map<KernelOfNumbers, std::vector<NodeId>> stored_numbers() const {
+        std::map<KernelOfNumbers, std::vector<NodeId>> found;
+        for (const auto& [id, times] : stored_numbers_) {
+            const Node& node = graph_.node(id);
+            found[{node.axes, node.dtype, times, cuts_behind(id)}].push_back(id);
+        }
         return found;
     }
 
@@ -211,6 +216,25 @@ class Cutter {
         }
     }
 
+    // A block has each sum of rows' numbers in a register from its first row to its last, beside all that a row takes.
+    // Where those are many the numbers are stored, and summed by kernels that do nothing else.
+    void cut_many_sums() {
+        std::map<std::vector<AxisId>, std::set<NodeId>> summands;
+        for (const NodeId id : graph_.live_nodes()) {
+            const Node& node = graph_.node(id);
+            if (node.kind != NodeKind::kPartialSum || !graph_.column_axes(graph_.node(node.args[0])).empty()) continue;
+            summands[graph_.node(node.args[0]).axes].insert(node.args[0]);
+        }
+        for (const auto& [rows, numbers] : summands) {
+            if (numbers.size() <= kMostSums) continue;
+            for (const NodeId id : numbers) {
+                if (graph_.node(id).kind == NodeKind::kInput || graph_.node(id).state >= 0) continue;
+                cut(id);
+                stored_numbers_[id] = 0;
+            }
+        }
+    }
+
     // Whether a row that is stored comes from a reduction that the value comes from.
     bool stores_beside(NodeId value) const {
         const std::vector<NodeId>& below = reach(value).nodes;
@@ -306,32 +330,54 @@ class Cutter {
     int cuts_behind(NodeId root) const {
         const auto [found, first] = cuts_behind_.try_emplace(root, 0);
         if (!first) return found->second;
-        const auto with = parted_.find(root);
+        const auto with = stored_numbers_.find(root);
         int most = 0;
         for (const NodeId id : reach(root).nodes) {
             for (const NodeId arg : graph_.node(id).args) {
                 if (arg == root || !is_cut_[static_cast<std::size_t>(arg)]) continue;
-                const auto beside = parted_.find(arg);
+                const auto beside = stored_numbers_.find(arg);
                 const bool together =
-                    with != parted_.end() && beside != parted_.end() && with->second == beside->second;
+                    with != stored_numbers_.end() && beside != stored_numbers_.end() && with->second == beside->second;
                 most = std::max(most, cuts_behind(arg) + (together ? 0 : 1));
             }
         }
         return cuts_behind_[root] = most;
     }
 
+    // Operands before users.
+    std::vector<NodeId> reach_of_all(const std::vector<NodeId>& roots) const {
+        std::vector<NodeId> all;
+        for (const NodeId root : roots) {
+            std::vector<NodeId> with_root;
+            std::ranges::set_union(all, reach(root).nodes, std::back_inserter(with_root));
+            all = std::move(with_root);
+        }
+        return all;
+    }
+
+    // The roots that share a kernel whatever is joined later.
+    std::map<NodeId, std::vector<NodeId>> kernels_of_numbers() const {
+        std::map<int, std::vector<NodeId>> stored;
+        for (const auto& [id, times] : stored_numbers_) stored[times].push_back(id);
+        std::map<NodeId, std::vector<NodeId>> found;  // by the first of them
+        for (const auto& [times, roots] : stored) found[roots[0]] = roots;
+        for (const NodeId root : roots_) {
+            if (graph_.node(root).kind != NodeKind::kMatmul && !stored_numbers_.contains(root)) found[root] = {root};
+        }
+        return found;
+    }
+
     // A processor's registers run over into its first cache.
     bool cut_live_numbers() {
-        for (const NodeId root : roots_) {
-            if (graph_.node(root).kind == NodeKind::kMatmul || few_numbers_.contains(root)) continue;
-            const std::vector<NodeId> values = values_that_part(graph_, reach(root).nodes);
-            few_numbers_.insert(values.begin(), values.end());
-            if (values.empty()) few_numbers_.insert(root);
+        for (const auto& [first, roots] : kernels_of_numbers()) {
+            if (few_numbers_.contains(first)) continue;
+            std::vector<NodeId> values = values_that_part(graph_, reach_of_all(roots));
+            std::erase_if(values, [&](NodeId id) { return is_cut_[static_cast<std::size_t>(id)]; });
+            if (values.empty()) few_numbers_.insert(first);
             if (values.empty()) continue;
-            if (inputs_ + roots_.size() + values.size() > kMostTensors) return false;
-            const int times = ++times_parted_;
+            const int times = ++times_stored_;
             for (const NodeId id : values) cut(id);
-            for (const NodeId id : values) parted_[id] = times;
+            for (const NodeId id : values) stored_numbers_[id] = times;
             return true;
         }
         return false;
@@ -510,10 +556,9 @@ class Cutter {
     const bool is_gpu_;
     std::set<NodeId> roots_;
     std::set<NodeId> cuts_;
-    std::set<NodeId> repeated_;     // of them
-    std::map<NodeId, int> parted_;  // what parts numbers that are too many: the how many-th time
-    int times_parted_ = 0;
-    std::size_t inputs_ = 0;
+    std::set<NodeId> repeated_;             // of them
+    std::map<NodeId, int> stored_numbers_;  // of what would be too many for one kernel: the how many-th time
+    int times_stored_ = 0;
     std::set<NodeId> few_numbers_;  // roots whose kernels have few enough live at once
     bool has_products_ = false;
     std::vector<bool> is_cut_;                     // by node: whether it is one of them
@@ -538,10 +583,17 @@ struct Piece {
     int id = 0;
 };
 
+// Where a number of a row lies that is stored with others: in the tensor that is named after the first of them.
+struct Packed {
+    NodeId first = -1;
+    AxisId axis = -1;
+    std::int64_t at = 0;
+};
+
 class Planner {
   public:
     Planner(std::shared_ptr<const GraphData> graph, const Target& target, Numbers numbers, std::string_view stem)
-        : graph_(std::move(graph)), target_(target), stem_(stem), cutter_(*graph_, target_, numbers) {}
+        : given_(std::move(graph)), graph_(given_), target_(target), stem_(stem), cutter_(*given_, target_, numbers) {}
 
     Plan run() {
         start(cutter_.run());
@@ -553,6 +605,11 @@ class Planner {
         plan.graph = graph_;
         for (const NodeId id : cutter_.cuts_) {
             if (!is_temporary(id)) continue;
+            if (const auto packed = packed_.find(id); packed != packed_.end()) {
+                if (packed->second.first == id)
+                    plan.temporaries.push_back({temporary_name(id), graph_->node(id).dtype, packed_axes(id)});
+                continue;
+            }
             const Node node = with_shared_slots(id).value_or(graph_->node(id));
             const NodeId over = memory_of(id);
             plan.temporaries.push_back(
@@ -636,10 +693,28 @@ class Planner {
         return found;
     }
 
-    // A piece for each root, but one for all that one output is stored from in like ways, and one for what parts
-    // numbers that are too many.
+    // Numbers that one kernel stores for the next lie in one tensor, each for all rows in turn, so that threads, which
+    // have a row each, meet in memory.
+    void pack(const std::vector<NodeId>& numbers) {
+        const auto count = std::count_if(numbers.begin(), numbers.end(), [&](NodeId id) { return is_temporary(id); });
+        if (count == 0) return;
+        auto with_axis = std::make_shared<GraphData>(*graph_);
+        const AxisId axis = with_axis->add_row_axis(fmt::format("rj_numbers_{}", count), count);
+        graph_ = with_axis;
+        NodeId first = -1;
+        std::int64_t at = 0;
+        for (const NodeId id : numbers) {
+            if (!is_temporary(id)) continue;
+            if (first < 0) first = id;
+            packed_[id] = {first, axis, at++};
+        }
+    }
+
+    // A piece for each root, but one for all that one output is stored from in like ways, and one for numbers that are
+    // stored being too many.
     void start(std::set<NodeId> roots) {
-        for (const auto& [kernel, together] : cutter_.parted()) {
+        for (const auto& [kernel, together] : cutter_.stored_numbers()) {
+            pack(together);
             pieces_.push_back(piece(together));
             for (const NodeId root : together) roots.erase(root);
         }
@@ -655,7 +730,28 @@ class Planner {
                 together[{whole, graph_->node(root).kind, cutter_.reach(root).reduces_rows}].push_back(root);
             }
         }
-        for (auto& [way, of_whole] : together) pieces_.push_back(piece(std::move(of_whole)));
+        for (const auto& [way, of_whole] : together) {
+            for (std::size_t first = 0; first < of_whole.size();) {
+                std::size_t end = first + 1;
+                while (end < of_whole.size() && sums({&of_whole[first], end - first + 1}) <= kMostSums) ++end;
+                pieces_.push_back(piece({&of_whole[first], &of_whole[first] + (end - first)}));
+                first = end;
+            }
+        }
+    }
+
+    // How many sums over rows a kernel of these roots has in a thread's registers.
+    std::size_t sums(std::span<const NodeId> roots) const {
+        std::set<NodeId> found;
+        for (const NodeId root : roots) {
+            const bool is_part = graph_->node(root).kind == NodeKind::kPartialSum;
+            if (is_part && graph_->column_axes(computed(*graph_, root)).empty()) found.insert(root);
+            if (!cutter_.reach(root).reduces_rows) continue;
+            for (const NodeId id : cutter_.reach(root).nodes) {
+                if (reduces_rows(*graph_, graph_->node(id))) found.insert(id);
+            }
+        }
+        return found.size();
     }
 
     // Whether `a` needs a value that `b` stores, directly or through other pieces.
@@ -718,6 +814,7 @@ class Planner {
 
     std::set<NodeId> products_read(const Piece& piece) const {
         std::set<NodeId> found;
+        if (!cutter_.has_products_) return found;
         for (const NodeId id : cutter_.reach_with_loads(piece.roots)) {
             if (graph_->node(id).kind == NodeKind::kMatmul) found.insert(id);
         }
@@ -749,6 +846,7 @@ class Planner {
         if (a.promoted != b.promoted && !(a.promoted.empty() || b.promoted.empty())) return 0;
         if (waits_for(a, b) || waits_for(b, a)) return 0;
         if (searches_apart(a) != searches_apart(b)) return 0;
+        if (sums(a.roots) + sums(b.roots) > kMostSums) return 0;
         // Products' results are large: a kernel that need not have two of them in memory at once shall not.
         const std::set<NodeId> of_a = products_read(a);
         const std::set<NodeId> of_b = products_read(b);
@@ -758,9 +856,15 @@ class Planner {
         std::vector<NodeId> roots = a.roots;
         roots.insert(roots.end(), b.roots.begin(), b.roots.end());
         std::sort(roots.begin(), roots.end());
+        if (holds_too_many(roots)) return 0;
         const Piece both = piece(std::move(roots));
         if (both.row_axes == a.row_axes) saving->second = a.cost_us + b.cost_us - both.cost_us;
         return saving->second;
+    }
+
+    // Of a row's numbers, in one kernel of these roots.
+    bool holds_too_many(const std::vector<NodeId>& roots) const {
+        return target_.is_gpu() && !values_that_part(*graph_, cutter_.reach_of_all(roots)).empty();
     }
 
     // Producers before consumers; among the ready, kernels before products, then products of fewer readers, whose
@@ -888,7 +992,7 @@ class Planner {
         const auto convert = [&]() -> NodeId {
             if (node.kind == NodeKind::kInput) return add_input(node, node.name, into);
             if ((!is_root(piece, id) || piece.copies) && cutter_.cuts_.contains(id)) {
-                return add_input(node, place_of(id), into);
+                return packed_.contains(id) ? load_packed(id, into) : add_input(node, place_of(id), into);
             }
             for (const NodeId arg : node.args) copy(piece, arg, into, mapped);
             if (node.kind == NodeKind::kIndex) return copy_index(node, into, *mapped);
@@ -922,6 +1026,34 @@ class Planner {
         std::vector<std::int64_t> column_strides;
         order_axes(node.axes, node.column_strides, *into, &axes, &column_strides);
         return into->add_input(name, node.dtype, axes, column_strides);
+    }
+
+    // The axes of the tensor in which a packed number lies.
+    std::vector<AxisId> packed_axes(NodeId id) const {
+        std::vector<AxisId> axes = {packed_.at(id).axis};
+        const std::vector<AxisId>& rows = graph_->node(id).axes;
+        axes.insert(axes.end(), rows.begin(), rows.end());
+        return axes;
+    }
+
+    NodeId load_packed(NodeId id, GraphData* into) const {
+        const Packed& packed = packed_.at(id);
+        const Node& node = graph_->node(id);
+        std::vector<Coord> coords = {Coord(packed.at)};
+        for (const AxisId axis : node.axes) coords.emplace_back(Axis{axis});
+        const std::string name = temporary_name(packed.first);
+        const std::optional<NodeId> known = into->find_input(name);
+        const NodeId tensor = known ? *known : into->add_input(name, node.dtype, packed_axes(id), {});
+        const NodeId result = into->add_index(tensor, std::move(coords));
+        into->set_label(result, node.label);
+        return result;
+    }
+
+    OutputPiece piece_of_packed(NodeId id) const {
+        const Packed& packed = packed_.at(id);
+        OutputPiece piece{temporary_name(packed.first), packed_axes(id), {packed.at}};
+        piece.at.resize(piece.axes.size(), -1);
+        return piece;
     }
 
     // Splits declared axes into row axes, then column axes with their strides (contiguous where none are given). A
@@ -1065,6 +1197,7 @@ class Planner {
         const NodeId copy = mapped.at(root);
         if (is_temporary(root) && !piece.copies) {
             OutputInfo stored{temporary_name(root), copy, "", false, {}};
+            if (const auto packed = packed_.find(root); packed != packed_.end()) stored.piece = piece_of_packed(root);
             if (const auto over = reused_.find(root); over != reused_.end()) {
                 stored.alias = temporary_name(over->second);
                 stored.column_strides = into->node(*into->find_input(stored.alias)).column_strides;
@@ -1134,11 +1267,13 @@ class Planner {
         return product.left == tensor || product.right == tensor;
     }
 
-    std::shared_ptr<const GraphData> graph_;
+    const std::shared_ptr<const GraphData> given_;
+    std::shared_ptr<const GraphData> graph_;  // the given one and the axes of what is packed
     const Target& target_;
     const std::string_view stem_;
     Cutter cutter_;
     std::vector<Piece> pieces_;
+    std::map<NodeId, Packed> packed_;
     std::map<NodeId, NodeId> reused_;                // what a kernel stores: the operand in whose place
     std::map<NodeId, NodeId> lies_over_;             // a product's result: the first of those that share its memory
     std::map<std::pair<int, int>, double> savings_;  // by the ids of two pieces

@@ -166,3 +166,28 @@ TEST_CASE("of a row's numbers no kernel for a GPU has more at once than a thread
     // Registers run over into a processor's first cache, which is as good as a kernel more.
     CHECK(plan_graph(*backward.data(), find_target("x86-64-v3")).groups.size() <= 4);
 }
+
+TEST_CASE(
+    "eight streams' coefficients have a plan that runs, whose stored numbers share tensors and whose sums are few") {
+    const Graph graph = make_graph("hyper_pre", {64, bf16, {{"streams", "8"}, {"iterations", "2"}}});
+    const Graph backward = differentiate(graph, trained_inputs("hyper_pre", graph)).backward;
+    const Program program = compile(*backward.data(), find_target("sm_90a"));
+    CHECK(program.tensors.size() <= kMostTensors);
+    const auto packed = std::count_if(program.axes.begin(), program.axes.end(), [](const AxisInfo& axis) {
+        return axis.name.starts_with("rj_numbers_") && axis.extent > 1;
+    });
+    CHECK(packed > 0);
+    for (const Step& step : program.steps) {
+        CAPTURE(step.kernel.name);
+        const GraphData& planned = *step.group.graph;
+        const std::vector<NodeId> live = planned.live_nodes();
+        CHECK(values_that_part(planned, live).empty());
+        const auto sums = std::count_if(live.begin(), live.end(), [&](NodeId id) {
+            const Node& node = planned.node(id);
+            return node.kind == NodeKind::kReduce && planned.axis(node.reduced[0]).is_row;
+        });
+        const auto parts = std::count_if(planned.outputs().begin(), planned.outputs().end(),
+                                         [](const OutputInfo& output) { return output.slots >= 0; });
+        CHECK(sums + parts <= 32);
+    }
+}

@@ -329,14 +329,17 @@ void each_reduction(const Add& add) {
 
 TEST_CASE("numbers of a row that are parted, being more than a thread holds, agree with the oracle") {
     const Target target = simt::target("sm_90a");
-    const auto differentiated = [](const char* iterations) {
-        const Graph graph = make_graph("hyper_pre", {64, f32, {{"iterations", iterations}}});
+    const auto differentiated = [](const char* streams, const char* iterations) {
+        const Graph graph = make_graph("hyper_pre", {64, f32, {{"streams", streams}, {"iterations", iterations}}});
         return std::make_shared<const Differentiated>(differentiate(graph, trained_inputs("hyper_pre", graph)));
     };
-    const auto both = differentiated("8");
+    const auto both = differentiated("4", "8");
+    const auto six = differentiated("6", "1");
     Program program = compile(*both->backward.data(), target);
-    REQUIRE(program.steps.size() > compile(*differentiated("4")->backward.data(), target).steps.size());
-    check_cases({{"hyper_pre backward", both->backward, std::move(program), both}}, target);
+    REQUIRE(program.steps.size() > compile(*differentiated("4", "4")->backward.data(), target).steps.size());
+    check_cases({{"hyper_pre backward", both->backward, std::move(program), both},
+                 {"hyper_pre of six streams, backward", six->backward, compile(*six->backward.data(), target), six}},
+                target);
 }
 
 TEST_CASE("rows divided over clusters of blocks agree with the oracle") {
