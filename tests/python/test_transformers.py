@@ -472,3 +472,38 @@ def test_a_model_whose_mlp_widens_is_left_in_words():
     expected = model(input_ids=ids, labels=ids).loss
     assert "GPTNeoXMLP: computes no gated activation" in str(rowjit.transformers.apply(model))
     torch.testing.assert_close(model(input_ids=ids, labels=ids).loss, expected)
+
+
+@pytest.mark.parametrize("dropped", [0.0, 0.5])
+def test_what_an_mlp_drops_in_training_alone_stays_dropped(dropped):
+    model = make("seed_oss", residual_dropout=dropped, attention_dropout=0.0).train()
+    theirs = copy.deepcopy(model)
+    drawn = torch.get_rng_state()
+    summary = rowjit.transformers.apply(model)
+    assert torch.equal(torch.get_rng_state(), drawn)
+    assert ("2 × SeedOssMLP: computes no gated activation" in str(summary)) == bool(dropped)
+    losses = []
+    for each in (model, theirs):
+        torch.manual_seed(1)
+        losses.append(each(**batch()).loss)
+    torch.testing.assert_close(*losses)
+
+
+def test_modules_that_are_called_with_more_than_one_tensor_compute_that():
+    model = make("llama")
+    layer = model.model.layers[0]
+
+    class Gated(type(layer.input_layernorm)):
+        def forward(self, hidden_states, gate=None):
+            return super().forward(hidden_states if gate is None else hidden_states * gate)
+
+    layer.gated = Gated(32)
+    theirs = copy.deepcopy(layer)
+    rowjit.transformers.apply(model)
+    assert type(layer.gated)._rowjit
+    x, gate = torch.randn(2, 5, 32), torch.randn(2, 5, 32)
+    torch.testing.assert_close(layer.gated(x), theirs.gated(x))
+    torch.testing.assert_close(layer.gated(x, gate), theirs.gated(x, gate))
+    torch.testing.assert_close(layer.input_layernorm(hidden_states=x), theirs.input_layernorm(x))
+    torch.testing.assert_close(layer.mlp(x=x), theirs.mlp(x))
+    torch.testing.assert_close(layer.self_attn.q_proj(input=x), theirs.self_attn.q_proj(x))

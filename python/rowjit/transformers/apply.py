@@ -82,12 +82,12 @@ def apply(model: torch.nn.Module, **switches: bool | str) -> Summary:
         if chosen.rope:
             _replace_rotary(module, summary)
         if chosen.layer_norm and type(module) is torch.nn.LayerNorm and len(module.normalized_shape) == 1:
-            _swap(module, _layer_norm)
+            _swap(module, _of_one(_layer_norm, type(module).forward), "layer_norm")
             summary.replace("LayerNorm", "layer_norm")
     if chosen.rms_norm:
         for module, norm in norms.items():
             if _is_open(module):
-                _swap(module, functools.partial(_rms_norm, norm), norm, _rowjit_norm=norm)
+                _swap(module, _of_one(functools.partial(_rms_norm, norm), type(module).forward), norm, _rowjit_norm=norm)
                 summary.replace(type(module).__name__, "rms_norm")
     if chosen.across_layers or chosen.keep_last or chosen.offload:
         for module in modules:
@@ -105,10 +105,21 @@ def _is_open(module: torch.nn.Module) -> bool:
     return not getattr(type(module), "_rowjit", False)
 
 
-def _swap(module: torch.nn.Module, forward: Callable[..., object], key: object = None, **facts: object) -> None:
+def _of_one(forward: Callable[..., object], original: Callable[..., object]) -> Callable[..., object]:
+    """The forward of one tensor; for what else a module may be called with, the gate of a norm say, its own."""
+
+    def call(module: torch.nn.Module, *arguments: object, **named: object) -> object:
+        if len(arguments) != 1 or named:
+            return original(module, *arguments, **named)
+        return forward(module, *arguments)
+
+    return call
+
+
+def _swap(module: torch.nn.Module, forward: Callable[..., object], key: object, **facts: object) -> None:
     """Gives the module a subclass whose forward calls `forward(module, …)`, with `facts`; one for equal keys."""
     kind = type(module)
-    made = _classes.get((kind, key or forward))
+    made = _classes.get((kind, key))
     if made is None:
 
         def call(self, *arguments, **named):  # noqa: ANN001, ANN002, ANN003, ANN202
@@ -125,7 +136,7 @@ def _swap(module: torch.nn.Module, forward: Callable[..., object], key: object =
             "__reduce_ex__": _reduced,
             "__deepcopy__": _deep_copied,
         }
-        made = _classes[(kind, key or forward)] = type(kind.__name__, (kind,), body | facts)
+        made = _classes[(kind, key)] = type(kind.__name__, (kind,), body | facts)
     module.__class__ = made
 
 
@@ -168,7 +179,7 @@ def _replace_mlp(module: torch.nn.Module, recompute: bool, summary: Summary) -> 
         if "MLP" in type(module).__name__:
             summary.leave(type(module).__name__, "computes no gated activation that rowjit has")
         return
-    _swap(module, functools.partial(_mlp, gated, recompute), (gated, recompute))
+    _swap(module, _of_one(functools.partial(_mlp, gated, recompute), type(module).forward), (gated, recompute))
     summary.replace(type(module).__name__, gated.operation)
 
 
@@ -255,7 +266,7 @@ def _replace_layer(
     attention = module._modules[layer.attention]
     for child in attention.children():
         if type(child) is torch.nn.Linear:
-            _swap(child, linear_forward)
+            _swap(child, _of_one(linear_forward, torch.nn.Linear.forward), "beside")
             summary.replace(f"{type(attention).__name__}'s Linear", "Linear beside those of the same input")
 
 

@@ -59,7 +59,8 @@ class Layer:
 def _quietly(function: Callable[..., object], *arguments: object, **named: object) -> object:
     """The result, or None where the module cannot be run this way at all."""
     try:
-        with torch.no_grad():
+        # What drops elements is not recognised, and takes nothing from the numbers that training will draw.
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
             return function(*arguments, **named)
     except Exception:  # noqa: BLE001: a module of anybody's may raise anything
         return None
@@ -70,11 +71,11 @@ def _random(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> T
 
 
 def _with_children(module: torch.nn.Module, children: dict[str, torch.nn.Module]) -> torch.nn.Module:
-    """The module on other children; it itself stays as it is."""
+    """The module in training on other children; it itself stays as it is."""
     probe = copy.copy(module)
     probe.__dict__ = dict(module.__dict__)
     probe.__dict__["_modules"] = dict(children)
-    probe.__dict__["training"] = False
+    probe.__dict__["training"] = True
     return probe
 
 
