@@ -507,3 +507,14 @@ def test_modules_that_are_called_with_more_than_one_tensor_compute_that():
     torch.testing.assert_close(layer.input_layernorm(hidden_states=x), theirs.input_layernorm(x))
     torch.testing.assert_close(layer.mlp(x=x), theirs.mlp(x))
     torch.testing.assert_close(layer.self_attn.q_proj(input=x), theirs.self_attn.q_proj(x))
+
+
+def test_inference_mode_computes_what_eager_does():
+    model = make("llama")
+    expected = copy.deepcopy(model)(**batch())
+    rowjit.transformers.apply(model)
+    with torch.inference_mode():
+        for training in (True, False):
+            found = model.train(training)(**batch())
+            torch.testing.assert_close(found.loss, expected.loss.detach())
+            torch.testing.assert_close(found.logits, expected.logits.detach())

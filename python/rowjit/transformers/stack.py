@@ -151,7 +151,9 @@ def ended(layer: torch.nn.Module, total: Tensor, x: Tensor) -> Tensor:
 def _summed(layer: torch.nn.Module, total: Tensor, x: Tensor) -> Tensor:
     """total + x, with the norm behind it where that can be computed now."""
     norm = None if _running.behind is None else _running.behind.get(layer)
-    if norm is None or torch.compiler.is_compiling() or not nobody_decides() or not _is_there(norm, x):
+    # Of a tensor made in inference mode nobody could say that it was changed before the norm reads it.
+    unknown = torch.compiler.is_compiling() or torch.is_inference_mode_enabled()
+    if norm is None or unknown or not nobody_decides() or not _is_there(norm, x):
         return total + x
     result, normed = add_rms_norm(norm_of(norm), x, total, norm.weight)
     setattr(result, _PLACE, _Normed(norm, normed, result._version))
