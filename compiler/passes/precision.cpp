@@ -100,6 +100,22 @@ class Uses {
         });
     }
 
+    // Whether the value is a product of two numbers as they are in memory, or a sum that such a product goes into.
+    bool adds_given_product(ValueId value) {
+        if (is_product_of_given(value)) return true;
+        const Inst* inst = maker(value);
+        const bool sums = inst != nullptr && inst->kind == InstKind::kMap &&
+                          (inst->op == Op::kAdd || inst->op == Op::kSub || inst->op == Op::kNeg);
+        return sums &&
+               any_operand(*inst, 0, adds_given_product_, [&](ValueId next) { return adds_given_product(next); });
+    }
+
+    bool is_product_of_given(ValueId value) {
+        const Inst* inst = maker(value);
+        return inst != nullptr && is_f32_map(*inst, Op::kMul) && is_given(inst->operands[0]) &&
+               is_given(inst->operands[1]);
+    }
+
     int count(ValueId value) const {
         const auto uses = uses_.find(value);
         return uses == uses_.end() ? 0 : static_cast<int>(uses->second.size());
@@ -175,6 +191,25 @@ class Uses {
         return known->second;
     }
 
+    // As it is in memory, or its negative, or chosen of such.
+    bool is_given(ValueId value) {
+        const Inst* inst = maker(value);
+        if (inst == nullptr || inst->kind == InstKind::kLoad) return inst != nullptr;
+        const bool chooses = inst->kind == InstKind::kMap && inst->op == Op::kSelect;
+        const bool same = inst->kind == InstKind::kCast || (inst->kind == InstKind::kMap && inst->op == Op::kNeg);
+        return (chooses || same) &&
+               any_operand(*inst, chooses ? 1 : 0, is_given_, [&](ValueId next) { return is_given(next); });
+    }
+
+    // Whether `holds` of any operand from the first that counts.
+    template <class Holds>
+    static bool any_operand(const Inst& inst, std::ptrdiff_t first, std::map<ValueId, bool>& known,
+                            const Holds& holds) {
+        const auto found = known.find(inst.id);
+        if (found != known.end()) return found->second;
+        return known[inst.id] = std::any_of(inst.operands.begin() + first, inst.operands.end(), holds);
+    }
+
     static bool scales(const Inst& use) { return use.op == Op::kMul || use.op == Op::kDiv || use.op == Op::kNeg; }
 
     bool is_rare(ValueId value) const {
@@ -242,6 +277,8 @@ class Uses {
     std::map<ValueId, int> maxima_;             // the accumulators that rows' maxima come from
 
     std::map<std::pair<ValueId, ValueId>, bool> are_same_;
+    std::map<ValueId, bool> adds_given_product_;
+    std::map<ValueId, bool> is_given_;
     std::map<ValueId, bool> only_scale_;
     std::map<ValueId, bool> is_rounded_;
     std::map<ValueId, bool> is_logistic_;
@@ -269,9 +306,14 @@ class Products {
     }
 
   private:
+    // Not a product of what may have any size beside another: one of them would be rounded, and overflow, alone. Where
+    // they cancel, or both overflow, the sum would be what neither rounding both nor neither gives. This costs an
+    // instruction where rows are rotated and streams are mixed, which wait for memory; what a norm or an activation
+    // adds up has been scaled by a statistic or bounded by a function.
     void add(Inst& inst) {
         for (const auto& [product, other] :
              {std::pair(inst.operands[0], inst.operands[1]), {inst.operands[1], inst.operands[0]}}) {
+            if (uses_.is_product_of_given(product) && uses_.adds_given_product(other)) continue;
             const bool taken = take(product, [&, addend = other](const std::vector<ValueId>& factors) {
                 inst.op = Op::kFma;
                 inst.operands = {factors[0], factors[1], addend};

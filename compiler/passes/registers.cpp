@@ -162,6 +162,34 @@ std::int64_t least_registers(const Kernel& kernel) {
     return most;
 }
 
+// clang unrolls no loop that would be of more instructions than this (-pragma-unroll-threshold), and what the rounds
+// keep in arrays then lies in memory: 272 bytes a thread of a rotary embedding that computed its angles' functions for
+// four vectors of eight columns. Its sine or cosine, with the way of large arguments, is some 300 instructions.
+constexpr std::int64_t kMostUnrolledInstructions = 16 * 1024;
+constexpr std::int64_t kTrigonometricInstructions = 300;
+
+std::int64_t unrolled_instructions(const ColumnLoop& loop) {
+    std::int64_t each = 0;
+    for (const Inst& inst : loop.body) {
+        const bool trigonometric = inst.kind == InstKind::kMap && (inst.op == Op::kSin || inst.op == Op::kCos);
+        each += trigonometric ? kTrigonometricInstructions : 1;
+    }
+    return each * loop.vector * loop.iterations;
+}
+
+std::string exceeds_unrolling(const Kernel& kernel) {
+    for (const Stmt& stmt : kernel.body) {
+        const auto* loop = std::get_if<ColumnLoop>(&stmt.node);
+        if (loop == nullptr || !loop->unrolled || loop->iterations == 1) continue;
+        const std::int64_t instructions = unrolled_instructions(*loop);
+        if (instructions > kMostUnrolledInstructions)
+            return fmt::format(
+                "a loop of about {} instructions unrolled; clang leaves those of more than {} as they are",
+                instructions, kMostUnrolledInstructions);
+    }
+    return "";
+}
+
 std::int64_t limit_of(const Kernel& kernel, const Target& target, std::int64_t blocks) {
     const std::int64_t waves = (kernel.block_threads() + target.warp_size - 1) / target.warp_size;
     return std::min(kMostRegisters, target.registers_per_sm / (waves * target.warp_size * blocks));
@@ -209,7 +237,7 @@ std::string lacks_registers(const Kernel& kernel, const Target& target) {
     const std::int64_t limit = wanted_limit(kernel, target);
     if (likely > limit)
         return fmt::format("about {} registers a thread; blocks of {} threads have {}", likely, threads, limit);
-    if (target.backend != Backend::kCuda) return "";
+    if (target.backend == Backend::kHip) return exceeds_unrolling(kernel);
     const std::int64_t least = least_registers(kernel);
     const std::int64_t most = limit_of(kernel, target, 1) - target.assembler_registers;
     if (least * 8 <= most * 9) return "";

@@ -383,6 +383,22 @@ TEST_CASE("a product is not rounded before it is added, where what becomes of it
     CHECK(!contains(body_of(affine(f32), 1024), "rj_fma("));
 }
 
+TEST_CASE(
+    "of two products of what is in memory none is added unrounded, which overflowing alone or cancelling would show") {
+    const auto mixed = [](bool scaled) {
+        return [scaled](Graph& g, std::int64_t columns) {
+            const Axis tokens = g.rows("tokens");
+            const auto row = [&](const char* name) { return cast(g.input(name, bf16, {tokens, columns}), f32); };
+            const Value a = row("a");
+            const Value b = row("b");
+            const Value first = (scaled ? tanh(a) : a) * g.input("cos", f32, {tokens});
+            g.output("y", cast(first + -b * g.input("sin", f32, {tokens}) + a * b, bf16));
+        };
+    };
+    CHECK(!contains(body_of(mixed(false), 1024), "rj_fma("));
+    CHECK(contains(body_of(mixed(true), 1024), "rj_fma("));
+}
+
 TEST_CASE("the greatest of packed elements is found two at a time") {
     CHECK(contains(body_of(build_softmax, 1024), "row_max_part.add_packed(x_vec"));
     const auto scaled = [](Graph& g, std::int64_t columns) {

@@ -342,6 +342,36 @@ TEST_CASE("numbers of a row that are parted, being more than a thread holds, agr
                 target);
 }
 
+TEST_CASE("sums of two products overflow and cancel on GPUs as eager's do") {
+    const Target target = simt::target("sm_90a");
+    const Device device = simt::device(target);
+    std::vector<Graph> graphs;
+    for (const char* op : {"rope", "rope_complex", "mrope", "hyper_post"})
+        graphs.push_back(make_graph(op, {64, bf16, {}}));
+    graphs.push_back(differentiate(graphs[1], trained_inputs("rope_complex", graphs[1])).backward);
+    graphs.push_back(differentiate(graphs[3], trained_inputs("hyper_post", graphs[3])).backward);
+    std::vector<Program> programs;
+    for (const Graph& graph : graphs) programs.push_back(compile(*graph.data(), target));
+    const std::vector<Executable> executables = simt::build(std::move(programs), target, device);
+    for (std::size_t i = 0; i < graphs.size(); ++i) {
+        CAPTURE(i);
+        for (const double huge : {3e38, -3e38, 1e30}) {
+            Bindings bindings = random_inputs(*graphs[i].data(), all_rows(*graphs[i].data(), 6), {.seed = 5});
+            for (auto& [name, tensor] : bindings.tensors) {
+                if (!is_float(tensor.dtype)) continue;
+                // Neighbours that are equal, opposite, and beside numbers of common size.
+                for (std::size_t at = 0; at < tensor.values.size(); ++at) {
+                    const double signs[] = {1, 1, -1, 1, 0};
+                    const double value = huge * signs[at * 7 / 3 % std::size(signs)];
+                    if (value != 0) tensor.values[at] = round_to(tensor.dtype, value);
+                }
+            }
+            const auto outputs = verify(device, executables[i], *graphs[i].data(), bindings);
+            CHECK_MESSAGE(within_bar(outputs), huge, describe(outputs));
+        }
+    }
+}
+
 TEST_CASE("rows divided over clusters of blocks agree with the oracle") {
     const Target target = simt::target("sm_90a");
     std::vector<Case> cases;
