@@ -191,3 +191,22 @@ TEST_CASE(
         CHECK(sums + parts <= 32);
     }
 }
+
+TEST_CASE("for AMD no schedule unrolls more sines than clang does, which would leave a loop's vectors in memory") {
+    const Graph graph = make_graph("rope_positions", {128, bf16, {}});
+    const auto most_columns = [&](const char* name) {
+        const Target target = find_target(name);
+        const Plan plan = plan_graph(*graph.data(), target);
+        std::int64_t most = 0;
+        for (const Schedule& schedule : legal_schedules(plan.groups.at(0), target)) {
+            const auto kernel = build_kernel(plan.groups.at(0), schedule, target);
+            for (const Stmt& stmt : kernel->body) {
+                const auto* loop = std::get_if<ColumnLoop>(&stmt.node);
+                if (loop != nullptr && loop->unrolled) most = std::max(most, loop->vector * loop->iterations);
+            }
+        }
+        return most;
+    };
+    CHECK(most_columns("gfx942") == 16);  // of 32 the vectors were 272 bytes of memory a thread
+    CHECK(most_columns("sm_90a") > 16);
+}

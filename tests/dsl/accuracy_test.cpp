@@ -140,3 +140,13 @@ TEST_CASE("extreme inputs hold every kind of extreme") {
     CHECK(any([](double v) { return v > 5e4 && v < 7e4; }));
     CHECK(any([](double v) { return v > 0 && v < 1e-7; }));
 }
+
+TEST_CASE("of f64 a kernel may differ from the oracle by what the order of a sum makes, and by no more") {
+    const auto within = [](double error) {
+        const Tensor exact{f64, {2}, {1000.0, 0.25}};
+        const Tensor got{f64, {2}, {1000.0, 0.25 + error}};
+        return compare(got, exact, exact, f64).within_bar;
+    };
+    CHECK(within(1e-12));
+    CHECK(!within(1e-9));
+}
