@@ -45,33 +45,34 @@ class Printer {
     }
 
     void statement(const Stmt& stmt) {
-        std::visit(Overloaded{
-                       [&](const Inst& inst) { line(2, instruction(inst)); },
-                       [&](const ColumnLoop& loop) {
-                           line(2, fmt::format("columns [{}] of {}: {} x {} threads x {} lanes{}{}", axes(loop.axes),
-                                               loop.columns, loop.iterations, kernel_.schedule.threads_per_row,
-                                               loop.vector, loop.unrolled ? ", unrolled" : "",
-                                               loop.tail == ColumnLoop::Tail::kNone ? "" : ", tail"));
-                           for (const Inst& inst : loop.body) line(3, instruction(inst));
-                       },
-                       [&](const RowsLoop& loop) {
-                           const std::string range =
-                               loop.begin < 0 ? "" : fmt::format(" from %{} to %{}", loop.begin, loop.end);
-                           line(2, fmt::format("rows [{}]{}", axes(loop.axes), range));
-                           for (const Inst& inst : loop.body) line(3, instruction(inst));
-                       },
-                       [&](const AllReduce& reduce) { line(2, all_reduce(reduce)); },
-                       [&](const JoinRows& join) { line(2, fmt::format("join rows of {}", labels(join.carried))); },
-                       [&](const Barrier&) { line(2, "barrier"); },
-                       [&](const OpenSteps& steps) {
-                           line(2, fmt::format("steps of %{} from %{}, at most {}", steps.state, steps.start,
-                                               steps.most_steps));
-                       },
-                       [&](const CloseSteps& steps) {
-                           line(2, fmt::format("%{} = close steps with %{}", steps.result, steps.next));
-                       },
-                   },
-                   stmt.node);
+        std::visit(
+            Overloaded{
+                [&](const Inst& inst) { line(2, instruction(inst)); },
+                [&](const ColumnLoop& loop) {
+                    line(2, fmt::format("columns [{}] of {}: {} x {} threads x {} lanes{}{}{}", axes(loop.axes),
+                                        loop.columns, loop.iterations, kernel_.schedule.threads_per_row, loop.vector,
+                                        loop.unrolled ? ", unrolled" : "", loop.backward ? ", backward" : "",
+                                        loop.tail == ColumnLoop::Tail::kNone ? "" : ", tail"));
+                    for (const Inst& inst : loop.body) line(3, instruction(inst));
+                },
+                [&](const RowsLoop& loop) {
+                    const std::string range =
+                        loop.begin < 0 ? "" : fmt::format(" from %{} to %{}", loop.begin, loop.end);
+                    line(2, fmt::format("rows [{}]{}", axes(loop.axes), range));
+                    for (const Inst& inst : loop.body) line(3, instruction(inst));
+                },
+                [&](const AllReduce& reduce) { line(2, all_reduce(reduce)); },
+                [&](const JoinRows& join) { line(2, fmt::format("join rows of {}", labels(join.carried))); },
+                [&](const Barrier&) { line(2, "barrier"); },
+                [&](const OpenSteps& steps) {
+                    line(2,
+                         fmt::format("steps of %{} from %{}, at most {}", steps.state, steps.start, steps.most_steps));
+                },
+                [&](const CloseSteps& steps) {
+                    line(2, fmt::format("%{} = close steps with %{}", steps.result, steps.next));
+                },
+            },
+            stmt.node);
     }
 
     std::string labels(const std::vector<int>& carried) const {

@@ -164,6 +164,7 @@ struct ColumnLoop {
     std::int64_t iterations = 1;
     bool unrolled = false;  // registers hold an array entry per iteration; loads of all iterations are issued first
     Tail tail = Tail::kNone;
+    bool backward = false;  // GPU, serial: from the last columns to the first, which the caches have of the loop before
     std::vector<Inst> body = {};
 
     // Whether nothing of it loops: there is one iteration, or all are unrolled.

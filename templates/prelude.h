@@ -364,28 +364,15 @@ RJ_DEVICE long long rj_quotient(long long row, long long extent) {
 }
 
 // Random numbers of one seed and offset by Philox4x32-10 (Salmon et al. 2011). That of a position is the upper 24 bits
-// of word position mod 4 of the block of {floor(position / 4), offset}, as a multiple of 2^-24 in [0, 1). A block is
-// kept until another is asked for: neighbouring lanes of a vector compute it once, wherever a row begins. (Left to the
-// compiler, clang sees that they share it and NVRTC 13 does not.)
-struct rj_uniforms {
-    unsigned long long block;
+// of word position mod 4 of the block of {floor(position / 4), offset}, as a multiple of 2^-24 in [0, 1).
+struct rj_philox {
     unsigned words[4];
-    bool is_first = true;
 
-    RJ_DEVICE float at(long long seed, long long offset, long long position) {
-        const unsigned long long wanted = static_cast<unsigned long long>(position) >> 2;
-        if (is_first || block != wanted) compute(seed, offset, wanted);
-        const bool odd = (position & 1) != 0;
-        const unsigned word = (position & 2) != 0 ? (odd ? words[3] : words[2]) : (odd ? words[1] : words[0]);
-        return static_cast<float>(static_cast<int>(word >> 8)) * 5.9604644775390625e-8f;
-    }
-    RJ_DEVICE void compute(long long seed, long long offset, unsigned long long wanted) {
+    RJ_DEVICE void compute(long long seed, long long offset, unsigned long long block) {
         unsigned key_low = static_cast<unsigned>(seed);
         unsigned key_high = static_cast<unsigned>(static_cast<unsigned long long>(seed) >> 32);
-        is_first = false;
-        block = wanted;
-        words[0] = static_cast<unsigned>(wanted);
-        words[1] = static_cast<unsigned>(wanted >> 32);
+        words[0] = static_cast<unsigned>(block);
+        words[1] = static_cast<unsigned>(block >> 32);
         words[2] = static_cast<unsigned>(offset);
         words[3] = static_cast<unsigned>(static_cast<unsigned long long>(offset) >> 32);
 #pragma unroll
@@ -400,11 +387,76 @@ struct rj_uniforms {
             key_high += 0xbb67ae85u;
         }
     }
+    RJ_DEVICE unsigned word(int k) const {
+        const bool odd = (k & 1) != 0;
+        return (k & 2) != 0 ? (odd ? words[3] : words[2]) : (odd ? words[1] : words[0]);
+    }
 };
-RJ_DEVICE float rj_uniform(long long seed, long long offset, long long position) {
-    rj_uniforms uniforms;
-    return uniforms.at(seed, offset, position);
+RJ_DEVICE float rj_fraction(unsigned word) {
+    return static_cast<float>(static_cast<int>(word >> 8)) * 5.9604644775390625e-8f;
 }
+RJ_DEVICE float rj_uniform(long long seed, long long offset, long long position) {
+    rj_philox block;
+    block.compute(seed, offset, static_cast<unsigned long long>(position) >> 2);
+    return rj_fraction(block.word(static_cast<int>(position & 3)));
+}
+
+// Of any positions, lane by lane: a block is kept until another is asked for. (Left to the compiler, clang sees that
+// neighbours share it and NVRTC 13 does not.)
+struct rj_uniforms {
+    rj_philox kept;
+    unsigned long long block;
+    bool is_first = true;
+
+    RJ_DEVICE float at(long long seed, long long offset, long long position) {
+        const unsigned long long wanted = static_cast<unsigned long long>(position) >> 2;
+        if (is_first || block != wanted) {
+            kept.compute(seed, offset, wanted);
+            block = wanted;
+            is_first = false;
+        }
+        return rj_fraction(kept.word(static_cast<int>(position & 3)));
+    }
+};
+
+// Of positions one after the other, a multiple of four of them, all made at lane 0: where they begin at a block, which
+// a row of such vectors does, without a branch for each.
+template <int lanes>
+struct rj_uniform_run {
+    float values[lanes];
+
+    RJ_DEVICE float at(long long seed, long long offset, long long position, int lane) {
+        if (lane == 0) make(seed, offset, position);
+        return values[lane];
+    }
+    RJ_DEVICE void make(long long seed, long long offset, long long position) {
+        const unsigned long long first = static_cast<unsigned long long>(position) >> 2;
+        const int skipped = static_cast<int>(position & 3);
+        rj_philox block;
+        if (skipped == 0) {
+#pragma unroll
+            for (int b = 0; b < lanes / 4; ++b) {
+                block.compute(seed, offset, first + b);
+#pragma unroll
+                for (int k = 0; k < 4; ++k) values[4 * b + k] = rj_fraction(block.words[k]);
+            }
+            return;
+        }
+        block.compute(seed, offset, first);
+#pragma unroll
+        for (int b = 0; b < lanes / 4; ++b) {
+            rj_philox next;
+            next.compute(seed, offset, first + b + 1);
+#pragma unroll
+            for (int k = 0; k < 4; ++k) {
+                const int place = k + skipped;
+                values[4 * b + k] = rj_fraction(place < 4 ? block.word(place) : next.word(place - 4));
+            }
+            block = next;
+        }
+    }
+};
+
 
 // Floor division and its remainder in [0, divisor), for coordinates that may be negative.
 template <class T>
@@ -464,14 +516,15 @@ RJ_DEVICE long long rj_shuffle_xor(long long value) {
 // The values of a vector folded pairwise: a short chain of dependent instructions, and a smaller error in sums. Halving
 // is a recursion of templates because NVRTC does not unroll a loop of five halvings, and then the lanes of a vector of
 // 16 lie in local memory.
-template <class Operation, int kWidth, class T>
+template <class Operation, int kCount, class T>
 RJ_DEVICE T rj_fold_halves(T* part) {
-    if constexpr (kWidth == 0) {
+    if constexpr (kCount == 1) {
         return part[0];
     } else {
+        constexpr int kFolded = kCount / 2;  // of an odd number the middle one waits
 #pragma unroll
-        for (int k = 0; k < kWidth; ++k) part[k] = Operation::fold(part[k], part[k + kWidth]);
-        return rj_fold_halves<Operation, kWidth / 2>(part);
+        for (int k = 0; k < kFolded; ++k) part[k] = Operation::fold(part[k], part[k + kCount - kFolded]);
+        return rj_fold_halves<Operation, kCount - kFolded>(part);
     }
 }
 template <class Operation, class T, int N>
@@ -479,7 +532,7 @@ RJ_DEVICE T rj_fold(const T (&values)[N]) {
     T part[N];
 #pragma unroll
     for (int k = 0; k < N; ++k) part[k] = values[k];
-    return rj_fold_halves<Operation, N / 2>(part);
+    return rj_fold_halves<Operation, N>(part);
 }
 
 // The least and the greatest value of a type.

@@ -418,30 +418,73 @@ class KernelEmitter {
         }
     }
 
-    // Loads of neighbouring positions are independent, so unrolling puts four in flight.
     void rows_loop(const RowsLoop& loop) {
         out_.blank();
-        std::string first = scope_.threads() > 1 ? "t" : "0";
-        std::string positions;
         if (loop.begin >= 0) {
-            first = scope_.threads() > 1 ? scope_.value(loop.begin) + " + t" : scope_.value(loop.begin);
-            positions = scope_.value(loop.end);
+            segment_loop(loop);
         } else {
-            positions = scope_.names().fresh("positions");
+            const std::string positions = scope_.names().fresh("positions");
             out_.line(fmt::format("const long long {} = {};", positions, scope_.positions(loop.axes)));
+            // Loads of neighbouring positions are independent, so unrolling puts four in flight.
+            out_.line("#pragma unroll 4");
+            out_.open(fmt::format("for (long long p = {}; p < {}; p += {})", scope_.threads() > 1 ? "t" : "0",
+                                  positions, scope_.threads()));
+            position(loop, [&](const Inst& inst, const GpuLoop& inside, const std::vector<std::string>& live) {
+                scalar_inst(inst, inside, live);
+            });
+            out_.close();
         }
-        out_.line("#pragma unroll 4");
-        out_.open(fmt::format("for (long long p = {}; p < {}; p += {})", first, positions, scope_.threads()));
+        scope_.forget_axes(loop.axes);
+    }
+
+    // What a loop over rows computes at position p.
+    template <class Emit>
+    void position(const RowsLoop& loop, const Emit& emit) {
         scope_.declare_coordinates("p", loop.axes);
         GpuLoop inside{.axes = {loop.axes.begin(), loop.axes.end()}};
         std::vector<std::string> live;
         if (!scope_.live().empty()) live.push_back(scope_.live());
         for (const Inst& inst : loop.body) {
             if (inst.id >= 0) inside.values.insert(inst.id);
-            scalar_inst(inst, inside, live);
+            emit(inst, inside, live);
         }
+    }
+
+    // Where the rows of a segment lie is loaded too: eight rows are in flight, and added up in their order. A long
+    // segment, as of a frequent token in an embedding's gradient, is one thread's.
+    void segment_loop(const RowsLoop& loop) {
+        constexpr int kAhead = 8;
+        const std::string begin = scope_.value(loop.begin);
+        const std::string& end = scope_.value(loop.end);
+        std::map<const Inst*, std::string> terms;
+        for (const Inst& inst : loop.body) {
+            if (inst.kind != InstKind::kAccumulate) continue;
+            const Accumulator& accumulator = kernel_.accumulators[static_cast<std::size_t>(inst.index)];
+            terms[&inst] = scope_.names().fresh(accumulator.label + "_terms");
+        }
+        out_.open(fmt::format("for (long long first = {}; first < {}; first += {})",
+                              scope_.threads() > 1 ? begin + " + t" : begin, end, kAhead * scope_.threads()));
+        for (const auto& [inst, name] : terms) {
+            const Dtype dtype = kernel_.accumulators[static_cast<std::size_t>(inst->index)].dtype;
+            out_.line(fmt::format("{} {}[{}];", gpu_value_type(dtype), name, kAhead));
+        }
+        out_.line("#pragma unroll");
+        out_.open(fmt::format("for (int i = 0; i < {}; ++i)", kAhead));
+        out_.line(fmt::format("const long long p = rj_min(first + i * {}, {} - 1);", scope_.threads(), end));
+        position(loop, [&](const Inst& inst, const GpuLoop& inside, const std::vector<std::string>& live) {
+            const auto term = terms.find(&inst);
+            if (term == terms.end()) return scalar_inst(inst, inside, live);
+            out_.line(fmt::format("{}[i] = {};", term->second, scope_.value(inst.operands[0])), inst.comment);
+        });
         out_.close();
-        scope_.forget_axes(loop.axes);
+        out_.line("#pragma unroll");
+        out_.open(fmt::format("for (int i = 0; i < {}; ++i)", kAhead));
+        out_.open(fmt::format("if (first + i * {} < {})", scope_.threads(), end));
+        for (const auto& [inst, name] : terms)
+            out_.line(fmt::format("{}.add_one({}[i]);", scope_.state(inst->index), name));
+        out_.close();
+        out_.close();
+        out_.close();
     }
 
     void all_reduce(const AllReduce& reduce) {

@@ -98,7 +98,10 @@ class ColumnEmitter {
         declare_terms();
         if (several_groups()) {
             out_.line(resident_ ? "#pragma unroll" : "RJ_ROLLED");
-            out_.open(fmt::format("for (int first = 0; first < {}; first += {})", loop_.iterations, group_size()));
+            out_.open(loop_.backward ? fmt::format("for (int first = {} / {} * {}; first >= 0; first -= {})",
+                                                   loop_.iterations - 1, group_size(), group_size(), group_size())
+                                     : fmt::format("for (int first = 0; first < {}; first += {})", loop_.iterations,
+                                                   group_size()));
         }
         if (group_ == 1 && !fetches_after_loads()) {
             single();
@@ -432,8 +435,29 @@ class ColumnEmitter {
             if (inst.kind != InstKind::kMap || inst.op != Op::kUniform || loop_.vector == 1) continue;
             if (inside_.values.contains(inst.operands[0]) || inside_.values.contains(inst.operands[1])) continue;
             uniforms_[&inst] = scope_.names().fresh(inst.label + "_lanes");
-            out_.line(fmt::format("rj_uniforms {};", uniforms_[&inst]));
+            out_.line(is_run(inst) ? fmt::format("rj_uniform_run<{}> {};", loop_.vector, uniforms_[&inst])
+                                   : fmt::format("rj_uniforms {};", uniforms_[&inst]));
         }
+    }
+
+    // Whether the positions of a vector's lanes follow one another.
+    bool is_run(const Inst& uniform) const { return loop_.vector % 4 == 0 && lane_step(uniform.operands[2]) == 1; }
+
+    // How much more an integer is in each lane than in the one before, if that is one number.
+    std::optional<std::int64_t> lane_step(ValueId value) const {
+        if (!inside_.values.contains(value)) return 0;
+        const Inst* made = made_here(value);
+        if (made == nullptr) return std::nullopt;
+        if (made->kind == InstKind::kCast && made->dtype == Dtype::kI64) return lane_step(made->operands[0]);
+        if (made->kind == InstKind::kCoord) {
+            const std::int64_t inner = scope_.kernel().axis(loop_.axes.back()).extent;
+            if (inner % loop_.vector != 0) return std::nullopt;
+            return made->axis == loop_.axes.back() ? 1 : 0;
+        }
+        if (made->kind != InstKind::kMap || made->op != Op::kAdd) return std::nullopt;
+        const auto first = lane_step(made->operands[0]);
+        const auto second = lane_step(made->operands[1]);
+        return first && second ? std::optional(*first + *second) : std::nullopt;
     }
 
     // Lane l of an access is element lanes[l] of its vector.
@@ -504,9 +528,9 @@ class ColumnEmitter {
             default: break;
         }
         if (const auto uniforms = uniforms_.find(&inst); uniforms != uniforms_.end()) {
-            return scope_.define(inst,
-                                 fmt::format("{}.at({}, {}, {})", uniforms->second, scope_.value(inst.operands[0]),
-                                             scope_.value(inst.operands[1]), scope_.value(inst.operands[2])));
+            return scope_.define(inst, fmt::format("{}.at({}, {}, {}{})", uniforms->second,
+                                                   scope_.value(inst.operands[0]), scope_.value(inst.operands[1]),
+                                                   scope_.value(inst.operands[2]), is_run(inst) ? ", l" : ""));
         }
         const auto divisor = divisors_.find(&inst);
         scope_.define(inst, scope_.computed(inst, divisor == divisors_.end() ? "" : divisor->second));

@@ -5,6 +5,7 @@
 #include "compiler/passes/passes.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <set>
 #include <utility>
@@ -83,10 +84,11 @@ class Uses {
     }
 
     // Whether an error of a few units in the last place is lost: the value is only multiplied and divided before it is
-    // rounded, or it is a term of an f32 sum over columns or rows, whose own roundings move it by as much.
+    // rounded, or added to what keeps away from it, or it is a term of an f32 sum over columns or rows, whose own
+    // roundings move it by as much.
     bool is_scaled_or_summed(ValueId value) {
         return all_of(value, is_scaled_or_summed_, [&](const Inst& use) {
-            if (use.kind == InstKind::kMap) return scales(use) && is_scaled_or_summed(use.id);
+            if (use.kind == InstKind::kMap) return (scales(use) || hardly_cancels(use)) && is_scaled_or_summed(use.id);
             return ends_summed(use, [&](ValueId next) { return is_scaled_or_summed(next); });
         });
     }
@@ -139,13 +141,70 @@ class Uses {
         return op == Op::kAdd || op == Op::kSub || op == Op::kMul || op == Op::kDiv || op == Op::kFma || op == Op::kNeg;
     }
 
+    // What a value is multiplied by, of what is loaded, narrow or the row's, and what else it is made of.
+    struct Origin {
+        std::set<ValueId> factors;
+        std::set<ValueId> inner;
+    };
+
+    const Origin& origin(ValueId value) {
+        const auto [known, is_new] = origins_.try_emplace(value);
+        if (is_new) known->second = find_origin(value);
+        return known->second;
+    }
+
+    Origin find_origin(ValueId value) {
+        const Inst* inst = maker(value);
+        if (inst == nullptr) return {{value}, {}};
+        const bool is_made = inst->kind == InstKind::kMap || inst->kind == InstKind::kCast ||
+                             inst->kind == InstKind::kConst || inst->kind == InstKind::kScalar;
+        if (!is_made || is_narrow(inst->dtype)) return {{inst->id}, {}};
+        Origin all;
+        std::vector<Origin> each;
+        for (const ValueId operand : inst->operands) {
+            each.push_back(origin(operand));
+            all.factors.insert(each.back().factors.begin(), each.back().factors.end());
+            all.inner.insert(each.back().inner.begin(), each.back().inner.end());
+        }
+        if (inst->dtype == Dtype::kF32 &&
+            (inst->kind == InstKind::kCast || inst->op == Op::kMul || inst->op == Op::kNeg))
+            return all;
+        std::set<ValueId> kept;
+        if (is_f32_map(*inst, Op::kDiv)) kept = each[0].factors;
+        if (is_f32_map(*inst, Op::kAdd) || is_f32_map(*inst, Op::kSub)) {
+            std::set_intersection(each[0].factors.begin(), each[0].factors.end(), each[1].factors.begin(),
+                                  each[1].factors.end(), std::inserter(kept, kept.end()));
+        }
+        for (const ValueId factor : all.factors) {
+            if (!kept.contains(factor)) all.inner.insert(factor);
+        }
+        return {kept, all.inner};
+    }
+
+    // Whether a sum is, but for what both of its terms are multiplied by, a function of one narrow number, as the
+    // derivative of x / (1 + e^-x) is. It is near 0 where that number is near a zero of the function, and numbers of 8
+    // or 11 bits come near it by some 2^-11, which leaves f32 the bits that the rounding needs. Not where a term is a
+    // constant: e^x - 1 has its zero where numbers are dense.
+    bool hardly_cancels(const Inst& use) {
+        if (!is_f32_map(use, Op::kAdd) && !is_f32_map(use, Op::kSub)) return false;
+        const bool has_constant = std::any_of(use.operands.begin(), use.operands.end(), [&](ValueId term) {
+            return origin(term).factors.empty() && origin(term).inner.empty();
+        });
+        const std::set<ValueId>& inner = origin(use.id).inner;
+        if (has_constant || inner.size() > 1) return false;
+        return std::all_of(inner.begin(), inner.end(), [&](ValueId number) {
+            const Inst* made = maker(number);
+            return made != nullptr && is_narrow(made->dtype);
+        });
+    }
+
     // Whether what is computed from the value is rounded to bf16 or f16 before anything could magnify its error, as the
     // difference of two probabilities does. What most columns have nothing of, as a class's own term, is no difference.
     bool is_rounded(ValueId value) {
         return all_of(value, is_rounded_, [&](const Inst& use) {
             if (use.kind != InstKind::kMap) return ends_narrow(use, [&](ValueId next) { return is_rounded(next); });
             const bool other_is_rare = use.op == Op::kAdd && is_rare(use.operands[use.operands[0] == value ? 1 : 0]);
-            return (scales(use) || other_is_rare) && is_rounded(use.id);
+            return (scales(use) || other_is_rare || hardly_cancels(use)) && is_rounded(use.id);
         });
     }
 
@@ -276,6 +335,7 @@ class Uses {
     std::map<int, ValueId> terms_;              // by accumulator: what it takes of a column
     std::map<ValueId, int> maxima_;             // the accumulators that rows' maxima come from
 
+    std::map<ValueId, Origin> origins_;
     std::map<std::pair<ValueId, ValueId>, bool> are_same_;
     std::map<ValueId, bool> adds_given_product_;
     std::map<ValueId, bool> is_given_;

@@ -130,7 +130,7 @@ bool computes_long(const Plan& plan, const Target& target) {
 Plan cheapest_plan(const GraphData& graph, const Target& target, const std::function<bool(const Group&)>& runs,
                    std::string_view stem) {
     std::shared_ptr<const GraphData> canonical = canonicalize(graph);
-    Plan best = make_plan(canonical, target, Numbers::kWithRows, stem);
+    Plan best = make_plan(canonical, target, Repeated::kWithRows, stem);
     double best_us = cost_us(best, target);
     const auto all_run = [&](const Plan& plan) { return std::all_of(plan.groups.begin(), plan.groups.end(), runs); };
     const auto consider = [&](Plan plan) {
@@ -142,10 +142,10 @@ Plan cheapest_plan(const GraphData& graph, const Target& target, const std::func
     };
     if (const std::set<AxisId> axes = small_axes(graph); !axes.empty()) {
         const std::shared_ptr<const GraphData> unrolled = canonicalize(graph, axes);
-        const bool taken = consider(make_plan(unrolled, target, Numbers::kWithRows, stem));
+        const bool taken = consider(make_plan(unrolled, target, Repeated::kWithRows, stem));
         if (taken || !all_run(best)) canonical = unrolled;
     }
-    if (computes_long(best, target) || !all_run(best)) consider(make_plan(canonical, target, Numbers::kApart, stem));
+    if (computes_long(best, target) || !all_run(best)) consider(make_plan(canonical, target, Repeated::kApart, stem));
     return best;
 }
 

@@ -27,9 +27,38 @@ constexpr double kCpuLaunchUs = 5;
 constexpr double kPlanningParts = 256;  // of a sum over rows: about a block or two on each multiprocessor
 // Ten rounds of Philox for four neighbours are twenty wide multiplications, at half the rate of plain ones.
 constexpr double kUniformSpecials = 2;
+// Angles are reduced exactly: rope_positions of 32 heads of 128 bf16 columns took 0.183 ms (H200), of which memory
+// 0.064.
+constexpr double kTrigonometricSpecials = 5;
 constexpr std::size_t kMaxNameLength = 60;
 constexpr std::int64_t kWideRowBytes = 16 * 1024;
 constexpr std::size_t kMostSums = 32;  // over rows in one kernel: a thread has some seven registers for each
+
+// Rows of a tensor: the run-time part of its extent, for a program of `rows` rows.
+double elements(const GraphData& graph, const Node& node, double rows) {
+    double count = 1;
+    bool runtime = false;
+    for (const AxisId id : node.axes) {
+        const std::int64_t extent = graph.axis(id).extent;
+        if (graph.axis(id).is_slots) {
+            count *= kPlanningParts;
+        } else if (extent == kRuntimeExtent) {
+            runtime = true;
+        } else {
+            count *= static_cast<double>(extent);
+        }
+    }
+    return count * (runtime ? rows : 1);
+}
+
+bool is_trigonometric(Op op) { return op == Op::kSin || op == Op::kCos; }
+
+// What an element of an operation takes of the throughput that runs out first on narrow data, in exponentials.
+double specials_of(Op op) {
+    if (is_trigonometric(op)) return kTrigonometricSpecials;
+    if (op == Op::kUniform) return kUniformSpecials;
+    return op == Op::kDiv || (op >= Op::kSqrt && op <= Op::kCos) ? 1 : 0.1;
+}
 
 bool reduces_rows(const GraphData& graph, const Node& node) {
     return node.kind == NodeKind::kReduce && graph.axis(node.reduced[0]).is_row;
@@ -66,7 +95,7 @@ struct Reach {
 // Decides which computed values must be stored between kernels. Each rule cuts where the value is narrow already.
 class Cutter {
   public:
-    Cutter(const GraphData& graph, const Target& target, Numbers numbers)
+    Cutter(const GraphData& graph, const Target& target, Repeated repeated)
         : graph_(graph), is_gpu_(target.is_gpu()), is_cut_(static_cast<std::size_t>(graph.size()), false) {
         for (const OutputInfo& output : graph.outputs()) roots_.insert(output.node);
         for (const NodeId id : graph.live_nodes()) {
@@ -80,7 +109,10 @@ class Cutter {
         }
         if (is_gpu_) cut_summed_numbers();
         if (is_gpu_) cut_many_sums();
-        if (numbers == Numbers::kApart) cut_numbers();
+        if (repeated == Repeated::kApart) {
+            cut_numbers();
+            cut_broadcast();
+        }
     }
 
     // The values to compute in kernels of their own: outputs and cuts.
@@ -323,6 +355,24 @@ class Cutter {
             }
             const bool is_number = reduces_columns(graph_, node) && graph_.column_axes(node).empty();
             if (is_number && !wide && mapped[static_cast<std::size_t>(id)]) cut(id);
+        }
+    }
+
+    // What takes sines and cosines, where many elements share it.
+    void cut_broadcast() {
+        constexpr double kMany = 4;
+        std::vector<bool> dear(static_cast<std::size_t>(graph_.size()), false);
+        for (const NodeId id : graph_.live_nodes()) {
+            const Node& node = graph_.node(id);
+            if (node.kind == NodeKind::kMap) dear[static_cast<std::size_t>(id)] = is_trigonometric(node.op);
+            if (node.kind != NodeKind::kMap && node.kind != NodeKind::kCast) continue;
+            for (const NodeId arg : node.args) {
+                if (!dear[static_cast<std::size_t>(arg)]) continue;
+                const bool shared =
+                    elements(graph_, node, kPlanningRows) >= kMany * elements(graph_, graph_.node(arg), kPlanningRows);
+                if (shared) cut(arg);
+                if (!shared) dear[static_cast<std::size_t>(id)] = true;
+            }
         }
     }
 
@@ -592,8 +642,8 @@ struct Packed {
 
 class Planner {
   public:
-    Planner(std::shared_ptr<const GraphData> graph, const Target& target, Numbers numbers, std::string_view stem)
-        : given_(std::move(graph)), graph_(given_), target_(target), stem_(stem), cutter_(*given_, target_, numbers) {}
+    Planner(std::shared_ptr<const GraphData> graph, const Target& target, Repeated repeated, std::string_view stem)
+        : given_(std::move(graph)), graph_(given_), target_(target), stem_(stem), cutter_(*given_, target_, repeated) {}
 
     Plan run() {
         start(cutter_.run());
@@ -1305,31 +1355,12 @@ void Planner::order_axes(const std::vector<AxisId>& declared, const std::vector<
 
 }  // namespace
 
-Plan make_plan(const std::shared_ptr<const GraphData>& graph, const Target& target, Numbers numbers,
+Plan make_plan(const std::shared_ptr<const GraphData>& graph, const Target& target, Repeated repeated,
                std::string_view stem) {
-    return Planner(split_row_sums(graph, target), target, numbers, stem).run();
+    return Planner(split_row_sums(graph, target), target, repeated, stem).run();
 }
 
-namespace {
-
-// Rows of a tensor: the run-time part of its extent, for a program of `rows` rows.
-double elements(const GraphData& graph, const Node& node, double rows) {
-    double count = 1;
-    bool runtime = false;
-    for (const AxisId id : node.axes) {
-        const std::int64_t extent = graph.axis(id).extent;
-        if (graph.axis(id).is_slots) {
-            count *= kPlanningParts;
-        } else if (extent == kRuntimeExtent) {
-            runtime = true;
-        } else {
-            count *= static_cast<double>(extent);
-        }
-    }
-    return count * (runtime ? rows : 1);
-}
-
-}  // namespace
+namespace {}  // namespace
 
 double group_bytes(const GraphData& group, double rows) {
     double bytes = 0;
@@ -1367,6 +1398,23 @@ double group_bytes(const GraphData& group, double rows) {
 
 namespace {
 
+// By node: the elements that a kernel computes of it. A value with columns that several others share is computed for
+// each.
+std::vector<double> elements_computed(const GraphData& group, double rows) {
+    std::vector<double> count(static_cast<std::size_t>(group.size()), 0);
+    for (const NodeId id : std::views::reverse(group.live_nodes())) {
+        const Node& node = group.node(id);
+        double& own = count[static_cast<std::size_t>(id)];
+        own = std::max(own, elements(group, node, rows));
+        if (node.kind != NodeKind::kMap && node.kind != NodeKind::kCast) continue;
+        for (const NodeId arg : node.args) {
+            double& shared = count[static_cast<std::size_t>(arg)];
+            if (!group.column_axes(group.node(arg)).empty()) shared = std::max(shared, own);
+        }
+    }
+    return count;
+}
+
 // What a row has one of, each thread of the row computes.
 double threads_of_row(const GraphData& group) {
     constexpr std::int64_t kColumnsPerThread = 16;
@@ -1380,14 +1428,14 @@ double threads_of_row(const GraphData& group) {
 }  // namespace
 
 double predicted_us(const GraphData& group, const Target& target, double rows) {
-    double specials = 0;  // exp, log, division …: the throughput that runs out first on narrow data
+    double specials = 0;
+    const std::vector<double> computed_elements = elements_computed(group, rows);
     const double row_threads = target.is_gpu() ? threads_of_row(group) : 1;
     for (const NodeId id : group.live_nodes()) {
         const Node& node = group.node(id);
         if (node.kind != NodeKind::kMap) continue;
-        const bool special = node.op >= Op::kSqrt && node.op <= Op::kCos;
-        const double each = special || node.op == Op::kDiv ? 1 : node.op == Op::kUniform ? kUniformSpecials : 0.1;
-        specials += elements(group, node, rows) * each * (group.column_axes(node).empty() ? row_threads : 1);
+        const double often = group.column_axes(node).empty() ? row_threads : 1;
+        specials += computed_elements[static_cast<std::size_t>(id)] * specials_of(node.op) * often;
     }
     const double memory_us = group_bytes(group, rows) / (target.bandwidth_gbps * 1e3);
     // 16 special-function lanes per multiprocessor at about 1.7 GHz; a CPU core does about one vectorised result a

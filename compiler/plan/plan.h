@@ -101,9 +101,10 @@ struct Plan {
     std::vector<std::string> notes;  // what was fused or kept apart, and the predicted times; for `explain`
 };
 
-// Where the numbers that a row comes to are computed on with, if no column needs what they become: in the row's kernel,
-// or in one of their own.
-enum class Numbers : std::uint8_t { kWithRows, kApart };
+// Where arithmetic is done that more threads than one would repeat: in the kernel of what needs it, or in one of its
+// own. That is what the numbers that a row comes to are made into, if no column needs it, and dear values that are one
+// for several columns or rows, as the cosines of an angle for all heads.
+enum class Repeated : std::uint8_t { kWithRows, kApart };
 
 // Inputs, outputs and temporaries of a program: a launch has room for so many on its stack.
 inline constexpr std::size_t kMostTensors = 256;
@@ -114,7 +115,7 @@ inline constexpr std::string_view kTemporaryStem = "tmp";
 // Plans `graph` (already canonical) for `target`. Throws Error(kUnsupported) for an aliasing that no order of kernels
 // satisfies, naming the output, the input and the remedy.
 Plan make_plan(const std::shared_ptr<const GraphData>& graph, const Target& target,
-               Numbers numbers = Numbers::kWithRows, std::string_view stem = kTemporaryStem);
+               Repeated repeated = Repeated::kWithRows, std::string_view stem = kTemporaryStem);
 
 // Bytes a group must move for `rows` rows: every input read once (what is broadcast over rows, once in all), every
 // output written once.

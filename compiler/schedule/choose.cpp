@@ -36,7 +36,13 @@ void keep_first_of_equal(std::vector<Schedule>* schedules) {
     *schedules = std::move(distinct);
 }
 
+constexpr int kAccessBytes = 16;
+
 }  // namespace
+
+int GroupFacts::access_columns() const {
+    return std::max(1, kAccessBytes / (stored_bytes > 0 ? stored_bytes : narrowest_bytes));
+}
 
 GroupFacts facts_of(const Group& group) {
     const GraphData& graph = *group.graph;
@@ -78,9 +84,13 @@ GroupFacts facts_of(const Group& group) {
         facts.shares_columns = facts.shares_columns || shared;
     }
     for (const OutputInfo& output : graph.outputs()) {
-        if (output.slots < 0) tensor(graph.node(output.node));
+        const Node& node = graph.node(output.node);
+        const bool has_columns = !graph.column_axes(node).empty();
         facts.sums_of_rows += output.slots >= 0 ? 1 : 0;
-        facts.stores_columns = facts.stores_columns || !graph.column_axes(graph.node(output.node)).empty();
+        facts.stores_columns = facts.stores_columns || has_columns;
+        if (output.slots >= 0) continue;
+        tensor(node);
+        if (has_columns) facts.stored_bytes = std::max(facts.stored_bytes, static_cast<int>(size_bytes(node.dtype)));
     }
     if (facts.narrowest_bytes > facts.widest_bytes) facts.narrowest_bytes = facts.widest_bytes = 4;
     return facts;

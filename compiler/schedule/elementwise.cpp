@@ -1,7 +1,7 @@
 // No reduction over columns: each element stands alone, so a row may be divided over blocks.
 //
-// The static rule puts 16 bytes of the narrowest tensor in each access and about four accesses in flight per thread; a
-// block is 256 threads, on several rows when they are short, on a part of one when it is long.
+// The static rule puts 16 bytes of what is stored in each access and about four accesses in flight per thread; a block
+// is 256 threads, on several rows when they are short, on a part of one when it is long.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace rowjit {
 namespace {
 
 constexpr int kBlockThreads = 256;
-constexpr int kAccessBytes = 16;
+constexpr int kMostColumns = 16;  // of an access, or registers spill where bytes become f32
 // Vectors in flight per thread, of what comes from memory, and of all: weights come from a cache, but take registers
 // too. H200: dynamic_tanh of 4096 bf16 columns 0.078 ms with two vectors of each of x, weight and bias, 0.083 with one.
 constexpr std::int64_t kStreamedVectors = 4;
@@ -65,12 +65,13 @@ FamilyOffer offer_elementwise(const GroupFacts& facts, const Target& target) {
         }
         return offer;
     }
-    const int widest_vector = kAccessBytes / facts.narrowest_bytes;
-    const int narrow_vector = std::max(1, kAccessBytes / facts.widest_bytes);
-    for (const int wanted : {widest_vector, narrow_vector}) {
+    const int stored = facts.access_columns();
+    for (const int wanted : {stored, std::min(stored * 2, kMostColumns), std::max(1, stored / 2)}) {
         const int vector = vector_dividing(facts.columns, wanted);
-        const std::int64_t in_flight = std::max<std::int64_t>(
-            1, std::min(kStreamedVectors / std::max(1, facts.streams), kVectors / std::max(1, facts.column_inputs)));
+        // Where nothing streams there is nothing to have in flight, and threads are worth more: tables of angles.
+        const std::int64_t streamed = facts.streams == 0 ? 1 : kStreamedVectors / facts.streams;
+        const std::int64_t in_flight =
+            std::max<std::int64_t>(1, std::min(streamed, kVectors / std::max(1, facts.column_inputs)));
         for (const std::int64_t per_thread : {in_flight, std::int64_t{1}, std::int64_t{2}, std::int64_t{4}}) {
             add_gpu(facts, vector, per_thread, &offer.schedules);
         }

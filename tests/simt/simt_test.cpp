@@ -327,6 +327,26 @@ void each_reduction(const Add& add) {
     }
 }
 
+// What pairs take at once of a row: whole vectors, as many as a thread has, beside one that only some threads have.
+TEST_CASE("pairs take any number of a thread's vectors") {
+    const Target target = simt::target("sm_90a");
+    Schedule schedule = block_schedule(4);
+    schedule.threads_per_row = 32;
+    schedule.online = true;
+    std::vector<Case> cases;
+    for (const int vectors : {1, 2, 3, 5, 6, 7}) {
+        for (const std::int64_t more : {0, 40}) {
+            const std::int64_t columns = 32 * 4 * vectors + more;
+            for (const char* op : {"softmax", "layer_norm"}) {
+                const Graph graph = make_graph(op, {columns, bf16, {}});
+                Program program = compile(*graph.data(), target, [&](const Group&) { return std::optional(schedule); });
+                cases.push_back({fmt::format("{} {}", op, columns), graph, std::move(program)});
+            }
+        }
+    }
+    check_cases(cases, target);
+}
+
 TEST_CASE("numbers of a row that are parted, being more than a thread holds, agree with the oracle") {
     const Target target = simt::target("sm_90a");
     const auto differentiated = [](const char* streams, const char* iterations) {
