@@ -39,13 +39,17 @@ Made by `benchmarks/op_figures.py page` from documents under `benchmarks/results
 
 
 def small(documents, note):
-    """Of each record what the page and a comparison need, forwards first."""
+    """Of each record what the page and a comparison need; of one measured again, what the last document says."""
     devices = {document["device"] for document in documents}
     if len(devices) != 1:
         raise SystemExit(f"op_figures.py: documents of several devices, {sorted(devices)}; keep them apart")
-    records = [{field: record[field] for field in FIELDS if field in record}
-               for document in documents for record in document["records"]]
-    return {"date": datetime.date.today().isoformat(), "device": devices.pop(), "note": note, "records": records}
+    records = {}
+    for document in documents:
+        for record in document["records"]:
+            of = tuple(record[field] for field in ("op", "shape", "dtype"))
+            records[of] = {field: record[field] for field in FIELDS if field in record}
+    return {"date": datetime.date.today().isoformat(), "device": devices.pop(), "note": note,
+            "records": list(records.values())}
 
 
 def one_record_a_line(document):
