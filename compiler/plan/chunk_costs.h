@@ -34,6 +34,7 @@ struct ChunkCosts {
 
     std::int64_t forced_rows = 0;           // ChunkOptions::chunk_rows, or part_columns
     std::int64_t limit_bytes = 0;           // ChunkOptions::workspace_limit_bytes
+    bool adds_up = true;                    // over chunks, into one result
     std::vector<double> predicted_us = {};  // of a chunk of kStepRows · (i + 1) rows
 
     // How many of the positions, each of `position_rows` rows, a chunk has where `fitting` have room: as many as make

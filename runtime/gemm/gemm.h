@@ -24,6 +24,8 @@ struct GemmType {
     std::int64_t left_alignment_bytes = 1;
     std::int64_t right_alignment_bytes = 1;
     std::int64_t result_alignment_bytes = 1;
+    // By the algorithm that a library takes when nothing is asked of it, for what others are measured against.
+    bool first_proposal = false;
 
     auto operator<=>(const GemmType&) const = default;
 };

@@ -31,6 +31,7 @@ class StubbedLt {
         state_->only_exact = false;
         state_->reduction_schemes = 0;
         state_->searches = 0;
+        state_->proposals = {{}};
         opened_ = *open_lt(backend);
     }
 
@@ -129,7 +130,7 @@ TEST_CASE(
         while (power < static_cast<std::uint64_t>(rows)) power *= 2;
         CHECK(stub->products.back().algorithm == power * 256 * 64);
         CHECK(stub->products.back().d_columns == static_cast<std::uint64_t>(rows));
-        CHECK(stub->products.back().workspace_bytes == stub->algorithm_workspace_bytes);
+        CHECK(stub->products.back().workspace_bytes == stub->proposals[0].workspace_bytes);
     }
 }
 
@@ -141,6 +142,25 @@ TEST_CASE("a shape without an algorithm takes that of the nearest larger one") {
     const auto gemm = make_lt_gemm(stub.library(), type, {0, 256, 64});
     CHECK(gemm->queue({3, 256, 64, 64, 64, 256}, somewhere(), nullptr) == nullptr);
     CHECK(stub->products.back().algorithm == 16 * 256 * 64);
+}
+
+TEST_CASE("a product of many tiles takes the smallest that a library proposes, where that takes no more workspace") {
+    const auto chosen = [](Backend backend, const GemmType& type, std::vector<StubProposal> proposals) {
+        StubbedLt stub(backend);
+        stub->computes = false;
+        stub->proposals = std::move(proposals);
+        const auto gemm = make_lt_gemm(stub.library(), type, kShape);
+        CHECK(gemm->queue(kShape, somewhere(), nullptr) == nullptr);
+        return stub->products.back().proposal;
+    };
+    const GemmType type = {bf16, bf16, f32};
+    const GemmType first = {bf16, bf16, f32, false, false, 1, 1, 1, true};
+    const std::vector<StubProposal> many = {{72, 0}, {66, 0}, {115, 4}, {98, 0}};
+    CHECK(chosen(Backend::kCuda, type, many) == 2);
+    CHECK(chosen(Backend::kCuda, first, many) == 0);
+    CHECK(chosen(Backend::kHip, type, many) == 0);
+    CHECK(chosen(Backend::kCuda, type, {{72, 0}, {115, 1 << 20}, {98, 0}}) == 2);
+    CHECK(chosen(Backend::kCuda, type, {{0.97F, 0}, {1.94F, 0}}) == 0);
 }
 
 TEST_CASE("a library without any algorithm, and dtypes that it does not pair, are refused by name") {
@@ -168,7 +188,7 @@ TEST_CASE("a product that its algorithm is refused for gets one of its own, whic
         CHECK(stub->searches == 1);
         CHECK(stub->products.size() == 4);
         CHECK(stub->products.back().algorithm == 100 * 256 * 64);
-        CHECK(stub->products.back().workspace_bytes == stub->algorithm_workspace_bytes);
+        CHECK(stub->products.back().workspace_bytes == stub->proposals[0].workspace_bytes);
     }
 }
 

@@ -57,6 +57,7 @@ struct Algorithm {
     std::uint16_t alignment_d = 1;
     std::uint8_t dtypes = 0;
     std::uint8_t transposes = 0;
+    std::uint8_t proposal = 0;
 };
 static_assert(sizeof(Algorithm) <= kAlgorithmBytes);
 
@@ -208,23 +209,30 @@ STUB_ENTRY(cublasLtMatmulPreferenceDestroy, hipblasLtMatmulPreferenceDestroy)(vo
 
 STUB_ENTRY(cublasLtMatmulAlgoGetHeuristic,
            hipblasLtMatmulAlgoGetHeuristic)(void* /*handle*/, void* product, void* a, void* /*b*/, void* /*c*/, void* d,
-                                            void* /*preference*/, int /*wanted*/, void* found, int* count) {
+                                            void* /*preference*/, int wanted, void* found, int* count) {
     ++state().searches;
     const auto& layout = at<Layout>(d);
     *count = 0;
     if (std::min(layout.rows, layout.columns) < state().least_side) return kNotSupported;
     Algorithm algorithm = algorithm_for(at<Product>(product), at<Layout>(a), layout);
-    algorithm.workspace_bytes = static_cast<std::uint32_t>(state().algorithm_workspace_bytes);
     if (state().alignments.size() == 4) {
         algorithm.alignment_a = static_cast<std::uint16_t>(state().alignments[0]);
         algorithm.alignment_b = static_cast<std::uint16_t>(state().alignments[1]);
         algorithm.alignment_d = static_cast<std::uint16_t>(state().alignments[3]);
     }
     auto* bytes = static_cast<std::byte*>(found);
-    std::memset(bytes, 0, kFoundBytes);
-    std::memcpy(bytes, &algorithm, sizeof(algorithm));
-    std::memcpy(bytes + kAlgorithmBytes, &state().algorithm_workspace_bytes, sizeof(std::size_t));
-    *count = 1;
+    for (const StubProposal& proposal : state().proposals) {
+        if (*count == wanted) break;
+        algorithm.workspace_bytes = static_cast<std::uint32_t>(proposal.workspace_bytes);
+        algorithm.proposal = static_cast<std::uint8_t>(*count);
+        std::memset(bytes, 0, kFoundBytes);
+        std::memcpy(bytes, &algorithm, sizeof(algorithm));
+        std::byte* const result = bytes + kAlgorithmBytes;  // workspace, status, waves
+        std::memcpy(result, &proposal.workspace_bytes, sizeof(std::size_t));
+        std::memcpy(result + sizeof(std::size_t) + sizeof(int), &proposal.waves, sizeof(float));
+        bytes += kFoundBytes;
+        ++*count;
+    }
     return 0;
 }
 
@@ -264,6 +272,7 @@ STUB_ENTRY(cublasLtMatmul, hipblasLtMatmul)(void* /*handle*/, void* product, con
     Algorithm chosen;
     std::memcpy(&chosen, algorithm, sizeof(chosen));
     p.algorithm = chosen.shape;
+    p.proposal = chosen.proposal;
     p.stream = stream;
     const std::lock_guard<std::mutex> lock(state().mutex);
     state().products.push_back(p);

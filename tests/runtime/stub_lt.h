@@ -29,7 +29,14 @@ struct StubProduct {
     const void* workspace = nullptr;
     std::size_t workspace_bytes = 0;
     std::uint64_t algorithm = 0;  // the rows, columns and depth it was found for, multiplied
+    std::size_t proposal = 0;     // which of those found
     const void* stream = nullptr;
+};
+
+// An algorithm that the library proposes.
+struct StubProposal {
+    float waves = 1;
+    std::size_t workspace_bytes = 4096;
 };
 
 struct StubLt {
@@ -43,7 +50,7 @@ struct StubLt {
     bool computes = true;          // else products are checked and recorded alone
     bool only_exact = false;       // an algorithm serves the shape it was found for and no other
     std::uint64_t least_side = 0;  // no algorithm for a result with fewer rows or columns
-    std::size_t algorithm_workspace_bytes = 4096;
+    std::vector<StubProposal> proposals = {{}};
 };
 
 extern "C" StubLt* stub_lt();

@@ -400,6 +400,7 @@ TEST_CASE("rows divided over clusters of blocks agree with the oracle") {
              {std::tuple(2, 32, Residency::kRegisters, false, false),
               std::tuple(8, 128, Residency::kRegisters, true, false),
               std::tuple(4, 64, Residency::kRegisters, true, true), std::tuple(4, 64, Residency::kShared, false, false),
+              std::tuple(8, 64, Residency::kShared, true, false),
               std::tuple(16, 32, Residency::kReload, true, false)}) {
             Schedule schedule = block_schedule(4);
             schedule.threads_per_row = threads;
