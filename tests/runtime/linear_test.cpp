@@ -543,6 +543,21 @@ TEST_CASE("low memory is 64 MiB beside the gradients, whatever the rows") {
     CHECK(head_workspace(4096, 128256, 8192, {.low_memory = true}).loops[0].chunks.lent);
 }
 
+TEST_CASE("chunks that add nothing up are of 1 GiB, those of a weight's gradient of 594 MiB") {
+    Graph g;
+    const Axis tokens = g.rows("tokens");
+    const Axis width = g.columns("width", 4096);
+    const Axis inner = g.columns("inner", 14336);
+    const Value x = g.input("x", bf16, {tokens, width});
+    const Value raised = matmul(x, g.input("up", bf16, {inner, width}), {width});
+    g.output("y", matmul(gelu(raised), g.input("down", bf16, {g.columns("out", 4096), inner}), {inner}));
+    const Program program = compile(*g.data(), find_target("sm_90a"));
+    const std::int64_t row_bytes = workspace_of(program, 1).total;
+    CHECK(workspace_of(program, (1 << 30) / row_bytes - 1).loops[0].chunks.chunks == 1);
+    CHECK(workspace_of(program, 1 << 20).total <= 1 << 30);
+    CHECK(head_workspace(4096, 128256, 32768, {.round_each_chunk = true}).total <= 594 << 20);
+}
+
 TEST_CASE("a part of the columns is of 64 MiB to the nearest block") {
     const Graph step = step_graph(loss_graph(151936, 2048, bf16));
     const Program program = compile(*step.data(), find_target("sm_90a"), {}, {.low_memory = true});
