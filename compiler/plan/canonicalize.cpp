@@ -11,6 +11,7 @@
 #include "base/fail.h"
 #include "compiler/plan/cheaper.h"
 #include "compiler/plan/logistic.h"
+#include "compiler/plan/rewrite.h"
 #include "dsl/coordinate_value.h"
 #include "rowjit/error.h"
 
@@ -441,16 +442,8 @@ class Canonicalizer {
 
 // Folding and pushing leave nodes that nothing uses; a second copy keeps only what the outputs need.
 std::shared_ptr<const GraphData> without_dead_nodes(const GraphData& graph) {
-    auto result = std::make_shared<GraphData>(graph.axes());
-    std::unordered_map<NodeId, NodeId> mapped;
-    for (const NodeId id : graph.live_nodes()) {
-        mapped[id] = result->add_copy(graph.node(id), [&](NodeId arg) { return mapped.at(arg); });
-    }
-    for (OutputInfo output : graph.outputs()) {
-        output.node = mapped.at(output.node);
-        result->add_output(std::move(output));
-    }
-    return result;
+    return rewritten(
+        graph, [&](GraphData& to, NodeId id, const ToHere& to_here) { return to.add_copy(graph.node(id), to_here); });
 }
 
 }  // namespace

@@ -1,8 +1,9 @@
 // The choice among plans. Small axes in registers: a row of a few streams, or the layers below a layer, is a row of
 // columns beside a small axis that is reduced on its own. The schedules reduce whole rows of columns, or over rows; so
 // such an axis is unrolled: a thread holds a value for each of its positions, and the rest is rows and columns as ever.
-// The plan with it and the plan without are both made, and where arithmetic would outlast the traffic, or neither of them
-// runs, also a plan that computes on with a row's numbers in kernels of their own; the cheapest that runs is taken.
+// The plan with it and the plan without are both made, and where arithmetic would outlast the traffic, or neither of
+// them runs, also a plan that computes on with a row's numbers in kernels of their own; the cheapest that runs is
+// taken.
 #pragma once
 
 #include <functional>

@@ -1,10 +1,10 @@
 #include "compiler/plan/logistic.h"
 
 #include <algorithm>
-#include <map>
 #include <set>
-#include <utility>
 #include <vector>
+
+#include "compiler/plan/rewrite.h"
 
 namespace rowjit {
 namespace {
@@ -24,14 +24,14 @@ class Logistic {
         return std::any_of(live_.begin(), live_.end(), [&](NodeId id) { return goes(id); });
     }
 
-    std::shared_ptr<const GraphData> run() {
-        to_ = std::make_shared<GraphData>(from_.axes());
-        for (const NodeId id : live_) mapped_[id] = convert(id);
-        for (OutputInfo output : from_.outputs()) {
-            output.node = mapped_.at(output.node);
-            to_->add_output(std::move(output));
-        }
-        return to_;
+    std::shared_ptr<const GraphData> run() const {
+        return rewritten(from_, [&](GraphData& to, NodeId id, const ToHere& to_here) {
+            const Node& node = from_.node(id);
+            if (goes(id)) return quotient(to, to_here(node.args[0]), node.dtype);
+            const auto tangent =
+                std::find_if(node.args.begin(), node.args.end(), [&](NodeId arg) { return goes(arg); });
+            return tangent != node.args.end() ? to_here(*tangent) : to.add_copy(node, to_here);  // the first is 1 + it
+        });
     }
 
   private:
@@ -51,32 +51,21 @@ class Logistic {
 
     bool goes(NodeId tangent) const { return is_tanh(tangent) && !kept_.contains(tangent); }
 
-    NodeId convert(NodeId id) {
-        const Node& node = from_.node(id);
-        if (goes(id)) return quotient(mapped_.at(node.args[0]), node.dtype);
-        for (const NodeId arg : node.args) {
-            if (goes(arg)) return mapped_.at(arg);  // this is 1 + it
-        }
-        return to_->add_copy(node, [&](NodeId arg) { return mapped_.at(arg); });
-    }
-
-    NodeId quotient(NodeId u, Dtype dtype) {
-        const NodeId power = to_->add_map(Op::kExp, {to_->add_map(Op::kMul, {to_->add_const(dtype, -2), u})});
-        const NodeId divisor = to_->add_map(Op::kAdd, {power, to_->add_const(dtype, 1)});
-        return to_->add_map(Op::kDiv, {to_->add_const(dtype, 2), divisor});
+    static NodeId quotient(GraphData& to, NodeId u, Dtype dtype) {
+        const NodeId power = to.add_map(Op::kExp, {to.add_map(Op::kMul, {to.add_const(dtype, -2), u})});
+        const NodeId divisor = to.add_map(Op::kAdd, {power, to.add_const(dtype, 1)});
+        return to.add_map(Op::kDiv, {to.add_const(dtype, 2), divisor});
     }
 
     const GraphData& from_;
     const std::vector<NodeId> live_;
     std::set<NodeId> kept_;  // tangents that something else needs
-    std::shared_ptr<GraphData> to_;
-    std::map<NodeId, NodeId> mapped_;
 };
 
 }  // namespace
 
 std::shared_ptr<const GraphData> write_logistic(const std::shared_ptr<const GraphData>& graph) {
-    Logistic logistic(*graph);
+    const Logistic logistic(*graph);
     return logistic.applies() ? logistic.run() : graph;
 }
 

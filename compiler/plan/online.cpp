@@ -3,6 +3,8 @@
 #include <map>
 #include <optional>
 
+#include "compiler/plan/rewrite.h"
+
 namespace rowjit {
 namespace {
 
@@ -15,7 +17,7 @@ struct Match {
 
 class Rewriter {
   public:
-    explicit Rewriter(const GraphData& from) : from_(from), to_(std::make_shared<GraphData>(from.axes())) {}
+    explicit Rewriter(const GraphData& from) : from_(from) {}
 
     bool find() {
         for (const NodeId id : from_.live_nodes()) {
@@ -25,24 +27,16 @@ class Rewriter {
         return !matches_.empty();
     }
 
-    std::shared_ptr<const GraphData> run() {
-        std::map<NodeId, NodeId> mapped;
-        for (const NodeId id : from_.live_nodes()) {
+    std::shared_ptr<const GraphData> run() const {
+        return rewritten(from_, [&](GraphData& to, NodeId id, const ToHere& to_here) {
             const Node& node = from_.node(id);
-            if (const auto match = matches_.find(id); match != matches_.end()) {
-                const auto& [monoid, over, component] = match->second;
-                const Node& first = from_.node(reduce_of_.at(id));
-                mapped[id] = to_->add_reduce(monoid, mapped.at(over), first.reduced, component);
-                to_->set_label(mapped[id], node.label);
-                continue;
-            }
-            mapped[id] = to_->add_copy(node, [&](NodeId arg) { return mapped.at(arg); });
-        }
-        for (OutputInfo output : from_.outputs()) {
-            output.node = mapped.at(output.node);
-            to_->add_output(std::move(output));
-        }
-        return to_;
+            const auto match = matches_.find(id);
+            if (match == matches_.end()) return to.add_copy(node, to_here);
+            const auto& [monoid, over, component] = match->second;
+            const NodeId pair = to.add_reduce(monoid, to_here(over), from_.node(reduce_of_.at(id)).reduced, component);
+            to.set_label(pair, node.label);
+            return pair;
+        });
     }
 
   private:
@@ -102,7 +96,6 @@ class Rewriter {
     }
 
     const GraphData& from_;
-    std::shared_ptr<GraphData> to_;
     std::map<NodeId, Match> matches_;
     std::map<NodeId, NodeId> reduce_of_;  // the reduction whose axes a matched value shares
 };

@@ -1,4 +1,6 @@
 // Quantisation as rows of the registry.
+#include <string_view>
+
 #include "base/fail.h"
 #include "dsl/graph.h"
 #include "dsl/library/rows.h"
@@ -15,12 +17,12 @@ struct QuantizedAxes {
     std::vector<Dim> scales;
 };
 
-QuantizedAxes axes_of(Graph& graph, const OpRequest& request, const OptionValues& options) {
+QuantizedAxes axes_of(Graph& graph, const OpRequest& request, const OptionValues& options, std::string_view op) {
     const std::int64_t block = options.integer("block");
     const Axis tokens = graph.rows("tokens");
     if (block == 0) return {{tokens, request.columns}, {tokens}};
     if (block < 0 || request.columns % block != 0) {
-        fail(ErrorCode::kInvalidArgument, "quantize: blocks of {} in {} columns; give a divisor of them, or 0", block,
+        fail(ErrorCode::kInvalidArgument, "{}: blocks of {} in {} columns; give a divisor of them, or 0", op, block,
              request.columns);
     }
     const Axis blocks = graph.columns("blocks", request.columns / block);
@@ -30,11 +32,11 @@ QuantizedAxes axes_of(Graph& graph, const OpRequest& request, const OptionValues
 Dtype code_dtype(const OptionValues& options) { return parse_dtype(options.choice("codes")); }
 
 Results declare_quantize(Graph& graph, const OpRequest& request, const OptionValues& options) {
-    return {graph.input("x", request.dtype, axes_of(graph, request, options).row)};
+    return {graph.input("x", request.dtype, axes_of(graph, request, options, "quantize").row)};
 }
 
 Results declare_dequantize(Graph& graph, const OpRequest& request, const OptionValues& options) {
-    const QuantizedAxes axes = axes_of(graph, request, options);
+    const QuantizedAxes axes = axes_of(graph, request, options, "dequantize");
     return {graph.input("codes", code_dtype(options), axes.row),
             graph.input("scale", scale_dtype(request.dtype), axes.scales)};
 }

@@ -1,0 +1,21 @@
+#include "compiler/plan/rewrite.h"
+
+#include <unordered_map>
+#include <utility>
+
+namespace rowjit {
+
+std::shared_ptr<const GraphData> rewritten(
+    const GraphData& from, const std::function<NodeId(GraphData& to, NodeId id, const ToHere& to_here)>& convert) {
+    auto to = std::make_shared<GraphData>(from.axes());
+    std::unordered_map<NodeId, NodeId> mapped;
+    const ToHere to_here = [&](NodeId id) { return mapped.at(id); };
+    for (const NodeId id : from.live_nodes()) mapped[id] = convert(*to, id, to_here);
+    for (OutputInfo output : from.outputs()) {
+        output.node = mapped.at(output.node);
+        to->add_output(std::move(output));
+    }
+    return to;
+}
+
+}  // namespace rowjit

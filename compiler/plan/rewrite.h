@@ -1,0 +1,19 @@
+// The walk of passes that make a graph of a graph, node by node, and keep its axes and outputs.
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "dsl/graph.h"
+
+namespace rowjit {
+
+// Where a node of the graph that is read has come to in the one that is made.
+using ToHere = std::function<NodeId(NodeId)>;
+
+// What `convert` makes of each live node in `to`, operands first, with the outputs of `from`. Of a node that stays as
+// it is, convert returns to.add_copy(node, to_here).
+std::shared_ptr<const GraphData> rewritten(
+    const GraphData& from, const std::function<NodeId(GraphData& to, NodeId id, const ToHere& to_here)>& convert);
+
+}  // namespace rowjit
