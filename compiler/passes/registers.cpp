@@ -139,12 +139,44 @@ std::int64_t held_registers(const Kernel& kernel) {
     return registers;
 }
 
+// Numbers of a row that are live at once, as they are written.
+std::int64_t live_numbers(const Kernel& kernel) {
+    std::set<ValueId> numbers;
+    for (const Stmt& stmt : kernel.body) {
+        if (const auto* reduce = std::get_if<AllReduce>(&stmt.node))
+            numbers.insert(reduce->results.begin(), reduce->results.end());
+        const auto* inst = std::get_if<Inst>(&stmt.node);
+        const bool computed = inst != nullptr && (inst->kind == InstKind::kMap || inst->kind == InstKind::kCast ||
+                                                  inst->kind == InstKind::kLoad);
+        if (computed && inst->dtype != Dtype::kBool) numbers.insert(inst->id);
+    }
+    std::set<ValueId> live;
+    const auto use = [&](const Inst& inst) {
+        for (const ValueId operand : inst.operands) {
+            if (numbers.contains(operand)) live.insert(operand);
+        }
+    };
+    std::size_t most = 0;
+    for (const Stmt& stmt : std::views::reverse(kernel.body)) {
+        if (const auto* inst = std::get_if<Inst>(&stmt.node)) {
+            live.erase(inst->id);
+            use(*inst);
+        } else if (const auto* loop = std::get_if<ColumnLoop>(&stmt.node)) {
+            for (const Inst& inside : loop->body) use(inside);
+        } else if (const auto* reduce = std::get_if<AllReduce>(&stmt.node)) {
+            for (const ValueId result : reduce->results) live.erase(result);
+        }
+        most = std::max(most, live.size());
+    }
+    return static_cast<std::int64_t>(most);
+}
+
 // What stays after every remedy of the toolchain's (compiler/toolchain/nvrtc.cpp), one block on a multiprocessor among
 // them. It counts what may be live at once, of which the assembler saved up to an eighth.
 std::int64_t least_registers(const Kernel& kernel) {
     std::int64_t kept = held_registers(kernel);
     for (std::size_t i = 0; i < kernel.carried.size(); ++i) kept += carried_lanes(kernel, static_cast<int>(i));
-    std::int64_t most = kept + kAddresses;
+    std::int64_t most = kept + live_numbers(kernel) + kAddresses;
     for (const Stmt& stmt : kernel.body) {
         const auto* loop = std::get_if<ColumnLoop>(&stmt.node);
         if (loop == nullptr) continue;

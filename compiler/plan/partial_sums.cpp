@@ -106,8 +106,10 @@ bool adds_parts(const GraphData& group) {
 
 std::shared_ptr<const GraphData> with_whole_sums(const GraphData& group) {
     std::vector<AxisInfo> axes = group.axes();
+    while (!axes.empty() && axes.back().is_slots) axes.pop_back();
+    // Nothing lies along others any more, whose names the sums may be given parts by again.
     for (AxisInfo& axis : axes) {
-        if (axis.is_slots) axis = {axis.name, 1, true};  // nothing lies along it any more
+        if (axis.is_slots) axis = {axis.name + "_whole", 1, true};
     }
     auto result = std::make_shared<GraphData>(std::move(axes));
     std::vector<NodeId> mapped(static_cast<std::size_t>(group.size()), -1);
