@@ -60,10 +60,13 @@ class Uses {
     bool is_one_and_exponential(ValueId value) const {
         const Inst* sum = maker(value);
         if (sum == nullptr || !is_f32_map(*sum, Op::kAdd)) return false;
-        const Inst* first = maker(sum->operands[0]);
-        const Inst* second = maker(sum->operands[1]);
-        if (first == nullptr || second == nullptr) return false;
-        return (is_f32_map(*first, Op::kExp) && is_one(*second)) || (is_f32_map(*second, Op::kExp) && is_one(*first));
+        const auto is_exponential = [&](ValueId term) {
+            const Inst* inst = maker(term);
+            return inst != nullptr && is_f32_map(*inst, Op::kExp);
+        };
+        const ValueId first = sum->operands[0];
+        const ValueId second = sum->operands[1];
+        return (is_exponential(first) && is_constant(second, 1)) || (is_exponential(second) && is_constant(first, 1));
     }
 
     // Whether the exponential is only that of a logistic function's divisor, of which an error is the less the smaller
@@ -212,7 +215,7 @@ class Uses {
         return all_of(value, is_only_summed_, [&](const Inst& use) {
             if (use.kind == InstKind::kAccumulate) return adds_up(use);
             if (use.kind != InstKind::kMap) return false;
-            if (use.op == Op::kEq) return is_zero(use.operands[0]) || is_zero(use.operands[1]);
+            if (use.op == Op::kEq) return is_constant(use.operands[0], 0) || is_constant(use.operands[1], 0);
             return (scales(use) || use.op == Op::kSelect) && is_only_summed(use.id);
         });
     }
@@ -274,14 +277,12 @@ class Uses {
     bool is_rare(ValueId value) const {
         const auto made = made_by_.find(value);
         return made != made_by_.end() && made->second->kind == InstKind::kMap && made->second->op == Op::kSelect &&
-               is_zero(made->second->operands[2]);
+               is_constant(made->second->operands[2], 0);
     }
 
-    static bool is_one(const Inst& inst) { return inst.kind == InstKind::kConst && inst.value == 1; }
-
-    bool is_zero(ValueId value) const {
-        const auto made = made_by_.find(value);
-        return made != made_by_.end() && made->second->kind == InstKind::kConst && made->second->value == 0;
+    bool is_constant(ValueId value, double number) const {
+        const Inst* made = maker(value);
+        return made != nullptr && made->kind == InstKind::kConst && made->value == number;
     }
 
     // Whether `holds` of every use. A value may be reached in 2^n ways, so what is known of it is kept.

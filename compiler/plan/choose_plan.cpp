@@ -133,19 +133,21 @@ Plan cheapest_plan(const GraphData& graph, const Target& target, const std::func
     Plan best = make_plan(canonical, target, Repeated::kWithRows, stem);
     double best_us = cost_us(best, target);
     const auto all_run = [&](const Plan& plan) { return std::all_of(plan.groups.begin(), plan.groups.end(), runs); };
+    bool best_runs = all_run(best);
     const auto consider = [&](Plan plan) {
         const double plan_us = cost_us(plan, target);
-        if ((plan_us >= best_us && all_run(best)) || !all_run(plan)) return false;
+        if ((plan_us >= best_us && best_runs) || !all_run(plan)) return false;
         best = std::move(plan);
         best_us = plan_us;
+        best_runs = true;
         return true;
     };
     if (const std::set<AxisId> axes = small_axes(graph); !axes.empty()) {
         const std::shared_ptr<const GraphData> unrolled = canonicalize(graph, axes);
         const bool taken = consider(make_plan(unrolled, target, Repeated::kWithRows, stem));
-        if (taken || !all_run(best)) canonical = unrolled;
+        if (taken || !best_runs) canonical = unrolled;
     }
-    if (computes_long(best, target) || !all_run(best)) consider(make_plan(canonical, target, Repeated::kApart, stem));
+    if (computes_long(best, target) || !best_runs) consider(make_plan(canonical, target, Repeated::kApart, stem));
     return best;
 }
 

@@ -1360,8 +1360,6 @@ Plan make_plan(const std::shared_ptr<const GraphData>& graph, const Target& targ
     return Planner(split_row_sums(graph, target), target, repeated, stem).run();
 }
 
-namespace {}  // namespace
-
 double group_bytes(const GraphData& group, double rows) {
     double bytes = 0;
     std::map<std::string, double> read;  // an input gathered from counts what is gathered, at most the whole
@@ -1428,7 +1426,7 @@ double threads_of_row(const GraphData& group) {
 }  // namespace
 
 double predicted_us(const GraphData& group, const Target& target, double rows) {
-    double specials = 0;
+    double specials = 0;  // exp, log, division …: the throughput that runs out first on narrow data
     const std::vector<double> computed_elements = elements_computed(group, rows);
     const double row_threads = target.is_gpu() ? threads_of_row(group) : 1;
     for (const NodeId id : group.live_nodes()) {
