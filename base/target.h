@@ -26,7 +26,7 @@ struct Target {
     std::int64_t l2_bytes = 0;
     double bandwidth_gbps = 0;      // what a large copy reaches, bytes read plus bytes written
     bool clusters = false;          // thread-block clusters with distributed shared memory
-    bool native_bf16_pack = false;  // one instruction rounds two f32 to packed bf16
+    bool packed_bf16 = false;  // an instruction computes on two bf16, or rounds two f32 to them
     std::string label;
     std::string cpu_features;  // CPU only: LLVM's feature string, "" for the named baseline's own
 

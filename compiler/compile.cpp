@@ -29,6 +29,7 @@ constexpr std::array kPasses = {
     Pass{"barriers", "loops", "scratch regions, barriers, shared bytes", place_barriers},
     Pass{"stages", "accesses and shared bytes", "places of what is copied ahead", place_stages},
     Pass{"held", "accesses", "loads made once for all rows", hold_shared_loads},
+    Pass{"packed", "accesses", "what two lanes share a word of", pack_lanes},
 };
 
 constexpr std::int64_t kMaxGrid = 2147483647;  // blocks in x, both vendors; kernels loop when there are more rows

@@ -126,7 +126,9 @@ class Printer {
             RJ_CHECK(false, "instruction kind {}", static_cast<int>(inst.kind));
         }();
         if (inst.id < 0) return what;
-        return fmt::format("%{} {}: {} = {}", inst.id, inst.label, name(inst.dtype), what);
+        static constexpr std::array<std::string_view, 3> kPacking = {"", " rounded", " packed"};
+        return fmt::format("%{} {}: {}{} = {}", inst.id, inst.label, name(inst.dtype),
+                           kPacking[static_cast<std::size_t>(inst.packing)], what);
     }
 
     std::string place(const Inst& inst) const {
@@ -188,7 +190,7 @@ bool is_reserved_word(std::string_view text) {
         "or",      "private",  "public", "register",    "return", "short", "signed",  "sizeof",   "static", "struct",
         "switch",  "template", "this",   "throw",       "true",   "try",   "typedef", "typename", "union",  "unsigned",
         "using",   "virtual",  "void",   "while",       "xor",    "block", "c",       "column",   "grid",   "i",
-        "l",       "lane",     "row",    "row_block",   "rows",   "step",  "t",       "thread",   "turn",   "warp",
+        "l",       "lane",     "pair",   "row",    "row_block",   "rows",   "step",  "t",       "thread",   "turn",   "warp",
         "ahead",   "fetch",    "first",  "first_phase", "more",   "stage"};
     return std::find(kWords.begin(), kWords.end(), text) != kWords.end() || text.starts_with("rj_");
 }

@@ -19,7 +19,8 @@
 //
 // Values are SSA: an instruction's id is its value, defined once, used in its own loop or, when defined outside any
 // loop, anywhere after it. bf16 and f16 values are carried as f32 holding a representable number, so a Map of such a
-// dtype and a Cast to it round and everything else is exact.
+// dtype and a Cast to it round and everything else is exact. On a GPU two lanes of a column loop may share a word
+// instead (Packing).
 #pragma once
 
 #include <cstdint>
@@ -100,6 +101,13 @@ enum class InstKind : std::uint8_t {
     kCarried,     // carried[index] at this lane's place, of all the block's rows; only in Kernel::after
 };
 
+// How two lanes of a bf16 or f16 value share a word, decided by passes/packed.
+enum class Packing : std::uint8_t {
+    kNone,      // not at all, or as they lie in a loaded or a kept vector
+    kRounded,   // each lane is computed in f32, and both are rounded together
+    kComputed,  // kMap: computed on the operands' words
+};
+
 struct Inst {
     InstKind kind = InstKind::kConst;
     ValueId id = -1;  // -1 for kStore, kAccumulate, kKeep
@@ -115,6 +123,8 @@ struct Inst {
     std::int64_t stage_offset_bytes = -1;  // kLoad: ≥ 0 where it lies in a stage, copied ahead (passes/stages)
     int held = -1;                         // kLoad: ≥ 0 of what a block loads once for all its rows (passes/held)
     bool narrow = false;                   // kMap: may be less exact than f32 (passes/precision)
+    Packing packing = Packing::kNone;      // of a column loop's bf16 and f16 values
+    bool alike = false;                    // kMap: a condition that all lanes of a vector share (passes/packed)
     std::string label = {};                // the graph's name for the value, unique and an identifier
     std::string comment = {};              // the expression it stands for
 };

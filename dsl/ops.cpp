@@ -19,12 +19,13 @@ double uniform_at(double seed, double offset, double position) {
 }
 
 constexpr std::array kOps = {
-#define ROWJIT_OP(enumerator, name, arity, types, reference, gpu, cpu, ...)                                \
+#define ROWJIT_OP(enumerator, name, arity, types, reference, gpu, packed, cpu, ...)                                \
     OpInfo{Op::enumerator,                                                                                 \
            name,                                                                                           \
            arity,                                                                                          \
            OpTypes::types,                                                                                 \
            gpu,                                                                                            \
+           packed,                                                                                         \
            []([[maybe_unused]] double a, [[maybe_unused]] double b, [[maybe_unused]] double c) -> double { \
                return reference;                                                                           \
            }},

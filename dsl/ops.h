@@ -12,7 +12,7 @@
 namespace rowjit {
 
 enum class Op : std::uint8_t {
-#define ROWJIT_OP(enumerator, name, arity, types, reference, gpu, cpu, ...) enumerator,
+#define ROWJIT_OP(enumerator, name, arity, types, reference, gpu, packed, cpu, ...) enumerator,
 #include "dsl/ops.def"
 #undef ROWJIT_OP
 };
@@ -24,7 +24,8 @@ struct OpInfo {
     std::string_view name;
     int arity;
     OpTypes types;
-    std::string_view gpu;  // fmt pattern over the operands
+    std::string_view gpu;     // fmt pattern over the operands
+    std::string_view packed;  // likewise over words of two, "" where there is none
     double (*reference)(double a, double b, double c);
 };
 

@@ -27,7 +27,7 @@ std::vector<Value> derivatives(Op op, [[maybe_unused]] const Value& a, [[maybe_u
     const Value zero = Graph(g.graph()).constant(g.dtype(), 0.0);
     const Value none;
     switch (op) {
-#define ROWJIT_OP(enumerator, name, arity, types, reference, gpu, cpu, ...) \
+#define ROWJIT_OP(enumerator, name, arity, types, reference, gpu, packed, cpu, ...) \
     case Op::enumerator: return {__VA_ARGS__};
 #include "dsl/ops.def"
 #undef ROWJIT_OP

@@ -23,8 +23,10 @@
 //   rj_to_i32, rj_to_i64                          f32 toward zero, saturating, NaN to 0
 //   rj_max, rj_min                                NaN if either is
 //   rj_max_bf16x2, rj_min_f16x2, …                likewise of two packed elements; only with RJ_FOLDS_PAIRS
-//   rj_abs, rj_floor, rj_round, rj_fma, rj_div    correctly rounded; rj_round: to a whole number, half to even
-//   rj_exp2_fast                                  2^a, within 2^-22 of it; may flush below 2^-126
+//   rj_add_bf16x2, rj_sub_bf16x2, rj_mul_bf16x2   of two packed elements, each rounded once; only where targets.def
+//   says rj_add_f16x2, rj_sub_f16x2, rj_mul_f16x2      likewise, everywhere rj_abs, rj_floor, rj_round, rj_fma, rj_div
+//   correctly rounded; rj_round: to a whole number, half to even rj_exp2_fast                                  2^a,
+//   within 2^-22 of it; may flush below 2^-126
 //
 // and, unless prelude_math.h follows it,
 //
@@ -280,6 +282,28 @@ RJ_DEVICE float rj_round_bf16(float value) { return rj_get(rj_pack_one<rj_bf16>(
 RJ_DEVICE float rj_round_f16(float value) { return rj_get(rj_pack_one<rj_f16>(value), 0); }
 RJ_DEVICE float rj_round_e4m3(float value) { return rj_get(rj_pack_one<rj_e4m3>(value), 0); }
 RJ_DEVICE float rj_round_e5m2(float value) { return rj_get(rj_pack_one<rj_e5m2>(value), 0); }
+
+// ---- pairs ---------------------------------------------------------------------------------------------------------
+// Two bf16 or f16 in a word, the first in its lower half; what rounds is the vendor's.
+
+template <class T>
+RJ_DEVICE float rj_half(unsigned word, int half) {
+    const rj_vec<T, 2> pair = {{word}};
+    return rj_get(pair, half);
+}
+RJ_DEVICE unsigned rj_both(unsigned first) { return (first & 0xffffu) * 0x10001u; }
+RJ_DEVICE unsigned rj_swapped(unsigned word) { return word >> 16 | word << 16; }
+// Any two elements of a vector.
+template <class T, int N>
+RJ_DEVICE unsigned rj_two(const rj_vec<T, N>& vec, int first, int second) {
+    return (vec.words[first / 2] >> (first % 2 * 16) & 0xffffu) | vec.words[second / 2] >> (second % 2 * 16) << 16;
+}
+RJ_DEVICE unsigned rj_neg_x2(unsigned a) { return a ^ 0x80008000u; }
+RJ_DEVICE unsigned rj_abs_x2(unsigned a) { return a & 0x7fff7fffu; }
+RJ_DEVICE unsigned rj_select_x2(bool both, unsigned a, unsigned b) { return both ? a : b; }
+RJ_DEVICE unsigned rj_select_x2(bool first, bool second, unsigned a, unsigned b) {
+    return ((first ? a : b) & 0xffffu) | ((second ? a : b) & 0xffff0000u);
+}
 
 // ---- global memory ------------------------------------------------------------------------------------------------
 // N elements at an address aligned to them, in accesses of at most 16 bytes. "readonly" is for tensors that nothing

@@ -278,18 +278,26 @@ RJ_DEVICE float rj_min(float a, float b) {
     return smaller;
 }
 
-#define RJ_FOLDS_PAIRS
-#define RJ_FOLD_PAIR(function, instruction)                              \
-    RJ_DEVICE unsigned function(unsigned a, unsigned b) {                \
-        unsigned folded;                                                 \
-        asm(instruction " %0, %1, %2;" : "=r"(folded) : "r"(a), "r"(b)); \
-        return folded;                                                   \
+// On two packed elements. Products and sums of bf16 are fused ones on every architecture (sm_80 has no others) that add
+// -0 or multiply by 1.
+#define RJ_PAIR(function, instruction, ...)                                \
+    RJ_DEVICE unsigned function(unsigned a, unsigned b) {                  \
+        unsigned pair;                                                     \
+        asm(instruction ";" : "=r"(pair) : "r"(a), "r"(b), ##__VA_ARGS__); \
+        return pair;                                                       \
     }
-RJ_FOLD_PAIR(rj_max_bf16x2, "max.NaN.bf16x2")
-RJ_FOLD_PAIR(rj_min_bf16x2, "min.NaN.bf16x2")
-RJ_FOLD_PAIR(rj_max_f16x2, "max.NaN.f16x2")
-RJ_FOLD_PAIR(rj_min_f16x2, "min.NaN.f16x2")
-#undef RJ_FOLD_PAIR
+#define RJ_FOLDS_PAIRS
+RJ_PAIR(rj_max_bf16x2, "max.NaN.bf16x2 %0, %1, %2")
+RJ_PAIR(rj_min_bf16x2, "min.NaN.bf16x2 %0, %1, %2")
+RJ_PAIR(rj_max_f16x2, "max.NaN.f16x2 %0, %1, %2")
+RJ_PAIR(rj_min_f16x2, "min.NaN.f16x2 %0, %1, %2")
+RJ_PAIR(rj_mul_bf16x2, "fma.rn.bf16x2 %0, %1, %2, %3", "r"(0x80008000u))
+RJ_PAIR(rj_add_bf16x2, "fma.rn.bf16x2 %0, %1, %3, %2", "r"(0x3f803f80u))
+RJ_PAIR(rj_sub_bf16x2, "fma.rn.bf16x2 %0, %2, %3, %1", "r"(0xbf80bf80u))
+RJ_PAIR(rj_mul_f16x2, "mul.rn.f16x2 %0, %1, %2")
+RJ_PAIR(rj_add_f16x2, "add.rn.f16x2 %0, %1, %2")
+RJ_PAIR(rj_sub_f16x2, "sub.rn.f16x2 %0, %1, %2")
+#undef RJ_PAIR
 
 RJ_DEVICE float rj_abs(float a) { return fabsf(a); }
 RJ_DEVICE float rj_floor(float a) { return floorf(a); }

@@ -171,6 +171,17 @@ RJ_DEVICE long long rj_to_i64(float value) {
 
 RJ_DEVICE float rj_max(float a, float b) { return a > b || a != a ? a : b; }
 RJ_DEVICE float rj_min(float a, float b) { return a < b || a != a ? a : b; }
+typedef _Float16 rj_halves __attribute__((ext_vector_type(2)));
+#define RJ_PAIR(function, operation)                                                                            \
+    RJ_DEVICE unsigned function(unsigned a, unsigned b) {                                                       \
+        return __builtin_bit_cast(unsigned,                                                                     \
+                                  __builtin_bit_cast(rj_halves, a) operation __builtin_bit_cast(rj_halves, b)); \
+    }
+RJ_PAIR(rj_mul_f16x2, *)
+RJ_PAIR(rj_add_f16x2, +)
+RJ_PAIR(rj_sub_f16x2, -)
+#undef RJ_PAIR
+
 RJ_DEVICE float rj_abs(float a) { return __builtin_fabsf(a); }
 RJ_DEVICE float rj_floor(float a) { return __builtin_floorf(a); }
 RJ_DEVICE float rj_round(float a) { return __builtin_rintf(a); }

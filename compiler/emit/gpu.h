@@ -1,6 +1,6 @@
 // From a Kernel to CUDA or HIP source. One emitter for both: the vendors differ only in the half of the prelude that is
-// put before the kernel (templates/prelude_cuda.h, prelude_hip.h), so the kernel's own text is the same for every GPU
-// and also compiles against the tests' SIMT shim.
+// put before the kernel (templates/prelude_cuda.h, prelude_hip.h), so the kernel's own text is, but for what an
+// architecture packs, the same for every GPU and also compiles against the tests' SIMT shim.
 //
 // Needs: accesses, alignment and scratch regions decided (compiler/passes). How many blocks are launched is the
 // caller's choice: the code is right for every positive multiple of the schedule's column blocks.

@@ -4,9 +4,12 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <ranges>
 #include <set>
 
 #include "base/check.h"
+#include "base/dtype.h"
+#include "compiler/emit/gpu_pairs.h"
 
 namespace rowjit {
 namespace {
@@ -29,6 +32,14 @@ std::string all_entries(const ColumnLoop& loop) {
 }
 
 bool takes_remainder(const GpuAddress& address) { return address.offset.find('%') != std::string::npos; }
+
+// Whether lane l is element l ^ k.
+bool flips(const std::vector<int>& order) {
+    for (std::size_t l = 0; l < order.size(); ++l) {
+        if (order[l] != (static_cast<int>(l) ^ order[0])) return false;
+    }
+    return true;
+}
 
 std::string column(int lane) { return lane == 0 ? "c" : fmt::format("(c + {})", lane); }
 
@@ -93,6 +104,7 @@ class ColumnEmitter {
         find_accesses();
         choose_group();
         declare_divisors();
+        declare_splats();
         declare_kept();
         name_vectors();
         declare_terms();
@@ -210,6 +222,39 @@ class ColumnEmitter {
             divisors_[&inst] = scope_.row_name(is_identifier(divisor) ? divisor + "_divisor" : "divisor",
                                                "const rj_divisor", fmt::format("rj_divisor_of({})", divisor));
         }
+    }
+
+    // Words of what all lanes share stand before the loop too.
+    void declare_splats() {
+        for (const Inst& inst : loop_.body) {
+            if (inst.packing != Packing::kComputed) continue;
+            for (const ValueId operand : inst.operands) {
+                if (scope_.dtype(operand) == inst.dtype) declare_splat(operand);
+            }
+        }
+    }
+
+    void declare_splat(ValueId value) {
+        const Inst* made = made_here(value);
+        const Dtype dtype = scope_.dtype(value);
+        if (made == nullptr) made = constant(value);
+        if (made != nullptr && made->kind == InstKind::kConst) {
+            words_[value] = gpu_pair_literal(dtype, made->value);
+        } else if (made == nullptr || made->kind == InstKind::kScalar || !inside_.values.contains(value)) {
+            if (made != nullptr) scope_.bind_inline(*made);
+            const std::string& one = scope_.value(value);
+            words_[value] = scope_.row_name(is_identifier(one) ? one + "_both" : "both", "const unsigned",
+                                            fmt::format("rj_pack_{0}({1}, {1})", name(dtype), one));
+        }
+    }
+
+    // The constant of that value, wherever it stands in the kernel.
+    const Inst* constant(ValueId value) const {
+        const Inst* found = nullptr;
+        each_inst(scope_.kernel(), [&](const Inst& inst) {
+            if (inst.id == value && inst.kind == InstKind::kConst) found = &inst;
+        });
+        return found;
     }
 
     // What later loops read from registers is declared outside this one. A kept value that is a load's own vector stays
@@ -373,20 +418,189 @@ class ColumnEmitter {
         declare_uniforms();
         declare_permutations();
         take_kept();
-        if (loop_.vector > 1) {
-            out_.line("#pragma unroll");
-            out_.open(fmt::format("for (int l = 0; l < {}; ++l)", loop_.vector));
+        conditions();
+        if (packs_lanes()) {
+            pairs();
+        } else {
+            if (loop_.vector > 1) {
+                out_.line("#pragma unroll");
+                out_.open(fmt::format("for (int l = 0; l < {}; ++l)", loop_.vector));
+            }
+            for (const Inst& inst : loop_.body) {
+                if (!before_lanes_.contains(&inst)) lane_inst(inst);
+            }
+            if (loop_.vector > 1) out_.close();
         }
-        for (const Inst& inst : loop_.body) lane_inst(inst);
-        if (loop_.vector > 1) out_.close();
         for (const Inst& inst : loop_.body) leave(inst);
     }
+
+    // Conditions that all lanes share stand before them, with what they are made of as the first lane has it.
+    void conditions() {
+        std::set<ValueId> parts;
+        std::set<ValueId> read_by_lanes;
+        std::vector<const Inst*> before;
+        for (const Inst& inst : std::views::reverse(loop_.body)) {
+            const bool is_part = inst.alike || parts.contains(inst.id);
+            if (is_part) {
+                before.push_back(&inst);
+                parts.insert(inst.operands.begin(), inst.operands.end());
+            }
+            if (inst.alike || (is_part && !read_by_lanes.contains(inst.id))) {
+                before_lanes_.insert(&inst);
+            } else {
+                read_by_lanes.insert(inst.operands.begin(), inst.operands.end());
+            }
+        }
+        for (const Inst* inst : std::views::reverse(before)) {
+            if (scope_.bind_inline(*inst)) continue;
+            scope_.define(*inst, inst->kind == InstKind::kCoord ? scope_.coordinate(*inst, inside_, "c")
+                                                                : scope_.computed(*inst));
+        }
+    }
+
+    // ---- pairs of lanes ----------------------------------------------------------------------------------------
+
+    bool packs_lanes() const {
+        return std::any_of(loop_.body.begin(), loop_.body.end(), [&](const Inst& inst) {
+            return inst.packing != Packing::kNone || packed_outs_.contains(&inst);
+        });
+    }
+
+    void pairs() {
+        const PairOrder order = order_pairs(loop_, [&](const Inst& inst) { return form(inst); });
+        out_.line("#pragma unroll");
+        out_.open(fmt::format("for (int pair = 0; pair < {}; ++pair)", loop_.vector / 2));
+        for (const PairTurn& turn : order.turns) {
+            for (const Inst* inst : turn.words) word_inst(*inst);
+            if (!turn.lanes.empty()) lanes_of_pair(turn.lanes, order.crossing);
+        }
+        out_.close();
+    }
+
+    // What a word's select may read, for both lanes at once.
+    static bool is_condition(const Inst& inst) { return inst.dtype == Dtype::kBool; }
+
+    PairForm form(const Inst& inst) const {
+        if (before_lanes_.contains(&inst)) return PairForm::kBefore;
+        if (inst.packing == Packing::kComputed || packed_outs_.contains(&inst)) return PairForm::kOnWords;
+        switch (inst.kind) {
+            case InstKind::kLoad:
+                if (is_uniform(inst)) return PairForm::kBefore;
+                return vectors_.contains(&inst) && !is_condition(inst) ? PairForm::kAnywhere : PairForm::kLanes;
+            case InstKind::kKept: return is_condition(inst) ? PairForm::kLanes : PairForm::kAnywhere;
+            case InstKind::kKeep:
+            case InstKind::kAccumulate: return arrays_.contains(&inst) ? PairForm::kLanes : PairForm::kBefore;
+            case InstKind::kCast: {
+                const bool widens = inst.dtype == Dtype::kF32 && is_narrow(scope_.dtype(inst.operands[0]));
+                return widens ? PairForm::kAnywhere : PairForm::kLanes;
+            }
+            case InstKind::kConst:
+            case InstKind::kScalar:
+            case InstKind::kExtent:
+            case InstKind::kCoord: return PairForm::kAnywhere;
+            default: return PairForm::kLanes;
+        }
+    }
+
+    void word_inst(const Inst& inst) {
+        if (const auto packed = packed_outs_.find(&inst); packed != packed_outs_.end())
+            return out_.line(fmt::format("{}.words[pair] = {};", packed->second, word(inst.operands[0])), inst.comment);
+        const auto operand = [&](std::size_t i) {
+            if (i >= inst.operands.size()) return std::string();
+            const ValueId id = inst.operands[i];
+            return scope_.dtype(id) == inst.dtype ? word(id) : conditions_of_pair(id);
+        };
+        words_[inst.id] = scope_.names().fresh(inst.label);
+        out_.line(fmt::format("const unsigned {} = {};", words_.at(inst.id),
+                              fmt::format(fmt::runtime(info(inst.op).packed), operand(0), operand(1), operand(2),
+                                          name(inst.dtype))),
+                  inst.comment);
+    }
+
+    // Both lanes of a value, by elements of its vector or by the name of its word.
+    std::string word(ValueId value) const {
+        if (const auto named = words_.find(value); named != words_.end()) return named->second;
+        const Inst* made = made_here(value);
+        RJ_CHECK(made != nullptr && vectors_.contains(made), "emit gpu: {}: %{} is in no word", scope_.kernel().name,
+                 value);
+        const std::string& vec = vectors_.at(made);
+        if (made->kind == InstKind::kLoad && lanes_of(*made, loop_) == 1)
+            return fmt::format("rj_both({}.words[0])", vec);
+        const std::vector<int>& order = made->access.lanes;
+        if (order.empty()) return vec + ".words[pair]";
+        if (!flips(order)) return fmt::format("rj_two({0}, {1}[2 * pair], {1}[2 * pair + 1])", vec, orders_.at(made));
+        const std::string there =
+            order[0] > 1 ? fmt::format("{}.words[pair ^ {}]", vec, order[0] / 2) : vec + ".words[pair]";
+        return order[0] % 2 == 0 ? there : fmt::format("rj_swapped({})", there);
+    }
+
+    std::string conditions_of_pair(ValueId condition) {
+        if (const Inst* made = made_here(condition); made != nullptr && form(*made) == PairForm::kAnywhere)
+            RJ_CHECK(scope_.bind_inline(*made), "emit gpu: {}: {} is in no place", scope_.kernel().name, made->label);
+        const auto each = crossing_.find(condition);
+        return each == crossing_.end() ? scope_.value(condition) : fmt::format("{0}[0], {0}[1]", each->second);
+    }
+
+    // The statements of one turn for each of the two lanes, and the words of what they round.
+    void lanes_of_pair(const std::vector<const Inst*>& lanes, const std::set<ValueId>& crossing) {
+        std::map<const Inst*, std::string> rounded;
+        for (const Inst* inst : lanes) {
+            const bool rounds = inst->packing == Packing::kRounded;
+            if (!rounds && !crossing.contains(inst->id)) continue;
+            const std::string array = scope_.names().fresh(inst->label + "_pair");
+            out_.line(fmt::format("{} {}[2];", gpu_value_type(inst->dtype), array));
+            scope_.set_place(inst->id, array + "[l % 2]");
+            (rounds ? rounded[inst] : crossing_[inst->id]) = array;
+        }
+        out_.line("#pragma unroll");
+        out_.open("for (int l = 2 * pair; l < 2 * pair + 2; ++l)");
+        in_lanes_.clear();
+        for (const Inst* inst : lanes) {
+            name_operands(*inst);
+            lane_inst(*inst);
+        }
+        out_.close();
+        for (const Inst* inst : lanes) {
+            if (inst->packing != Packing::kRounded) continue;
+            words_[inst->id] = scope_.names().fresh(inst->label);
+            out_.line(fmt::format("const unsigned {0} = rj_pack_{1}({2}[0], {2}[1]);", words_.at(inst->id),
+                                  name(inst->dtype), rounded.at(inst)));
+        }
+    }
+
+    // Before a lane's statement, what it reads of words, vectors and coordinates, unless this turn has it already.
+    void name_operands(const Inst& inst) {
+        for (const ValueId operand : inst.operands) name_operand(operand);
+        for (const Coord& coord : inst.coords) {
+            for (const ValueId data : coord.data_nodes()) name_operand(data);
+        }
+    }
+
+    void name_operand(ValueId value) {
+        const Inst* made = made_here(value);
+        if (made == nullptr || !in_lanes_.insert(value).second) return;
+        if (made->packing != Packing::kNone) {
+            const std::string lane_name = scope_.names().fresh(made->label + "_lane");
+            out_.line(fmt::format("const float {} = rj_half<{}>({}, l % 2);", lane_name, gpu_storage_type(made->dtype),
+                                  words_.at(value)));
+            return scope_.bind(value, lane_name);
+        }
+        if (form(*made) != PairForm::kAnywhere) return;
+        name_operands(*made);
+        lane_inst(*made);
+    }
+
+    // ---- each lane ---------------------------------------------------------------------------------------------
 
     // Lanes that go to memory, to a slot or into an accumulator are gathered in an array and leave as one vector.
     void declare_lane_arrays() {
         for (const Inst& inst : loop_.body) {
             std::string label;
             Dtype dtype = inst.dtype;
+            if (leaves_in_words(inst)) {
+                packed_outs_[&inst] = declare_packed(inst);
+                continue;
+            }
             if (inst.kind == InstKind::kAccumulate) {
                 if (packed_operand(inst) != nullptr) continue;
                 label = scope_.accumulator(inst).label;
@@ -403,6 +617,25 @@ class ColumnEmitter {
             if (inst.kind == InstKind::kAccumulate && inst.operands.size() == 2)
                 factors_[&inst] = lane_array(label, dtype);
         }
+    }
+
+    // Whether a store or a slot takes a value as words that there are without packing its lanes.
+    bool leaves_in_words(const Inst& inst) const {
+        const bool keeps = inst.kind == InstKind::kKeep && kept_load(inst) == nullptr;
+        const bool stores =
+            inst.kind == InstKind::kStore && is_vector(inst) && inst.access.lanes.empty() && !inst.accumulate;
+        if ((!keeps && !stores) || loop_.vector % 2 != 0) return false;
+        const Dtype dtype = keeps ? slot(inst).dtype : inst.dtype;
+        const Inst* made = made_here(inst.operands[0]);
+        if (made == nullptr || made->dtype != dtype || !is_narrow(dtype)) return false;
+        return made->packing != Packing::kNone || made->kind == InstKind::kKept || vectors_.contains(made);
+    }
+
+    std::string declare_packed(const Inst& out) {
+        const bool keeps = out.kind == InstKind::kKeep;
+        std::string name = scope_.names().fresh((keeps ? slot(out).label : tensor(out).name) + "_packed");
+        out_.line(fmt::format("{} {};", gpu_vec_type(keeps ? slot(out).dtype : out.dtype, loop_.vector), name));
+        return name;
     }
 
     // The vector of bf16 or f16 whose greatest or least is taken as it lies in memory, two elements an instruction.
@@ -465,16 +698,14 @@ class ColumnEmitter {
         for (const Inst& inst : loop_.body) {
             const std::vector<int>& order = inst.access.lanes;
             if (!is_vector(inst) || order.empty()) continue;
-            bool flips = true;
-            for (std::size_t l = 0; l < order.size(); ++l)
-                flips = flips && order[l] == (static_cast<int>(l) ^ order[0]);
-            if (flips) {
+            if (flips(order)) {
                 elements_[&inst] = fmt::format("l ^ {}", order[0]);
                 continue;
             }
             const std::string name = scope_.names().fresh(tensor(inst).name + "_order");
             out_.line(fmt::format("constexpr int {}[{}] = {{{}}};", name, order.size(), fmt::join(order, ", ")));
             elements_[&inst] = name + "[l]";
+            orders_[&inst] = name;
         }
     }
 
@@ -580,7 +811,7 @@ class ColumnEmitter {
         if (const std::string* packed = inst.kind == InstKind::kAccumulate ? packed_operand(inst) : nullptr)
             return out_.line(fmt::format("{}.add_packed({});", scope_.state(inst.index), *packed));
         const auto array = arrays_.find(&inst);
-        if (array == arrays_.end()) return;
+        if (array == arrays_.end() && !packed_outs_.contains(&inst)) return;
         if (terms_.contains(&inst)) return gather(inst);
         if (inst.kind == InstKind::kAccumulate) {
             const auto factor = factors_.find(&inst);
@@ -591,11 +822,17 @@ class ColumnEmitter {
             const GpuAddress& at = addresses_.at(&inst);
             std::vector<std::string> conditions = live();
             if (!at.inside.empty()) conditions.push_back(at.inside);
-            const std::string store =
-                fmt::format("{}({}, rj_pack<{}>({}));", takes_remainder(at) ? "rj_store_at_remainder" : "rj_store",
-                            at.text(), gpu_storage_type(inst.dtype), array->second);
+            const std::string store = fmt::format(
+                "{}({}, {});", takes_remainder(at) ? "rj_store_at_remainder" : "rj_store", at.text(), packed(inst));
             out_.line(conditions.empty() ? store : fmt::format("if ({}) {}", fmt::join(conditions, " && "), store));
         }
+    }
+
+    // The vector that a store or a slot takes.
+    std::string packed(const Inst& inst) const {
+        if (const auto words = packed_outs_.find(&inst); words != packed_outs_.end()) return words->second;
+        const Dtype dtype = inst.kind == InstKind::kKeep ? slot(inst).dtype : inst.dtype;
+        return fmt::format("rj_pack<{}>({})", gpu_storage_type(dtype), arrays_.at(&inst));
     }
 
     void gather(const Inst& accumulate) {
@@ -617,9 +854,7 @@ class ColumnEmitter {
         const Inst* load = kept_load(inst);
         if (slot(inst).residency == Residency::kStages) return;
         if (load != nullptr && in_registers(inst)) return;  // the loaded vector itself
-        const std::string vec =
-            load != nullptr ? vectors_.at(load)
-                            : fmt::format("rj_pack<{}>({})", gpu_storage_type(slot(inst).dtype), arrays_.at(&inst));
+        const std::string vec = load != nullptr ? vectors_.at(load) : packed(inst);
         if (in_registers(inst)) {
             out_.line(fmt::format("{} = {};", kept_.at(inst.index) + resident_entry(), vec));
         } else {
@@ -642,9 +877,15 @@ class ColumnEmitter {
     std::map<const Inst*, std::string> divisors_;
     std::map<const Inst*, std::string> uniforms_;
     std::map<const Inst*, std::string> arrays_;
-    std::map<const Inst*, std::string> terms_;     // of pairs, all that a thread has
-    std::map<const Inst*, std::string> factors_;   // second factors of sums of products, lane by lane
-    std::map<const Inst*, std::string> elements_;  // of lane l, where that is not l
+    std::map<const Inst*, std::string> terms_;        // of pairs, all that a thread has
+    std::map<const Inst*, std::string> factors_;      // second factors of sums of products, lane by lane
+    std::map<const Inst*, std::string> elements_;     // of lane l, where that is not l
+    std::map<const Inst*, std::string> orders_;       // the array that has them, where there is one
+    std::set<const Inst*> before_lanes_;              // conditions that all lanes share, and what only they read
+    std::map<const Inst*, std::string> packed_outs_;  // vectors of what leaves in words
+    std::map<ValueId, std::string> words_;            // of the pair, or of all lanes
+    std::map<ValueId, std::string> crossing_;         // arrays of what both lanes leave for a later turn
+    std::set<ValueId> in_lanes_;                      // what the turn has named of words and vectors
 };
 
 }  // namespace

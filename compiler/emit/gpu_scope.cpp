@@ -16,12 +16,6 @@ namespace {
 
 constexpr std::int64_t kInt32Limit = std::int64_t{1} << 31;
 
-// Maps whose result is one of their operands, or exact: representable operands give a representable result.
-bool exact_on_narrow(Op op) {
-    return op == Op::kNeg || op == Op::kAbs || op == Op::kMin || op == Op::kMax || op == Op::kSelect ||
-           op == Op::kFloor || op == Op::kRound;
-}
-
 std::string_view state_template(const Accumulator& accumulator) {
     const bool compensated = accumulator.compensated;
     switch (accumulator.monoid) {
@@ -77,10 +71,13 @@ GpuScope::GpuScope(const Kernel& kernel, const Target& target)
     find_uses();
 }
 
-// A narrow value that is only stored or kept in its own format need not be rounded before: packing rounds it.
+// A narrow value that is only stored or kept in its own format need not be rounded before: packing rounds it. Nor one
+// that is rounded in its pair.
 void GpuScope::find_uses() {
+    std::vector<ValueId> in_pairs;
     each_inst(kernel_, [&](const Inst& inst) {
         if (inst.id >= 0) dtypes_[static_cast<std::size_t>(inst.id)] = inst.dtype;
+        if (inst.packing == Packing::kRounded) in_pairs.push_back(inst.id);
         for (const ValueId operand : inst.operands) {
             const bool stored =
                 inst.kind == InstKind::kStore && !inst.accumulate && tensor(inst).dtype == dtype(operand);
@@ -92,6 +89,7 @@ void GpuScope::find_uses() {
         }
         if (inst.kind == InstKind::kCoord) axes_used_.insert(inst.axis);
     });
+    for (const ValueId value : in_pairs) rounded_.erase(value);
     Dtype steps = Dtype::kF32;
     for (const Stmt& stmt : kernel_.body) {
         if (const auto* open = std::get_if<OpenSteps>(&stmt.node)) {
@@ -297,6 +295,10 @@ std::string GpuScope::row_name(std::string_view wanted, const std::string& type,
 // ---- values ---------------------------------------------------------------------------------------------------------
 
 void GpuScope::define(const Inst& inst, const std::string& expression) {
+    if (const auto place = places_.find(inst.id); place != places_.end()) {
+        out_.line(fmt::format("{} = {};", place->second, expression), inst.comment);
+        return bind(inst.id, place->second);
+    }
     const std::string name = names_.fresh(inst.label.empty() ? fmt::format("v{}", inst.id) : inst.label);
     out_.line(fmt::format("const {} {} = {};", gpu_value_type(inst.dtype), name, expression), inst.comment);
     bind(inst.id, name);
@@ -312,7 +314,7 @@ bool GpuScope::bind_inline(const Inst& inst) {
         return true;
     }
     // Widening, and rounding that the packing does.
-    if (inst.kind == InstKind::kCast && cast(inst) == value(inst.operands[0])) {
+    if (inst.kind == InstKind::kCast && !places_.contains(inst.id) && cast(inst) == value(inst.operands[0])) {
         bind(inst.id, value(inst.operands[0]));
         return true;
     }
@@ -344,7 +346,7 @@ std::string GpuScope::map(const Inst& inst, const std::string& divisor) const {
     std::string text = fmt::format(fmt::runtime(info(inst.op).gpu), operand(0), operand(1), operand(2));
     if (inst.narrow && inst.op == Op::kExp) text = fmt::format("rj_exp_narrow({})", operand(0));
     if (inst.narrow && inst.op == Op::kDiv) text = fmt::format("rj_div_narrow({}, {})", operand(0), operand(1));
-    return exact_on_narrow(inst.op) ? text : rounded(inst, std::move(text));
+    return is_exact_on_narrow(inst.op) ? text : rounded(inst, std::move(text));
 }
 
 std::string GpuScope::cast(const Inst& inst) const {

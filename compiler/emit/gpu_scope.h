@@ -75,6 +75,7 @@ class GpuScope {
     const std::string& carried(int index) const { return carried_[static_cast<std::size_t>(index)]; }
     // Adds the instruction's operand to the sum that register `place` carries, unless the row is not live.
     void carry(const Inst& inst, const std::string& place);
+    Dtype dtype(ValueId id) const { return dtypes_[static_cast<std::size_t>(id)]; }
     const std::string& value(ValueId id) const { return text_[static_cast<std::size_t>(id)]; }
     // A name that stands for `expression` in the rest of the row, declared here when the row has none yet.
     std::string row_name(std::string_view wanted, const std::string& type, const std::string& expression);
@@ -86,6 +87,8 @@ class GpuScope {
     const std::string& live() const { return live_; }
     void set_live(std::string condition) { live_ = std::move(condition); }
 
+    // Where define is to put a value that is declared already, instead of giving it a name.
+    void set_place(ValueId id, std::string place) { places_[id] = std::move(place); }
     // Gives an instruction's value a name, and a line that computes it.
     void define(const Inst& inst, const std::string& expression);
     void bind(ValueId id, std::string text) { text_[static_cast<std::size_t>(id)] = std::move(text); }
@@ -136,14 +139,14 @@ class GpuScope {
     std::string map(const Inst& inst, const std::string& divisor) const;
     std::string cast(const Inst& inst) const;
     std::string rounded(const Inst& inst, std::string expression) const;
-    Dtype dtype(ValueId id) const { return dtypes_[static_cast<std::size_t>(id)]; }
 
     const Kernel& kernel_;
     const Target& target_;
     SourceWriter out_;
     NameTable names_;
-    std::vector<Dtype> dtypes_;            // by value
-    std::vector<std::string> text_;        // by value: a name or a literal
+    std::vector<Dtype> dtypes_;      // by value
+    std::vector<std::string> text_;  // by value: a name or a literal
+    std::map<ValueId, std::string> places_;
     std::set<ValueId> rounded_;            // values used for more than being packed
     std::set<AxisId> axes_used_;           // axes whose coordinate something needs
     std::vector<std::string> parameters_;  // by argument

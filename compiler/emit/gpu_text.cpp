@@ -102,6 +102,13 @@ std::string gpu_literal(Dtype dtype, double value) {
     return float_literal(static_cast<float>(round_to(dtype, value)));
 }
 
+std::string gpu_pair_literal(Dtype dtype, double value) {
+    RJ_CHECK(is_narrow(dtype), "emit gpu: two {} in a word", name(dtype));
+    std::uint16_t bits = 0;
+    store_element(dtype, &bits, value);
+    return fmt::format("0x{0:04x}{0:04x}u", bits);
+}
+
 std::string gpu_coord(const Coord& coord, const CoordNames& names) {
     switch (coord.kind()) {
         case Coord::Kind::kConst: return parenthesised_if(coord.constant() < 0, std::to_string(coord.constant()));

@@ -20,6 +20,9 @@ std::string_view gpu_value_type(Dtype dtype);      // "float" for bf16: an eleme
 // `value`, rounded to dtype, as an expression that can stand as any operand.
 std::string gpu_literal(Dtype dtype, double value);
 
+// A word of two such bf16 or f16.
+std::string gpu_pair_literal(Dtype dtype, double value);
+
 // How axes and data values read where a coordinate is written.
 struct CoordNames {
     std::function<std::string(Axis)> axis;

@@ -866,7 +866,7 @@ Value* divide_by_one(Builder& b, Value* x, Value* y) {
 
 Value* apply(Builder& b, Op op, Value* x, Value* y, Value* z) {
     switch (op) {
-#define ROWJIT_OP(enumerator, name, arity, types, reference, gpu, cpu, ...) \
+#define ROWJIT_OP(enumerator, name, arity, types, reference, gpu, packed, cpu, ...) \
     case Op::enumerator: return llvm_math::cpu(b, x, y, z);
 #include "dsl/ops.def"
 #undef ROWJIT_OP

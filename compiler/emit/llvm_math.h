@@ -52,7 +52,7 @@ llvm::Value* divide_by_one(LaneBuilder& builder, llvm::Value* vector, llvm::Valu
 
 // The functions the `cpu` column of ops.def names.
 namespace llvm_math {
-#define ROWJIT_OP(enumerator, name, arity, types, reference, gpu, cpu, ...) \
+#define ROWJIT_OP(enumerator, name, arity, types, reference, gpu, packed, cpu, ...) \
     llvm::Value* cpu(LaneBuilder& builder, llvm::Value* a, llvm::Value* b, llvm::Value* c);
 #include "dsl/ops.def"
 #undef ROWJIT_OP

@@ -29,6 +29,13 @@ Kernel place_stages(Kernel kernel, const Target& target);
 // carried sums. Gives: Inst::held.
 Kernel hold_shared_loads(Kernel kernel, const Target& target);
 
+// Decides which bf16 and f16 values of a column loop two lanes share a word of, and which conditions all lanes of a
+// vector share. GPU only. Needs: accesses. Gives: Inst::packing and Inst::alike.
+Kernel pack_lanes(Kernel kernel, const Target& target);
+
+// Maps whose result is one of their operands, or exact: representable operands give a representable result.
+bool is_exact_on_narrow(Op op);
+
 // Bytes of one thread's state of an accumulator when it crosses shared memory.
 int state_bytes(const Accumulator& accumulator);
 

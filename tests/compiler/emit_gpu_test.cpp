@@ -93,6 +93,11 @@ void build_rope(Graph& g, std::int64_t columns) {
     g.output("interleaved", rope(x, cos, sin, {.pairing = RopePairing::kInterleaved}));
 }
 
+void build_half_rope(Graph& g, std::int64_t columns) {
+    const Value x = g.input("x", f16, {g.rows("tokens"), columns});
+    g.output("y", rope(x, g.input("cos", f16, {columns}), g.input("sin", f16, {columns})));
+}
+
 // Every primitive that takes `dtype`, and every conversion from it.
 void build_all_ops(Graph& g, Dtype dtype) {
     const Axis tokens = g.rows("tokens");
@@ -192,8 +197,8 @@ TEST_CASE("emitted text names the kernel, its schedule, its target and the graph
     CHECK(contains(body, "// rsqrt("));
 }
 
-TEST_CASE("a kernel's own text is the same for both vendors and uses no name of either") {
-    for (const auto build : {build_rms_norm, build_softmax, build_rope}) {
+TEST_CASE("but for what is packed a kernel's own text is the same for both vendors and uses no name of either") {
+    for (const auto build : {build_layer_norm, build_softmax, build_half_rope}) {
         const Schedule schedule{.family = kernels_of(build, 128, find_target("sm_90a"))[0].schedule.family,
                                 .residency = Residency::kRegisters,
                                 .threads_per_row = 16,
@@ -210,10 +215,78 @@ TEST_CASE("a kernel's own text is the same for both vendors and uses no name of 
 }
 
 TEST_CASE("a narrow value that is only stored is rounded by the store alone") {
-    CHECK(!contains(body_of(build_softmax, 1024), "rj_round_bf16"));
-    const std::string body = body_of(build_rms_norm, 1024);
-    CHECK(count(body, "rj_round_bf16(") == 1);  // normed; its product with the weight is rounded by the store
+    const std::string body = body_of(build_softmax, 1024);
+    CHECK(!contains(body, "rj_round_bf16"));
     CHECK(contains(body, "rj_pack<rj_bf16>(y_lanes)"));
+}
+
+TEST_CASE("sums, products and what stands between them are computed two lanes a word where the target can") {
+    const std::string packed = body_of(build_rope, 128);
+    CHECK(contains(packed, "rj_mul_bf16x2(x_vec.words[pair], cos_vec.words[pair]);  // mul("));
+    CHECK(contains(packed, "rj_neg_x2("));
+    CHECK(contains(packed, "rj_add_bf16x2("));
+    CHECK(!contains(packed, "rj_get("));
+    CHECK(!contains(body_of(build_rope, 128, "gfx942"), "x2("));
+    CHECK(contains(body_of(build_half_rope, 128, "gfx942"), "rj_mul_f16x2("));
+}
+
+TEST_CASE("two minima of f16 are one instruction where it keeps NaN") {
+    const auto clipped = [](Graph& g, std::int64_t columns) {
+        const Value x = g.input("x", f16, {g.rows("tokens"), columns});
+        g.output("y", minimum(x * x, 3.0) + x);
+    };
+    CHECK(contains(body_of(clipped, 1024), "rj_min_f16x2("));
+    const std::string amd = body_of(clipped, 1024, "gfx942");
+    CHECK(!contains(amd, "rj_min_f16x2("));
+    CHECK(contains(amd, "rj_pack_f16(map_2_pair[0], map_2_pair[1])"));
+}
+
+TEST_CASE("what lanes need of a word is taken out of it, and what two lanes round shares an instruction") {
+    const std::string norm = body_of(build_add_rms_norm, 1024);
+    CHECK(contains(norm, "const unsigned sum = rj_add_bf16x2("));
+    CHECK(contains(norm, "= rj_half<rj_bf16>(sum, l % 2);"));
+    CHECK(contains(norm, "const unsigned normed = rj_pack_bf16(normed_pair[0], normed_pair[1]);"));
+    const auto twice_rounded = [](Graph& g, std::int64_t columns) {
+        g.output("y", tanh(exp(g.input("x", bf16, {g.rows("tokens"), columns}))));
+    };
+    const std::string body = body_of(twice_rounded, 1024);
+    CHECK(count(body, "rj_pack_bf16(") == 1);
+    CHECK(!contains(body, "rj_round_bf16("));
+    CHECK(count(body_of(twice_rounded, 1024, "gfx942"), "rj_round_bf16(") == 1);
+}
+
+TEST_CASE("vectors of one column pack nothing") {
+    const Target target = find_target("sm_90a");
+    const Schedule schedule{
+        .family = Family::kRowReduction, .residency = Residency::kRegisters, .threads_per_row = 128, .vector = 1};
+    const std::string body = emit_gpu_body(kernel_with(build_rms_norm, 128, schedule, target), target);
+    CHECK(contains(body, "rj_round_bf16("));
+    CHECK(!contains(body, "pair"));
+}
+
+TEST_CASE("what all rows read of one number is packed before the columns") {
+    const auto scaled = [](Graph& g, std::int64_t columns) {
+        const Axis tokens = g.rows("tokens");
+        const Value x = g.input("x", bf16, {tokens, columns});
+        g.output("y", 0.5 * x + g.input("shift", bf16, {tokens}) * g.scalar("scale", bf16, 1));
+    };
+    const std::string body = body_of(scaled, 1024);
+    CHECK(contains(body, "rj_mul_bf16x2(0x3f003f00u, "));
+    CHECK(body.find("const unsigned map_both = rj_pack_bf16(") < body.find("for (int pair"));
+}
+
+TEST_CASE("a condition that all lanes of a vector share is found once, and one that they do not for each") {
+    const std::string body = body_of(build_half_rope, 128);
+    CHECK(body.find("< 64") < body.find("for (int pair"));
+    CHECK(count(body, "< 64") == 1);
+    CHECK(!contains(body, "(c + l)"));
+    const auto alternating = [](Graph& g, std::int64_t columns) {
+        const Axis n = g.columns(columns);
+        const Value x = g.input("x", bf16, {g.rows("tokens"), n});
+        const Value column = g.iota(n);
+        g.output("y", select(floor_div(column, 2) * 2 == column, x * x, x));
+    };
+    CHECK(contains(body_of(alternating, 128), "_pair[0], map_"));
 }
 
 TEST_CASE("threads past the last row load a row that exists, reach every barrier and store nothing") {
@@ -344,7 +417,7 @@ TEST_CASE("rows of several axes are taken apart in 64 bits, static extents as co
 TEST_CASE("rotary partners are vectors: another place of the row, or the same one with its lanes swapped") {
     const std::string body = body_of(build_rope, 128);
     CHECK(contains(body, "% 128)"));
-    CHECK(contains(body, ", l ^ 1)"));
+    CHECK(contains(body, "rj_swapped(x_vec.words[pair])"));
     CHECK(!contains(body, "rj_load_one"));
 }
 

@@ -144,22 +144,58 @@ RJ_DEVICE long long rj_to_i64(float value) {
 RJ_DEVICE float rj_max(float a, float b) { return a != a || b != b ? NAN : std::fmax(a, b); }
 RJ_DEVICE float rj_min(float a, float b) { return a != a || b != b ? NAN : std::fmin(a, b); }
 
+// On two packed elements, as the instructions round: once, from the exact result. A double has all bits of a product,
+// and enough of a sum to round it again.
+template <class Compute>
+RJ_DEVICE unsigned rj_simt_f16x2(unsigned a, unsigned b, Compute compute) {
+    const auto value = [](unsigned bits) {
+        return static_cast<double>(rj_f16_value(static_cast<unsigned short>(bits)));
+    };
+    const auto bits = [](double result) {
+        const _Float16 half = static_cast<_Float16>(result);
+        unsigned short word;
+        std::memcpy(&word, &half, 2);
+        return static_cast<unsigned>(word);
+    };
+    return bits(compute(value(a), value(b))) | bits(compute(value(a >> 16), value(b >> 16))) << 16;
+}
+RJ_DEVICE double rj_simt_product(double a, double b) { return a * b; }
+RJ_DEVICE double rj_simt_sum(double a, double b) { return a + b; }
+RJ_DEVICE double rj_simt_difference(double a, double b) { return a - b; }
+RJ_DEVICE unsigned rj_mul_f16x2(unsigned a, unsigned b) { return rj_simt_f16x2(a, b, rj_simt_product); }
+RJ_DEVICE unsigned rj_add_f16x2(unsigned a, unsigned b) { return rj_simt_f16x2(a, b, rj_simt_sum); }
+RJ_DEVICE unsigned rj_sub_f16x2(unsigned a, unsigned b) { return rj_simt_f16x2(a, b, rj_simt_difference); }
+
 #ifndef RJ_SIMT_MATH  // NVIDIA's instructions
+// A double to bf16 in one rounding: f32 takes it by rounding to odd, whose last bit says that there was more.
+RJ_DEVICE unsigned rj_simt_bf16_of(double value) {
+    float near = static_cast<float>(value);
+    if (value != value) return 0x7fc0u;
+    if (static_cast<double>(near) != value) {
+        unsigned bits = rj_bits(near);
+        if (std::fabs(static_cast<double>(near)) > std::fabs(value)) --bits;
+        near = rj_float(bits | 1u);
+    }
+    const unsigned bits = rj_bits(near);
+    return (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
+}
+template <class Compute>
+RJ_DEVICE unsigned rj_simt_bf16x2(unsigned a, unsigned b, Compute compute) {
+    const auto low = [](unsigned word) { return static_cast<double>(rj_float(word << 16)); };
+    const auto high = [](unsigned word) { return static_cast<double>(rj_float(word & 0xffff0000u)); };
+    return rj_simt_bf16_of(compute(low(a), low(b))) | rj_simt_bf16_of(compute(high(a), high(b))) << 16;
+}
+RJ_DEVICE unsigned rj_mul_bf16x2(unsigned a, unsigned b) { return rj_simt_bf16x2(a, b, rj_simt_product); }
+RJ_DEVICE unsigned rj_add_bf16x2(unsigned a, unsigned b) { return rj_simt_bf16x2(a, b, rj_simt_sum); }
+RJ_DEVICE unsigned rj_sub_bf16x2(unsigned a, unsigned b) { return rj_simt_bf16x2(a, b, rj_simt_difference); }
+
 #define RJ_FOLDS_PAIRS
-template <class Fold>
-RJ_DEVICE unsigned rj_simt_bf16x2(unsigned a, unsigned b, Fold fold) {
-    const unsigned low = rj_bits(fold(rj_float(a << 16), rj_float(b << 16))) >> 16;
-    return low | (rj_bits(fold(rj_float(a & 0xffff0000u), rj_float(b & 0xffff0000u))) & 0xffff0000u);
-}
-template <class Fold>
-RJ_DEVICE unsigned rj_simt_f16x2(unsigned a, unsigned b, Fold fold) {
-    const auto value = [](unsigned bits) { return rj_f16_value(static_cast<unsigned short>(bits)); };
-    return rj_pack_f16(fold(value(a), value(b)), fold(value(a >> 16), value(b >> 16)));
-}
-RJ_DEVICE unsigned rj_max_bf16x2(unsigned a, unsigned b) { return rj_simt_bf16x2(a, b, rj_max); }
-RJ_DEVICE unsigned rj_min_bf16x2(unsigned a, unsigned b) { return rj_simt_bf16x2(a, b, rj_min); }
-RJ_DEVICE unsigned rj_max_f16x2(unsigned a, unsigned b) { return rj_simt_f16x2(a, b, rj_max); }
-RJ_DEVICE unsigned rj_min_f16x2(unsigned a, unsigned b) { return rj_simt_f16x2(a, b, rj_min); }
+RJ_DEVICE double rj_simt_max(double a, double b) { return a != a || b != b ? NAN : std::fmax(a, b); }
+RJ_DEVICE double rj_simt_min(double a, double b) { return a != a || b != b ? NAN : std::fmin(a, b); }
+RJ_DEVICE unsigned rj_max_bf16x2(unsigned a, unsigned b) { return rj_simt_bf16x2(a, b, rj_simt_max); }
+RJ_DEVICE unsigned rj_min_bf16x2(unsigned a, unsigned b) { return rj_simt_bf16x2(a, b, rj_simt_min); }
+RJ_DEVICE unsigned rj_max_f16x2(unsigned a, unsigned b) { return rj_simt_f16x2(a, b, rj_simt_max); }
+RJ_DEVICE unsigned rj_min_f16x2(unsigned a, unsigned b) { return rj_simt_f16x2(a, b, rj_simt_min); }
 #endif
 
 RJ_DEVICE float rj_abs(float a) { return std::fabs(a); }

@@ -13,6 +13,7 @@
 #include <tuple>
 #include <vector>
 
+#include "base/dtype.h"
 #include "base/philox.h"
 #include "compiler/plan/partial_sums.h"
 #include "compiler/schedule/choose.h"
@@ -625,6 +626,137 @@ TEST_CASE("formats of eight bits are packed and read as base/dtype.h does") {
                         const bool none = std::isnan(got.values[i]) && std::isnan(wanted.values[i]);
                         REQUIRE_MESSAGE((none || got.values[i] == wanted.values[i]), output, " of ",
                                         bindings.tensors.at("x").values[i], ": ", got.values[i]);
+                    }
+                }
+            }
+        }
+    }
+}
+
+// Everything that two lanes share words for, from and to lanes.
+Graph pairs_of_lanes(std::int64_t columns, Dtype dtype) {
+    Graph g;
+    const Axis tokens = g.rows("tokens");
+    const Axis n = g.columns(columns);
+    const Value x = g.input("x", dtype, {tokens, n});
+    const Value y = g.input("y", dtype, {tokens, n});
+    const Value product = x * y;
+    const Value column = g.iota(n);
+    g.output("sum", x + y);
+    g.output("difference", x - y);
+    g.output("product", product);
+    g.output("negated", -product);
+    g.output("magnitude", abs(x - y));
+    g.output("least", minimum(x, y));
+    g.output("greatest", maximum(x, y));
+    g.output("of_row", product * g.input("of_row_in", dtype, {tokens}) + g.scalar("scale", dtype, 1.5));
+    g.output("halved", 0.5 * x);
+    g.output("first_half", select(column < columns / 2, product, x));
+    g.output("every_second", select(floor_div(column, 2) * 2 == column, product, x));
+    g.output("by_value", select(x < y, x + y, y));
+    g.output("masked", select(g.input("mask", boolean, {tokens, n}), product, y));
+    g.output("switched", select(g.scalar("switch", boolean, 1), -x, y));
+    g.output("widened", cast(product, f32) * 2.0);
+    g.output("rounded", cast(cast(x, f32) * 0.7, dtype) * y);
+    return g;
+}
+
+// Two of every 16 bits are a number: of all magnitudes, infinities and NaN.
+Tensor numbers_of_bits(std::int64_t rows, std::int64_t columns, Dtype dtype, unsigned seed) {
+    std::mt19937 random(seed);
+    Tensor numbers{dtype, {rows, columns}, {}};
+    for (std::int64_t i = 0; i < rows * columns; ++i) {
+        auto bits = static_cast<std::uint16_t>(random());
+        // Every fourth near 1, so that sums round.
+        if (i % 4 == 0) bits = static_cast<std::uint16_t>((dtype == bf16 ? 0x3f00 : 0x3a00) + (bits & 0x81ffU));
+        numbers.values.push_back(load_element(dtype, &bits));
+    }
+    return numbers;
+}
+
+bool is_same_number(double a, double b) {
+    return (std::isnan(a) && std::isnan(b)) || (a == b && (a == 0 || std::signbit(a) == std::signbit(b)));
+}
+
+TEST_CASE("what is computed on words of two lanes is the oracle's bits, whatever the bits of its operands") {
+    constexpr std::int64_t kRows = 60;
+    const std::pair<std::string_view, Dtype> packing[] = {{"sm_90a", bf16}, {"sm_90a", f16}, {"gfx942", f16}};
+    for (const auto& [target_name, dtype] : packing) {
+        for (const std::int64_t columns : {7, 36, 192}) {
+            const Graph g = pairs_of_lanes(columns, dtype);
+            Bindings bindings = {{{"x", numbers_of_bits(kRows, columns, dtype, 1)},
+                                  {"y", numbers_of_bits(kRows, columns, dtype, 2)},
+                                  {"of_row_in", numbers_of_bits(kRows, 1, dtype, 3)},
+                                  {"mask", numbers_of_bits(kRows, columns, dtype, 4)}},
+                                 {},
+                                 {{"tokens", kRows}}};
+            bindings.tensors["of_row_in"].extents = {kRows};
+            Tensor& mask = bindings.tensors["mask"];
+            mask.dtype = boolean;
+            for (double& value : mask.values) value = value > 0.5 ? 1 : 0;
+            const Tensors expected = interpret(*g.data(), bindings, Rounding::kEager);
+            const Target target = simt::target(target_name);
+            std::vector<Case> cases;
+            add_cases("pairs", g, target, &cases);
+            std::vector<Program> programs;
+            for (Case& one : cases) programs.push_back(std::move(one.program));
+            const Device device = simt::device(target);
+            for (const Executable& executable : simt::build(std::move(programs), target, device)) {
+                for (const auto& [output, got] : run(device, executable, *g.data(), bindings)) {
+                    const Tensor& wanted = expected.at(output);
+                    for (std::size_t i = 0; i < got.values.size(); ++i) {
+                        REQUIRE_MESSAGE(is_same_number(got.values[i], wanted.values[i]), target_name, " ", name(dtype),
+                                        " ", columns, ": ", output, " ", i, ": ", got.values[i], " for ",
+                                        wanted.values[i]);
+                    }
+                }
+            }
+        }
+    }
+}
+
+// As if two lanes could not share a word.
+Program unpacked(Program program) {
+    for (Step& step : program.steps) {
+        for (Block* block : {&step.kernel.before, &step.kernel.body, &step.kernel.after}) {
+            for (Stmt& stmt : *block) {
+                auto* loop = std::get_if<ColumnLoop>(&stmt.node);
+                if (loop == nullptr) continue;
+                for (Inst& inst : loop->body) inst.packing = Packing::kNone, inst.alike = false;
+            }
+        }
+    }
+    return program;
+}
+
+TEST_CASE("packed lanes change no bit of what operations give") {
+    const Target target = simt::target("sm_90a");
+    const Device device = simt::device(target);
+    std::mt19937 random(7);
+    for (const char* op : {"rope", "mrope", "rope_positions", "qk_norm_rope", "rms_norm", "add_rms_norm", "layer_norm",
+                           "modulated_rms_norm", "swiglu", "geglu", "scale_add", "dropout_add", "relu2"}) {
+        for (const bool backward : {false, true}) {
+            std::vector<Case> cases;
+            for (const Dtype dtype : {bf16, f16}) add_request({op, {96, dtype, {}}, backward}, target, &cases);
+            std::shuffle(cases.begin(), cases.end(), random);
+            cases.resize(std::min<std::size_t>(cases.size(), 6));
+            std::vector<Program> programs;
+            for (const Case& one : cases) {
+                programs.push_back(one.program);
+                programs.push_back(unpacked(one.program));
+            }
+            const std::vector<Executable> executables = simt::build(std::move(programs), target, device);
+            for (std::size_t i = 0; i < cases.size(); ++i) {
+                const GraphData& graph = *cases[i].graph.data();
+                RowExtents extents = all_rows(graph, 5);
+                if (cases[i].differentiated) extents.merge(all_rows(*cases[i].differentiated->forward.data(), 5));
+                const Bindings bindings = inputs_of(cases[i], extents, {.seed = i});
+                const Tensors packed = run(device, executables[2 * i], graph, bindings);
+                for (const auto& [output, alone] : run(device, executables[2 * i + 1], graph, bindings)) {
+                    const Tensor& got = packed.at(output);
+                    for (std::size_t at = 0; at < got.values.size(); ++at) {
+                        REQUIRE_MESSAGE(is_same_number(got.values[at], alone.values[at]), cases[i].name, ": ", output,
+                                        " ", at, ": ", got.values[at], " for ", alone.values[at]);
                     }
                 }
             }
