@@ -438,9 +438,13 @@ GpuAddress GpuScope::address(const Inst& inst, const GpuLoop& loop, const std::s
     std::vector<std::string> loop_terms;
     std::vector<std::string> row_inside;
     std::vector<std::string> loop_inside;
+    // Heads and their columns are put together again by nobody else: c / 128 * 128 + c % 128 took two registers more.
+    const bool in_order = loop.columns != nullptr && takes_columns_in_order(kernel_, inst, *loop.columns);
+    if (in_order) loop_terms.push_back(narrow_offset ? position : fmt::format("static_cast<long long>({})", position));
     for (std::size_t i = 0; i < inst.coords.size(); ++i) {
         const Coord& coord = inst.coords[i];
         const bool in_loop = loop.varies(coord);
+        if (in_order && in_loop) continue;
         std::string at = gpu_coord(coord, names);
         if (!coord.data_nodes().empty()) {
             (in_loop ? loop_inside : row_inside).push_back(fmt::format("rj_inside({}, {})", at, extent(t.axes[i])));

@@ -65,22 +65,14 @@ class Indexer {
             by_column = by_column || mentions_column;
         }
         if (!by_column) return {Access::Kind::kUniform};
-        if (in_order(inst, tensor, loop)) return {loop.vector == 1 ? Access::Kind::kGather : Access::Kind::kVector};
+        if (in_order(inst, loop)) return {loop.vector == 1 ? Access::Kind::kGather : Access::Kind::kVector};
         return evaluate(inst, tensor, loop);
     }
 
-    // The common case, seen without evaluating: the tensor's columns are the loop's, contiguous, at their own
-    // coordinates.
-    bool in_order(const Inst& inst, const KernelTensor& tensor, const ColumnLoop& loop) const {
-        const std::size_t first_column = tensor.axes.size() - tensor.column_strides.size();
-        if (tensor.column_strides.size() != loop.axes.size()) return false;
-        std::int64_t stride = 1;
-        for (std::size_t i = loop.axes.size(); i-- > 0;) {
-            if (tensor.axes[first_column + i] != loop.axes[i] || tensor.column_strides[i] != stride) return false;
-            if (!inst.coords[first_column + i].is_axis(Axis{loop.axes[i]})) return false;
-            stride *= kernel_.axis(loop.axes[i]).extent;
-        }
-        return loop.columns % loop.vector == 0 || loop.tail == ColumnLoop::Tail::kScalar;
+    // The common case, seen without evaluating.
+    bool in_order(const Inst& inst, const ColumnLoop& loop) const {
+        return takes_columns_in_order(kernel_, inst, loop) &&
+               (loop.columns % loop.vector == 0 || loop.tail == ColumnLoop::Tail::kScalar);
     }
 
     // The offset in elements that column `column` reads, row part left out.
@@ -147,6 +139,19 @@ class Indexer {
 };
 
 }  // namespace
+
+bool takes_columns_in_order(const Kernel& kernel, const Inst& inst, const ColumnLoop& loop) {
+    const KernelTensor& tensor = kernel.tensors[static_cast<std::size_t>(inst.index)];
+    const std::size_t first_column = tensor.axes.size() - tensor.column_strides.size();
+    if (tensor.column_strides.size() != loop.axes.size()) return false;
+    std::int64_t stride = 1;
+    for (std::size_t i = loop.axes.size(); i-- > 0;) {
+        if (tensor.axes[first_column + i] != loop.axes[i] || tensor.column_strides[i] != stride) return false;
+        if (!inst.coords[first_column + i].is_axis(Axis{loop.axes[i]})) return false;
+        stride *= kernel.axis(loop.axes[i]).extent;
+    }
+    return true;
+}
 
 Kernel index_accesses(Kernel kernel, const Target& target) {
     Indexer(&kernel, target.is_gpu()).run();

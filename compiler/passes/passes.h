@@ -15,6 +15,9 @@ Kernel spend_precision(Kernel kernel, const Target& target);
 // Needs: lowered loops. Gives: no Access of a load or store is kUnknown; KernelTensor::alignment is set.
 Kernel index_accesses(Kernel kernel, const Target& target);
 
+// Whether the tensor's columns are the loop's, one after the other, each read or written at its own coordinates.
+bool takes_columns_in_order(const Kernel& kernel, const Inst& inst, const ColumnLoop& loop);
+
 // Gives every all-reduce that spans warps a region of shared scratch, puts a barrier where a region would be written
 // while it may still be read, and sums the block's dynamic shared memory. Needs: lowered loops. Gives:
 // AllReduce::scratch, Kernel::scratch_regions and Kernel::shared_bytes.

@@ -655,7 +655,6 @@ Graph pairs_of_lanes(std::int64_t columns, Dtype dtype) {
     g.output("every_second", select(floor_div(column, 2) * 2 == column, product, x));
     g.output("by_value", select(x < y, x + y, y));
     g.output("masked", select(g.input("mask", boolean, {tokens, n}), product, y));
-    g.output("switched", select(g.scalar("switch", boolean, 1), -x, y));
     g.output("widened", cast(product, f32) * 2.0);
     g.output("rounded", cast(cast(x, f32) * 0.7, dtype) * y);
     return g;
