@@ -30,6 +30,7 @@ constexpr std::array kPasses = {
     Pass{"stages", "accesses and shared bytes", "places of what is copied ahead", place_stages},
     Pass{"held", "accesses", "loads made once for all rows", hold_shared_loads},
     Pass{"packed", "accesses", "what two lanes share a word of", pack_lanes},
+    Pass{"conditions", "packed lanes", "what all lanes of a vector ask alike", share_conditions},
 };
 
 constexpr std::int64_t kMaxGrid = 2147483647;  // blocks in x, both vendors; kernels loop when there are more rows

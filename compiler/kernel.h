@@ -124,7 +124,7 @@ struct Inst {
     int held = -1;                         // kLoad: ≥ 0 of what a block loads once for all its rows (passes/held)
     bool narrow = false;                   // kMap: may be less exact than f32 (passes/precision)
     Packing packing = Packing::kNone;      // of a column loop's bf16 and f16 values
-    bool alike = false;                    // kMap: a condition that all lanes of a vector share (passes/packed)
+    bool alike = false;                    // kMap: a condition that all lanes of a vector share (passes/conditions)
     std::string label = {};                // the graph's name for the value, unique and an identifier
     std::string comment = {};              // the expression it stands for
 };

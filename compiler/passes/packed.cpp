@@ -104,87 +104,6 @@ class Packer {
     std::set<ValueId> lanes_;   // and lane by lane
 };
 
-// Conditions that all lanes of each vector share: a head's half is a whole number of vectors. As with accesses, columns
-// are few enough to look at each.
-class Conditions {
-  public:
-    Conditions(const Kernel& kernel, ColumnLoop& loop)
-        : kernel_(kernel),
-          loop_(loop),
-          has_value_(static_cast<std::size_t>(kernel.value_count)),
-          values_(static_cast<std::size_t>(kernel.value_count)) {
-        each_inst(kernel, [&](const Inst& inst) {
-            if (inst.kind != InstKind::kConst) return;
-            has_value_[static_cast<std::size_t>(inst.id)] = true;
-            value_of(inst.id) = inst.value;
-        });
-        for (Inst& inst : loop.body) {
-            if (!is_known(inst)) continue;
-            has_value_[static_cast<std::size_t>(inst.id)] = true;
-            known_.push_back(&inst);
-            if (inst.kind == InstKind::kMap && inst.dtype == Dtype::kBool) alike_.push_back({&inst});
-        }
-    }
-
-    void run() {
-        if (loop_.vector == 1) return;
-        for (std::int64_t column = 0; column < loop_.columns && !alike_.empty(); ++column) {
-            for (const Inst* inst : known_) value_of(inst->id) = computed(*inst, column);
-            const bool is_first = column % loop_.vector == 0;
-            for (Shared& shared : alike_) {
-                if (is_first) shared.value = value_of(shared.inst->id);
-            }
-            std::erase_if(alike_, [&](const Shared& shared) { return value_of(shared.inst->id) != shared.value; });
-        }
-        for (const Shared& shared : alike_) shared.inst->alike = true;
-    }
-
-  private:
-    struct Shared {
-        Inst* inst = nullptr;
-        double value = 0;  // of the vector's first lane
-    };
-
-    // Made of constants and the loop's own coordinates, by arithmetic that doubles do as a kernel does.
-    bool is_known(const Inst& inst) const {
-        if (inst.kind == InstKind::kCoord) return !kernel_.axis(inst.axis).is_row;
-        const bool computes = inst.kind == InstKind::kCast || (inst.kind == InstKind::kMap && is_plain(inst.op));
-        return computes && std::all_of(inst.operands.begin(), inst.operands.end(),
-                                       [&](ValueId operand) { return has_value_[static_cast<std::size_t>(operand)]; });
-    }
-
-    static bool is_plain(Op op) {
-        const OpTypes types = info(op).types;
-        return is_exact_on_narrow(op) || op == Op::kAdd || op == Op::kSub || op == Op::kMul || op == Op::kFloorDiv ||
-               types == OpTypes::kCompare || types == OpTypes::kLogic;
-    }
-
-    double& value_of(ValueId value) { return values_[static_cast<std::size_t>(value)]; }
-
-    double computed(const Inst& inst, std::int64_t column) {
-        if (inst.kind == InstKind::kCoord) return static_cast<double>(coordinate(inst.axis, column));
-        const auto operand = [&](std::size_t i) { return i < inst.operands.size() ? value_of(inst.operands[i]) : 0.0; };
-        if (inst.kind == InstKind::kCast) return round_to(inst.dtype, operand(0));
-        return round_to(inst.dtype, info(inst.op).reference(operand(0), operand(1), operand(2)));
-    }
-
-    std::int64_t coordinate(AxisId axis, std::int64_t column) const {
-        for (std::size_t i = loop_.axes.size(); i-- > 0;) {
-            const std::int64_t extent = kernel_.axis(loop_.axes[i]).extent;
-            if (loop_.axes[i] == axis) return column % extent;
-            column /= extent;
-        }
-        return 0;
-    }
-
-    const Kernel& kernel_;
-    ColumnLoop& loop_;
-    std::vector<bool> has_value_;  // by value: known at every column,
-    std::vector<double> values_;   // and what it is at this one
-    std::vector<const Inst*> known_;
-    std::vector<Shared> alike_;
-};
-
 }  // namespace
 
 bool is_exact_on_narrow(Op op) {
@@ -197,9 +116,7 @@ Kernel pack_lanes(Kernel kernel, const Target& target) {
     for (Block* block : {&kernel.before, &kernel.body, &kernel.after}) {
         for (Stmt& stmt : *block) {
             auto* loop = std::get_if<ColumnLoop>(&stmt.node);
-            if (loop == nullptr) continue;
-            Packer(kernel, *loop, target).run();
-            Conditions(kernel, *loop).run();
+            if (loop != nullptr) Packer(kernel, *loop, target).run();
         }
     }
     return kernel;

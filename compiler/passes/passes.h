@@ -32,9 +32,13 @@ Kernel place_stages(Kernel kernel, const Target& target);
 // carried sums. Gives: Inst::held.
 Kernel hold_shared_loads(Kernel kernel, const Target& target);
 
-// Decides which bf16 and f16 values of a column loop two lanes share a word of, and which conditions all lanes of a
-// vector share. GPU only. Needs: accesses. Gives: Inst::packing and Inst::alike.
+// Decides which bf16 and f16 values of a column loop two lanes share a word of. GPU only. Needs: accesses. Gives:
+// Inst::packing.
 Kernel pack_lanes(Kernel kernel, const Target& target);
+
+// Finds, in loops that pack lanes, the conditions of a column's place that all lanes of a vector share, and asks by one
+// comparison what one decides. GPU only. Needs: packed lanes. Gives: Inst::alike.
+Kernel share_conditions(Kernel kernel, const Target& target);
 
 // Maps whose result is one of their operands, or exact: representable operands give a representable result.
 bool is_exact_on_narrow(Op op);

@@ -289,6 +289,21 @@ TEST_CASE("a condition that all lanes of a vector share is found once, and one t
     CHECK(contains(body_of(alternating, 128), "_pair[0], map_"));
 }
 
+TEST_CASE("a condition of a column's place is one comparison where a bound decides it, and none where nothing does") {
+    const auto wrapped = [](Graph& g, std::int64_t columns) {
+        const Axis n = g.columns(columns);
+        const Value x = g.input("x", bf16, {g.rows("tokens"), n});
+        const Value partner = g.iota(n) + static_cast<double>(columns / 2);
+        const Value place = partner - floor_div(partner, columns) * static_cast<double>(columns);
+        g.output("y", select(place < static_cast<double>(columns / 2), x, -x));
+        g.output("z", select(place >= 0.0, x, -x));
+    };
+    const std::string body = body_of(wrapped, 1024);
+    CHECK(contains(body, ">= 512;  // lt("));
+    CHECK(contains(body, "rj_select_x2(true, "));
+    CHECK(!contains(body, "rj_floor_div("));
+}
+
 TEST_CASE("threads past the last row load a row that exists, reach every barrier and store nothing") {
     const Schedule schedule{.family = Family::kRowReduction,
                             .residency = Residency::kRegisters,
