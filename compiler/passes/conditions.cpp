@@ -1,6 +1,6 @@
 // Conditions of a column's place: whether it is in the first half of its head, in a group, before a width. Lanes of a
 // vector mostly share theirs, and then one comparison serves all of them, and two packed lanes are selected at once.
-// Loops that pack nothing keep theirs, one a lane: arithmetic is not what they wait for, and ptxas, with a comparison
+// Kernels that pack nothing keep theirs, one a lane: arithmetic is not what they wait for, and ptxas, with a comparison
 // less, moved loads of a hyper_post's backward behind its sums (H200: 0.128 ms in place of 0.119).
 #include <algorithm>
 #include <limits>
@@ -187,19 +187,20 @@ class Conditions {
     std::vector<Shared> alike_;
 };
 
-bool packs_lanes(const ColumnLoop& loop) {
-    return std::any_of(loop.body.begin(), loop.body.end(),
-                       [](const Inst& inst) { return inst.packing != Packing::kNone; });
+bool packs_lanes(const Kernel& kernel) {
+    bool packs = false;
+    each_inst(kernel, [&](const Inst& inst) { packs = packs || inst.packing != Packing::kNone; });
+    return packs;
 }
 
 }  // namespace
 
 Kernel share_conditions(Kernel kernel, const Target& target) {
-    if (!target.is_gpu()) return kernel;
+    if (!target.is_gpu() || !packs_lanes(kernel)) return kernel;
     for (Block* block : {&kernel.before, &kernel.body, &kernel.after}) {
         for (Stmt& stmt : *block) {
             auto* loop = std::get_if<ColumnLoop>(&stmt.node);
-            if (loop != nullptr && packs_lanes(*loop)) Conditions(kernel, *loop).run();
+            if (loop != nullptr && loop->vector > 1) Conditions(kernel, *loop).run();
         }
     }
     return kernel;

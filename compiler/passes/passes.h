@@ -36,8 +36,8 @@ Kernel hold_shared_loads(Kernel kernel, const Target& target);
 // Inst::packing.
 Kernel pack_lanes(Kernel kernel, const Target& target);
 
-// Finds, in loops that pack lanes, the conditions of a column's place that all lanes of a vector share, and asks by one
-// comparison what one decides. GPU only. Needs: packed lanes. Gives: Inst::alike.
+// Finds, in kernels that pack lanes, the conditions of a column's place that all lanes of a vector share, and asks by
+// one comparison what one decides. GPU only. Needs: packed lanes. Gives: Inst::alike.
 Kernel share_conditions(Kernel kernel, const Target& target);
 
 // Maps whose result is one of their operands, or exact: representable operands give a representable result.
