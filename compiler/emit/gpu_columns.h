@@ -1,6 +1,6 @@
 // Column loops in GPU source: a vector per thread and iteration, all loads of a group of iterations issued before any
-// is computed on, values kept between loops in registers or shared memory. What is computed stands lane by lane, or pair
-// by pair where lanes are packed.
+// is computed on, values kept between loops in registers or shared memory. What is computed stands lane by lane, or
+// pair by pair where lanes are packed.
 #pragma once
 
 #include <map>

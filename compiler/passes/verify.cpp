@@ -2,6 +2,7 @@
 #include <set>
 
 #include "base/check.h"
+#include "base/dtype.h"
 #include "compiler/passes/passes.h"
 
 namespace rowjit {
@@ -67,6 +68,14 @@ class Verifier {
         RJ_CHECK(loop.tail != ColumnLoop::Tail::kVector || columns % loop.vector == 0,
                  "{}: {}: {} columns in whole vectors of {}", after_, kernel_.name, columns, loop.vector);
         body(loop.body);
+        for (const Inst& inst : loop.body) {
+            RJ_CHECK(inst.packing == Packing::kNone || (is_narrow(inst.dtype) && loop.vector % 2 == 0),
+                     "{}: {}: two lanes of %{} in a word, of vectors of {} {}", after_, kernel_.name, inst.id,
+                     loop.vector, name(inst.dtype));
+            RJ_CHECK(
+                inst.packing != Packing::kComputed || (inst.kind == InstKind::kMap && !info(inst.op).packed.empty()),
+                "{}: {}: %{} is computed on words", after_, kernel_.name, inst.id);
+        }
     }
 
     void rows_loop(const RowsLoop& loop) {
