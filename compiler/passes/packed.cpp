@@ -31,6 +31,7 @@ class Packer {
         : kernel_(kernel), loop_(loop), target_(target) {
         for (const Inst& inst : loop.body) {
             if (inst.id >= 0) dtypes_[inst.id] = inst.dtype;
+            if (is_in_lanes(inst)) in_lanes_.insert(inst.id);
         }
     }
 
@@ -49,13 +50,29 @@ class Packer {
     Packing packing(const Inst& inst) const {
         if (!is_narrow(inst.dtype) || lies_in_words(inst)) return Packing::kNone;
         const bool in_words = words_.contains(inst.id);
-        if (inst.kind == InstKind::kMap && has_packed(inst.op, inst.dtype, target_) &&
+        if (inst.kind == InstKind::kMap && has_packed(inst.op, inst.dtype, target_) && has_words(inst) &&
             (in_words || stored_.contains(inst.id) || !is_exact_on_narrow(inst.op)))
             return Packing::kComputed;
         const bool rounds =
             inst.kind == InstKind::kCast || (inst.kind == InstKind::kMap && !is_exact_on_narrow(inst.op));
         const bool in_pairs = rounds && target_.packed_bf16 && lanes_.contains(inst.id);
         return in_words || in_pairs ? Packing::kRounded : Packing::kNone;
+    }
+
+    // Whether an operand comes in words, or has to be rounded. Two operands that are loaded lane by lane cost as much
+    // to pack as their product on words saves.
+    bool has_words(const Inst& inst) const {
+        return std::any_of(inst.operands.begin(), inst.operands.end(), [&](ValueId operand) {
+            return dtype(operand) == inst.dtype && !in_lanes_.contains(operand);
+        });
+    }
+
+    // Narrow numbers that lanes have as they are: loaded one by one, constants, and what does not round of such.
+    bool is_in_lanes(const Inst& inst) const {
+        if (inst.kind == InstKind::kLoad)
+            return inst.access.kind == Access::Kind::kGather || inst.access.kind == Access::Kind::kUniform;
+        if (inst.kind == InstKind::kMap) return is_exact_on_narrow(inst.op) && !has_words(inst);
+        return inst.kind == InstKind::kConst || inst.kind == InstKind::kScalar || inst.kind == InstKind::kExtent;
     }
 
     // Values that are words without being made to: of vectors, and what is the same for all lanes.
@@ -99,6 +116,7 @@ class Packer {
     ColumnLoop& loop_;
     const Target& target_;
     std::map<ValueId, Dtype> dtypes_;
+    std::set<ValueId> in_lanes_;
     std::set<ValueId> words_;   // wanted on words,
     std::set<ValueId> stored_;  // to be stored or kept,
     std::set<ValueId> lanes_;   // and lane by lane

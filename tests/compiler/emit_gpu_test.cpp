@@ -264,6 +264,19 @@ TEST_CASE("vectors of one column pack nothing") {
     CHECK(!contains(body, "pair"));
 }
 
+TEST_CASE("lanes that are loaded one by one are multiplied so, unless the other factor comes in words") {
+    const auto product = [](bool both) {
+        return [both](Graph& g, std::int64_t columns) {
+            const Axis tokens = g.rows("tokens");
+            const Value x = g.input("x", bf16, {tokens, columns}, {.column_strides = {2}});
+            const Value z = g.input("z", bf16, {tokens, columns}, {.column_strides = {both ? 2 : 1}});
+            g.output("y", x * z);
+        };
+    };
+    CHECK(!contains(body_of(product(true), 1024), "x2("));
+    CHECK(contains(body_of(product(false), 1024), "rj_mul_bf16x2(x_value, z_vec"));
+}
+
 TEST_CASE("what all rows read of one number is packed before the columns") {
     const auto scaled = [](Graph& g, std::int64_t columns) {
         const Axis tokens = g.rows("tokens");
