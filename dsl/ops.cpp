@@ -19,7 +19,7 @@ double uniform_at(double seed, double offset, double position) {
 }
 
 constexpr std::array kOps = {
-#define ROWJIT_OP(enumerator, name, arity, types, reference, gpu, packed, cpu, ...)                                \
+#define ROWJIT_OP(enumerator, name, arity, types, reference, gpu, packed, cpu, ...)                        \
     OpInfo{Op::enumerator,                                                                                 \
            name,                                                                                           \
            arity,                                                                                          \
