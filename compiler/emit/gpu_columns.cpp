@@ -592,8 +592,7 @@ class ColumnEmitter {
             std::vector<std::string> conditions = live();
             if (!at.inside.empty()) conditions.push_back(at.inside);
             const std::string store =
-                fmt::format("{}({}, rj_pack<{}>({}));", takes_remainder(at) ? "rj_store_at_remainder" : "rj_store",
-                            at.text(), gpu_storage_type(inst.dtype), array->second);
+                fmt::format("rj_store({}, rj_pack<{}>({}));", at.text(), gpu_storage_type(inst.dtype), array->second);
             out_.line(conditions.empty() ? store : fmt::format("if ({}) {}", fmt::join(conditions, " && "), store));
         }
     }
