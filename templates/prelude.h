@@ -56,6 +56,12 @@ struct rj_e5m2 {
     unsigned char bits;
 };
 
+// A condition that the compiler knows.
+template <bool kHolds>
+struct rj_constant {
+    RJ_DEVICE operator bool() const { return kHolds; }
+};
+
 template <class T>
 struct rj_value {
     typedef T type;

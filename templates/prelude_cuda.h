@@ -66,10 +66,10 @@ RJ_DEVICE void rj_shared_store(int offset_bytes, const T& value) {
     *reinterpret_cast<T*>(rj_shared_memory + offset_bytes) = value;
 }
 
-// One access of 1, 2, 4, 8 or 16 bytes, aligned to its size; narrower than a word, it fills the word's low bits. What is
-// stored is one integer: a vector's words are stored one by one, and where the address takes a remainder, or the row
-// lies in shared memory, not put together again. (The instruction itself, as text, would keep an address for each vector
-// of a row in registers: a softmax of 65536 columns 127 registers in place of 96.)
+// One access of 1, 2, 4, 8 or 16 bytes, aligned to its size; narrower than a word, it fills the word's low bits. What
+// is stored is one integer: a vector's words are stored one by one, and where the address takes a remainder, or the row
+// lies in shared memory, not put together again. (The instruction itself, as text, would keep an address for each
+// vector of a row in registers: a softmax of 65536 columns 127 registers in place of 96.)
 template <int kBytes>
 struct rj_memory;
 

@@ -373,13 +373,47 @@ class ColumnEmitter {
         declare_uniforms();
         declare_permutations();
         take_kept();
+        const std::vector<std::string> matches = lane_matches();
+        const std::string lanes = matches.empty() ? "" : scope_.names().fresh("lanes");
+        if (!matches.empty()) {
+            one_matches_ = scope_.names().fresh("one_matches");
+            out_.open(fmt::format("const auto {} = [&](auto {})", lanes, one_matches_));
+        }
         if (loop_.vector > 1) {
             out_.line("#pragma unroll");
             out_.open(fmt::format("for (int l = 0; l < {}; ++l)", loop_.vector));
         }
         for (const Inst& inst : loop_.body) lane_inst(inst);
         if (loop_.vector > 1) out_.close();
+        if (!matches.empty()) {
+            out_.close(";");
+            out_.line(fmt::format("{0} ? {1}(rj_constant<true>()) : {1}(rj_constant<false>());",
+                                  fmt::join(matches, " || "), lanes));
+        }
         for (const Inst& inst : loop_.body) leave(inst);
+    }
+
+    // Whether an instruction asks if a lane's column is a number of the row: a loss' target, which one vector of a row
+    // has. In all others a lane saves the comparison and what it selects, three of ten instructions of a
+    // cross-entropy's gradient.
+    bool matches_lane(const Inst& inst) const {
+        if (loop_.vector == 1 || inst.kind != InstKind::kMap || inst.op != Op::kEq) return false;
+        const Inst* column = made_here(inst.operands[0]);
+        return column != nullptr && column->kind == InstKind::kCoord && lane_step(column->id) == 1 &&
+               !inside_.values.contains(inst.operands[1]);
+    }
+
+    // For each of those whether a lane of this vector is it.
+    std::vector<std::string> lane_matches() const {
+        std::vector<std::string> matches;
+        for (const Inst& inst : loop_.body) {
+            if (!matches_lane(inst)) continue;
+            const std::string first = scope_.coordinate(*made_here(inst.operands[0]), inside_, "c");
+            const std::string match = fmt::format("static_cast<unsigned>({}) - static_cast<unsigned>({}) < {}u",
+                                                  scope_.value(inst.operands[1]), first, loop_.vector);
+            if (std::find(matches.begin(), matches.end(), match) == matches.end()) matches.push_back(match);
+        }
+        return matches;
     }
 
     // Lanes that go to memory, to a slot or into an accumulator are gathered in an array and leave as one vector.
@@ -513,6 +547,8 @@ class ColumnEmitter {
 
     void lane_inst(const Inst& inst) {
         if (scope_.bind_inline(inst)) return;
+        if (matches_lane(inst))
+            return scope_.define(inst, fmt::format("{} && {}", one_matches_, scope_.computed(inst)));
         switch (inst.kind) {
             case InstKind::kLoad: return lane_load(inst);
             case InstKind::kKept: {
@@ -637,6 +673,7 @@ class ColumnEmitter {
     std::vector<const Inst*> front_;
     std::map<const Inst*, GpuAddress> addresses_;
     std::map<const Inst*, std::string> vectors_;  // of loads and of slots in shared memory, as an iteration names them
+    std::string one_matches_;                     // whether a lane of the vector is what matches_lane compares with
     std::set<std::string> declared_;              // those of them that are declared before the iterations
     std::map<const Inst*, std::string> divisors_;
     std::map<const Inst*, std::string> uniforms_;

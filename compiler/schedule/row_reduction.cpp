@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <array>
 #include <span>
 
@@ -323,6 +324,33 @@ std::vector<Schedule> in_shared_of_cluster(const GroupFacts& facts, const Target
     return schedules;
 }
 
+// Rows that stay in the one stage they are copied to, in blocks of which several share a multiprocessor: all of a row is
+// in flight at once, in no registers, while other rows are computed.
+std::vector<Schedule> in_one_stage(const GroupFacts& facts, const Target& target, int vector) {
+    std::vector<Schedule> schedules;
+    if (facts.sums_rows() || target.backend != Backend::kCuda) return schedules;
+    for (std::int64_t blocks = 1; blocks <= (target.clusters ? kMostClusterBlocks : 1); blocks *= 2) {
+        const std::int64_t columns = (facts.columns + blocks - 1) / blocks;
+        const std::int64_t bytes = columns * facts.widest_bytes * facts.column_inputs;
+        for (const int threads : {256, 512, 128}) {
+            const std::int64_t elements = (columns + threads - 1) / threads;
+            const std::int64_t resident = std::min<std::int64_t>(target.shared_bytes_per_sm / (bytes + 2048),
+                                                                 kResidentThreadsPerSm.front() / threads);
+            if (resident < 2 || elements < 2 * vector || elements > 96) continue;
+            Schedule s = row_schedule(Residency::kStages, threads, vector);
+            s.rows_per_block = 1;
+            s.column_blocks = blocks;
+            s.stages = 1;
+            s.min_blocks_per_sm = s.blocks_per_sm = static_cast<int>(resident);
+            for (const bool online : {true, false}) {
+                s.online = online;
+                if (!online || facts.online_phases < facts.phases) schedules.push_back(s);
+            }
+        }
+    }
+    return schedules;
+}
+
 std::vector<Schedule> gpu_schedules(const GroupFacts& facts, const Target& target) {
     std::vector<Schedule> schedules;
     const int vector = vector_dividing(facts.columns, facts.access_columns());
@@ -379,6 +407,7 @@ std::vector<Schedule> gpu_schedules(const GroupFacts& facts, const Target& targe
         const std::vector<Schedule> shared = in_shared_of_cluster(facts, target, vector);
         schedules.insert(schedules.begin(), shared.begin(), shared.end());
     }
+    if (std::getenv("X1") != nullptr) { auto one = in_one_stage(facts, target, vector); schedules.insert(schedules.begin(), one.begin(), one.end()); } else append(in_one_stage(facts, target, vector), &schedules);
     if (schedules.empty()) {
         schedules.push_back(row_schedule(Residency::kReload, preferred, vector));
         if (facts.sums_rows()) schedules.back().rows_per_block = 1;
