@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <optional>
 #include <set>
 
 #include "base/check.h"
@@ -393,24 +394,28 @@ class ColumnEmitter {
         for (const Inst& inst : loop_.body) leave(inst);
     }
 
-    // Whether an instruction asks if a lane's column is a number of the row: a loss' target, which one vector of a row
-    // has. In all others a lane saves the comparison and what it selects, three of ten instructions of a
-    // cross-entropy's gradient.
-    bool matches_lane(const Inst& inst) const {
-        if (loop_.vector == 1 || inst.kind != InstKind::kMap || inst.op != Op::kEq) return false;
-        const Inst* column = made_here(inst.operands[0]);
-        return column != nullptr && column->kind == InstKind::kCoord && lane_step(column->id) == 1 &&
-               !inside_.values.contains(inst.operands[1]);
+    // Where an instruction asks whether a lane's column is a number of the row, as a loss asks for its target: which of
+    // its operands is the column. One vector of a row has that column; in all others a lane saves the comparison and
+    // what it selects, three of ten instructions of a cross-entropy's gradient.
+    std::optional<std::size_t> compared_column(const Inst& inst) const {
+        if (loop_.vector == 1 || inst.kind != InstKind::kMap || inst.op != Op::kEq) return std::nullopt;
+        for (const std::size_t column : {0, 1}) {
+            const Inst* made = made_here(inst.operands[column]);
+            if (made == nullptr || made->kind != InstKind::kCoord || lane_step(made->id) != 1) continue;
+            if (!inside_.values.contains(inst.operands[1 - column])) return column;
+        }
+        return std::nullopt;
     }
 
     // For each of those whether a lane of this vector is it.
     std::vector<std::string> lane_matches() const {
         std::vector<std::string> matches;
         for (const Inst& inst : loop_.body) {
-            if (!matches_lane(inst)) continue;
-            const std::string first = scope_.coordinate(*made_here(inst.operands[0]), inside_, "c");
+            const std::optional<std::size_t> column = compared_column(inst);
+            if (!column) continue;
+            const std::string first = scope_.coordinate(*made_here(inst.operands[*column]), inside_, "c");
             const std::string match = fmt::format("static_cast<unsigned>({}) - static_cast<unsigned>({}) < {}u",
-                                                  scope_.value(inst.operands[1]), first, loop_.vector);
+                                                  scope_.value(inst.operands[1 - *column]), first, loop_.vector);
             if (std::find(matches.begin(), matches.end(), match) == matches.end()) matches.push_back(match);
         }
         return matches;
@@ -547,7 +552,7 @@ class ColumnEmitter {
 
     void lane_inst(const Inst& inst) {
         if (scope_.bind_inline(inst)) return;
-        if (matches_lane(inst))
+        if (compared_column(inst))
             return scope_.define(inst, fmt::format("{} && {}", one_matches_, scope_.computed(inst)));
         switch (inst.kind) {
             case InstKind::kLoad: return lane_load(inst);
@@ -673,7 +678,7 @@ class ColumnEmitter {
     std::vector<const Inst*> front_;
     std::map<const Inst*, GpuAddress> addresses_;
     std::map<const Inst*, std::string> vectors_;  // of loads and of slots in shared memory, as an iteration names them
-    std::string one_matches_;                     // whether a lane of the vector is what matches_lane compares with
+    std::string one_matches_;                     // whether a lane of the vector is a compared_column
     std::set<std::string> declared_;              // those of them that are declared before the iterations
     std::map<const Inst*, std::string> divisors_;
     std::map<const Inst*, std::string> uniforms_;
