@@ -58,6 +58,12 @@ struct rj_e5m2 {
     unsigned char bits;
 };
 
+// A condition that the compiler knows.
+template <bool kHolds>
+struct rj_constant {
+    RJ_DEVICE operator bool() const { return kHolds; }
+};
+
 template <class T>
 struct rj_value {
     typedef T type;
@@ -350,17 +356,6 @@ RJ_DEVICE void rj_store(T* to, const rj_vec<T, N>& vec) {
     for (int at = 0; at < kBytes; at += kChunk) {
         rj_memory<kChunk>::store(reinterpret_cast<unsigned char*>(to) + at, vec.words + at / 4);
     }
-}
-// The same, where the address takes a remainder of the column.
-template <class T, int N>
-RJ_DEVICE void rj_store_at_remainder(T* to, const rj_vec<T, N>& vec) {
-#ifdef RJ_STORES_WHOLE
-    if constexpr (rj_vec<T, N>::kBytes == 16) {
-        rj_memory<16>::store_whole(to, vec.words);
-        return;
-    }
-#endif
-    rj_store(to, vec);
 }
 template <class T>
 RJ_DEVICE void rj_store_one(T* to, typename rj_value<T>::type value) {

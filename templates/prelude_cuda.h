@@ -66,9 +66,16 @@ RJ_DEVICE void rj_shared_store(int offset_bytes, const T& value) {
     *reinterpret_cast<T*>(rj_shared_memory + offset_bytes) = value;
 }
 
-// One access of 1, 2, 4, 8 or 16 bytes, aligned to its size; narrower than a word, it fills the word's low bits.
+// One access of 1, 2, 4, 8 or 16 bytes, aligned to its size; narrower than a word, it fills the word's low bits. What
+// is stored is one integer: a vector's words are stored one by one, and where the address takes a remainder, or the row
+// lies in shared memory, not put together again. (The instruction itself, as text, would keep an address for each
+// vector of a row in registers: a softmax of 65536 columns 127 registers in place of 96.)
 template <int kBytes>
 struct rj_memory;
+
+RJ_DEVICE unsigned long long rj_two_words(unsigned low, unsigned high) {
+    return static_cast<unsigned long long>(high) << 32 | low;
+}
 
 template <>
 struct rj_memory<1> {
@@ -119,11 +126,10 @@ struct rj_memory<8> {
         asm("ld.global.nc.v2.u32 {%0, %1}, [%2];" : "=r"(words[0]), "=r"(words[1]) : "l"(from));
     }
     static RJ_DEVICE void store(void* to, const unsigned* words) {
-        *static_cast<uint2*>(to) = uint2{words[0], words[1]};
+        *static_cast<unsigned long long*>(to) = rj_two_words(words[0], words[1]);
     }
 };
 
-#define RJ_STORES_WHOLE
 template <>
 struct rj_memory<16> {
     static RJ_DEVICE void load(const void* from, unsigned* words) {
@@ -136,15 +142,8 @@ struct rj_memory<16> {
             : "l"(from));
     }
     static RJ_DEVICE void store(void* to, const unsigned* words) {
-        *static_cast<uint4*>(to) = uint4{words[0], words[1], words[2], words[3]};
-    }
-    // What is assigned is taken apart first, and where the address takes a remainder not put together again. Not
-    // everywhere: of a row in registers each of these keeps an address of its own (a softmax of 65536 columns takes 127
-    // registers so, else 96).
-    static RJ_DEVICE void store_whole(void* to, const unsigned* words) {
-        asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(words[0]), "r"(words[1]), "r"(words[2]),
-                     "r"(words[3])
-                     : "memory");
+        *static_cast<unsigned __int128*>(to) =
+            static_cast<unsigned __int128>(rj_two_words(words[2], words[3])) << 64 | rj_two_words(words[0], words[1]);
     }
 };
 

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <optional>
 #include <ranges>
 #include <set>
 
@@ -419,19 +420,57 @@ class ColumnEmitter {
         declare_permutations();
         take_kept();
         conditions();
-        if (packs_lanes()) {
-            pairs();
-        } else {
-            if (loop_.vector > 1) {
-                out_.line("#pragma unroll");
-                out_.open(fmt::format("for (int l = 0; l < {}; ++l)", loop_.vector));
-            }
-            for (const Inst& inst : loop_.body) {
-                if (!before_lanes_.contains(&inst)) lane_inst(inst);
-            }
-            if (loop_.vector > 1) out_.close();
+        const std::vector<std::string> matches = lane_matches();
+        const std::string lanes = matches.empty() ? "" : scope_.names().fresh("lanes");
+        if (!matches.empty()) {
+            one_matches_ = scope_.names().fresh("one_matches");
+            out_.open(fmt::format("const auto {} = [&](auto {})", lanes, one_matches_));
+        }
+        packs_lanes() ? pairs() : each_lane();
+        if (!matches.empty()) {
+            out_.close(";");
+            out_.line(fmt::format("{0} ? {1}(rj_constant<true>()) : {1}(rj_constant<false>());",
+                                  fmt::join(matches, " || "), lanes));
         }
         for (const Inst& inst : loop_.body) leave(inst);
+    }
+
+    void each_lane() {
+        if (loop_.vector > 1) {
+            out_.line("#pragma unroll");
+            out_.open(fmt::format("for (int l = 0; l < {}; ++l)", loop_.vector));
+        }
+        for (const Inst& inst : loop_.body) {
+            if (!before_lanes_.contains(&inst)) lane_inst(inst);
+        }
+        if (loop_.vector > 1) out_.close();
+    }
+
+    // Where an instruction asks whether a lane's column is a number of the row, as a loss asks for its target: which of
+    // its operands is the column. One vector of a row has that column; in all others a lane saves the comparison and
+    // what it selects, three of ten instructions of a cross-entropy's gradient.
+    std::optional<std::size_t> compared_column(const Inst& inst) const {
+        if (loop_.vector == 1 || inst.kind != InstKind::kMap || inst.op != Op::kEq) return std::nullopt;
+        for (const std::size_t column : {0, 1}) {
+            const Inst* made = made_here(inst.operands[column]);
+            if (made == nullptr || made->kind != InstKind::kCoord || lane_step(made->id) != 1) continue;
+            if (!inside_.values.contains(inst.operands[1 - column])) return column;
+        }
+        return std::nullopt;
+    }
+
+    // For each of those whether a lane of this vector is it.
+    std::vector<std::string> lane_matches() const {
+        std::vector<std::string> matches;
+        for (const Inst& inst : loop_.body) {
+            const std::optional<std::size_t> column = compared_column(inst);
+            if (!column) continue;
+            const std::string first = scope_.coordinate(*made_here(inst.operands[*column]), inside_, "c");
+            const std::string match = fmt::format("static_cast<unsigned>({}) - static_cast<unsigned>({}) < {}u",
+                                                  scope_.value(inst.operands[1 - *column]), first, loop_.vector);
+            if (std::find(matches.begin(), matches.end(), match) == matches.end()) matches.push_back(match);
+        }
+        return matches;
     }
 
     // Conditions that all lanes share stand before them, with what they are made of as the first lane has it.
@@ -744,6 +783,8 @@ class ColumnEmitter {
 
     void lane_inst(const Inst& inst) {
         if (scope_.bind_inline(inst)) return;
+        if (compared_column(inst))
+            return scope_.define(inst, fmt::format("{} && {}", one_matches_, scope_.computed(inst)));
         switch (inst.kind) {
             case InstKind::kLoad: return lane_load(inst);
             case InstKind::kKept: {
@@ -822,8 +863,7 @@ class ColumnEmitter {
             const GpuAddress& at = addresses_.at(&inst);
             std::vector<std::string> conditions = live();
             if (!at.inside.empty()) conditions.push_back(at.inside);
-            const std::string store = fmt::format(
-                "{}({}, {});", takes_remainder(at) ? "rj_store_at_remainder" : "rj_store", at.text(), packed(inst));
+            const std::string store = fmt::format("rj_store({}, {});", at.text(), packed(inst));
             out_.line(conditions.empty() ? store : fmt::format("if ({}) {}", fmt::join(conditions, " && "), store));
         }
     }
@@ -873,6 +913,7 @@ class ColumnEmitter {
     std::vector<const Inst*> front_;
     std::map<const Inst*, GpuAddress> addresses_;
     std::map<const Inst*, std::string> vectors_;  // of loads and of slots in shared memory, as an iteration names them
+    std::string one_matches_;                     // whether a lane of the vector is a compared_column
     std::set<std::string> declared_;              // those of them that are declared before the iterations
     std::map<const Inst*, std::string> divisors_;
     std::map<const Inst*, std::string> uniforms_;

@@ -485,6 +485,7 @@ class Lowering {
     // ---- emission --------------------------------------------------------------------------------------------------
 
     void lower_phases() {
+        load_numbers(NodeKind::kInput);
         for (int phase = 0; phase < phases_; ++phase) {
             std::vector<int> accumulated;
             std::vector<NodeId> reduces;
@@ -492,9 +493,31 @@ class Lowering {
                 lower_loop(loop, &accumulated);
                 reduces.insert(reduces.end(), loop.reduces.begin(), loop.reduces.end());
             }
+            if (phase == 0 && !schedule().prefetch) load_numbers(NodeKind::kIndex);
             store_row_scalars(phase);
             all_reduce(accumulated, reduces);
             for (const StepPlan& step : steps_[static_cast<std::size_t>(phase)]) lower_steps(step);
+        }
+    }
+
+    // A row's own numbers that later phases take: its target, and the logit there. Loaded where they are needed, each
+    // row would wait for one after the other while nothing else of it is in flight. What lies at its own place comes
+    // with its columns; what data says the place of, behind them, so that they need not wait for that data. (Not where
+    // registers fetch the next row ahead, whose loads such a load then waits for: a multiprocessor tells few loads in
+    // flight apart. Cross-entropy with its gradient of 32000 bf16 classes took 0.441 ms so, 0.330 without.)
+    void load_numbers(NodeKind kind) {
+        if (!target_.is_gpu() || phases_ == 1) return;
+        std::set<NodeId> wanted;
+        for (const NodeId id : graph_.live_nodes()) {
+            const Node& node = graph_.node(id);
+            if (node.kind == kind && kind == NodeKind::kIndex) wanted.insert(id);
+            if (node.kind == NodeKind::kIndex || node.state >= 0) continue;
+            for (const NodeId arg : node.args) {
+                if (graph_.node(arg).kind == kind) wanted.insert(arg);
+            }
+        }
+        for (const NodeId id : wanted) {
+            if (phase_[id] == 0 && graph_.node(id).state < 0 && !per_lane(id)) value(id);
         }
     }
 

@@ -57,6 +57,12 @@ Schedule sharing(Schedule s, int threads_per_sm) {
     return s;
 }
 
+// The same blocks staying, as many on a multiprocessor.
+Schedule staying_apart(Schedule s, std::int64_t blocks_per_sm) {
+    s.min_blocks_per_sm = s.blocks_per_sm = static_cast<int>(blocks_per_sm);
+    return s;
+}
+
 // A row that reads nothing but itself loses nothing in small blocks, and more of them share a multiprocessor.
 bool in_small_parts(const GroupFacts& facts) { return !facts.sums_rows() && !facts.shares_columns; }
 
@@ -303,21 +309,50 @@ std::vector<Schedule> staying_schedules(const GroupFacts& facts, const Target& t
     return schedules;
 }
 
+// How many blocks' parts of a row a multiprocessor's shared memory has room for.
+std::int64_t resident_blocks(const GroupFacts& facts, const Target& target, std::int64_t column_blocks) {
+    constexpr std::int64_t kScratchBytes = 4096;
+    const std::int64_t bytes = (row_bytes(facts) + column_blocks - 1) / column_blocks * facts.column_inputs;
+    return target.shared_bytes_per_sm / (bytes + kScratchBytes + kSystemSharedBytes);
+}
+
+// Rows that stay in the one stage that they are copied to: all of a row is in flight at once, in no registers, while
+// the multiprocessor's other blocks compute. H200, bf16, cross-entropy with its gradient of 32000 classes: 0.283 ms in
+// two blocks of 512 threads, 0.292 in three of 256, 0.307 in the registers of a cluster, fetched ahead. kl_div of
+// 128256 over 8 blocks 0.344, stored to shared memory 0.385.
+std::vector<Schedule> in_one_stage(const GroupFacts& facts, const Target& target, int vector,
+                                   std::int64_t column_blocks) {
+    const std::int64_t resident = resident_blocks(facts, target, column_blocks);
+    if (target.backend != Backend::kCuda || facts.sums_rows() || resident < 2) return {};
+    Schedule s = row_schedule(Residency::kStages, resident >= 3 ? 256 : 512, vector);
+    s.column_blocks = column_blocks;
+    s.stages = 1;
+    std::vector<Schedule> schedules = {staying_apart(s, resident)};
+    if (resident >= 3 && column_blocks == 1) {
+        s.threads_per_row = 512;
+        schedules.insert(schedules.begin(), staying_apart(s, 2));
+    }
+    return schedules;
+}
+
 // Rows of narrow floats that a cluster's registers have no room for, in its shared memory: as many blocks share a
-// multiprocessor as its shared memory has room for, and one loads while another meets or stores. H200, 2048 rows of
-// bf16: cross-entropy with its gradient of 151936 classes takes 0.417 ms so, 0.438 read twice, of 128256 0.340, in
-// registers and fetched ahead 0.442; kl_div of 128256 0.757, in registers 0.934.
+// multiprocessor as it has room for, and one loads while another meets or stores. H200, bf16, cross-entropy with its
+// gradient of 128256 classes: 0.279 ms with five blocks of 256 threads, 0.301 with four, 0.319 with six, which leave 40
+// registers; 0.355 where rows are read twice, 0.387 in registers and fetched ahead. Of several tensors' rows fewer have
+// room, and one stage is faster.
 std::vector<Schedule> in_shared_of_cluster(const GroupFacts& facts, const Target& target, int vector) {
+    constexpr std::int64_t kMany = 4;
     std::vector<Schedule> schedules;
     if (!target.clusters || facts.sums_rows()) return schedules;
+    const bool alone = facts.column_inputs == 1;
     for (const std::int64_t blocks : {kMostClusterBlocks / 2, kMostClusterBlocks}) {
-        const std::int64_t bytes = (row_bytes(facts) + blocks - 1) / blocks * facts.column_inputs;
-        const std::int64_t resident = target.shared_bytes_per_sm / (bytes + kSystemSharedBytes);
-        if (resident < 2) continue;
-        const int threads = resident >= 4 ? 256 : 512;
-        Schedule s = row_schedule(Residency::kShared, threads, vector);
+        const std::int64_t resident = resident_blocks(facts, target, blocks);
+        if (resident < (alone ? kMany : 2)) continue;
+        if (resident < kMany) append(in_one_stage(facts, target, vector, blocks), &schedules);
+        Schedule s = row_schedule(Residency::kShared, resident < kMany ? 512 : 256, vector);
         s.column_blocks = blocks;
         s.online = facts.online_phases == 2;
+        if (resident > kMany) schedules.push_back(sharing(s, 5 * s.threads_per_row));
         schedules.push_back(sharing(s, kResidentThreadsPerSm.front()));
     }
     return schedules;
@@ -375,6 +410,11 @@ std::vector<Schedule> gpu_schedules(const GroupFacts& facts, const Target& targe
     const std::vector<Schedule> staying = staying_schedules(facts, target, vector);
     schedules.insert(schedules.begin(), staying.begin(), staying.end());
     schedules.insert(one_pass ? schedules.begin() : schedules.end(), reloads.begin(), reloads.end());
+    // A row that fills a block with what a thread would hold of it, and waits for its numbers besides.
+    if (waits_for_numbers(facts) && facts.widest_bytes < 4 && row_bytes(facts) > kBlockRowBytes / 2) {
+        const std::vector<Schedule> staged = in_one_stage(facts, target, vector, 1);
+        schedules.insert(schedules.begin(), staged.begin(), staged.end());
+    }
     if (too_wide) {
         const std::vector<Schedule> shared = in_shared_of_cluster(facts, target, vector);
         schedules.insert(schedules.begin(), shared.begin(), shared.end());

@@ -136,6 +136,7 @@ std::vector<std::string> nvrtc_options(const Toolchain& toolchain, const Target&
         "--gpu-architecture=" + target.name,
         "-std=c++17",
         "-default-device",
+        "--device-int128",
         "--fmad=false",
         "--ftz=false",
         "--prec-div=true",

@@ -14,6 +14,7 @@
 #include "compiler/compile.h"
 #include "compiler/toolchain/toolchain.h"
 #include "dsl/graph.h"
+#include "rowjit/gradient.h"
 #include "rowjit/library.h"
 
 using namespace rowjit;
@@ -433,6 +434,44 @@ TEST_CASE("a target outside the row reads nothing and gives zero") {
     const std::string body = body_of(build_cross_entropy, 1024);
     CHECK(contains(body, "rj_inside(target_value, 1024) ? rj_load_one_readonly("));
     CHECK(contains(body, "rj_clamp(target_value, 1024)) : 0.0f"));
+}
+
+// Of the gradient of a cross-entropy, whose rows are read by the kernel that meets over them.
+std::string cross_entropy_step(std::int64_t columns, bool prefetch) {
+    Graph g;
+    build_cross_entropy(g, columns);
+    const Graph step = gradient(g, {"logits"}, {.joint = true, .unit_cotangent = true});
+    const Target target = find_target("sm_90a");
+    Schedule schedule = staged_schedule(Residency::kRegisters);
+    schedule.stages = 0;
+    schedule.prefetch = prefetch;
+    for (const Group& group : plan_graph(*step.data(), target).groups) {
+        const Offer<Kernel> kernel = build_kernel(group, schedule, target);
+        if (kernel && contains(emit_gpu_body(*kernel, target), "rj_all_reduce<")) return emit_gpu_body(*kernel, target);
+    }
+    FAIL("no kernel meets over a row");
+    return {};
+}
+
+TEST_CASE("a row's own numbers are loaded before its columns, and what they point at before its threads meet") {
+    const std::string body = cross_entropy_step(4096, false);
+    const std::size_t target = body.find("target_value = ");
+    const std::size_t columns = body.find("rj_load_readonly<8>(logits_row + c)");
+    const std::size_t pointed_at = body.find("logits_at = ");
+    CHECK(target < columns);
+    CHECK(columns < pointed_at);
+    CHECK(pointed_at < body.find("rj_all_reduce<"));
+    // With the next row's loads in flight it would wait for them.
+    const std::string ahead = cross_entropy_step(4096, true);
+    CHECK(ahead.find("target_next = ") < ahead.find("rj_load_readonly<8>(logits_row + c)"));
+    CHECK(ahead.find("logits_at = ") > ahead.rfind("rj_all_reduce<"));
+}
+
+TEST_CASE("a vector that has no column equal to the row's number is computed as if none were") {
+    const std::string body = cross_entropy_step(4096, false);
+    CHECK(count(body, "(auto one_matches)") == 1);
+    CHECK(contains(body, "one_matches && iota == "));
+    CHECK(contains(body, " < 8u ? lanes(rj_constant<true>()) : lanes(rj_constant<false>());"));
 }
 
 TEST_CASE("rows of several axes are taken apart in 64 bits, static extents as constants") {

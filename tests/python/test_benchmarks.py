@@ -3,9 +3,11 @@
 import importlib.util
 import json
 import pathlib
+import subprocess
 import sys
 
 import pytest
+import torch
 
 pytest.importorskip("transformers")
 FOLDER = pathlib.Path(__file__).parents[2] / "benchmarks/model"
@@ -72,3 +74,16 @@ def test_host_costs_are_measured(tmp_path, monkeypatch):
     run("host", monkeypatch, "--device", "cpu", "--calls", 2, "--runs", 2, "--output", output)
     rows = {row["contender"]: row for row in json.loads(output.read_text())["results"]}
     assert rows["rowjit"]["forward_backward_us"] > rows["rowjit"]["forward_us"] > 0
+
+
+@pytest.mark.skipif(not torch.distributed.is_gloo_available(), reason="this torch has no gloo")
+def test_a_head_that_ranks_share_is_measured(tmp_path):
+    output = tmp_path / "vocab_parallel.json"
+    arguments = ("--device", "cpu", "--gpus", "2", "--shapes", "6x16x24", "--runs", "2", "--checked", "4", "--output", output)
+    subprocess.run([sys.executable, FOLDER / "vocab_parallel.py", *map(str, arguments)], check=True, timeout=300)
+    rows = json.loads(output.read_text())["results"]
+    assert [row["contender"] for row in rows] == ["rowjit", "eager"]
+    for row in rows:
+        assert row["ms"] > 0
+        assert row["loss_error"] < 1e-3
+        assert max(row["d_hidden_error"], row["d_weight_error"]) < 0.02
