@@ -80,6 +80,15 @@ class Uses {
         });
     }
 
+    // Whether 1 is added to it wherever it is used, and the sum rounded before anything magnifies its error. Numbers of
+    // 11 bits come too near a zero of what such a sum is added to.
+    bool is_beside_one(const Inst& erf) {
+        return all_of(erf.id, is_beside_one_, [&](const Inst& sum) {
+            return is_f32_map(sum, Op::kAdd) && (is_constant(sum.operands[0], 1) || is_constant(sum.operands[1], 1)) &&
+                   (is_scaled(sum.id) || (!reads_f16() && is_rounded(sum.id)));
+        });
+    }
+
     // Whether an exponential is one of x − max x, at most 1, so that narrow it is off by less than 2^-25, and is only a
     // weight of what f32 sums over columns add up, or compared with 0.
     bool is_weight_in_sums(const Inst& exponential) {
@@ -209,6 +218,19 @@ class Uses {
             const bool other_is_rare = use.op == Op::kAdd && is_rare(use.operands[use.operands[0] == value ? 1 : 0]);
             return (scales(use) || other_is_rare || hardly_cancels(use)) && is_rounded(use.id);
         });
+    }
+
+    // Whether it is only multiplied and divided before it is rounded to bf16 or f16.
+    bool is_scaled(ValueId value) {
+        return all_of(value, is_scaled_, [&](const Inst& use) {
+            if (use.kind == InstKind::kMap) return scales(use) && is_scaled(use.id);
+            return ends_narrow(use, [&](ValueId next) { return is_scaled(next); });
+        });
+    }
+
+    bool reads_f16() const {
+        return std::any_of(kernel_.tensors.begin(), kernel_.tensors.end(),
+                           [](const KernelTensor& tensor) { return tensor.dtype == Dtype::kF16; });
     }
 
     bool is_only_summed(ValueId value) {
@@ -342,7 +364,9 @@ class Uses {
     std::map<ValueId, bool> is_given_;
     std::map<ValueId, bool> only_scale_;
     std::map<ValueId, bool> is_rounded_;
+    std::map<ValueId, bool> is_scaled_;
     std::map<ValueId, bool> is_logistic_;
+    std::map<ValueId, bool> is_beside_one_;
     std::map<ValueId, bool> is_only_summed_;
     std::map<ValueId, bool> is_scaled_or_summed_;
     std::map<ValueId, bool> ends_in_rounding_;
@@ -404,6 +428,7 @@ class Products {
 bool may_be_narrow(const Inst& inst, const std::set<ValueId>& inside, Uses& uses) {
     if (is_f32_map(inst, Op::kExp))
         return uses.only_scale(inst.id) || uses.is_logistic(inst) || uses.is_weight_in_sums(inst);
+    if (is_f32_map(inst, Op::kErf)) return uses.is_beside_one(inst);
     if (!is_f32_map(inst, Op::kDiv) || !uses.is_scaled_or_summed(inst.id)) return false;
     return !inside.contains(inst.operands[1]) || uses.is_one_and_exponential(inst.operands[1]);
 }
