@@ -75,9 +75,13 @@ void add_scratch(Kernel* kernel, const Target& target) {
             const int bytes = state_bytes(kernel->accumulators[static_cast<std::size_t>(index)]);
             state += (bytes + 15) / 16 * 16;  // each state starts aligned, whatever the mix of dtypes
         }
-        // Threads that lie across rows meet in shared memory alone; those of a row first meet within their warps.
+        // Of each warp, once its lanes have met. Threads that lie across rows change places first: one of each thread,
+        // and one of each row for what comes of them (the prelude's rj_all_reduce_across).
+        const Schedule& schedule = kernel->schedule;
         const std::int64_t states =
-            kernel->schedule.across ? kernel->block_threads() : kernel->block_threads() / target.warp_size;
+            schedule.across
+                ? std::int64_t{schedule.threads_per_row} * (schedule.rows_per_block | 1) + schedule.rows_per_block
+                : kernel->block_threads() / target.warp_size;
         const std::int64_t region = state * states * kernel->cluster_blocks();
         kernel->scratch_region_bytes = std::max(kernel->scratch_region_bytes, region);
     }
