@@ -31,18 +31,8 @@ class Uses {
             if (inst.kind == InstKind::kKeep) keeps_[inst.index] = inst.operands[0];
             if (inst.kind == InstKind::kAccumulate) terms_[inst.index] = inst.operands[0];
         });
-        for (const Stmt& stmt : kernel.body) {
-            const auto* reduce = std::get_if<AllReduce>(&stmt.node);
-            if (reduce == nullptr) continue;
-            std::size_t result = 0;
-            for (const int index : reduce->accumulators) {
-                const Accumulator& accumulator = kernel.accumulators[static_cast<std::size_t>(index)];
-                if (accumulator.monoid == Monoid::kSum)
-                    sums_[index] = Sum{reduce->results[result], !accumulator.compensated};
-                if (accumulator.monoid == Monoid::kMax) maxima_[reduce->results[result]] = index;
-                result += static_cast<std::size_t>(components(accumulator.monoid));
-            }
-        }
+        add_results(kernel.body);
+        add_results(kernel.after);
     }
 
     // Whether a relative error of the value stays one until it is lost in a rounding: the value, and the sums it goes
@@ -147,6 +137,21 @@ class Uses {
         ValueId result = -1;
         bool plain = false;  // in f32 alone
     };
+
+    void add_results(const Block& block) {
+        for (const Stmt& stmt : block) {
+            const auto* reduce = std::get_if<AllReduce>(&stmt.node);
+            if (reduce == nullptr) continue;
+            std::size_t result = 0;
+            for (const int index : reduce->accumulators) {
+                const Accumulator& accumulator = kernel_.accumulators[static_cast<std::size_t>(index)];
+                if (accumulator.monoid == Monoid::kSum)
+                    sums_[index] = Sum{reduce->results[result], !accumulator.compensated};
+                if (accumulator.monoid == Monoid::kMax) maxima_[reduce->results[result]] = index;
+                result += static_cast<std::size_t>(components(accumulator.monoid));
+            }
+        }
+    }
 
     // Arithmetic without steps, which would make one of a difference in the last place.
     static bool is_smooth(Op op) {
