@@ -114,7 +114,7 @@ RowCount count_row(const Kernel& kernel) {
             count_loop(kernel, *loop, fetched, &read, &count);
             fetched = false;
         }
-        if (!std::holds_alternative<AllReduce>(stmt.node)) continue;
+        if (!meets(stmt)) continue;
         const bool in_cluster = kernel.cluster_blocks() > 1;
         const bool hidden = in_cluster && kernel.schedule.skew;
         if (in_cluster && !hidden) count.cluster_meetings += std::log2(kernel.cluster_blocks());

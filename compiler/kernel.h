@@ -135,6 +135,7 @@ struct Accumulator {
     std::string label = {};  // of one thread's part; what the all-reduce gives is called so without a trailing "_part"
     // f32 sums, also those of the pairs: carries what the roundings of the sum lost, and is as exact in any order.
     bool compensated = false;
+    bool of_block = false;  // of all rows of the block: its threads meet over it once, after the last
 };
 
 // A value kept on chip from one column loop to a later one over the same columns. Each thread reads back only what it
@@ -196,7 +197,8 @@ struct RowsLoop {
 struct AllReduce {
     std::vector<int> accumulators = {};
     std::vector<ValueId> results = {};
-    int scratch = 0;  // which region of shared scratch, when more than a warp takes part (passes/barriers)
+    int scratch = 0;         // which region of shared scratch, when more than a warp takes part (passes/barriers)
+    bool of_thread = false;  // the threads do not meet: each has the result of its own columns
 };
 
 // Adds the rows of a block together, in order, for each of `carried`: the first row's threads then hold the sums.
@@ -227,6 +229,12 @@ struct CloseSteps {
 struct Stmt {
     std::variant<Inst, ColumnLoop, RowsLoop, AllReduce, JoinRows, Barrier, OpenSteps, CloseSteps> node;
 };
+
+// Whether the threads of a row meet in the statement.
+inline bool meets(const Stmt& stmt) {
+    const auto* reduce = std::get_if<AllReduce>(&stmt.node);
+    return reduce != nullptr && !reduce->of_thread;
+}
 
 inline constexpr std::int64_t kTransactionBarrierBytes = 8;
 inline constexpr std::int64_t kSystemSharedBytes = 1024;  // of every block, CUDA

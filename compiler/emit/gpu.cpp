@@ -15,6 +15,7 @@
 #include "embedded/prelude_cluster.h"
 #include "embedded/prelude_cuda.h"
 #include "embedded/prelude_divide.h"
+#include "embedded/prelude_erf.h"
 #include "embedded/prelude_hip.h"
 #include "embedded/prelude_math.h"
 #include "embedded/prelude_trig.h"
@@ -50,6 +51,7 @@ class KernelEmitter {
         signature();
         geometry();
         scope_.declare_carried();
+        scope_.declare_states(true);
         if (scope_.rows() > 1) scope_.set_live("row_in_block == 0");
         for (const Stmt& stmt : kernel_.before) statement(stmt);
         for (const Stmt& stmt : kernel_.body) {
@@ -71,7 +73,7 @@ class KernelEmitter {
         open_row_loop();
         wait_for_copies();
         scope_.declare_coordinates("row", kernel_.row_axes);
-        scope_.declare_states();
+        scope_.declare_states(false);
         for (const Stmt& stmt : kernel_.body) statement(stmt);
         close_row();
     }
@@ -115,7 +117,7 @@ class KernelEmitter {
         const std::span first_phase(kernel_.body.begin(), reduce);
         const std::span last_phase(std::next(reduce), kernel_.body.end());
         const auto& all_reduce = std::get<AllReduce>(reduce->node);
-        scope_.declare_states();
+        scope_.declare_states(false);
         std::vector<Left> left = declare_left(first_phase, last_phase);
         first_phase_function(first_phase, left);
         const std::string sent = states(all_reduce);
@@ -133,7 +135,7 @@ class KernelEmitter {
         out_.line(fmt::format("const bool more = {} < rows;", next));
         out_.line(fmt::format("if (more) {}", first_phase_of(next, scope_.next_stage())));
         scope_.declare_coordinates("row", kernel_.row_axes);
-        scope_.declare_states();
+        scope_.declare_states(false);
         out_.line(take(all_reduce, states(all_reduce)));
         out_.line(fmt::format("if (more) {}", send(all_reduce, "(turn + 1)", sent)), "all have taken what lay there");
         declare_results(all_reduce);
@@ -489,7 +491,7 @@ class KernelEmitter {
 
     void all_reduce(const AllReduce& reduce) {
         out_.blank();
-        if (scope_.threads() > 1) out_.line(fold(reduce));
+        if (scope_.threads() > 1 && !reduce.of_thread) out_.line(fold(reduce));
         declare_results(reduce);
     }
 
@@ -603,7 +605,8 @@ std::vector<std::string_view> gpu_prelude_parts(const Target& target) {
     RJ_CHECK(target.is_gpu(), "emit gpu: {} is no GPU", target.name);
     std::vector<std::string_view> parts = {embedded::prelude_cuda};
     if (target.backend == Backend::kHip) parts = {embedded::prelude_hip, embedded::prelude_math};
-    parts.insert(parts.end(), {embedded::prelude_trig, embedded::prelude_divide, embedded::prelude});
+    parts.insert(parts.end(),
+                 {embedded::prelude_trig, embedded::prelude_erf, embedded::prelude_divide, embedded::prelude});
     if (target.clusters) parts.push_back(embedded::prelude_cluster);
     return parts;
 }

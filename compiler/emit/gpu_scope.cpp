@@ -100,14 +100,19 @@ void GpuScope::find_uses() {
             dtypes_[static_cast<std::size_t>(close->result)] = steps;
             rounded_.insert(close->next);
         }
-        const auto* reduce = std::get_if<AllReduce>(&stmt.node);
-        if (reduce == nullptr) continue;
-        std::size_t result = 0;
-        for (const int index : reduce->accumulators) {
-            const Accumulator& accumulator = kernel_.accumulators[static_cast<std::size_t>(index)];
-            for (int k = 0; k < components(accumulator.monoid); ++k)
-                dtypes_[static_cast<std::size_t>(reduce->results[result++])] = accumulator.dtype;
-        }
+        if (const auto* reduce = std::get_if<AllReduce>(&stmt.node)) note_results(*reduce);
+    }
+    for (const Stmt& stmt : kernel_.after) {
+        if (const auto* reduce = std::get_if<AllReduce>(&stmt.node)) note_results(*reduce);
+    }
+}
+
+void GpuScope::note_results(const AllReduce& reduce) {
+    std::size_t result = 0;
+    for (const int index : reduce.accumulators) {
+        const Accumulator& accumulator = kernel_.accumulators[static_cast<std::size_t>(index)];
+        for (int k = 0; k < components(accumulator.monoid); ++k)
+            dtypes_[static_cast<std::size_t>(reduce.results[result++])] = accumulator.dtype;
     }
 }
 
@@ -176,11 +181,13 @@ std::string GpuScope::parameter_type(const KernelArgument& argument) const {
                        tensor.aliased ? "" : " RJ_RESTRICT");
 }
 
-void GpuScope::declare_states() {
-    states_.clear();
-    for (const Accumulator& accumulator : kernel_.accumulators) {
-        states_.push_back(names_.fresh(accumulator.label));
-        out_.line(fmt::format("{} {};", state_type(static_cast<int>(states_.size()) - 1), states_.back()));
+void GpuScope::declare_states(bool of_block) {
+    states_.resize(kernel_.accumulators.size());
+    for (std::size_t i = 0; i < states_.size(); ++i) {
+        if (kernel_.accumulators[i].of_block != of_block) continue;
+        states_[i] = names_.fresh(kernel_.accumulators[i].label);
+        out_.line(fmt::format("{} {};", state_type(static_cast<int>(i)), states_[i]),
+                  of_block ? "of all rows of the block" : "");
     }
 }
 
@@ -345,6 +352,7 @@ std::string GpuScope::map(const Inst& inst, const std::string& divisor) const {
     const auto operand = [&](std::size_t i) { return i < inst.operands.size() ? value(inst.operands[i]) : ""; };
     std::string text = fmt::format(fmt::runtime(info(inst.op).gpu), operand(0), operand(1), operand(2));
     if (inst.narrow && inst.op == Op::kExp) text = fmt::format("rj_exp_narrow({})", operand(0));
+    if (inst.narrow && inst.op == Op::kErf) text = fmt::format("rj_erf_narrow({})", operand(0));
     if (inst.narrow && inst.op == Op::kDiv) text = fmt::format("rj_div_narrow({}, {})", operand(0), operand(1));
     return is_exact_on_narrow(inst.op) ? text : rounded(inst, std::move(text));
 }

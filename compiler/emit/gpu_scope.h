@@ -56,8 +56,9 @@ class GpuScope {
 
     // Names the parameters, in order, and gives their declarations.
     std::vector<std::string> declare_parameters();
-    // Declares the state of every accumulator, at its identity; the accumulators' states are these from here on.
-    void declare_states();
+    // Declares the state of every accumulator of a row, or of all rows of the block, at its identity; their states are
+    // these from here on.
+    void declare_states(bool of_block);
     // Gives the states declared before their identities again.
     void reset_states();
     // Declares the sums that the block carries over its rows, at zero.
@@ -130,6 +131,7 @@ class GpuScope {
 
   private:
     void find_uses();
+    void note_results(const AllReduce& reduce);
     std::string parameter_type(const KernelArgument& argument) const;
     const std::string& argument(KernelArgument::Kind kind, int index, AxisId axis) const;
     CoordNames coord_names(const GpuLoop& loop, const std::string& position) const;

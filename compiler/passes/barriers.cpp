@@ -58,29 +58,40 @@ void close_steps(Block* body) {
     int all_reduces = 0;
     for (Stmt& stmt : *body) {
         if (std::holds_alternative<OpenSteps>(stmt.node)) all_reduces = 0;
-        if (std::holds_alternative<AllReduce>(stmt.node)) ++all_reduces;
+        if (meets(stmt)) ++all_reduces;
         if (std::holds_alternative<CloseSteps>(stmt.node) && all_reduces == 1) closed.push_back({Barrier{}});
         closed.push_back(std::move(stmt));
     }
     *body = std::move(closed);
 }
 
-void add_scratch(Kernel* kernel, const Target& target) {
-    for (Stmt& stmt : kernel->body) {
+void add_regions(Block* block, Kernel* kernel, const Target& target) {
+    for (Stmt& stmt : *block) {
         auto* reduce = std::get_if<AllReduce>(&stmt.node);
-        if (reduce == nullptr) continue;
+        if (!meets(stmt)) continue;
         reduce->scratch = kernel->scratch_regions++;
         std::int64_t state = 0;
         for (const int index : reduce->accumulators) {
             const int bytes = state_bytes(kernel->accumulators[static_cast<std::size_t>(index)]);
             state += (bytes + 15) / 16 * 16;  // each state starts aligned, whatever the mix of dtypes
         }
-        // Threads that lie across rows meet in shared memory alone; those of a row first meet within their warps.
+        // Of each warp, once its lanes have met. Threads that lie across rows change places first: one of each thread,
+        // and one of each row for what comes of them (the prelude's rj_all_reduce_across).
+        const Schedule& schedule = kernel->schedule;
         const std::int64_t states =
-            kernel->schedule.across ? kernel->block_threads() : kernel->block_threads() / target.warp_size;
+            schedule.across
+                ? std::int64_t{schedule.threads_per_row} * (schedule.rows_per_block | 1) + schedule.rows_per_block
+                : kernel->block_threads() / target.warp_size;
         const std::int64_t region = state * states * kernel->cluster_blocks();
         kernel->scratch_region_bytes = std::max(kernel->scratch_region_bytes, region);
     }
+}
+
+// What a block's rows come to meets in a region of its own.
+void add_scratch(Kernel* kernel, const Target& target) {
+    add_regions(&kernel->body, kernel, target);
+    const int of_rows = kernel->scratch_regions;
+    add_regions(&kernel->after, kernel, target);
     close_steps(&kernel->body);
     const bool cluster = kernel->cluster_blocks() > 1;
     if (cluster) kernel->scratch_regions = std::max(kernel->scratch_regions, 2);
@@ -88,7 +99,7 @@ void add_scratch(Kernel* kernel, const Target& target) {
     if (cluster) {
         kernel->mailbox_offset_bytes = kernel->shared_bytes;
         kernel->shared_bytes += kernel->scratch_regions * kTransactionBarrierBytes;
-    } else if (kernel->scratch_regions == 1) {
+    } else if (of_rows == 1) {
         kernel->body.push_back({Barrier{}});
     }
 }

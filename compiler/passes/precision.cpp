@@ -31,18 +31,8 @@ class Uses {
             if (inst.kind == InstKind::kKeep) keeps_[inst.index] = inst.operands[0];
             if (inst.kind == InstKind::kAccumulate) terms_[inst.index] = inst.operands[0];
         });
-        for (const Stmt& stmt : kernel.body) {
-            const auto* reduce = std::get_if<AllReduce>(&stmt.node);
-            if (reduce == nullptr) continue;
-            std::size_t result = 0;
-            for (const int index : reduce->accumulators) {
-                const Accumulator& accumulator = kernel.accumulators[static_cast<std::size_t>(index)];
-                if (accumulator.monoid == Monoid::kSum)
-                    sums_[index] = Sum{reduce->results[result], !accumulator.compensated};
-                if (accumulator.monoid == Monoid::kMax) maxima_[reduce->results[result]] = index;
-                result += static_cast<std::size_t>(components(accumulator.monoid));
-            }
-        }
+        add_results(kernel.body);
+        add_results(kernel.after);
     }
 
     // Whether a relative error of the value stays one until it is lost in a rounding: the value, and the sums it goes
@@ -77,6 +67,15 @@ class Uses {
                    all_of(sum.id, is_logistic_, [&](const Inst& use) {
                        return is_f32_map(use, Op::kDiv) && use.operands[0] != sum.id && is_rounded(use.id);
                    });
+        });
+    }
+
+    // Whether 1 is added to it wherever it is used, and the sum rounded before anything magnifies its error. Numbers of
+    // 11 bits come too near a zero of what such a sum is added to.
+    bool is_beside_one(const Inst& erf) {
+        return all_of(erf.id, is_beside_one_, [&](const Inst& sum) {
+            return is_f32_map(sum, Op::kAdd) && (is_constant(sum.operands[0], 1) || is_constant(sum.operands[1], 1)) &&
+                   (is_scaled(sum.id) || (!reads_f16() && is_rounded(sum.id)));
         });
     }
 
@@ -138,6 +137,21 @@ class Uses {
         ValueId result = -1;
         bool plain = false;  // in f32 alone
     };
+
+    void add_results(const Block& block) {
+        for (const Stmt& stmt : block) {
+            const auto* reduce = std::get_if<AllReduce>(&stmt.node);
+            if (reduce == nullptr) continue;
+            std::size_t result = 0;
+            for (const int index : reduce->accumulators) {
+                const Accumulator& accumulator = kernel_.accumulators[static_cast<std::size_t>(index)];
+                if (accumulator.monoid == Monoid::kSum)
+                    sums_[index] = Sum{reduce->results[result], !accumulator.compensated};
+                if (accumulator.monoid == Monoid::kMax) maxima_[reduce->results[result]] = index;
+                result += static_cast<std::size_t>(components(accumulator.monoid));
+            }
+        }
+    }
 
     // Arithmetic without steps, which would make one of a difference in the last place.
     static bool is_smooth(Op op) {
@@ -209,6 +223,19 @@ class Uses {
             const bool other_is_rare = use.op == Op::kAdd && is_rare(use.operands[use.operands[0] == value ? 1 : 0]);
             return (scales(use) || other_is_rare || hardly_cancels(use)) && is_rounded(use.id);
         });
+    }
+
+    // Whether it is only multiplied and divided before it is rounded to bf16 or f16.
+    bool is_scaled(ValueId value) {
+        return all_of(value, is_scaled_, [&](const Inst& use) {
+            if (use.kind == InstKind::kMap) return scales(use) && is_scaled(use.id);
+            return ends_narrow(use, [&](ValueId next) { return is_scaled(next); });
+        });
+    }
+
+    bool reads_f16() const {
+        return std::any_of(kernel_.tensors.begin(), kernel_.tensors.end(),
+                           [](const KernelTensor& tensor) { return tensor.dtype == Dtype::kF16; });
     }
 
     bool is_only_summed(ValueId value) {
@@ -342,7 +369,9 @@ class Uses {
     std::map<ValueId, bool> is_given_;
     std::map<ValueId, bool> only_scale_;
     std::map<ValueId, bool> is_rounded_;
+    std::map<ValueId, bool> is_scaled_;
     std::map<ValueId, bool> is_logistic_;
+    std::map<ValueId, bool> is_beside_one_;
     std::map<ValueId, bool> is_only_summed_;
     std::map<ValueId, bool> is_scaled_or_summed_;
     std::map<ValueId, bool> ends_in_rounding_;
@@ -404,6 +433,7 @@ class Products {
 bool may_be_narrow(const Inst& inst, const std::set<ValueId>& inside, Uses& uses) {
     if (is_f32_map(inst, Op::kExp))
         return uses.only_scale(inst.id) || uses.is_logistic(inst) || uses.is_weight_in_sums(inst);
+    if (is_f32_map(inst, Op::kErf)) return uses.is_beside_one(inst);
     if (!is_f32_map(inst, Op::kDiv) || !uses.is_scaled_or_summed(inst.id)) return false;
     return !inside.contains(inst.operands[1]) || uses.is_one_and_exponential(inst.operands[1]);
 }

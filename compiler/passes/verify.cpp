@@ -114,8 +114,8 @@ class Verifier {
                      after_, kernel_.name, inst.index);
         }
         if (inst.kind == InstKind::kAccumulate) {
-            RJ_CHECK(in_loop && in_table(inst.index, kernel_.accumulators.size()), "{}: {}: accumulator {}", after_,
-                     kernel_.name, inst.index);
+            RJ_CHECK(in_table(inst.index, kernel_.accumulators.size()), "{}: {}: accumulator {}", after_, kernel_.name,
+                     inst.index);
         }
         if (inst.kind == InstKind::kKeep || inst.kind == InstKind::kKept) {
             RJ_CHECK(in_loop && in_table(inst.index, kernel_.slots.size()), "{}: {}: slot {}", after_, kernel_.name,

@@ -1,5 +1,6 @@
 #include "compiler/plan/cheaper.h"
 
+#include <cmath>
 #include <utility>
 
 namespace rowjit {
@@ -43,8 +44,26 @@ NodeId share_quotient(GraphData& graph, NodeId id) {
     return id;
 }
 
+// x / 2^n: 2^-n is exact, and so the product rounds as the quotient does. f16 has the fewest powers on either side. Of
+// a row's numbers a quotient costs nothing, and a mean is known by it (plan/online).
+NodeId divide_by_power(GraphData& graph, NodeId id) {
+    constexpr int kMostPower = 14;
+    const Node quotient = graph.node(id);
+    if (!is_map(quotient, Op::kDiv) || is_number_of_row(graph, id)) return id;
+    const Node& divisor = graph.node(quotient.args[1]);
+    int power = 0;
+    if (divisor.kind != NodeKind::kConst || std::fabs(std::frexp(divisor.value, &power)) != 0.5) return id;
+    if (power - 1 > kMostPower || power - 1 < -kMostPower) return id;
+    const NodeId inverse = graph.add_const(quotient.dtype, 1 / graph.node(quotient.args[1]).value);
+    const NodeId product = graph.add_map(Op::kMul, {quotient.args[0], inverse});
+    graph.set_label(product, quotient.label);
+    return product;
+}
+
 }  // namespace
 
-NodeId cheaper(GraphData& graph, NodeId id) { return share_quotient(graph, double_number(graph, id)); }
+NodeId cheaper(GraphData& graph, NodeId id) {
+    return share_quotient(graph, double_number(graph, divide_by_power(graph, id)));
+}
 
 }  // namespace rowjit

@@ -124,6 +124,7 @@ std::shared_ptr<const GraphData> with_whole_sums(const GraphData& group) {
             output.node = result->add_reduce(Monoid::kSum, summand, result->row_axes(result->node(summand)));
             output.slots = -1;
         }
+        if (output.piece) output.column_strides.clear();  // those of the tensor that it was a piece of
         output.piece.reset();
         result->add_output(std::move(output));
     }

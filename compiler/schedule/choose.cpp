@@ -67,11 +67,13 @@ GroupFacts facts_of(const Group& group) {
         facts.narrowest_bytes = std::min(facts.narrowest_bytes, bytes);
     };
     const std::set<NodeId> in_part = read_in_part(graph);
+    const std::set<NodeId> of_block = sums_of_block(graph);
     for (const NodeId id : graph.live_nodes()) {
         const Node& node = graph.node(id);
         // A loop runs over the columns of what it computes, which may be more than any tensor has (an outer product).
         facts.columns = std::max(facts.columns, node.kind == NodeKind::kInput ? 1 : graph.column_count(node));
         facts.segmented = facts.segmented || node.is_segmented();
+        facts.meets = facts.meets || (node.kind == NodeKind::kReduce && !of_block.contains(id));
         const bool part = node.kind == NodeKind::kIndex && in_part.contains(node.args[0]);
         if (!part && (node.kind != NodeKind::kInput || in_part.contains(id))) continue;
         tensor(node);
@@ -87,6 +89,7 @@ GroupFacts facts_of(const Group& group) {
         const Node& node = graph.node(output.node);
         const bool has_columns = !graph.column_axes(node).empty();
         facts.sums_of_rows += output.slots >= 0 ? 1 : 0;
+        facts.sums_of_columns += output.slots >= 0 && has_columns ? 1 : 0;
         facts.stores_columns = facts.stores_columns || has_columns;
         if (output.slots >= 0) continue;
         tensor(node);

@@ -24,6 +24,8 @@ struct GroupFacts {
     bool shares_columns = false;  // some tensor with columns is one for all rows: weights
     bool reads_numbers = false;   // some tensor that is read has a number for each row, as a target's class
     int sums_of_rows = 0;         // outputs that are parts of sums over the group's rows
+    int sums_of_columns = 0;      // those of them that have columns, each of which a thread holds a register for
+    bool meets = false;           // the threads of a row do, over what is wanted of that row
     bool reduces_rows = false;
     bool segmented = false;    // some of those reductions are of segments
     bool promoted = false;     // columns lie among the group's row axes

@@ -64,6 +64,12 @@ struct LoopPlan {
     std::vector<NodeId> keeps;         // values to keep for later loops over the same columns
 };
 
+// What loops have accumulated, and of which reductions.
+struct Reductions {
+    std::vector<int> accumulated;
+    std::vector<NodeId> reduces;
+};
+
 // A fixpoint's step: the loops of its phases, counted from its state.
 struct StepPlan {
     NodeId fix;
@@ -87,6 +93,7 @@ class Lowering {
         if (auto declined = alias_conflict()) return *declined;
         if (auto declined = bound_grid()) return *declined;
         declare_tensors();
+        find_sums_of_block();
         find_phases();
         if (group_.reduces_rows) {
             lower_rows_reduction();
@@ -242,6 +249,11 @@ class Lowering {
 
     // ---- phases ----------------------------------------------------------------------------------------------------
 
+    void find_sums_of_block() {
+        if (sums_in_registers() && schedule().rows_per_block == 1 && kernel_.cluster_blocks() == 1)
+            sums_of_block_ = sums_of_block(graph_);
+    }
+
     // Within a step phases count from the state. A fixpoint is there a phase after the last value its step is given.
     void find_phases() {
         std::map<NodeId, int> given;  // by state
@@ -254,7 +266,7 @@ class Lowering {
                 latest = std::max(latest, phase_[arg]);
             }
             if (node.kind == NodeKind::kFix) phase = given[node.args[0]] + 1;
-            if (node.kind == NodeKind::kReduce) ++phase;
+            if (node.kind == NodeKind::kReduce && !sums_of_block_.contains(id)) ++phase;
             phase_[id] = phase;
             if (node.state < 0) phases_ = std::max(phases_, phase + 1);
         }
@@ -389,6 +401,7 @@ class Lowering {
             std::copy_if(all.begin(), all.end(), std::back_inserter(sequence),
                          [&](const LoopPlan* loop) { return loop->axes == axes; });
             std::set<NodeId> kept;
+            if (schedule().residency == Residency::kStages && sequence.size() > 1) keep_copied(sequence, &kept);
             for (std::size_t next = 1; next < sequence.size(); ++next) {
                 // What later loops need is kept before the steps, once: a step keeps nothing.
                 if (repeated.contains(sequence[next - 1])) continue;
@@ -401,6 +414,19 @@ class Lowering {
                 for (const NodeId id : cheapest_border(needed, available, kept)) {
                     if (kept.insert(id).second) sequence[next - 1]->keeps.push_back(id);
                 }
+            }
+        }
+    }
+
+    // What only later loops read of a row is copied ahead with the rest, by the first, and waits in its stage: it would
+    // come late behind the meeting.
+    void keep_copied(const std::vector<LoopPlan*>& sequence, std::set<NodeId>* kept) {
+        const std::set<NodeId> at_first = visited(roots(*sequence[0]), {});
+        for (std::size_t later = 1; later < sequence.size(); ++later) {
+            for (const NodeId id : visited(roots(*sequence[later]), {})) {
+                const bool copied =
+                    graph_.node(id).kind == NodeKind::kInput && place_of(graph_.node(id)) == Residency::kStages;
+                if (copied && !at_first.contains(id) && kept->insert(id).second) sequence[0]->keeps.push_back(id);
             }
         }
     }
@@ -487,15 +513,22 @@ class Lowering {
     void lower_phases() {
         load_numbers(NodeKind::kInput);
         for (int phase = 0; phase < phases_; ++phase) {
-            std::vector<int> accumulated;
-            std::vector<NodeId> reduces;
+            Reductions of_row;
             for (const LoopPlan& loop : loops_[static_cast<std::size_t>(phase)]) {
+                std::vector<int> accumulated;
                 lower_loop(loop, &accumulated);
-                reduces.insert(reduces.end(), loop.reduces.begin(), loop.reduces.end());
+                for (std::size_t i = 0; i < accumulated.size(); ++i) {
+                    if (sums_of_block_.contains(loop.reduces[i])) {
+                        add_to_block(loop.reduces[i], accumulated[i]);
+                        continue;
+                    }
+                    of_row.accumulated.push_back(accumulated[i]);
+                    of_row.reduces.push_back(loop.reduces[i]);
+                }
             }
             if (phase == 0 && !schedule().prefetch) load_numbers(NodeKind::kIndex);
             store_row_scalars(phase);
-            all_reduce(accumulated, reduces);
+            all_reduce(of_row.accumulated, of_row.reduces);
             for (const StepPlan& step : steps_[static_cast<std::size_t>(phase)]) lower_steps(step);
         }
     }
@@ -519,6 +552,21 @@ class Lowering {
         for (const NodeId id : wanted) {
             if (phase_[id] == 0 && graph_.node(id).state < 0 && !per_lane(id)) value(id);
         }
+    }
+
+    // What a thread's columns of this row come to, into its sum of all rows: a pair, as those are many.
+    void add_to_block(NodeId reduce, int of_row) {
+        const Dtype dtype = kernel_.accumulators[static_cast<std::size_t>(of_row)].dtype;
+        const std::string label = kernel_.accumulators[static_cast<std::size_t>(of_row)].label;
+        AllReduce own{.accumulators = {of_row}, .results = {kernel_.value_count++}, .of_thread = true};
+        Inst add{.kind = InstKind::kAccumulate, .dtype = dtype, .operands = own.results};
+        add.index = static_cast<int>(kernel_.accumulators.size());
+        add.comment = "the thread's columns of this row";
+        kernel_.accumulators.push_back({Monoid::kSum, dtype, unique_label(label), dtype == Dtype::kF32, true});
+        of_block_.accumulated.push_back(add.index);
+        of_block_.reduces.push_back(reduce);
+        block_->push_back({std::move(own)});
+        block_->push_back({std::move(add)});
     }
 
     void lower_steps(const StepPlan& plan) {
@@ -558,7 +606,7 @@ class Lowering {
     void open_sums() {
         for (std::size_t i = 0; i < graph_.outputs().size(); ++i) {
             const OutputInfo& output = graph_.outputs()[i];
-            if (output.slots < 0) continue;
+            if (output.slots < 0 || sums_of_block_.contains(output.node)) continue;
             if (sums_in_registers()) {
                 carried_of_output_[i] = static_cast<int>(kernel_.carried.size());
                 kernel_.carried.push_back({output.parts_dtype, unique_label(output.name + "_part")});
@@ -572,6 +620,13 @@ class Lowering {
     }
 
     void close_sums() {
+        block_ = &kernel_.after;
+        all_reduce(of_block_.accumulated, of_block_.reduces);
+        for (std::size_t i = 0; i < graph_.outputs().size(); ++i) {
+            const NodeId sum = graph_.outputs()[i].node;
+            if (sums_of_block_.contains(sum)) store_part(i, row_values_.at(sum), false);
+        }
+        block_ = &kernel_.body;
         if (kernel_.carried.empty()) return;
         if (schedule().rows_per_block > 1) {
             JoinRows join;
@@ -651,7 +706,10 @@ class Lowering {
         }
         std::vector<ValueId> stored;
         for (const std::size_t output : plan.outputs) stored.push_back(value(graph_.outputs()[output].node));
-        for (const NodeId kept : plan.keeps) keep(kept);
+        for (const NodeId kept : plan.keeps) {
+            value(kept);
+            keep(kept);
+        }
         // Stores come last: an in-place output must not overwrite what the same lane has still to load.
         for (std::size_t i = 0; i < stored.size(); ++i) store(plan.outputs[i], stored[i]);
         loop_body_ = nullptr;
@@ -742,7 +800,7 @@ class Lowering {
                 results[{i, component}] = kernel_.value_count++;
             }
         }
-        kernel_.body.push_back({std::move(statement)});
+        block_->push_back({std::move(statement)});
         for (const NodeId id : graph_.live_nodes()) {
             const Node& node = graph_.node(id);
             if (node.kind != NodeKind::kReduce) continue;
@@ -762,7 +820,8 @@ class Lowering {
     void store_row_scalars(int phase) {
         for (std::size_t i = 0; i < graph_.outputs().size(); ++i) {
             const OutputInfo& output = graph_.outputs()[i];
-            if (!columnar(output.node) && store_phase(output) == phase) store(i, value(output.node));
+            if (columnar(output.node) || sums_of_block_.contains(output.node)) continue;
+            if (store_phase(output) == phase) store(i, value(output.node));
         }
     }
 
@@ -1054,6 +1113,8 @@ class Lowering {
     int serial_loops_ = 0;
     Block* block_ = &kernel_.body;                  // where statements go that are in no loop
     std::map<std::size_t, int> carried_of_output_;  // of sums over the rows in registers
+    std::set<NodeId> sums_of_block_;                // sums over columns of which only the block's sum is wanted
+    Reductions of_block_;                           // those that loops have accumulated
     std::set<std::string> taken_labels_;
     std::map<std::string, int> next_suffix_;
 };
@@ -1063,8 +1124,7 @@ class Lowering {
 bool is_special(Op op) { return (op >= Op::kSqrt && op <= Op::kCos) || op == Op::kDiv; }
 
 std::ptrdiff_t all_reduces(const Kernel& kernel) {
-    return std::count_if(kernel.body.begin(), kernel.body.end(),
-                         [](const Stmt& stmt) { return std::holds_alternative<AllReduce>(stmt.node); });
+    return std::count_if(kernel.body.begin(), kernel.body.end(), [](const Stmt& stmt) { return meets(stmt); });
 }
 
 Offer<Kernel> lower(const Group& group, const Schedule& schedule, const Target& target) {
@@ -1084,6 +1144,8 @@ Offer<Kernel> lower(const Group& group, const Schedule& schedule, const Target& 
         return Declined{fmt::format("{} stages do not keep a row", schedule.stages)};
     if (schedule.across && !group.reduces_rows)
         return Declined{"threads lie across rows only in a reduction over rows"};
+    if (schedule.across && schedule.threads_per_row > target.warp_size)
+        return Declined{fmt::format("{} threads on a row do not fold in a warp", schedule.threads_per_row)};
     if (schedule.column_blocks > 1 && phase_count(*group.graph) > 1) {
         if (!target.clusters) return Declined{fmt::format("{} has no clusters of blocks to share a row", target.name)};
         const std::vector<NodeId> nodes = group.graph->live_nodes();
@@ -1102,6 +1164,26 @@ Offer<Kernel> lower(const Group& group, const Schedule& schedule, const Target& 
     if (kernel && schedule.skew && (kernel->cluster_blocks() == 1 || all_reduces(*kernel) != 1))
         return Declined{"rows are skewed where a cluster of blocks reduces each once"};
     return kernel;
+}
+
+std::set<NodeId> sums_of_block(const GraphData& group) {
+    std::map<NodeId, int> uses;
+    std::map<NodeId, int> reductions;  // of a value: they are one accumulator, of the row or of the block
+    for (const NodeId id : group.live_nodes()) {
+        const Node& node = group.node(id);
+        for (const NodeId arg : node.args) ++uses[arg];
+        if (node.kind == NodeKind::kReduce) ++reductions[node.args[0]];
+    }
+    for (const OutputInfo& output : group.outputs()) uses[output.node] += output.slots < 0 ? 1 : 0;
+    std::set<NodeId> sums;
+    for (const OutputInfo& output : group.outputs()) {
+        const Node& node = group.node(output.node);
+        const bool is_sum = node.kind == NodeKind::kReduce && node.monoid == Monoid::kSum && node.state < 0;
+        if (output.slots < 0 || !is_sum || node.dtype != output.parts_dtype) continue;
+        const bool is_number = group.column_axes(node).empty();
+        if (is_number && uses[output.node] == 0 && reductions[node.args[0]] == 1) sums.insert(output.node);
+    }
+    return sums;
 }
 
 int phase_count(const GraphData& group) {

@@ -7,6 +7,8 @@
 // whichever a minimum cut finds cheaper.
 #pragma once
 
+#include <set>
+
 #include "base/declined.h"
 #include "base/target.h"
 #include "compiler/kernel.h"
@@ -21,6 +23,11 @@ Offer<Kernel> lower(const Group& group, const Schedule& schedule, const Target& 
 // Column phases of a group: 1 + the number of column reductions on its longest path; what a row that does not stay on
 // chip is read that often for.
 int phase_count(const GraphData& group);
+
+// Outputs' sums over rows of a sum over columns that nothing else of the row wants, as the gradient of one weight for
+// all columns. Where sums are in registers each thread sums what it has of all rows, and a block's threads meet over it
+// once, not once a row.
+std::set<NodeId> sums_of_block(const GraphData& group);
 
 // Operations of a dozen instructions and more: roots, exponentials, divisions.
 bool is_special(Op op);

@@ -18,6 +18,7 @@ constexpr std::int64_t kStreamedColumns = 8192;
 constexpr std::int64_t kCpuCacheBytes = 512 * 1024;  // half a second-level cache of today's servers
 constexpr std::int64_t kCpuKeptColumns = 32768;      // of f32 in half a first- or a quarter of a second-level cache
 constexpr int kBlockThreads = 128;                   // when a row takes less: this many threads share a block
+constexpr int kWarpThreads = 32;                     // that meet without shared memory
 
 // Threads on a row by its width in bf16 columns, measured on Hopper for norms and softmax (docs/performance.md). A
 // wider element counts as more columns: what matters is the bytes a thread has in flight.
@@ -33,6 +34,18 @@ int static_threads(std::int64_t columns) {
         if (columns <= row.columns) return row.threads;
     }
     return kMostThreads;
+}
+
+// Threads that hold sums and never wait for each other have few columns, and registers left to load ahead:
+// dynamic_tanh's backward of 4096 bf16 columns takes 0.115 ms with 512 threads on a row, 0.129 with 256; of f32 as many
+// take 0.113, 1024 0.116.
+constexpr std::int64_t kColumnsAlone = 8;
+constexpr int kMostThreadsAlone = 512;
+
+int alone_threads(const GroupFacts& facts) {
+    int threads = 1;
+    while (threads < kMostThreadsAlone && threads * kColumnsAlone < facts.columns) threads *= 2;
+    return threads;
 }
 
 // Threads of so many registers that this many of them share a multiprocessor: 64 registers each, or 128. Where rows are
@@ -162,6 +175,15 @@ constexpr std::array kPairsInCluster = {kRegisters, kTwoStages, kSkewedStages, k
 // small parts, 0.322 at 32000 with registers, 0.334 with stages.
 constexpr std::array kStagesFirst = {kTwoStages, kRegisters, Ahead{}};
 constexpr std::array kRegistersFirst = {kRegisters, kTwoStages, Ahead{}};
+// A block on a row, two vectors of each tensor a thread. One sum of rows of two tensors leaves them where they were
+// copied to: rms_norm's backward of 4096 bf16 columns takes 0.106 ms so, 0.116 with registers, of f32 0.103 and 0.118,
+// of 8192 bf16 columns 0.113 and 0.122. Two sums, or a third tensor that only the last phase reads, which is then
+// copied ahead too, gain little or lose: add_layer_norm's of f32 takes 0.099 and 0.101, of bf16 0.109, 0.107 with
+// stages.
+constexpr std::array kSumOfPair = {kInTwoStages, kRegisters, kTwoStages, kInThreeStages, Ahead{}};
+constexpr std::array kSumsStagesFirst = {kTwoStages, kRegisters, Ahead{}, kInTwoStages, kInThreeStages};
+constexpr std::array kSumsRegistersFirst = {kRegisters, kTwoStages, Ahead{}, kInTwoStages, kInThreeStages};
+constexpr std::int64_t kStayingBytesPerThread = 32;
 
 // How often the threads of a row meet.
 int meetings(const Schedule& s, const GroupFacts& facts) { return (s.online ? facts.online_phases : facts.phases) - 1; }
@@ -172,18 +194,35 @@ std::int64_t bytes_per_thread(const Schedule& s, const GroupFacts& facts) {
 
 std::span<const Ahead> kinds_with_sums(const Schedule& s, const GroupFacts& facts) {
     if (row_bytes(facts) > s.column_blocks * kSmallPartBytes) return kSumsOfLargeParts;
-    if (facts.sums_of_rows > 1) return kSeveralSums;
+    if (facts.sums_of_columns > 1) return kSeveralSums;
     if (s.column_blocks > kMostClusterBlocks / 4 && facts.widest_bytes < 4) return kNarrowSumsInWideCluster;
     return kSumsInCluster;
 }
 
+// A row in one block. bf16 sums: rows are copied ahead but for one sum of columns in blocks that share a multiprocessor
+// and whose warps meet. H200: rms_norm's backward of 4096 columns takes 0.117 ms with registers, 0.120 with stages,
+// add_rms_norm's 0.0928, 0.0945; of 8192, a block alone, 0.239 and 0.212.
+bool stages_first(const Schedule& s, const GroupFacts& facts) {
+    const bool shares = s.min_blocks_per_sm > 1 && s.threads_per_row > kWarpThreads;
+    return facts.sums_rows() && facts.widest_bytes < 4 && !(facts.sums_of_columns == 1 && shares);
+}
+
+std::span<const Ahead> kinds_in_block(const Schedule& s, const GroupFacts& facts) {
+    const bool stages = stages_first(s, facts);
+    const bool may_stay = facts.sums_of_columns > 0 && facts.meets && s.rows_per_block == 1 &&
+                          bytes_per_thread(s, facts) <= kStayingBytesPerThread;
+    if (!may_stay) return stages ? kStagesFirst : kRegistersFirst;
+    if (facts.sums_of_columns == 1 && facts.streams <= 2) return kSumOfPair;
+    return stages ? std::span<const Ahead>(kSumsStagesFirst) : kSumsRegistersFirst;
+}
+
 std::span<const Ahead> kinds_ahead(const Schedule& s, const GroupFacts& facts) {
-    if (s.column_blocks == 1) return facts.sums_rows() && facts.widest_bytes < 4 ? kStagesFirst : kRegistersFirst;
+    if (s.column_blocks == 1) return kinds_in_block(s, facts);
     if (meetings(s, facts) != 1) {
-        const bool room = !facts.sums_rows() && bytes_per_thread(s, facts) <= kMaxBytesPerThread / 2;
+        const bool room = facts.sums_of_columns == 0 && bytes_per_thread(s, facts) <= kMaxBytesPerThread / 2;
         return in_small_parts(facts) || room ? kRegistersFirst : kStagesFirst;
     }
-    if (facts.sums_rows()) return kinds_with_sums(s, facts);
+    if (facts.sums_of_columns > 0) return kinds_with_sums(s, facts);
     if (s.online) return kPairsInCluster;
     if (in_small_parts(facts) && reads_several_narrow(facts)) return kSeveralNarrow;
     return kInCluster;
@@ -216,13 +255,15 @@ std::vector<Schedule> all_staying(const std::vector<Schedule>& schedules, const 
 }
 
 bool wider_than_block(const GroupFacts& facts, const Target& target) {
-    const bool small = facts.sums_rows() || (in_small_parts(facts) && target.clusters);
+    // A row whose sums are numbers alone leaves registers to itself where it is stored again.
+    const bool sums = facts.sums_of_columns > 0 || (facts.sums_rows() && !facts.stores_columns);
+    const bool small = sums || (in_small_parts(facts) && target.clusters);
     return row_bytes(facts) > (small ? kSmallPartBytes : kBlockRowBytes);
 }
 
 // What a cluster's block takes of a row.
 std::int64_t part_bytes(const GroupFacts& facts) {
-    if (facts.sums_rows() || in_small_parts(facts)) return kSmallPartBytes;
+    if (facts.sums_of_columns > 0 || in_small_parts(facts)) return kSmallPartBytes;
     return kClusterPartColumns * facts.widest_bytes;
 }
 
@@ -234,7 +275,7 @@ std::vector<std::int64_t> cluster_sizes(const GroupFacts& facts, const Target& t
     std::int64_t wanted = 1;
     while (wanted < kMostClusterBlocks && bytes > part * wanted) wanted *= 2;
     // layer_norm's backward of 131072 bf16 columns takes 0.671 ms over 8 blocks, in stages, 0.708 over 16.
-    if (facts.sums_of_rows > 1 && wanted == kMostClusterBlocks && bytes <= part * wanted) wanted /= 2;
+    if (facts.sums_of_columns > 1 && wanted == kMostClusterBlocks && bytes <= part * wanted) wanted /= 2;
     std::vector<std::int64_t> sizes;
     for (const std::int64_t size : {wanted, wanted / 2, wanted * 2}) {
         if (size > 1 && size <= kMostClusterBlocks) sizes.push_back(size);
@@ -358,12 +399,33 @@ std::vector<Schedule> in_shared_of_cluster(const GroupFacts& facts, const Target
     return schedules;
 }
 
+constexpr int kManyTensors = 4;  // whose rows a block holds at once
+
+// A thread's registers have room for them, but then there are few threads to meet over a row twice: an attention
+// residual of eight bf16 states of 4096 columns takes 0.162 ms in 255 registers, 0.128 in shared memory (H200).
+constexpr std::int64_t kCrowdedBytes = 192;
+
+bool crowds(std::int64_t columns_per_thread, const GroupFacts& facts) {
+    return facts.streams >= kManyTensors && facts.phases > 2 && !facts.sums_rows() &&
+           columns_per_thread * facts.widest_bytes * facts.streams > kCrowdedBytes;
+}
+
+// One block's rows leave no shared memory for another's. Eight f32 states: 0.153 ms read again, of which the
+// second-level cache has most, 0.174 in shared memory; their backward 0.177 and 0.203; group_norm's of four channels
+// 0.137 and 0.144, a hyper-connection's 0.144 either way.
+bool fills_shared_memory(const GroupFacts& facts, const Target& target) {
+    return facts.streams >= kManyTensors &&
+           2 * (row_bytes(facts) * facts.streams + kSystemSharedBytes) > target.shared_bytes_per_sm;
+}
+
 std::vector<Schedule> gpu_schedules(const GroupFacts& facts, const Target& target) {
     std::vector<Schedule> schedules;
     const int vector = vector_dividing(facts.columns, facts.access_columns());
-    const int preferred = static_threads(facts.columns * facts.widest_bytes / 2);
+    const bool alone = !facts.meets && facts.sums_of_columns > 0;
+    const int preferred = alone ? alone_threads(facts) : static_threads(facts.columns * facts.widest_bytes / 2);
     const auto elements = [&](int threads) { return (facts.columns + threads - 1) / threads; };
 
+    std::vector<Schedule> crowded;
     std::vector<int> widths = {preferred};
     for (const int threads : {preferred * 2, preferred / 2, preferred * 4, 512, 1024}) {
         const bool half_idle = threads / 2 * std::int64_t{vector} >= facts.columns;
@@ -376,6 +438,10 @@ std::vector<Schedule> gpu_schedules(const GroupFacts& facts, const Target& targe
         const bool many = elements(threads) * facts.widest_bytes >= kManyBytesPerThread;
         // Softmax's backward of 4096 bf16 columns: 0.100 ms with the registers it wants, 0.113 with a share.
         const bool alone_first = reads_several_narrow(facts);
+        if (crowds(elements(threads), facts)) {
+            crowded.push_back(s);
+            continue;
+        }
         if (alone_first) append(lightly_sharing(s, elements(threads), facts), &schedules);
         for (const int per_sm : kResidentThreadsPerSm) {
             const bool shares = threads >= kBlockThreads && per_sm > threads;
@@ -383,12 +449,18 @@ std::vector<Schedule> gpu_schedules(const GroupFacts& facts, const Target& targe
         }
         if (!alone_first) schedules.push_back(s);
     }
+    std::vector<Schedule> shared;
     for (const int threads : {256, 512, 1024}) {
-        if (elements(threads) > 8) schedules.push_back(row_schedule(Residency::kShared, threads, vector));
+        if (elements(threads) > 8) shared.push_back(row_schedule(Residency::kShared, threads, vector));
     }
+    append(crowded, &shared);
     // What is read twice is the sooner found in the caches the fewer rows are read at once: cross-entropy with its
     // gradient of 128256 bf16 classes takes 0.745 ms with 512 threads on a row, 0.774 with 1024, 0.812 with 256.
-    const std::array reload_threads = facts.stores_columns ? std::array{512, 1024, 256} : std::array{256, 512, 1024};
+    // Where sums take registers too, only small blocks share a multiprocessor: eight states' backward takes 0.177 ms
+    // with 256, 0.219 with 512.
+    const bool fills_shared = fills_shared_memory(facts, target);
+    const bool few_rows = facts.stores_columns && !(fills_shared && facts.sums_rows());
+    const std::array reload_threads = few_rows ? std::array{512, 1024, 256} : std::array{256, 512, 1024};
     std::vector<Schedule> reloads;
     for (const int threads : reload_threads) {
         if (facts.columns < std::int64_t{threads} * vector) continue;
@@ -404,20 +476,24 @@ std::vector<Schedule> gpu_schedules(const GroupFacts& facts, const Target& targe
     const bool too_wide =
         waits_alone(facts) && facts.widest_bytes < 4 && row_bytes(facts) > kMostClusterBlocks * kSmallPartBytes * 3 / 4;
     const bool one_pass = streams || (too_wide && waits_for_numbers(facts));
+    if (fills_shared && !one_pass) append(reloads, &schedules);
+    if (!fills_shared) append(shared, &schedules);
     const std::vector<Schedule> clusters = cluster_schedules(facts, target, vector);
     schedules.insert(wider_than_block(facts, target) ? schedules.begin() : schedules.end(), clusters.begin(),
                      clusters.end());
     const std::vector<Schedule> staying = staying_schedules(facts, target, vector);
     schedules.insert(schedules.begin(), staying.begin(), staying.end());
-    schedules.insert(one_pass ? schedules.begin() : schedules.end(), reloads.begin(), reloads.end());
+    if (one_pass || !fills_shared)
+        schedules.insert(one_pass ? schedules.begin() : schedules.end(), reloads.begin(), reloads.end());
+    if (fills_shared) append(shared, &schedules);
     // A row that fills a block with what a thread would hold of it, and waits for its numbers besides.
     if (waits_for_numbers(facts) && facts.widest_bytes < 4 && row_bytes(facts) > kBlockRowBytes / 2) {
         const std::vector<Schedule> staged = in_one_stage(facts, target, vector, 1);
         schedules.insert(schedules.begin(), staged.begin(), staged.end());
     }
     if (too_wide) {
-        const std::vector<Schedule> shared = in_shared_of_cluster(facts, target, vector);
-        schedules.insert(schedules.begin(), shared.begin(), shared.end());
+        const std::vector<Schedule> of_cluster = in_shared_of_cluster(facts, target, vector);
+        schedules.insert(schedules.begin(), of_cluster.begin(), of_cluster.end());
     }
     if (schedules.empty()) {
         schedules.push_back(row_schedule(Residency::kReload, preferred, vector));

@@ -11,7 +11,7 @@ namespace rowjit {
 namespace {
 
 // The order of torch's kernels, which the bits depend on: x·0.5·(1 + erf(x/√2)).
-Value gelu_erf(Value h) { return h * 0.5 * (erf(h * std::numbers::sqrt2 / 2.0) + 1.0); }
+Value gelu_erf(Value h) { return h * 0.5 * (erf(h * (std::numbers::sqrt2 / 2.0)) + 1.0); }
 
 // 0.5·x·(1 + tanh(√(2/π)·(x + 0.044715·x³))).
 Value gelu_tanh(Value h) {

@@ -603,6 +603,56 @@ TEST_CASE("a logistic function that is rounded is two instructions for its funct
     CHECK(!contains(body_of(small_divisor, 1024), "rj_div_narrow("));
 }
 
+TEST_CASE("a sum over rows and columns that nothing else of a row wants is met over once a block") {
+    const auto build = [](Graph& g, std::int64_t columns) {
+        const Axis tokens = g.rows("tokens");
+        const Value x = cast(g.input("x", bf16, {tokens, columns}), f32);
+        g.output("y", cast(x * g.input("scale", f32, {}), bf16));
+        g.output("d_scale", sum(sum(x * cast(g.input("d_y", bf16, {tokens, columns}), f32)), tokens));
+    };
+    const std::string body = body_of(build, 4096);
+    CHECK(body.find("rj_all_reduce<") > body.find("rj_store(y_row"));
+    CHECK(body.find("rj_all_reduce<") == body.rfind("rj_all_reduce<"));
+    // Where the row's own sum is wanted as well, its threads meet over the row.
+    const auto of_row = [&](Graph& g, std::int64_t columns) {
+        const Axis tokens = g.rows("tokens");
+        const Value x = cast(g.input("x", bf16, {tokens, columns}), f32);
+        const Value of_row = sum(x);
+        g.output("y", cast(x * of_row, bf16));
+        g.output("total", sum(of_row, tokens));
+    };
+    const std::string row = body_of(of_row, 4096);
+    CHECK(row.find("rj_all_reduce<") < row.find("rj_store(y_row"));
+}
+
+TEST_CASE("a division by a power of two is a product") {
+    const auto divided = [](double by) {
+        return [by](Graph& g, std::int64_t columns) {
+            g.output("y", g.input("x", f32, {g.rows("tokens"), columns}) / by);
+        };
+    };
+    CHECK(contains(body_of(divided(-8.0), 1024), "* (-0.125f)"));
+    CHECK(contains(body_of(divided(3.0), 1024), "rj_div("));
+    CHECK(contains(body_of(divided(1e30), 1024), "rj_div("));
+}
+
+TEST_CASE("erf is less exact where 1 is added to it and a rounding follows") {
+    const auto activated = [](Dtype dtype, const auto& make) {
+        return [dtype, make](Graph& g, std::int64_t columns) {
+            g.output("y", make(g.input("x", dtype, {g.rows("tokens"), columns})));
+        };
+    };
+    const auto gelu_erf = [](const Value& x) { return gelu(x, Gelu::kErf); };
+    CHECK(contains(body_of(activated(bf16, gelu_erf), 1024), "rj_erf_narrow("));
+    CHECK(contains(body_of(activated(f16, gelu_erf), 1024), "rj_erf_narrow("));
+    CHECK(contains(body_of(activated(f32, gelu_erf), 1024), "rj_erf("));
+    // By itself its relative error near 0 would show, and so would the sum's where another is taken from it.
+    const auto alone = [](const Value& x) { return cast(erf(cast(x, f32)), bf16); };
+    CHECK(contains(body_of(activated(bf16, alone), 1024), "rj_erf("));
+    const auto difference = [](const Value& x) { return cast(erf(cast(x, f32)) + 1.0 - cast(x, f32), bf16); };
+    CHECK(contains(body_of(activated(f16, difference), 1024), "rj_erf("));
+}
+
 TEST_CASE("a column is compared with an i64 of its row in i32") {
     const auto build = [](Graph& g, std::int64_t columns) {
         const Axis tokens = g.rows("tokens");

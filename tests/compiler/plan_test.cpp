@@ -8,6 +8,7 @@
 
 #include "compiler/compile.h"
 #include "compiler/plan/live_numbers.h"
+#include "compiler/plan/partial_sums.h"
 #include "dsl/library/registry.h"
 #include "rowjit/coord.h"
 #include "rowjit/gradient.h"
@@ -152,6 +153,17 @@ TEST_CASE("data that would give a pushed computation's operands two orders of ax
         "v = cut * x\ny = index(v, t, u, place)\noutput y\n");
     const auto plan = [&] { plan_graph(*g.data(), find_target("sm_90a")); };
     CHECK(mentions(refusal(ErrorCode::kUnsupported, plan), "data along [t, u]"));
+}
+
+TEST_CASE("a kernel that stores pieces of a tensor is tuned as a graph of its own") {
+    const Graph graph = make_graph("group_norm", {4096, bf16, {}});
+    const Plan plan = plan_graph(*gradient(graph, {"x", "weight"}).data(), find_target("sm_90a"));
+    const auto stores_pieces = [](const Group& group) {
+        return std::any_of(group.graph->outputs().begin(), group.graph->outputs().end(),
+                           [](const OutputInfo& output) { return output.piece.has_value(); });
+    };
+    REQUIRE(std::any_of(plan.groups.begin(), plan.groups.end(), stores_pieces));
+    for (const Group& group : plan.groups) CHECK_NOTHROW(with_whole_sums(*group.graph));
 }
 
 TEST_CASE("of a row's numbers no kernel for a GPU has more at once than a thread's registers hold") {

@@ -43,7 +43,16 @@ RJ_DEVICE float rj_rsqrt_fast(float a) {
     return rj_float(rj_bits(root) + rj_bits(a) % 5 - 2);
 }
 
+RJ_DEVICE float rj_min(float a, float b) { return a != a || b != b ? a + b : std::fmin(a, b); }
+// As bad as NVIDIA's may be: two units off, either way, and zero for denormals.
+RJ_DEVICE float rj_exp2_fast(float a) {
+    const float power = std::exp2(a);
+    return power < 0x1p-126F || std::isinf(power) ? (power < 1 ? 0 : power)
+                                                  : rj_float(rj_bits(power) + rj_bits(a) % 5 - 2);
+}
+
 #include "templates/prelude_divide.h"
+#include "templates/prelude_erf.h"
 #include "templates/prelude_math.h"
 #include "templates/prelude_trig.h"
 
@@ -83,6 +92,19 @@ TEST_CASE("the prelude's log is within 2 ulp") { sweep(rj_log, std::log); }
 TEST_CASE("the prelude's log1p is within 2 ulp") { sweep(rj_log1p, std::log1p); }
 TEST_CASE("the prelude's tanh is within 1 ulp") { sweep(rj_tanh, std::tanh, 1); }
 TEST_CASE("the prelude's erf is within 2 ulp") { sweep(rj_erf, std::erf); }
+TEST_CASE("1 and the prelude's narrow erf are within 2^-20, and nearer below 0 than a rounding of the sum shows") {
+    for (std::uint64_t bits = 0; bits <= 0xffffffffU; bits += kStep) {
+        const float x = rj_float(static_cast<unsigned>(bits));
+        const float got = 1.0F + rj_erf_narrow(x);
+        if (std::isnan(x)) {
+            REQUIRE(std::isnan(got));
+            continue;
+        }
+        const double want = std::erfc(-static_cast<double>(x));
+        const double allowed = std::min(0x1p-20, 0x1p-14 * want + 0x1p-24);
+        REQUIRE_MESSAGE(std::fabs(got - want) <= allowed, mismatch(x, got, want));
+    }
+}
 TEST_CASE("the prelude's sin is within 2 ulp, large arguments included") { sweep(rj_sin, std::sin); }
 TEST_CASE("the prelude's cos is within 2 ulp, large arguments included") { sweep(rj_cos, std::cos); }
 

@@ -289,7 +289,8 @@ TEST_CASE("sums over rows beside a row reduction agree with the oracle under eve
             add_cases(fmt::format("norm_backward {}", columns), norm_backward(columns, bf16), target, &cases);
         }
         add_cases("norm_backward 256 f16", norm_backward(256, f16), target, &cases);
-        add_cases("one_number 96 f32", one_number(96, f32), target, &cases);
+        for (const std::int64_t columns : {96, 1000})
+            add_cases(fmt::format("one_number {} f32", columns), one_number(columns, f32), target, &cases);
         check_cases(cases, target, 19, false);
     }
 }
