@@ -357,6 +357,17 @@ RJ_DEVICE void rj_store(T* to, const rj_vec<T, N>& vec) {
         rj_memory<kChunk>::store(reinterpret_cast<unsigned char*>(to) + at, vec.words + at / 4);
     }
 }
+// The same, in one access wherever it may stand (emit/gpu_columns says where that is in doubt).
+template <class T, int N>
+RJ_DEVICE void rj_store_whole(T* to, const rj_vec<T, N>& vec) {
+#ifdef RJ_STORES_WHOLE
+    if constexpr (rj_vec<T, N>::kBytes == 16) {
+        rj_memory<16>::store_whole(to, vec.words);
+        return;
+    }
+#endif
+    rj_store(to, vec);
+}
 template <class T>
 RJ_DEVICE void rj_store_one(T* to, typename rj_value<T>::type value) {
     rj_store(to, rj_pack_one<T>(value));

@@ -846,6 +846,16 @@ class ColumnEmitter {
         return scope_.live().empty() ? std::vector<std::string>{} : std::vector<std::string>{scope_.live()};
     }
 
+    // Where NVRTC was seen to store a vector's words one by one: at an address that takes a remainder, of a row that is
+    // not in registers, and of one of several tensors that a kernel without reductions stores.
+    bool stores_whole(const GpuAddress& at) const {
+        const Schedule& schedule = scope_.kernel().schedule;
+        const auto stores = std::count_if(loop_.body.begin(), loop_.body.end(),
+                                          [](const Inst& inst) { return inst.kind == InstKind::kStore; });
+        return takes_remainder(at) || schedule.residency != Residency::kRegisters ||
+               (schedule.family == Family::kElementwise && stores > 1);
+    }
+
     // After the lanes: what leaves as a vector.
     void leave(const Inst& inst) {
         if (inst.kind == InstKind::kKeep) return keep(inst);
@@ -863,7 +873,8 @@ class ColumnEmitter {
             const GpuAddress& at = addresses_.at(&inst);
             std::vector<std::string> conditions = live();
             if (!at.inside.empty()) conditions.push_back(at.inside);
-            const std::string store = fmt::format("rj_store({}, {});", at.text(), packed(inst));
+            const std::string store =
+                fmt::format("{}({}, {});", stores_whole(at) ? "rj_store_whole" : "rj_store", at.text(), packed(inst));
             out_.line(conditions.empty() ? store : fmt::format("if ({}) {}", fmt::join(conditions, " && "), store));
         }
     }

@@ -389,7 +389,7 @@ std::vector<Schedule> in_shared_of_cluster(const GroupFacts& facts, const Target
     for (const std::int64_t blocks : {kMostClusterBlocks / 2, kMostClusterBlocks}) {
         const std::int64_t resident = resident_blocks(facts, target, blocks);
         if (resident < (alone ? kMany : 2)) continue;
-        if (resident < kMany) append(in_one_stage(facts, target, vector, blocks), &schedules);
+        if (resident < kMany && facts.stores_columns) append(in_one_stage(facts, target, vector, blocks), &schedules);
         Schedule s = row_schedule(Residency::kShared, resident < kMany ? 512 : 256, vector);
         s.column_blocks = blocks;
         s.online = facts.online_phases == 2;
@@ -487,11 +487,13 @@ std::vector<Schedule> gpu_schedules(const GroupFacts& facts, const Target& targe
         schedules.insert(one_pass ? schedules.begin() : schedules.end(), reloads.begin(), reloads.end());
     if (fills_shared) append(shared, &schedules);
     // A row that fills a block with what a thread would hold of it, and waits for its numbers besides.
-    if (waits_for_numbers(facts) && facts.widest_bytes < 4 && row_bytes(facts) > kBlockRowBytes / 2) {
+    if (waits_for_numbers(facts) && facts.stores_columns && facts.widest_bytes < 4 &&
+        row_bytes(facts) > kBlockRowBytes / 2) {
         const std::vector<Schedule> staged = in_one_stage(facts, target, vector, 1);
         schedules.insert(schedules.begin(), staged.begin(), staged.end());
     }
-    if (too_wide) {
+    // Where it is read once at all, nothing is to be kept.
+    if (too_wide && (facts.stores_columns || facts.online_phases > 2)) {
         const std::vector<Schedule> of_cluster = in_shared_of_cluster(facts, target, vector);
         schedules.insert(schedules.begin(), of_cluster.begin(), of_cluster.end());
     }

@@ -406,13 +406,26 @@ TEST_CASE("what all rows read is held once for all loops that read it, and packe
     CHECK_FALSE(contains(body, "rj_vec<float, 8>"));
 }
 
+TEST_CASE(
+    "a vector is stored as one integer where its words were stored one by one, and not where a row is in registers") {
+    const Target target = find_target("sm_90a");
+    const auto of = [&](Residency residency) {
+        return emit_gpu_body(kernel_with(build_weighted_difference, 4096, staged_schedule(residency), target), target);
+    };
+    CHECK(count(of(Residency::kStages), "rj_store_whole(") == 1);
+    CHECK(count(of(Residency::kRegisters), "rj_store_whole(") == 0);
+    CHECK(count(of(Residency::kRegisters), "rj_store(") == 1);
+    CHECK(count(body_of(build_rope, 128), "rj_store_whole(") == 2);
+    CHECK(count(body_of(build_swiglu, 4096), "rj_store_whole(") == 0);
+}
+
 TEST_CASE("a row that stays in its stage is read there twice, and its place is free for another after it") {
     const Target target = find_target("sm_90a");
     const Kernel kernel = kernel_with(build_weighted_difference, 4096, staged_schedule(Residency::kStages), target);
     const std::string body = emit_gpu_body(kernel, target);
     CHECK(count(body, "rj_shared_load<rj_vec<rj_bf16, 8>>(stage") == 2);
     CHECK_FALSE(contains(body, "kept in registers"));
-    CHECK(body.rfind("fetch(row + ") > body.rfind("rj_store("));
+    CHECK(body.rfind("fetch(row + ") > body.rfind("rj_store_whole("));
 }
 
 TEST_CASE("a row stays in stages only where there are some, and two where rows are skewed") {
