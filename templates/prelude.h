@@ -23,10 +23,10 @@
 //   rj_to_i32, rj_to_i64                          f32 toward zero, saturating, NaN to 0
 //   rj_max, rj_min                                NaN if either is
 //   rj_max_bf16x2, rj_min_f16x2, …                likewise of two packed elements; only with RJ_FOLDS_PAIRS
-//   rj_add_bf16x2, rj_sub_bf16x2, rj_mul_bf16x2   of two packed elements, each rounded once; only where targets.def
-//   says rj_add_f16x2, rj_sub_f16x2, rj_mul_f16x2      likewise, everywhere rj_abs, rj_floor, rj_round, rj_fma, rj_div
-//   correctly rounded; rj_round: to a whole number, half to even rj_exp2_fast                                  2^a,
-//   within 2^-22 of it; may flush below 2^-126
+//   rj_add_bf16x2, rj_sub_bf16x2, rj_mul_bf16x2   of two packed elements, each rounded once; where targets.def says so
+//   rj_add_f16x2, rj_sub_f16x2, rj_mul_f16x2      likewise, everywhere
+//   rj_abs, rj_floor, rj_round, rj_fma, rj_div    correctly rounded; rj_round: to a whole number, half to even
+//   rj_exp2_fast                                  2^a, within 2^-22 of it; may flush below 2^-126
 //
 // and, unless prelude_math.h follows it,
 //

@@ -924,8 +924,8 @@ class ColumnEmitter {
     std::vector<const Inst*> front_;
     std::map<const Inst*, GpuAddress> addresses_;
     std::map<const Inst*, std::string> vectors_;  // of loads and of slots in shared memory, as an iteration names them
-    std::string one_matches_;                     // whether a lane of the vector is a compared_column
     std::set<std::string> declared_;              // those of them that are declared before the iterations
+    std::string one_matches_;                     // whether a lane of the vector is a compared_column
     std::map<const Inst*, std::string> divisors_;
     std::map<const Inst*, std::string> uniforms_;
     std::map<const Inst*, std::string> arrays_;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <span>
+#include <utility>
 
 #include "compiler/kernel.h"
 #include "compiler/schedule/choose.h"
@@ -383,6 +384,7 @@ std::vector<Schedule> in_one_stage(const GroupFacts& facts, const Target& target
 // room, and one stage is faster.
 std::vector<Schedule> in_shared_of_cluster(const GroupFacts& facts, const Target& target, int vector) {
     constexpr std::int64_t kMany = 4;
+    constexpr int kMostWorthwhile = 5;
     std::vector<Schedule> schedules;
     if (!target.clusters || facts.sums_rows()) return schedules;
     const bool alone = facts.column_inputs == 1;
@@ -393,7 +395,7 @@ std::vector<Schedule> in_shared_of_cluster(const GroupFacts& facts, const Target
         Schedule s = row_schedule(Residency::kShared, resident < kMany ? 512 : 256, vector);
         s.column_blocks = blocks;
         s.online = facts.online_phases == 2;
-        if (resident > kMany) schedules.push_back(sharing(s, 5 * s.threads_per_row));
+        if (resident > kMany) schedules.push_back(sharing(s, kMostWorthwhile * s.threads_per_row));
         schedules.push_back(sharing(s, kResidentThreadsPerSm.front()));
     }
     return schedules;
@@ -476,16 +478,15 @@ std::vector<Schedule> gpu_schedules(const GroupFacts& facts, const Target& targe
     const bool too_wide =
         waits_alone(facts) && facts.widest_bytes < 4 && row_bytes(facts) > kMostClusterBlocks * kSmallPartBytes * 3 / 4;
     const bool one_pass = streams || (too_wide && waits_for_numbers(facts));
-    if (fills_shared && !one_pass) append(reloads, &schedules);
-    if (!fills_shared) append(shared, &schedules);
+    const std::vector<Schedule> first = one_pass ? std::exchange(reloads, {}) : std::vector<Schedule>();
+    append(fills_shared ? reloads : shared, &schedules);
     const std::vector<Schedule> clusters = cluster_schedules(facts, target, vector);
     schedules.insert(wider_than_block(facts, target) ? schedules.begin() : schedules.end(), clusters.begin(),
                      clusters.end());
     const std::vector<Schedule> staying = staying_schedules(facts, target, vector);
     schedules.insert(schedules.begin(), staying.begin(), staying.end());
-    if (one_pass || !fills_shared)
-        schedules.insert(one_pass ? schedules.begin() : schedules.end(), reloads.begin(), reloads.end());
-    if (fills_shared) append(shared, &schedules);
+    schedules.insert(schedules.begin(), first.begin(), first.end());
+    append(fills_shared ? shared : reloads, &schedules);
     // A row that fills a block with what a thread would hold of it, and waits for its numbers besides.
     if (waits_for_numbers(facts) && facts.stores_columns && facts.widest_bytes < 4 &&
         row_bytes(facts) > kBlockRowBytes / 2) {

@@ -6,6 +6,7 @@
 #include <array>
 #include <cmath>
 #include <cstdlib>
+#include <functional>
 #include <iterator>
 #include <limits>
 #include <memory>
@@ -602,6 +603,19 @@ Tensor numbers_around_eight_bits(std::int64_t rows, std::int64_t columns) {
     return x;
 }
 
+// Launches the graph under every legal schedule, and visits what came of each.
+void each_schedule(const Graph& g, std::string_view target_name, const Bindings& bindings,
+                   const std::function<void(const Tensors&)>& visit) {
+    const Target target = simt::target(target_name);
+    std::vector<Case> cases;
+    add_cases("graph", g, target, &cases);
+    std::vector<Program> programs;
+    for (Case& one : cases) programs.push_back(std::move(one.program));
+    const Device device = simt::device(target);
+    for (const Executable& executable : simt::build(std::move(programs), target, device))
+        visit(run(device, executable, *g.data(), bindings));
+}
+
 TEST_CASE("formats of eight bits are packed and read as base/dtype.h does") {
     constexpr std::int64_t kRows = 40;
     for (const std::int64_t columns : {7, 96}) {
@@ -614,14 +628,8 @@ TEST_CASE("formats of eight bits are packed and read as base/dtype.h does") {
         const Bindings bindings = {{{"x", numbers_around_eight_bits(kRows, columns)}}, {}, {{"tokens", kRows}}};
         const Tensors expected = interpret(*g.data(), bindings, Rounding::kEager);
         for (const std::string_view target_name : {"sm_90a", "gfx942"}) {
-            const Target target = simt::target(target_name);
-            std::vector<Case> cases;
-            add_cases("conversions", g, target, &cases);
-            std::vector<Program> programs;
-            for (Case& one : cases) programs.push_back(std::move(one.program));
-            const Device device = simt::device(target);
-            for (const Executable& executable : simt::build(std::move(programs), target, device)) {
-                for (const auto& [output, got] : run(device, executable, *g.data(), bindings)) {
+            each_schedule(g, target_name, bindings, [&](const Tensors& outputs) {
+                for (const auto& [output, got] : outputs) {
                     const Tensor& wanted = expected.at(output);
                     for (std::size_t i = 0; i < got.values.size(); ++i) {
                         const bool none = std::isnan(got.values[i]) && std::isnan(wanted.values[i]);
@@ -629,7 +637,7 @@ TEST_CASE("formats of eight bits are packed and read as base/dtype.h does") {
                                         bindings.tensors.at("x").values[i], ": ", got.values[i]);
                     }
                 }
-            }
+            });
         }
     }
 }
@@ -695,22 +703,17 @@ TEST_CASE("what is computed on words of two lanes is the oracle's bits, whatever
             mask.dtype = boolean;
             for (double& value : mask.values) value = value > 0.5 ? 1 : 0;
             const Tensors expected = interpret(*g.data(), bindings, Rounding::kEager);
-            const Target target = simt::target(target_name);
-            std::vector<Case> cases;
-            add_cases("pairs", g, target, &cases);
-            std::vector<Program> programs;
-            for (Case& one : cases) programs.push_back(std::move(one.program));
-            const Device device = simt::device(target);
-            for (const Executable& executable : simt::build(std::move(programs), target, device)) {
-                for (const auto& [output, got] : run(device, executable, *g.data(), bindings)) {
-                    const Tensor& wanted = expected.at(output);
-                    for (std::size_t i = 0; i < got.values.size(); ++i) {
-                        REQUIRE_MESSAGE(is_same_number(got.values[i], wanted.values[i]), target_name, " ", name(dtype),
-                                        " ", columns, ": ", output, " ", i, ": ", got.values[i], " for ",
-                                        wanted.values[i]);
-                    }
-                }
-            }
+            each_schedule(g, target_name, bindings,
+                          [&, dtype = dtype, target_name = target_name](const Tensors& outputs) {
+                              for (const auto& [output, got] : outputs) {
+                                  const Tensor& wanted = expected.at(output);
+                                  for (std::size_t i = 0; i < got.values.size(); ++i) {
+                                      REQUIRE_MESSAGE(is_same_number(got.values[i], wanted.values[i]), target_name, " ",
+                                                      name(dtype), " ", columns, ": ", output, " ", i, ": ",
+                                                      got.values[i], " for ", wanted.values[i]);
+                                  }
+                              }
+                          });
         }
     }
 }
@@ -772,20 +775,13 @@ TEST_CASE("random numbers are the reference's bits under every schedule, whereve
         const Value position = g.iota(tokens, i64) * static_cast<double>(columns) + g.iota(n, i64) + 8589934590.0;
         g.output("u", uniform(g.scalar("seed", i64, -5e15), g.scalar("offset", i64, 4294967299.0), position));
         for (const std::string_view name : {"sm_90a", "gfx942"}) {
-            const Target target = simt::target(name);
-            std::vector<Case> cases;
-            add_cases("uniform", g, target, &cases);
-            std::vector<Program> programs;
-            for (Case& one : cases) programs.push_back(std::move(one.program));
-            const Device device = simt::device(target);
-            for (const Executable& executable : simt::build(std::move(programs), target, device)) {
-                const Bindings bindings = {{}, {}, {{"tokens", 5}}};
-                const std::vector<double> u = run(device, executable, *g.data(), bindings).at("u").values;
+            each_schedule(g, name, {{}, {}, {{"tokens", 5}}}, [](const Tensors& outputs) {
+                const std::vector<double>& u = outputs.at("u").values;
                 for (std::size_t i = 0; i < u.size(); ++i) {
                     REQUIRE(u[i] ==
                             philox_uniform(-5000000000000000, 4294967299, 8589934590 + static_cast<std::int64_t>(i)));
                 }
-            }
+            });
         }
     }
 }
