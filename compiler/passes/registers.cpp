@@ -93,6 +93,15 @@ std::int64_t loaded_registers(const Kernel& kernel, const Inst& load, const Colu
     return registers_of(load.dtype, loop, vectors_at_once(kernel, loop));
 }
 
+// Lanes that are loaded one by one share no register, and each lane of a vector has a place of its own: a rotary
+// embedding of heads of 100 columns took more than the 255 registers there are for three of 16 lanes.
+std::int64_t batched_registers(const Kernel& kernel, const Inst& load, const ColumnLoop& loop, std::int64_t batch) {
+    const std::int64_t loaded = std::min(batch, loaded_registers(kernel, load, loop));
+    if (load.access.kind != Access::Kind::kGather) return loaded;
+    const auto bytes = static_cast<std::int64_t>(size_bytes(load.dtype));
+    return loaded * std::max<std::int64_t>(1, kRegisterBytes / bytes) + loop.vector;
+}
+
 // A batch, and the iterations under a guard, which are all loaded before the first is used.
 std::int64_t loaded_at_once(const Inst& load, const ColumnLoop& loop, const Kernel& kernel) {
     const bool tail = loop.tail != ColumnLoop::Tail::kNone;
@@ -249,7 +258,7 @@ int estimated_registers(const Kernel& kernel, const Target& target) {
         for (const Inst& inst : loop->body) {
             if (keeps_in_register(kernel, inst)) kept += rows_kept(kernel) * registers_of(inst.dtype, *loop);
             if (inst.kind == InstKind::kLoad && inst.held < 0)
-                (kernel.by_row(inst) ? batches : shared) += std::min(batch, loaded_registers(kernel, inst, *loop));
+                (kernel.by_row(inst) ? batches : shared) += batched_registers(kernel, inst, *loop, batch);
             if (inst.kind == InstKind::kLoad && inst.held < 0 && fetching) kept += registers_of(inst.dtype, *loop);
         }
         fetching = false;
