@@ -24,9 +24,10 @@ struct Target {
     int assembler_registers = 0;  // of a thread's, what the assembler takes beyond the estimate of compiler/passes
     int max_threads_per_sm = 1;
     std::int64_t l2_bytes = 0;
-    double bandwidth_gbps = 0;  // what a large copy reaches, bytes read plus bytes written
-    bool clusters = false;      // thread-block clusters with distributed shared memory
-    bool packed_bf16 = false;   // an instruction computes on two bf16, or rounds two f32 to them
+    double bandwidth_gbps = 0;      // what a large copy reaches, bytes read plus bytes written
+    bool clusters = false;          // thread-block clusters with distributed shared memory
+    bool dependent_launch = false;  // a kernel may begin while the one before it ends
+    bool packed_bf16 = false;       // an instruction computes on two bf16, or rounds two f32 to them
     std::string label;
     std::string cpu_features;  // CPU only: LLVM's feature string, "" for the named baseline's own
 

@@ -218,6 +218,30 @@ Program compile(const GraphData& graph, const Target& target, const ScheduleChoi
     return compile_plan(graph, plan_graph(graph, target, chunks), target, choice, chunks);
 }
 
+namespace {
+
+// A kernel right behind another begins while that one ends. Not where a loop begins or has ended: what was launched
+// before may be of either.
+void chain_kernels(const Plan& plan, std::vector<Step>* steps) {
+    const auto at_loop = [&](std::size_t place) {
+        return std::any_of(plan.loops.begin(), plan.loops.end(),
+                           [&](const ChunkLoop& loop) { return place == loop.first || place == loop.end; });
+    };
+    const auto kernel_at = [&](std::size_t place) -> Kernel* {
+        const PlanStep& step = plan.steps[place];
+        return step.kind == PlanStep::Kind::kKernel ? &(*steps)[step.index].kernel : nullptr;
+    };
+    for (std::size_t place = 1; place < plan.steps.size(); ++place) {
+        Kernel* before = kernel_at(place - 1);
+        Kernel* kernel = kernel_at(place);
+        if (before == nullptr || kernel == nullptr || at_loop(place)) continue;
+        before->neighbours.leads = true;
+        kernel->neighbours.waits = true;
+    }
+}
+
+}  // namespace
+
 Program compile_plan(const GraphData& graph, const Plan& plan, const Target& target, const ScheduleChoice& choice,
                      const ChunkOptions& chunks) {
     Program program;
@@ -229,6 +253,7 @@ Program compile_plan(const GraphData& graph, const Plan& plan, const Target& tar
     for (const Product& product : plan.products) program.products.push_back(make_product(program, product));
     program.order = plan.steps;
     program.division = plan.division;
+    if (target.dependent_launch) chain_kernels(plan, &program.steps);
     for (const ChunkLoop& loop : plan.loops) {
         ProgramLoop& made = program.loops.emplace_back();
         made = {

@@ -23,7 +23,9 @@ class Printer {
     explicit Printer(const Kernel& kernel) : kernel_(kernel) {}
 
     std::string run() {
-        line(0, fmt::format("kernel {}: {}", kernel_.name, print(kernel_.schedule)));
+        line(0, fmt::format("kernel {}: {}{}{}", kernel_.name, print(kernel_.schedule),
+                            kernel_.neighbours.waits ? ", begins while the one before it ends" : "",
+                            kernel_.neighbours.leads ? ", lets the next begin" : ""));
         for (const KernelTensor& tensor : kernel_.tensors) {
             line(1, fmt::format("tensor {}: {}[{}]{}{}{}", tensor.name, name(tensor.dtype), axes(tensor.axes),
                                 tensor.read ? " read" : "", tensor.written ? " written" : "",

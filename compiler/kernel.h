@@ -236,6 +236,14 @@ inline bool meets(const Stmt& stmt) {
     return reduce != nullptr && !reduce->of_thread;
 }
 
+// Launches of kernels that follow each other in a program, on targets that have dependent launches: the second begins
+// while the first ends, and waits until all that the first wrote is there. The kernel before the first is then done
+// too.
+struct Neighbours {
+    bool waits = false;  // for the kernel before it
+    bool leads = false;  // lets the one behind it begin
+};
+
 inline constexpr std::int64_t kTransactionBarrierBytes = 8;
 inline constexpr std::int64_t kSystemSharedBytes = 1024;  // of every block, CUDA
 
@@ -253,7 +261,8 @@ struct Kernel {
     AxisId slots_axis = -1;  // ≥ 0: the block's own coordinate along this axis; it stores parts of sums over rows
     Block before;            // once a block, before its rows; only where there is a slots axis
     Block body;
-    Block after;  // likewise, after them
+    Block after;            // likewise, after them
+    Neighbours neighbours;  // compile() sets them: a group alone has none
     int value_count = 0;
     std::int64_t most_row_blocks = 0;  // blocks along the rows, of clusters if fewer run at once; 0: all there are
 
@@ -266,6 +275,10 @@ struct Kernel {
     std::int64_t shared_bytes = 0;          // dynamic shared memory of a block, scratch and stages included
 
     const AxisInfo& axis(AxisId id) const { return axes[static_cast<std::size_t>(id)]; }
+    // Whether nothing writes the tensor while the kernel runs: read-only loads may pass a wait.
+    bool is_read_only(const KernelTensor& tensor) const {
+        return !tensor.written && !tensor.aliased && !neighbours.waits;
+    }
     // Whether rows load from, or store to, different places.
     bool by_row(const Inst& access) const;
     // Whether a load's address is known as soon as its row is, and differs from row to row, and no row stores there.

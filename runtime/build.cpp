@@ -122,6 +122,7 @@ BuiltProgram build_without_spills(const GraphData& graph, const Target& target, 
         std::erase(others, step.kernel.schedule);
         for (const Schedule& schedule : others) {
             Kernel kernel = *build_kernel(step.group, schedule, target);
+            kernel.neighbours = step.kernel.neighbours;
             BuiltKernel built = build(kernel, target, cache);
             if (spills(built, target)) continue;
             step = make_step(made.program, step.group, std::move(kernel));

@@ -27,6 +27,7 @@ struct LaunchGeometry {
     std::uint32_t block = 1;         // threads, x only
     std::uint32_t shared_bytes = 0;  // dynamic shared memory
     std::uint32_t cluster = 1;       // blocks per cluster
+    bool overlaps = false;           // begins while the kernel before it ends, for which it waits itself
 };
 
 // A loaded entry point. Resolved when the module is loaded, never on the launch path.

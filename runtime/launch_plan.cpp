@@ -21,6 +21,7 @@ LaunchGeometry geometry_of(const Kernel& kernel) {
     geometry.block = static_cast<std::uint32_t>(kernel.block_threads());
     geometry.shared_bytes = static_cast<std::uint32_t>(kernel.shared_bytes);
     geometry.cluster = static_cast<std::uint32_t>(kernel.cluster_blocks());
+    geometry.overlaps = kernel.neighbours.waits;
     return geometry;
 }
 

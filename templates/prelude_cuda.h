@@ -177,6 +177,13 @@ RJ_DEVICE void rj_wait_for_copies() {
     asm volatile("cp.async.wait_group %0;" ::"n"(kTurns) : "memory");
 }
 
+// ---- kernels that follow each other (sm_90 and newer) ---------------------------------------------------------------
+
+// Once every block of this kernel has said so or ended, blocks of the next one take what room there is.
+RJ_DEVICE void rj_let_next_begin() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+// Until the kernel before has ended and what it wrote is to be seen. Nothing where the launch asked for no overlap.
+RJ_DEVICE void rj_wait_for_last() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+
 // ---- clusters of blocks (sm_90 and newer) ---------------------------------------------------------------------------
 
 // The blocks of a cluster need not start together, and none may send to one that has not.

@@ -256,6 +256,8 @@ class KernelEmitter {
             out_.line("int turn = 0;", "rows of this cluster that are done");
         }
         out_.line(fmt::format("const long long rows = {};", scope_.positions(kernel_.row_axes)));
+        if (kernel_.neighbours.leads) out_.line("rj_let_next_begin();");
+        if (kernel_.neighbours.waits) out_.line("rj_wait_for_last();", "what the kernel before wrote is there");
     }
 
     std::string first_row_block() const {

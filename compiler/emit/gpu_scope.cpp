@@ -177,8 +177,9 @@ std::string GpuScope::parameter_type(const KernelArgument& argument) const {
         case KernelArgument::Kind::kPointer: break;
     }
     const KernelTensor& tensor = kernel_.tensors[static_cast<std::size_t>(argument.index)];
+    const bool alone = tensor.written ? !tensor.aliased : kernel_.is_read_only(tensor);
     return fmt::format("{}{}*{}", tensor.written ? "" : "const ", gpu_storage_type(tensor.dtype),
-                       tensor.aliased ? "" : " RJ_RESTRICT");
+                       alone ? " RJ_RESTRICT" : "");
 }
 
 void GpuScope::declare_states(bool of_block) {
@@ -487,7 +488,7 @@ GpuAddress GpuScope::address(const Inst& inst, const GpuLoop& loop, const std::s
 
 std::string GpuScope::load(const Inst& inst, const GpuAddress& at, int lanes) const {
     const KernelTensor& t = tensor(inst);
-    const std::string_view suffix = t.written || t.aliased ? "" : "_readonly";
+    const std::string_view suffix = kernel_.is_read_only(t) ? "_readonly" : "";
     std::string load = fmt::format("rj_load{}<{}>({})", suffix, lanes, at.text());
     if (at.inside.empty()) return load;
     return fmt::format("{} ? {} : rj_zeros<{}, {}>()", at.inside, load, gpu_storage_type(t.dtype), lanes);
@@ -495,7 +496,7 @@ std::string GpuScope::load(const Inst& inst, const GpuAddress& at, int lanes) co
 
 std::string GpuScope::load_one(const Inst& inst, const GpuAddress& at) const {
     const KernelTensor& t = tensor(inst);
-    const std::string load = fmt::format("rj_load_one{}({})", t.written || t.aliased ? "" : "_readonly", at.text());
+    const std::string load = fmt::format("rj_load_one{}({})", kernel_.is_read_only(t) ? "_readonly" : "", at.text());
     return at.inside.empty() ? load : fmt::format("{} ? {} : {}", at.inside, load, gpu_literal(inst.dtype, 0));
 }
 

@@ -26,6 +26,8 @@ constexpr int kFunctionMaxDynamicSharedBytes = 8;
 constexpr int kFunctionNonPortableClusters = 14;
 
 constexpr unsigned kLaunchClusterDimension = 4;
+constexpr unsigned kLaunchProgrammaticSerialization = 6;
+constexpr int kCapturesOverlaps = 12030;  // the first driver that captures such launches into graphs
 
 // Double data rate, and the share of clock × bus width that a large copy reached on an H200: 4.28 of 4.92 TB/s.
 constexpr double kTransfersPerClock = 2;
@@ -35,7 +37,7 @@ constexpr double kReachableBandwidth = 0.87;
 struct LaunchAttribute {
     unsigned id;
     unsigned padding;
-    unsigned cluster[3];
+    unsigned value[3];    // a cluster's dimensions, or whether the launch overlaps
     unsigned unused[13];  // the value is a union of 64 bytes
 };
 static_assert(sizeof(LaunchAttribute) == 72);
@@ -105,13 +107,14 @@ const Target* newest_compatible_target(int major, int minor) {
 class CudaDriver final : public GpuDriver {
   public:
     CudaDriver(DynamicLibrary library, const DriverEntries& entries, const CudaEntries& cuda)
-        : GpuDriver(std::move(library), entries), cuda_(cuda) {}
+        : GpuDriver(std::move(library), entries),
+          cuda_(cuda),
+          overlaps_(cuda.launch_extended != nullptr && driver_version() >= kCapturesOverlaps) {}
 
     Backend backend() const override { return Backend::kCuda; }
 
     std::string version() const override {
-        int version = 0;
-        entries().driver_version(&version);
+        const int version = driver_version();
         return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
     }
 
@@ -199,35 +202,47 @@ class CudaDriver final : public GpuDriver {
         return cuda_.function_set_attribute(function, kFunctionNonPortableClusters, 1);
     }
 
-    DriverResult launch_cluster(void* function, const LaunchGeometry& geometry, StreamHandle stream,
-                                void** arguments) const noexcept override {
+    bool overlaps_launches() const noexcept override { return overlaps_; }
+
+    DriverResult launch_extended(void* function, const LaunchGeometry& geometry, StreamHandle stream,
+                                 void** arguments) const noexcept override {
         constexpr DriverResult kNotSupported = 801;
         if (cuda_.launch_extended == nullptr) return kNotSupported;
-        LaunchAttribute cluster = cluster_of(geometry);
-        const LaunchConfig config = config_of(geometry, stream, &cluster);
+        LaunchAttribute attributes[kMostAttributes];
+        const LaunchConfig config = config_of(geometry, stream, attributes);
         return cuda_.launch_extended(&config, function, arguments, nullptr);
     }
 
     int clusters_at_once(void* function, const LaunchGeometry& geometry) const noexcept override {
         if (cuda_.most_clusters == nullptr) return 0;
-        LaunchAttribute cluster = cluster_of(geometry);
-        const LaunchConfig config = config_of(geometry, nullptr, &cluster);
+        LaunchGeometry alone = geometry;
+        alone.overlaps = false;
+        LaunchAttribute attributes[kMostAttributes];
+        const LaunchConfig config = config_of(alone, nullptr, attributes);
         int clusters = 0;
         return cuda_.most_clusters(&clusters, function, &config) == 0 ? clusters : 0;
     }
 
   private:
-    static LaunchAttribute cluster_of(const LaunchGeometry& geometry) {
-        return {kLaunchClusterDimension, 0, {geometry.cluster, 1, 1}, {}};
+    static constexpr int kMostAttributes = 2;
+
+    static LaunchConfig config_of(const LaunchGeometry& geometry, StreamHandle stream, LaunchAttribute* attributes) {
+        unsigned count = 0;
+        if (geometry.cluster > 1) attributes[count++] = {kLaunchClusterDimension, 0, {geometry.cluster, 1, 1}, {}};
+        if (geometry.overlaps) attributes[count++] = {kLaunchProgrammaticSerialization, 0, {1, 0, 0}, {}};
+        return {{geometry.grid, 1, 1}, {geometry.block, 1, 1}, geometry.shared_bytes, stream, attributes, count};
     }
 
-    static LaunchConfig config_of(const LaunchGeometry& geometry, StreamHandle stream, LaunchAttribute* cluster) {
-        return {{geometry.grid, 1, 1}, {geometry.block, 1, 1}, geometry.shared_bytes, stream, cluster, 1};
+    int driver_version() const {
+        int version = 0;
+        entries().driver_version(&version);
+        return version;
     }
 
     bool has_libraries() const { return cuda_.library_load != nullptr; }
 
     const CudaEntries cuda_;
+    const bool overlaps_;
 };
 
 Offer<CudaEntries> find_cuda_entries(const DynamicLibrary& library) {

@@ -245,10 +245,10 @@ class GpuDevice final : public DeviceImpl {
                        void** arguments) noexcept override {
         if (geometry.grid == 0) return nullptr;
         const CurrentContext current(*context_);
-        const DriverResult result = geometry.cluster > 1
-                                        ? driver().launch_cluster(function.handle, geometry, stream, arguments)
-                                        : entries().launch(function.handle, geometry.grid, 1, 1, geometry.block, 1, 1,
-                                                           geometry.shared_bytes, stream, arguments, nullptr);
+        const bool extended = geometry.cluster > 1 || (geometry.overlaps && driver().overlaps_launches());
+        const DriverResult result = extended ? driver().launch_extended(function.handle, geometry, stream, arguments)
+                                             : entries().launch(function.handle, geometry.grid, 1, 1, geometry.block, 1,
+                                                                1, geometry.shared_bytes, stream, arguments, nullptr);
         return result == 0 ? nullptr : driver().error_text(result);
     }
 

@@ -60,8 +60,11 @@ class GpuDriver {
     virtual void unload(void* module) const noexcept = 0;
     // Lifts the limits a launch would otherwise meet: dynamic shared memory up to `target`'s, the largest clusters.
     virtual DriverResult lift_limits(void* function, const Target& target) const = 0;
-    virtual DriverResult launch_cluster(void* function, const LaunchGeometry& geometry, StreamHandle stream,
-                                        void** arguments) const noexcept = 0;
+    // Whether a launch may overlap the one before it, in a stream that is being captured too.
+    virtual bool overlaps_launches() const noexcept { return false; }
+    // Of clusters, or one that overlaps.
+    virtual DriverResult launch_extended(void* function, const LaunchGeometry& geometry, StreamHandle stream,
+                                         void** arguments) const noexcept = 0;
     // Clusters of that geometry that run at the same time; 0 where the driver does not say.
     virtual int clusters_at_once(void* /*function*/, const LaunchGeometry& /*geometry*/) const noexcept { return 0; }
 

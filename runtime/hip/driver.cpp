@@ -112,8 +112,8 @@ class HipDriver final : public GpuDriver {
     // Every byte of LDS is available to a launch without asking.
     DriverResult lift_limits(void* /*function*/, const Target& /*target*/) const override { return 0; }
 
-    DriverResult launch_cluster(void* /*function*/, const LaunchGeometry& /*geometry*/, StreamHandle /*stream*/,
-                                void** /*arguments*/) const noexcept override {
+    DriverResult launch_extended(void* /*function*/, const LaunchGeometry& /*geometry*/, StreamHandle /*stream*/,
+                                 void** /*arguments*/) const noexcept override {
         constexpr DriverResult kNotSupported = 801;
         return kNotSupported;
     }

@@ -678,6 +678,47 @@ TEST_CASE("a column is compared with an i64 of its row in i32") {
     CHECK(!contains(body, "long long iota"));
 }
 
+TEST_CASE("a kernel behind a kernel begins while that one ends, and reads nothing past its wait") {
+    Graph g;
+    const Value x = g.input("x", bf16, {g.rows("tokens"), 4096});
+    g.output("y", rms_norm(x, g.input("weight", bf16, {4096})));
+    const Graph backward = differentiate(g, {"x", "weight"}).backward;
+    const auto texts = [&](const char* name) {
+        const Target target = find_target(name);
+        std::vector<std::string> texts;
+        for (const Step& step : compile(*backward.data(), target).steps)
+            texts.push_back(emit_gpu_body(step.kernel, target));
+        return texts;
+    };
+    const std::vector<std::string> hopper = texts("sm_90a");
+    REQUIRE(hopper.size() == 2);
+    CHECK(contains(hopper[0], "    rj_let_next_begin();"));
+    CHECK(!contains(hopper[0], "    rj_wait_for_last();"));
+    CHECK(!contains(hopper[1], "    rj_let_next_begin();"));
+    CHECK(contains(hopper[1], "    rj_wait_for_last();"));
+    CHECK(contains(hopper[0], "const rj_bf16* RJ_RESTRICT weight"));
+    CHECK(contains(hopper[1], "const float* tmp_"));
+    CHECK(!contains(hopper[1].substr(hopper[1].find("    rj_wait_for_last();")), "_readonly"));
+    for (const std::string& text : texts("sm_80")) CHECK(!contains(text, "    rj_wait_for_last();"));
+}
+
+TEST_CASE("a kernel behind a product or another chunk waits as launches do") {
+    Graph g;
+    const Axis tokens = g.rows("tokens");
+    const Value hidden = g.input("hidden", bf16, {tokens, 512});
+    const Value weight = g.input("weight", bf16, {32000, 512});
+    g.output("loss", fused_linear_cross_entropy(hidden, weight, g.input("target", i64, {tokens})).loss);
+    const Graph step = gradient(g, {"hidden", "weight"}, {.joint = true, .unit_cotangent = true});
+    const Program program = compile(*step.data(), find_target("sm_90a"), {}, {.chunk_rows = 64});
+    REQUIRE(program.loops.size() == 1);
+    for (std::size_t place = 0; place < program.order.size(); ++place) {
+        if (program.order[place].kind != PlanStep::Kind::kKernel) continue;
+        const bool behind_kernel = place > 0 && program.order[place - 1].kind == PlanStep::Kind::kKernel;
+        const bool at_loop = place == program.loops[0].first || place == program.loops[0].end;
+        CHECK(program.steps[program.order[place].index].kernel.neighbours.waits == (behind_kernel && !at_loop));
+    }
+}
+
 TEST_CASE("an aliased tensor is neither restrict nor read-only") {
     const auto build = [](Graph& g, std::int64_t columns) {
         const Value x = g.input("x", bf16, {g.rows("tokens"), columns});

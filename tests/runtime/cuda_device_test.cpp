@@ -226,6 +226,24 @@ TEST_CASE("a launch of clusters carries the cluster's size as a launch attribute
     CHECK(stub.take_calls().ends_with("cuLaunchKernelEx 64 8 256 512 80 1 4 4 42\n"));
 }
 
+TEST_CASE("a launch that overlaps the one before it says so, where the driver can capture it") {
+    int value = 42;
+    void* arguments[] = {&value};
+    const LaunchGeometry geometry = {.grid = 8, .block = 256, .shared_bytes = 512, .overlaps = true};
+    const Function function = {reinterpret_cast<void*>(64)};
+    const auto stream = reinterpret_cast<StreamHandle>(80);
+    {
+        StubCuda stub;
+        const auto device = open_device("cuda:0");
+        CHECK(device->launch(function, geometry, stream, arguments) == nullptr);
+        CHECK(stub.take_calls().ends_with("cuLaunchKernelEx 64 8 256 512 80 1 6 1 42\n"));
+    }
+    StubCuda old(ROWJIT_STUB_CUDA_OLD);
+    const auto device = open_device("cuda:0");
+    CHECK(device->launch(function, geometry, stream, arguments) == nullptr);
+    CHECK(old.take_calls().ends_with("cuLaunchKernel 64 8 1 1 256 1 1 512 80 42\n"));
+}
+
 TEST_CASE("the driver says how many clusters run at the same time, and one too old for it nothing") {
     const LaunchGeometry geometry = {.grid = 128, .block = 256, .cluster = 16};
     const Function function = {reinterpret_cast<void*>(64)};

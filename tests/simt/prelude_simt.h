@@ -89,6 +89,8 @@ template <int kCount>
 RJ_DEVICE void rj_cluster_open(int mailboxes) {
     rj_simt_cluster_open(mailboxes, kCount);
 }
+RJ_DEVICE void rj_let_next_begin() {}  // launches here follow each other
+RJ_DEVICE void rj_wait_for_last() {}
 RJ_DEVICE void rj_cluster_wait() { rj_simt_cluster_wait(); }
 RJ_DEVICE void rj_mailbox_expect(int mailbox, int bytes) { rj_simt_mailbox_expect(mailbox, bytes); }
 RJ_DEVICE void rj_mailbox_wait(int mailbox, int parity) { rj_simt_mailbox_wait(mailbox, parity); }
