@@ -214,27 +214,52 @@ Tensor random_tensor(const Layout& layout, const Stream& stream, Range range, co
     return tensor;
 }
 
+// What every input of a graph is made of.
+class RandomInputs {
+  public:
+    RandomInputs(const GraphData& graph, const RowExtents& rows, const RandomOptions& options)
+        : graph_(graph), rows_(rows), options_(options), ranges_(graph, rows), sums_rows_(sums_over_rows(graph)) {}
+
+    Tensor input(NodeId id) const {
+        const Node& node = graph_.node(id);
+        Tensor tensor = make(node.name, input_layout(graph_, node.name, rows_), ranges_.of(id));
+        if (ranges_.is_sorted(id)) std::sort(tensor.values.begin(), tensor.values.end());
+        return tensor;
+    }
+
+    Tensor accumulated(const std::string& output) const {
+        return make(output, output_layout(graph_, output, rows_), {});
+    }
+
+  private:
+    Tensor make(const std::string& name, const Layout& layout, const Range& range) const {
+        return random_tensor(layout, Stream(options_.seed, name), range, options_, sums_rows_);
+    }
+
+    const GraphData& graph_;
+    const RowExtents& rows_;
+    const RandomOptions& options_;
+    const Ranges ranges_;
+    const bool sums_rows_;
+};
+
 }  // namespace
 
 Bindings random_inputs(const GraphData& graph, const RowExtents& rows, const RandomOptions& options) {
     Bindings bindings{.tensors = {}, .scalars = {}, .rows = rows};
-    const Ranges ranges(graph, rows);
-    const bool sums_rows = sums_over_rows(graph);
+    const RandomInputs inputs(graph, rows, options);
     for (NodeId id = 0; id < graph.size(); ++id) {
         const Node& node = graph.node(id);
-        if (node.kind != NodeKind::kInput) continue;
-        const Layout layout = input_layout(graph, node.name, rows);
-        Tensor& tensor = bindings.tensors[node.name] =
-            random_tensor(layout, Stream(options.seed, node.name), ranges.of(id), options, sums_rows);
-        if (ranges.is_sorted(id)) std::sort(tensor.values.begin(), tensor.values.end());
+        if (node.kind == NodeKind::kInput) bindings.tensors[node.name] = inputs.input(id);
     }
     for (const OutputInfo& output : graph.outputs()) {
-        if (!output.accumulate || !output.alias.empty()) continue;
-        const Layout layout = output_layout(graph, output.name, rows);
-        bindings.tensors[output.name] =
-            random_tensor(layout, Stream(options.seed, output.name), {}, options, sums_rows);
+        if (output.accumulate && output.alias.empty()) bindings.tensors[output.name] = inputs.accumulated(output.name);
     }
     return bindings;
+}
+
+Tensor random_input(const GraphData& graph, NodeId input, const RowExtents& rows, const RandomOptions& options) {
+    return RandomInputs(graph, rows, options).input(input);
 }
 
 Bindings random_inputs(const Differentiated& differentiated, const RowExtents& rows, const RandomOptions& options) {

@@ -25,6 +25,9 @@ struct RandomOptions {
 // 0 … 99. Each element depends on the seed, the input's name and its position alone.
 Bindings random_inputs(const GraphData& graph, const RowExtents& rows, const RandomOptions& options = {});
 
+// One of those inputs.
+Tensor random_input(const GraphData& graph, NodeId input, const RowExtents& rows, const RandomOptions& options = {});
+
 // Bindings of the backward as a training step gives them: what is saved is what the forward, run in eager rounding on
 // such inputs, saves.
 Bindings random_inputs(const Differentiated& differentiated, const RowExtents& rows, const RandomOptions& options = {});

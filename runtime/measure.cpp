@@ -50,8 +50,6 @@ class Allocation {
 class BufferSet {
   public:
     BufferSet(const Device& device, const GraphData& graph, const RowExtents& rows, const BufferSet* like) {
-        // Random values for a few rows are repeated over the tensor: generating gigabytes would dominate, and neither
-        // the memory system nor the arithmetic notices the repetition.
         for (NodeId id = 0; id < graph.size(); ++id) {
             const Node& node = graph.node(id);
             if (node.kind != NodeKind::kInput) continue;
@@ -61,7 +59,7 @@ class BufferSet {
             if (like != nullptr) {
                 device.impl().copy_on_device(find(node.name), like->find(node.name), bytes, nullptr);
             } else {
-                fill(device, graph, node, bytes, find(node.name));
+                fill(device, graph, id, rows, bytes, find(node.name));
             }
         }
         for (const OutputInfo& output : graph.outputs()) {
@@ -90,13 +88,18 @@ class BufferSet {
         bytes_ += static_cast<std::int64_t>(bytes);
     }
 
-    static void fill(const Device& device, const GraphData& graph, const Node& node, std::size_t bytes,
-                     void* destination) {
-        const RowExtents few = all_rows(graph, 2);
-        const Bindings bindings = random_inputs(graph, few);
-        const Layout layout = input_layout(graph, node.name, few);
+    // Random floats for a few rows are repeated over the tensor: generating gigabytes would dominate, and neither the
+    // memory system nor the arithmetic notices the repetition. What indexes is not repeated: an embedding's gradient of
+    // two tokens is nothing like one of thousands, and offsets ascend.
+    static void fill(const Device& device, const GraphData& graph, NodeId input, const RowExtents& rows,
+                     std::size_t bytes, void* destination) {
+        constexpr std::size_t kMostBytes = std::size_t{32} << 20;
+        const std::string& name = graph.node(input).name;
+        const bool indexes = is_integer(input_layout(graph, name, rows).dtype) && bytes <= kMostBytes;
+        const RowExtents made = indexes ? rows : all_rows(graph, 2);
+        const Layout layout = input_layout(graph, name, made);
         std::vector<unsigned char> block(static_cast<std::size_t>(buffer_elements(layout)) * size_bytes(layout.dtype));
-        write_tensor(layout, bindings.tensors.at(node.name), block.data());
+        write_tensor(layout, random_input(graph, input, made), block.data());
         std::vector<unsigned char> whole(bytes);
         for (std::size_t at = 0; at < bytes; at += block.size()) {
             std::memcpy(whole.data() + at, block.data(), std::min(block.size(), bytes - at));
