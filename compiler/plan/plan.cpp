@@ -109,6 +109,7 @@ class Cutter {
         }
         if (is_gpu_) cut_summed_numbers();
         if (is_gpu_) cut_many_sums();
+        if (is_gpu_) cut_sums_of_sums();
         if (repeated == Repeated::kApart) {
             cut_numbers();
             cut_broadcast();
@@ -264,6 +265,24 @@ class Cutter {
                 cut(id);
                 stored_numbers_[id] = 0;
             }
+        }
+    }
+
+    // Few sums of wide rows add up to a number, as a group's channels do: whoever reads the rows again with it would
+    // have all threads of a row wait for a few.
+    void cut_sums_of_sums() {
+        constexpr std::int64_t kFew = 16;                                              // times as many columns in each
+        std::vector<std::int64_t> summed(static_cast<std::size_t>(graph_.size()), 0);  // columns of a term, by node
+        for (const NodeId id : graph_.live_nodes()) {
+            const Node& node = graph_.node(id);
+            std::int64_t& columns = summed[static_cast<std::size_t>(id)];
+            if (node.kind == NodeKind::kMap || node.kind == NodeKind::kCast || reduces_columns(graph_, node)) {
+                for (const NodeId arg : node.args) columns = std::max(columns, summed[static_cast<std::size_t>(arg)]);
+            }
+            if (!reduces_columns(graph_, node)) continue;
+            const std::int64_t terms = graph_.column_count(graph_.node(node.args[0]));
+            if (terms > 1 && columns >= kFew * terms && node.state < 0) cut(id);
+            columns = terms;
         }
     }
 

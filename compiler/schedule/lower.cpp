@@ -913,6 +913,16 @@ class Lowering {
         return values[id] = result;
     }
 
+    // Whether a mask holds everywhere: reverse mode spreads a value along axes by one.
+    bool holds_everywhere(NodeId mask) const {
+        const Node& node = graph_.node(mask);
+        if (node.kind != NodeKind::kMap) return false;
+        if (node.op == Op::kAnd) return holds_everywhere(node.args[0]) && holds_everywhere(node.args[1]);
+        if (node.op != Op::kGe || graph_.node(node.args[0]).kind != NodeKind::kIota) return false;
+        const Node& least = graph_.node(node.args[1]);
+        return least.kind == NodeKind::kConst && least.value <= 0;
+    }
+
     ValueId compute(NodeId id) {
         const Node& node = graph_.node(id);
         Inst inst{.dtype = node.dtype};
@@ -948,6 +958,8 @@ class Lowering {
                 inst.axis = node.axis;
                 return emit(std::move(inst), node, fmt::format("extent of {}", graph_.axis(node.axis).label()));
             case NodeKind::kMap:
+                if (node.op == Op::kSelect && holds_everywhere(node.args[0])) return value(node.args[1]);
+                [[fallthrough]];
             case NodeKind::kCast:
                 inst.kind = node.kind == NodeKind::kMap ? InstKind::kMap : InstKind::kCast;
                 inst.op = node.op;

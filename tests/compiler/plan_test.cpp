@@ -166,6 +166,27 @@ TEST_CASE("a kernel that stores pieces of a tensor is tuned as a graph of its ow
     for (const Group& group : plan.groups) CHECK_NOTHROW(with_whole_sums(*group.graph));
 }
 
+TEST_CASE("sums of a group that no block holds are sums of its channels' on a GPU, and its rows are read elementwise") {
+    const auto backward_of = [](std::int64_t spatial) {
+        const Graph graph = make_graph("group_norm", {spatial, bf16, {{"groups", "32"}, {"channels", "16"}}});
+        return differentiate(graph, trained_inputs("group_norm", graph)).backward;
+    };
+    const auto waiting = [](const Graph& graph, const char* target) {
+        const Plan plan = plan_graph(*graph.data(), find_target(target));
+        return std::count_if(plan.groups.begin(), plan.groups.end(), [](const Group& group) {
+            const std::vector<NodeId> live = group.graph->live_nodes();
+            return std::any_of(live.begin(), live.end(), [&](NodeId id) {
+                const Node& node = group.graph->node(id);
+                return node.kind == NodeKind::kReduce && node.reduced.size() > 1;
+            });
+        });
+    };
+    CHECK(waiting(backward_of(4096), "sm_90a") == 0);
+    CHECK(waiting(backward_of(4096), "gfx942") == 0);
+    CHECK(waiting(backward_of(4096), "x86-64-v3") == 1);
+    CHECK(waiting(backward_of(1024), "sm_90a") == 1);
+}
+
 TEST_CASE("of a row's numbers no kernel for a GPU has more at once than a thread's registers hold") {
     const Graph graph = make_graph("hyper_pre", {4096, bf16, {}});
     const Graph backward = differentiate(graph, trained_inputs("hyper_pre", graph)).backward;

@@ -365,6 +365,17 @@ TEST_CASE("numbers of a row that are parted, being more than a thread holds, agr
                 target);
 }
 
+TEST_CASE("a group's sums made of its channels' agree with the oracle") {
+    const Graph graph = make_graph("group_norm", {4096, bf16, {{"groups", "2"}, {"channels", "9"}}});
+    const auto both = std::make_shared<const Differentiated>(differentiate(graph, trained_inputs("group_norm", graph)));
+    for (const char* name : {"sm_90a", "gfx942"}) {
+        const Target target = simt::target(name);
+        Program program = compile(*both->backward.data(), target);
+        REQUIRE(program.steps.size() == 4);
+        check_cases({{"group_norm backward", both->backward, std::move(program), both}}, target, 2);
+    }
+}
+
 TEST_CASE("sums of two products overflow and cancel on GPUs as eager's do") {
     const Target target = simt::target("sm_90a");
     const Device device = simt::device(target);

@@ -1,0 +1,103 @@
+#include "compiler/plan/nested_sums.h"
+
+#include <algorithm>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "compiler/plan/rewrite.h"
+
+namespace rowjit {
+namespace {
+
+class NestedSums {
+  public:
+    explicit NestedSums(const GraphData& from) : from_(from) {
+        for (const NodeId id : from_.live_nodes()) {
+            if (is_sum_of_columns(from_.node(id))) sums_.push_back(id);
+        }
+    }
+
+    bool applies() const {
+        return std::any_of(sums_.begin(), sums_.end(),
+                           [&](NodeId id) { return inner_axes(from_.node(id)).has_value(); });
+    }
+
+    std::shared_ptr<const GraphData> run() const {
+        return rewritten(from_, [&](GraphData& to, NodeId id, const ToHere& to_here) {
+            const Node& node = from_.node(id);
+            const auto inner = is_sum_of_columns(node) ? inner_axes(node) : std::nullopt;
+            return inner ? nest(to, node, *inner, to_here) : to.add_copy(node, to_here);
+        });
+    }
+
+  private:
+    using Axes = std::set<AxisId>;
+
+    static Axes set_of(const std::vector<AxisId>& axes) { return {axes.begin(), axes.end()}; }
+
+    // Of what rounds in f32 or wider: a product with what does not vary is then taken out of a sum for less than the
+    // sum itself loses.
+    bool is_sum_of_columns(const Node& node) const {
+        return node.kind == NodeKind::kReduce && node.monoid == Monoid::kSum && !node.is_segmented() &&
+               !from_.axis(node.reduced[0]).is_row && node.state < 0 && !is_narrow(node.dtype);
+    }
+
+    // Those of the sum's axes that another is over alone, for all of the others' positions.
+    std::optional<Axes> inner_axes(const Node& wide) const {
+        const Axes reduced = set_of(wide.reduced);
+        Axes all = reduced;
+        all.insert(wide.axes.begin(), wide.axes.end());
+        for (const NodeId id : sums_) {
+            const Node& sum = from_.node(id);
+            const Axes inner = set_of(sum.reduced);
+            Axes both = inner;
+            both.insert(sum.axes.begin(), sum.axes.end());
+            const bool within = inner.size() < reduced.size() &&
+                                std::includes(reduced.begin(), reduced.end(), inner.begin(), inner.end());
+            if (within && both == all) return inner;
+        }
+        return std::nullopt;
+    }
+
+    void add_factors(NodeId id, std::vector<NodeId>* factors) const {
+        const Node& node = from_.node(id);
+        if (node.kind != NodeKind::kMap || node.op != Op::kMul) return factors->push_back(id);
+        for (const NodeId arg : node.args) add_factors(arg, factors);
+    }
+
+    NodeId nest(GraphData& to, const Node& wide, const Axes& inner, const ToHere& to_here) const {
+        std::vector<NodeId> factors;
+        add_factors(wide.args[0], &factors);
+        const auto varies = [&](NodeId factor) {
+            const std::vector<AxisId>& axes = from_.node(factor).axes;
+            return std::any_of(axes.begin(), axes.end(), [&](AxisId axis) { return inner.contains(axis); });
+        };
+        const auto first_outer = std::stable_partition(factors.begin(), factors.end(), varies);
+        const auto product = [&](auto begin, auto end, NodeId result) {
+            for (auto factor = begin; factor != end; ++factor)
+                result = to.add_map(Op::kMul, {result, to_here(*factor)});
+            return result;
+        };
+        const NodeId terms = product(factors.begin() + 1, first_outer, to_here(factors.front()));
+        const NodeId inner_sum = to.add_reduce(Monoid::kSum, terms, {inner.begin(), inner.end()});
+        std::vector<AxisId> outer;
+        std::copy_if(wide.reduced.begin(), wide.reduced.end(), std::back_inserter(outer),
+                     [&](AxisId axis) { return !inner.contains(axis); });
+        const NodeId sum = to.add_reduce(Monoid::kSum, product(first_outer, factors.end(), inner_sum), outer);
+        to.set_label(sum, wide.label);
+        return sum;
+    }
+
+    const GraphData& from_;
+    std::vector<NodeId> sums_;
+};
+
+}  // namespace
+
+std::shared_ptr<const GraphData> nest_sums(const std::shared_ptr<const GraphData>& graph) {
+    const NestedSums sums(*graph);
+    return sums.applies() ? sums.run() : graph;
+}
+
+}  // namespace rowjit

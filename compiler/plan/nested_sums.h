@@ -1,0 +1,15 @@
+// A sum over several columns axes as a sum of sums, where sums over some of those axes are wanted anyway: the gradient
+// of a group's norm adds up each channel for its weight, and the channels' sums, times their weights, are the group's.
+// What is left of the group are numbers, so that its rows need not be read and held until they are summed.
+#pragma once
+
+#include <memory>
+
+#include "dsl/graph.h"
+
+namespace rowjit {
+
+// `graph` where there are none.
+std::shared_ptr<const GraphData> nest_sums(const std::shared_ptr<const GraphData>& graph);
+
+}  // namespace rowjit
