@@ -80,7 +80,7 @@ class Uses {
     }
 
     // Whether an exponential is one of x − max x, at most 1, so that narrow it is off by less than 2^-25, and is only a
-    // weight of what f32 sums over columns add up, or compared with 0.
+    // weight of what f32 sums over columns add up, or compared with 0, or rounded, as where a softmax's sum is saved.
     bool is_weight_in_sums(const Inst& exponential) {
         return is_below_maximum(exponential.operands[0]) && is_only_summed(exponential.id);
     }
@@ -241,7 +241,7 @@ class Uses {
     bool is_only_summed(ValueId value) {
         return all_of(value, is_only_summed_, [&](const Inst& use) {
             if (use.kind == InstKind::kAccumulate) return adds_up(use);
-            if (use.kind != InstKind::kMap) return false;
+            if (use.kind != InstKind::kMap) return ends_narrow(use, [&](ValueId next) { return is_only_summed(next); });
             if (use.op == Op::kEq) return is_constant(use.operands[0], 0) || is_constant(use.operands[1], 0);
             return (scales(use) || use.op == Op::kSelect) && is_only_summed(use.id);
         });

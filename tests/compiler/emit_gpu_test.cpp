@@ -599,6 +599,16 @@ TEST_CASE("an exponential that only weighs the terms of sums is one instruction 
     CHECK(!contains(below, "rj_exp("));
     const std::string above = body_of(weighted([](const Value&, const Value& y) { return max(y); }), 1024);
     CHECK(!contains(above, "rj_exp_narrow("));
+    // So where a softmax's f32 sum is stored for its backward.
+    const auto saving = [](Graph& g, std::int64_t columns) {
+        const Value x = cast(g.input("x", bf16, {g.rows("tokens"), columns}), f32);
+        const Value weight = exp(x - max(x));
+        const Value total = sum(weight);
+        g.output("y", cast(weight / total, bf16));
+        g.output("total", total);
+    };
+    CHECK(contains(body_of(saving, 1024), "rj_exp_narrow("));
+    CHECK(!contains(body_of(saving, 1024), "rj_exp("));
 }
 
 TEST_CASE("a logistic function that is rounded is two instructions for its functions") {
