@@ -119,6 +119,7 @@ ProductStep make_product(const Program& program, const Product& product) {
                      .contracted = product.contracted,
                      .accumulate = product.accumulate};
     if (!product.accumulator.empty()) step.accumulator = find_tensor(program, product.accumulator);
+    step.rounded_rows = product.rounded_rows;
     for (const int tensor : {step.left, step.right, step.result}) require_dense(program, step, tensor);
     return step;
 }
@@ -287,6 +288,27 @@ std::int64_t lent_bytes(const Program& program, const ProgramLoop& loop) {
         is_between = row_bytes % kPlaceAlignment != 0;
     }
     return std::max<std::int64_t>(0, bytes);
+}
+
+SharedRows shared_rows(const Program& program, const ProductStep& product) {
+    // Whole tiles of a product on either side; and so many of the rows that have room stay in the workspace, that few
+    // kernels round the others: each has twice the rows of the one before, the first twice those.
+    constexpr std::int64_t kTileRows = 256;
+    constexpr std::int64_t kGapPart = 256;
+    if (product.rounded_rows < 0) return {};
+    const ProgramTensor& sum = program.tensors[static_cast<std::size_t>(product.accumulator)];
+    const ProgramTensor& result = program.tensors[static_cast<std::size_t>(product.result)];
+    const std::int64_t all = program.axes[static_cast<std::size_t>(sum.axes[0])].extent;
+    const auto bytes_of = [&](const ProgramTensor& tensor, std::int64_t rows) {
+        return rows * tensor.column_strides[0] * static_cast<std::int64_t>(size_bytes(tensor.dtype));
+    };
+    SharedRows shared;
+    const std::int64_t fitting = bytes_of(result, all) / bytes_of(sum, 1);
+    shared.rows = (fitting - fitting / kGapPart - 1) / kTileRows * kTileRows;
+    shared.bytes = bytes_of(sum, shared.rows);
+    shared.offset_bytes = (bytes_of(result, all) - shared.bytes) / kPlaceAlignment * kPlaceAlignment;
+    const bool has_gap = shared.rows > 0 && shared.offset_bytes >= bytes_of(result, 1);
+    return has_gap ? shared : SharedRows{};
 }
 
 Step make_step(const Program& program, Group group, Kernel kernel) {

@@ -57,6 +57,7 @@ struct ProductStep {
     std::vector<AxisId> contracted;
     bool accumulate = false;
     int accumulator = -1;
+    AxisId rounded_rows = -1;
 };
 
 struct ProgramLoop {
@@ -90,6 +91,15 @@ inline constexpr std::int64_t kPlaceAlignment = 256;
 // Of the output that lends a loop its memory, for tensors placed with this alignment; 0 where none does. Its axes are
 // columns.
 std::int64_t lent_bytes(const Program& program, const ProgramLoop& loop);
+
+// The first rows of a product's accumulator, which may lie in the memory of its result: at its end, so that rows which
+// are rounded in their order, as many at a time as have room before the first that is not yet, need no other memory.
+struct SharedRows {
+    std::int64_t rows = 0;  // 0 where nothing may lie there
+    std::int64_t bytes = 0;
+    std::int64_t offset_bytes = 0;  // of the first in the result
+};
+SharedRows shared_rows(const Program& program, const ProductStep& product);
 
 // Picks a group's schedule: a tuned choice, or nothing for the static one.
 using ScheduleChoice = std::function<std::optional<Schedule>(const Group&)>;

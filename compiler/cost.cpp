@@ -130,8 +130,9 @@ CostTerms cost_terms(const Kernel& kernel, const Target& target, std::int64_t ex
     const RowCount row = count_row(kernel);
     auto all = static_cast<double>(kernel.schedule.column_blocks);  // rows of blocks
     for (const AxisId axis : kernel.row_axes) {
-        const std::int64_t positions = kernel.axis(axis).extent;
-        all *= static_cast<double>(positions == kRuntimeExtent ? extent : positions);
+        const AxisInfo& info = kernel.axis(axis);
+        const std::int64_t at_run_time = info.blocks > 0 ? info.blocks : extent;
+        all *= static_cast<double>(info.extent == kRuntimeExtent ? at_run_time : info.extent);
     }
     const double clocks = target.sm_count * kClocksPerUs;
     CostTerms terms;

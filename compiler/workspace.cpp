@@ -37,7 +37,11 @@ Workspace workspace_of(const Program& program, std::int64_t rows) {
     Workspace result;
     result.loops.resize(program.loops.size());
     std::vector<int> accumulators;
-    for (const ProductStep& product : program.products) accumulators.push_back(product.accumulator);
+    std::int64_t shared = 0;
+    for (const ProductStep& product : program.products) {
+        accumulators.push_back(product.accumulator);
+        shared += shared_rows(program, product).bytes;
+    }
     for (std::size_t i = 0; i < program.tensors.size(); ++i) {
         const ProgramTensor& tensor = program.tensors[i];
         if (tensor.place != ProgramTensor::Place::kTemporary || tensor.over >= 0) continue;
@@ -63,21 +67,25 @@ Workspace workspace_of(const Program& program, std::int64_t rows) {
             (contains(accumulators, index) ? result.accumulators : result.others) += bytes;
         }
     }
-    bool several = false;
     for (std::size_t i = 0; i < program.loops.size(); ++i) {
         const ProgramLoop& loop = program.loops[i];
         Workspace::Loop& found = result.loops[i];
         found.positions = extent_of(program, loop.axis, rows);
         found.bytes.others = result.others;
-        if (i == 0) found.bytes.accumulators = result.accumulators;
+        if (i == 0) {
+            found.bytes.accumulators = result.accumulators;
+            found.bytes.shared = shared;
+        }
         if (loop.axis == program.division.blocks)
             found.bytes.position_rows = program.axes[static_cast<std::size_t>(program.division.within)].extent;
         if (!loop.writes_lender) found.bytes.lent = lent_bytes(program, loop);
         found.bytes.lent_to_several = loop.lender_is_rounded;
         found.chunks = loop.costs.divide(found.positions, found.bytes);
-        if (i == 0) several = found.chunks.chunks > 1;
+        if (i > 0) continue;
+        if (found.chunks.chunks > 1)
+            result.accumulators_taken = result.accumulators - (found.chunks.shared ? shared : 0);
     }
-    result.total = result.others + result.chunk_bytes() + (several ? result.accumulators : 0);
+    result.total = result.others + result.chunk_bytes() + result.accumulators_taken;
     return result;
 }
 

@@ -17,6 +17,7 @@ struct Workspace {
     };
     std::vector<Loop> loops;  // of Program::loops; their chunks lie in the same memory, one after the other
     std::int64_t accumulators = 0;
+    std::int64_t accumulators_taken = 0;  // of them, of the workspace: none of one chunk, less where results hold some
     std::int64_t others = 0;
     std::int64_t total = 0;  // without what a library asks for and a few blocks' parts of sums
 

@@ -30,7 +30,7 @@ struct AxisInfo {
     bool is_slots = false;     // the planner's: a position for each block of a kernel that sums over its rows
     bool is_unrolled = false;  // the planner's: a thread holds a value for each of its few positions
     std::int64_t blocks = 0;   // > 0: the planner's: the row axis of so many blocks of a column axis, of which a kernel
-                               // sees some at a time (compiler/plan/column_blocks.h)
+                               // sees some at a time (compiler/plan/column_blocks.h, Product::rounded_rows)
     AxisId follows = -1;       // ≥ 0: the extent is that of this axis and `more`
     std::int64_t more = 0;
 

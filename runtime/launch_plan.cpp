@@ -73,13 +73,14 @@ LaunchPlan::LaunchPlan(Program program, std::vector<LoadedStep> loaded, std::sha
                        StreamHandle stream)
     : program_(std::move(program)), loaded_(std::move(loaded)), device_(std::move(device)) {
     RJ_CHECK(loaded_.size() == program_.steps.size(), "{} steps, {} loaded", program_.steps.size(), loaded_.size());
-    for (std::size_t i = 0; i < program_.axes.size(); ++i) {
-        if (program_.axes[i].extent != kRuntimeExtent) continue;
-        // Sums that share a kernel have parts along the slots of the first of them.
-        if (program_.axes[i].is_slots && !is_axis_of_tensor(program_, static_cast<AxisId>(i))) continue;
-        RJ_CHECK(program_.axes[i].is_slots || argument_extents_ == extent_axes_.size(), "slots before declared axes");
-        extent_axes_.push_back(static_cast<AxisId>(i));
-        argument_extents_ += program_.axes[i].is_slots ? 0 : 1;
+    for (const bool slots : {false, true}) {
+        for (std::size_t i = 0; i < program_.axes.size(); ++i) {
+            if (program_.axes[i].extent != kRuntimeExtent || program_.axes[i].is_slots != slots) continue;
+            // Sums that share a kernel have parts along the slots of the first of them.
+            if (slots && !is_axis_of_tensor(program_, static_cast<AxisId>(i))) continue;
+            extent_axes_.push_back(static_cast<AxisId>(i));
+        }
+        if (!slots) argument_extents_ = extent_axes_.size();
     }
     const auto place_of = [&](AxisId axis) {
         return static_cast<std::size_t>(std::find(extent_axes_.begin(), extent_axes_.end(), axis) -
@@ -101,6 +102,17 @@ LaunchPlan::LaunchPlan(Program program, std::vector<LoadedStep> loaded, std::sha
     for (std::size_t i = 0; i < loaded_.size(); ++i) keep_to_device(loaded_[i].function, &program_.steps[i].kernel);
     for (std::size_t i = 0; i < loaded_.size(); ++i) launches_.push_back(make_launch(program_.steps[i], loaded_[i]));
     for (const ProductStep& step : program_.products) products_.push_back(make_product(step, stream));
+    for (const PlanStep& step : program_.order) {
+        if (!step.rounds) continue;
+        ProductLaunch& product = products_[*step.rounds];
+        for (const int tensor : program_.steps[step.index].tensors) {
+            const int over = tensors_[static_cast<std::size_t>(tensor)].over;
+            if (over < 0) continue;
+            (over == product.step->accumulator ? product.rounded_sum : product.rounded_result) = tensor;
+        }
+        if (product.step->rounded_rows >= 0)
+            product.rounded_place = static_cast<int>(place_of(product.step->rounded_rows));
+    }
     for (std::size_t loop = 0; loop < program_.loops.size(); ++loop) {
         if (program_.loops[loop].lender >= 0) note_alignment(program_.loops[loop].lender, kAccessBytes);
         for (std::size_t i = program_.loops[loop].first; i < program_.loops[loop].end; ++i) {
@@ -156,7 +168,10 @@ void LaunchPlan::find_tensor_facts() {
         for (const int tensor : program_.loops[i].beside) tensors_[static_cast<std::size_t>(tensor)].beside = true;
     }
     for (const ProductStep& product : program_.products) {
-        if (product.accumulator >= 0) tensors_[static_cast<std::size_t>(product.accumulator)].accumulator = true;
+        if (product.accumulator < 0) continue;
+        TensorFacts& facts = tensors_[static_cast<std::size_t>(product.accumulator)];
+        facts.accumulator = true;
+        facts.shared_bytes = shared_rows(program_, product).bytes;
     }
     for (std::size_t i = 0; i < tensors_.size(); ++i) {
         for (std::size_t j = 0; j < tensors_.size(); ++j) {
@@ -336,6 +351,8 @@ LaunchPlan::ProductLaunch LaunchPlan::make_product(const ProductStep& step, Stre
     type.result = tensor(step.accumulator).dtype;
     type.result_alignment_bytes = dense_alignment(program_.axes, tensor(step.accumulator));
     launch.to_accumulator = device_->make_gemm(type, typical, stream);
+    launch.shared = shared_rows(program_, step);
+    if (launch.shared.rows > 0) note_alignment(step.result, kAccessBytes);
     return launch;
 }
 
@@ -448,6 +465,7 @@ void LaunchPlan::divide(Resolved* resolved) const noexcept {
             (facts.beside ? chunk.beside_position : chunk.of_position) += taken;
         } else {
             (facts.accumulator ? bytes[0].accumulators : others) += taken;
+            bytes[0].shared += facts.shared_bytes;
         }
     }
     for (std::size_t i = 0; i < program_.loops.size(); ++i) {
@@ -479,7 +497,9 @@ std::size_t LaunchPlan::resolve(const Arguments& arguments, Resolved* resolved) 
         resolved->data[i] = block + workspace;
         const bool unused = facts.accumulator && resolved->loops[0].chunks == 1;
         if (facts.over >= 0 || facts.within >= 0 || unused) continue;
-        workspace += align_up(static_cast<std::size_t>(elements) * facts.element_bytes);
+        const std::int64_t shared = facts.accumulator && resolved->loops[0].shared ? facts.shared_bytes : 0;
+        workspace +=
+            align_up(static_cast<std::size_t>(elements) * facts.element_bytes - static_cast<std::size_t>(shared));
     }
     place_chunks(block, resolved, &workspace);
     for (std::size_t i = argument_tensors_; i < tensors_.size(); ++i) {
@@ -626,8 +646,38 @@ Status LaunchPlan::launch(StreamHandle stream, const Arguments& arguments) const
 Status LaunchPlan::run(const PlanStep& step, const Resolved& resolved, const Arguments& arguments, std::int64_t start,
                        StreamHandle stream) const noexcept {
     if (step.kind == PlanStep::Kind::kProduct) return multiply(products_[step.index], resolved, start, stream);
-    if (step.rounds && resolved.loops[0].chunks == 1) return {};
-    return launch_kernel(launches_[step.index], resolved, arguments, stream);
+    if (!step.rounds) return launch_kernel(launches_[step.index], resolved, arguments, stream);
+    if (resolved.loops[0].chunks == 1) return {};
+    return round(products_[*step.rounds], launches_[step.index], resolved, arguments, stream);
+}
+
+// Of an accumulator that lies partly in the result's memory, the rows there first and in their order, as many at a time
+// as have room before those that are not rounded yet.
+Status LaunchPlan::round(const ProductLaunch& product, const Launch& launch, const Resolved& whole,
+                         const Arguments& arguments, StreamHandle stream) const noexcept {
+    const SharedRows& shared = product.shared;
+    if (!whole.loops[0].shared || shared.rows == 0) return launch_kernel(launch, whole, arguments, stream);
+    const auto row_bytes = [&](int tensor) {
+        return whole.row_strides[tensor][0] *
+               static_cast<std::int64_t>(tensors_[static_cast<std::size_t>(tensor)].element_bytes);
+    };
+    const std::int64_t sum_bytes = row_bytes(product.rounded_sum);
+    const std::int64_t result_bytes = row_bytes(product.rounded_result);
+    auto* const sums = static_cast<std::byte*>(whole.data[product.step->accumulator]);
+    auto* const result = static_cast<std::byte*>(whole.data[product.step->result]);
+    const std::int64_t all = whole.extents[product.rounded_place];
+    Resolved part = whole;
+    Status status;
+    std::int64_t& rows = part.extents[product.rounded_place];
+    for (std::int64_t first = 0; first < all && status.ok(); first += rows) {
+        const bool is_shared = first < shared.rows;
+        const std::int64_t offset = shared.offset_bytes + first * sum_bytes;
+        rows = is_shared ? std::min(offset / result_bytes, shared.rows) - first : all - first;
+        part.data[product.rounded_sum] = is_shared ? result + offset : sums + (first - shared.rows) * sum_bytes;
+        part.data[product.rounded_result] = result + first * result_bytes;
+        status = launch_kernel(launch, part, arguments, stream);
+    }
+    return status;
 }
 
 Status LaunchPlan::run_loop(std::size_t loop, const Resolved& whole, const Arguments& arguments,
@@ -817,12 +867,17 @@ Status LaunchPlan::multiply(const ProductLaunch& product, const Resolved& resolv
                       step.name, program_.tensors[static_cast<std::size_t>(step.left)].name,
                       program_.tensors[static_cast<std::size_t>(step.right)].name);
     }
-    const GemmShape shape = {m.extent,
-                             n.extent,
-                             k.empty ? 0 : k.extent,
-                             product.left_transposed ? k.first : m.first,
-                             product.right_transposed ? n.first : k.second,
-                             m.second};
+    GemmShape shape = {m.extent,
+                       n.extent,
+                       k.empty ? 0 : k.extent,
+                       product.left_transposed ? k.first : m.first,
+                       product.right_transposed ? n.first : k.second,
+                       m.second};
+    // Rows of an accumulator in the result's memory are a product of their own.
+    const std::int64_t shared = accumulates && resolved.loops[product.loop].shared ? product.shared.rows : 0;
+    GemmShape in_result_shape = shape;
+    in_result_shape.m = shared;
+    shape.m -= shared;
     const bool adds = (several && start > 0) || (step.accumulate && !accumulates);
     const auto bytes_of = [&](int tensor) {
         return static_cast<std::int64_t>(tensors_[static_cast<std::size_t>(tensor)].element_bytes);
@@ -853,12 +908,16 @@ Status LaunchPlan::multiply(const ProductLaunch& product, const Resolved& resolv
         call.result = static_cast<std::byte*>(resolved.data[target]) + result * bytes_of(target);
         call.add = adds || !first_term;
         call.workspace = resolved.gemm_workspace;
+        const auto element_bytes = static_cast<std::size_t>(bytes_of(target));
         const char* refused = nullptr;
-        if (shape.k > 0) {
-            refused = gemm.queue(shape, call, stream);
-        } else if (!call.add) {
-            refused = clear(call.result, static_cast<std::size_t>(bytes_of(target)), shape, stream);
+        if (shared > 0) {
+            GemmCall in_result = call;
+            in_result.result = static_cast<std::byte*>(resolved.data[step.result]) + product.shared.offset_bytes +
+                               result * bytes_of(target);
+            refused = queue(gemm, in_result_shape, in_result, element_bytes, stream);
+            call.left = static_cast<const std::byte*>(call.left) + shared * m.first * bytes_of(step.left);
         }
+        if (refused == nullptr) refused = queue(gemm, shape, call, element_bytes, stream);
         if (refused != nullptr) return refuse(ErrorCode::kLaunch, "matmul {}: {}", step.name, refused);
         // The next place of the outer axes, those of k first.
         int side = 2;
@@ -874,6 +933,12 @@ Status LaunchPlan::multiply(const ProductLaunch& product, const Resolved& resolv
         }
         if (side < 0) return {};
     }
+}
+
+const char* LaunchPlan::queue(const Gemm& gemm, const GemmShape& shape, const GemmCall& call, std::size_t element_bytes,
+                              StreamHandle stream) const noexcept {
+    if (shape.k > 0) return gemm.queue(shape, call, stream);
+    return call.add ? nullptr : clear(call.result, element_bytes, shape, stream);
 }
 
 // A sum over no rows.

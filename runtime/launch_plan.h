@@ -63,6 +63,7 @@ class LaunchPlan {
         int within = kOutside;                            // the loop of which it holds one chunk
         bool beside = false;                              // and that in the workspace, whatever is lent to the loop
         bool accumulator = false;                         // there where the first loop has several chunks
+        std::int64_t shared_bytes = 0;                    // of an accumulator: SharedRows's
 
         // Whether each chunk of a loop has its own part of it.
         bool is_divided_by(std::size_t loop) const { return loop_axes[loop] >= 0 && within != static_cast<int>(loop); }
@@ -117,6 +118,11 @@ class LaunchPlan {
         std::vector<ProductAxis> k;  // in left and right
         int loop = kOutside;
         bool sums_chunks = false;
+        SharedRows shared;  // of the accumulator
+        // Accumulator and result as the kernel sees them that rounds some rows at a time, and the place of their axis.
+        int rounded_sum = -1;
+        int rounded_result = -1;
+        int rounded_place = -1;
     };
 
     // A side of a product at a launch: axes that follow each other without gaps are one.
@@ -188,12 +194,16 @@ class LaunchPlan {
     Side side_of(const std::vector<ProductAxis>& axes, int first, int second, const Resolved& resolved) const noexcept;
     Status run(const PlanStep& step, const Resolved& resolved, const Arguments& arguments, std::int64_t start,
                StreamHandle stream) const noexcept;
+    Status round(const ProductLaunch& product, const Launch& launch, const Resolved& whole, const Arguments& arguments,
+                 StreamHandle stream) const noexcept;
     Status run_loop(std::size_t loop, const Resolved& resolved, const Arguments& arguments,
                     StreamHandle stream) const noexcept;
     Status launch_kernel(const Launch& launch, const Resolved& resolved, const Arguments& arguments,
                          StreamHandle stream) const noexcept;
     Status multiply(const ProductLaunch& product, const Resolved& resolved, std::int64_t start,
                     StreamHandle stream) const noexcept;
+    const char* queue(const Gemm& gemm, const GemmShape& shape, const GemmCall& call, std::size_t element_bytes,
+                      StreamHandle stream) const noexcept;
     const char* clear(void* result, std::size_t element_bytes, const GemmShape& shape,
                       StreamHandle stream) const noexcept;
     Status check(const Arguments& arguments, const Resolved& resolved) const noexcept;

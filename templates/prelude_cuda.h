@@ -9,11 +9,16 @@
 // or two of a row where that fits one more block on a multiprocessor; and what one loop computed from a kept row it
 // carries to the next in f32, which saves instructions (layer norm of 4096 columns: 92 % of copy instead of 88) while
 // there are registers. A kernel that spills is compiled again with RJ_AVOID_SPILLS (compiler/toolchain/nvrtc.cpp): its
-// loops stay rolled and load one vector of a tensor at a time, no more blocks share a multiprocessor than the schedule
-// wants (with RJ_ONE_BLOCK, not even those), and kept rows are computed from again (16384 columns: 96 % instead of 92).
+// loops stay rolled and load half as many vectors of a tensor at a time, or with RJ_ONE_VECTOR one, no more blocks
+// share a multiprocessor than the schedule wants (with RJ_ONE_BLOCK, not even those), and kept rows are computed from
+// again (16384 columns: 96 % instead of 92).
 #ifdef RJ_AVOID_SPILLS
 #define RJ_ROLLED _Pragma("unroll 1")
+#ifdef RJ_ONE_VECTOR
 #define RJ_GROUP(vectors) 1
+#else
+#define RJ_GROUP(vectors) (((vectors) + 1) / 2)
+#endif
 #ifdef RJ_ONE_BLOCK
 #define RJ_BOUNDS(threads, ...) __launch_bounds__(threads, 1)
 #else

@@ -163,6 +163,7 @@ std::string loop_text(const Program& program, std::size_t index, const Workspace
         const int lender = program.loops[index].lender;
         place = fmt::format(" in {}, which is written later", program.tensors[static_cast<std::size_t>(lender)].name);
     }
+    if (loop.chunks.shared) place = ", beside sums that lie in their results' memory as far as they have room there";
     return fmt::format(
         "of {} {} {} chunk{} of {}: what is of a chunk takes {:.3f} MiB for each, all at once {:.1f} MiB where {:.1f} "
         "MiB are allowed{}",
@@ -176,7 +177,7 @@ std::string workspace_text(const Workspace& workspace) {
     return fmt::format(
         "workspace {:.1f} MiB: a chunk {:.1f}, accumulators {:.1f}, the rest {:.1f}; and what the "
         "products' library asks for",
-        mebibytes(workspace.total), mebibytes(chunk_bytes), mebibytes(workspace.total - chunk_bytes - workspace.others),
+        mebibytes(workspace.total), mebibytes(chunk_bytes), mebibytes(workspace.accumulators_taken),
         mebibytes(workspace.others));
 }
 
@@ -204,13 +205,15 @@ void add_products(const Program& program, std::int64_t rows, nlohmann::json* rec
                          {"chunk_positions", loop.chunks.positions},
                          {"allowed_bytes", loop.chunks.allowed_bytes},
                          {"position_bytes", loop.bytes.of_position},
-                         {"in_output", loop.chunks.lent}});
+                         {"in_output", loop.chunks.lent},
+                         {"sums_in_outputs", loop.chunks.shared}});
     }
     (*record)["steps"] = std::move(steps);
     (*record)["workspace"] = {{"rows", rows},
                               {"bytes", workspace.total},
                               {"loops", std::move(loops)},
                               {"accumulator_bytes", workspace.accumulators},
+                              {"accumulator_bytes_taken", workspace.accumulators_taken},
                               {"other_bytes", workspace.others}};
 }
 

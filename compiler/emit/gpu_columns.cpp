@@ -428,11 +428,18 @@ class ColumnEmitter {
         }
         packs_lanes() ? pairs() : each_lane();
         if (!matches.empty()) {
+            for (const Inst& inst : loop_.body) {
+                if (adds_match(inst))
+                    out_.line(
+                        fmt::format("if ({}) {}.add({});", one_matches_, scope_.state(inst.index), arrays_.at(&inst)));
+            }
             out_.close(";");
             out_.line(fmt::format("{0} ? {1}(rj_constant<true>()) : {1}(rj_constant<false>());",
                                   fmt::join(matches, " || "), lanes));
         }
-        for (const Inst& inst : loop_.body) leave(inst);
+        for (const Inst& inst : loop_.body) {
+            if (matches.empty() || !adds_match(inst)) leave(inst);
+        }
     }
 
     void each_lane() {
@@ -457,6 +464,18 @@ class ColumnEmitter {
             if (!inside_.values.contains(inst.operands[1 - column])) return column;
         }
         return std::nullopt;
+    }
+
+    // Of a sum of what is zero but where such a comparison holds, as the target's logit: a vector that has no such lane
+    // adds nothing. A sum of zeros is +0, to which +0 adds nothing.
+    bool adds_match(const Inst& inst) const {
+        if (inst.kind != InstKind::kAccumulate || inst.operands.size() != 1 || !arrays_.contains(&inst)) return false;
+        if (scope_.accumulator(inst).monoid != Monoid::kSum || terms_.contains(&inst)) return false;
+        const Inst* chosen = made_here(inst.operands[0]);
+        if (chosen == nullptr || chosen->kind != InstKind::kMap || chosen->op != Op::kSelect) return false;
+        const Inst* asked = made_here(chosen->operands[0]);
+        const Inst* otherwise = constant(chosen->operands[2]);
+        return asked != nullptr && compared_column(*asked) && otherwise != nullptr && otherwise->value == 0;
     }
 
     // For each of those whether a lane of this vector is it.

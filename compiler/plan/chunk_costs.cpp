@@ -16,10 +16,12 @@ constexpr double kLaunchUs = 3;
 constexpr std::int64_t kMostRows = 16384;
 // A larger chunk is worth its memory when it saves more than this.
 constexpr double kWorthwhile = 0.005;
+// As is a chunk in the workspace, beside accumulators that lie partly in their results' memory, in place of one there.
+constexpr double kWorthWorkspace = 0.01;
 
-// What is of one chunk, where the caller gives no limit: 2048 rows of 151936 bf16. For products of such a size cuBLASLt
-// asks for no workspace.
-constexpr std::int64_t kChunkBytes = std::int64_t{594} << 20;
+// What is of one chunk, where the caller gives no limit: 2048 rows of 151936 bf16, or twice as many where accumulators
+// lie partly in their results' memory. For products of such a size cuBLASLt asks for no workspace.
+constexpr std::int64_t kChunkBytes = std::int64_t{600} << 20;
 // Where chunks add nothing up and are there for memory alone: on an H200 two of a gated MLP, 8192 × 4096 × 14336, took
 // 2 % longer than its 672 MiB at once.
 constexpr std::int64_t kApartBytes = std::int64_t{1} << 30;
@@ -27,9 +29,12 @@ constexpr std::int64_t kApartBytes = std::int64_t{1} << 30;
 constexpr std::int64_t kProductReserveBytes = std::int64_t{33} << 20;
 // In low memory, where the caller gives no limit; again without what a library may ask for.
 constexpr std::int64_t kLowBytes = std::int64_t{64} << 20;
-// A part of columns, to the nearest block: on an H200 those of 128 MiB took 2 to 5% longer, an L2 cache of 50 MiB keeps
-// little of them.
-constexpr std::int64_t kPartBytes = std::int64_t{64} << 20;
+// A part of columns, to the nearest block. On an H200 cross-entropy of 16384 × 2048 × 151936 took 63.9 and 64.9 ms in
+// parts of 128 MiB where it took 65.2 and 64.7 in such of 64, which an L2 cache of 50 MiB does not keep either.
+constexpr std::int64_t kPartBytes = std::int64_t{128} << 20;
+// What adding to a sum takes of the time in which it is read and written, on a GPU: the rest is hidden behind other
+// tiles. On an H200 twice the chunks of 2048 rows took 0.7 to 3.7 ms more than of 4096, where that is 2.1 to 7.8 ms.
+constexpr double kShownOfSums = 0.35;
 // Of a launch, where columns are divided and rows are not.
 constexpr double kPlanningRows = 8192;
 
@@ -59,9 +64,10 @@ class Model {
 
     double chunk_us(std::int64_t rows) const {
         double us = kLaunchUs * steps_;
+        const double shown = target_.is_gpu() ? kShownOfSums : 1;
         for (Sides product : sides_) {
             (product.rows_contracted ? product.k : product.m) *= static_cast<double>(rows) / rows_of_position_;
-            us += product_us(product) + 2 * product.sum_bytes / (target_.bandwidth_gbps * 1e3);
+            us += product_us(product) + shown * 2 * product.sum_bytes / (target_.bandwidth_gbps * 1e3);
         }
         return us;
     }
@@ -134,6 +140,12 @@ double ChunkCosts::chunk_us(std::int64_t rows) const {
     return predicted_us.back() * static_cast<double>(rows) / static_cast<double>(kStepRows * (last + 1));
 }
 
+// In chunks of `each`.
+double ChunkCosts::total_us(std::int64_t each, std::int64_t positions, std::int64_t position_rows) const {
+    return static_cast<double>(positions / each) * chunk_us(each * position_rows) +
+           chunk_us(positions % each * position_rows);
+}
+
 std::int64_t ChunkCosts::choose_positions(std::int64_t fitting, std::int64_t positions,
                                           std::int64_t position_rows) const {
     if (forced_rows > 0) return std::max<std::int64_t>(1, forced_rows / position_rows);
@@ -142,9 +154,7 @@ std::int64_t ChunkCosts::choose_positions(std::int64_t fitting, std::int64_t pos
     std::int64_t best = std::clamp<std::int64_t>(most, 1, step);
     double best_us = 0;
     for (std::int64_t each = best; each <= most; each += step) {
-        const std::int64_t whole = positions / each;
-        const double us =
-            static_cast<double>(whole) * chunk_us(each * position_rows) + chunk_us(positions % each * position_rows);
+        const double us = total_us(each, positions, position_rows);
         if (each > best && us >= best_us * (1 - kWorthwhile)) continue;
         best_us = us;
         best = each;
@@ -162,26 +172,33 @@ ChunkChoice ChunkCosts::divide(std::int64_t positions, const ChunkBytes& bytes) 
     const bool limited = limit_bytes > 0;
     const std::int64_t left = limit_bytes - kProductReserveBytes - bytes.others;
     const std::int64_t of_chunk = adds_up ? kChunkBytes : kApartBytes;
-    const std::int64_t for_several = std::max<std::int64_t>(0, limited ? left - bytes.accumulators : of_chunk);
+    const std::int64_t beside_sums = limited ? left - bytes.accumulators : of_chunk;
     ChunkChoice choice;
     choice.allowed_bytes = limited ? left : bytes.accumulators + of_chunk;
     choice.positions = std::max<std::int64_t>(1, positions);
     const std::int64_t of_position = std::max<std::int64_t>(1, bytes.of_position);
     const std::int64_t each = of_position + bytes.beside_position;
-    std::int64_t fitting = for_several / each;
-    std::int64_t in_lender = bytes.lent / of_position;
-    if (bytes.beside_position > 0) in_lender = std::min(in_lender, for_several / bytes.beside_position);
     const auto choose = [&](std::int64_t most) {
         return choose_positions(most, choice.positions, bytes.position_rows);
     };
+    const auto us = [&](std::int64_t chosen) { return total_us(chosen, choice.positions, bytes.position_rows); };
+    // Beside a chunk in a lender's memory all of the accumulators are in the workspace.
+    const bool sums_fit = bytes.shared == 0 || beside_sums >= 0;
+    std::int64_t in_lender = bytes.lent / of_position;
+    if (bytes.beside_position > 0)
+        in_lender = std::min(in_lender, std::max<std::int64_t>(0, beside_sums) / bytes.beside_position);
+    const std::int64_t in_workspace = std::max<std::int64_t>(0, beside_sums + bytes.shared) / each;
     const std::int64_t of_lender = choose(in_lender);
-    const bool lent = of_lender * of_position <= bytes.lent && of_lender >= choose(fitting);
+    const bool lent = sums_fit && of_lender * of_position <= bytes.lent &&
+                      us(of_lender) <= us(choose(in_workspace)) * (1 + kWorthWorkspace);
+    std::int64_t fitting = in_workspace;
     if (lent) fitting = bytes.lent_to_several ? std::min(in_lender, (positions + 1) / 2) : in_lender;
     if (lent && !bytes.lent_to_several) choice.allowed_bytes = std::max(choice.allowed_bytes, in_lender * each);
     if (forced_rows > 0 || positions * each > choice.allowed_bytes)
         choice.positions = std::min(choice.positions, choose(fitting));
     choice.chunks = std::max<std::int64_t>(1, (positions + choice.positions - 1) / choice.positions);
     choice.lent = lent && choice.positions * of_position <= bytes.lent && (choice.chunks > 1 || !bytes.lent_to_several);
+    choice.shared = !choice.lent && choice.chunks > 1 && bytes.shared > 0;
     return choice;
 }
 

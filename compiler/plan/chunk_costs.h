@@ -17,6 +17,7 @@ struct ChunkBytes {
     std::int64_t beside_position = 0;  // likewise, but never in an output's memory
     std::int64_t position_rows = 1;    // rows of the products for each position
     std::int64_t accumulators = 0;     // where there are several chunks
+    std::int64_t shared = 0;           // of them, what may lie in the memory of their results
     std::int64_t others = 0;
     std::int64_t lent = 0;         // of an output in whose memory a chunk may lie
     bool lent_to_several = false;  // chunks, not to one
@@ -27,6 +28,7 @@ struct ChunkChoice {
     std::int64_t chunks = 1;         // one for no rows, too: sums over them are then zero
     std::int64_t allowed_bytes = 0;  // for all positions at once; more made them several chunks
     bool lent = false;               // a chunk lies in the memory that an output lends
+    bool shared = false;             // accumulators lie partly in their results' memory, and no chunk does
 };
 
 struct ChunkCosts {
@@ -50,6 +52,7 @@ struct ChunkCosts {
 
   private:
     double chunk_us(std::int64_t rows) const;
+    double total_us(std::int64_t each, std::int64_t positions, std::int64_t position_rows) const;
 };
 
 // Where the loop goes through blocks of columns, its rows are columns.

@@ -404,7 +404,8 @@ class Division {
             if (narrow || is_wide) continue;
             product.accumulator = fmt::format("sum_{}", product.result);
             plan_.temporaries.push_back({product.accumulator, Dtype::kF32, axes_of(product.result)});
-            rounding.push_back({PlanStep::Kind::kKernel, plan_.groups.size(), true});
+            if (can_share(product)) product.rounded_rows = add_rounded_rows(product);
+            rounding.push_back({PlanStep::Kind::kKernel, plan_.groups.size(), step.index});
             plan_.groups.push_back(rounding_group(product));
         }
         plan_.lacks_room = !options_.round_each_chunk && narrow && !accumulated.empty();
@@ -427,7 +428,8 @@ class Division {
         return count;
     }
 
-    // Whether the limit has room for f32 accumulators and some rows of what is divided.
+    // Whether the limit has room for what of f32 accumulators is in no result's memory, and some rows of what is
+    // divided.
     bool has_room(AxisId axis, const std::vector<PlanStep>& inside) const {
         if (options_.workspace_limit_bytes == 0) return true;
         double bytes = 0;
@@ -435,7 +437,9 @@ class Division {
             if (step.kind != PlanStep::Kind::kProduct) continue;
             const Product& product = plan_.products[step.index];
             const bool is_wide = dtype_of(product) == accumulator_dtype(dtype_of(product));
-            if (contains(product.contracted, axis) && !is_wide) bytes += 4 * columns_of(axes_of(product.result));
+            if (!contains(product.contracted, axis) || is_wide) continue;
+            const double sums = 4 * columns_of(axes_of(product.result));
+            bytes += can_share(product) ? sums / 2 : sums;
         }
         for (const std::string& name : large_) {
             const Temporary& one = *temporary(name);
@@ -445,24 +449,53 @@ class Division {
         return bytes <= static_cast<double>(options_.workspace_limit_bytes);
     }
 
+    // Rows of an accumulator are a product's m: what a part of them needs of the product is a product again. Where
+    // gradients are made in parts of their columns, an output's memory is for those.
+    bool can_share(const Product& product) const {
+        const std::vector<AxisId> left = axes_of(product.left);
+        const auto kept =
+            std::count_if(left.begin(), left.end(), [&](AxisId id) { return !contains(product.contracted, id); });
+        return plan_.division.blocks < 0 && kept == 1 && axes_of(product.result).size() > 1 &&
+               is_lendable(product.result);
+    }
+
+    AxisId add_rounded_rows(const Product& product) {
+        auto graph = std::make_shared<GraphData>(*plan_.graph);
+        const AxisId rows = graph->add_blocks_axis(fmt::format("rj_rows_of_{}", product.result),
+                                                   info(axes_of(product.result)[0]).extent);
+        plan_.graph = std::move(graph);
+        return rows;
+    }
+
     // The first column axis becomes a row axis, so that threads find rows to divide.
-    Group rounding_group(const Product& product) const {
+    Group rounding_group(const Product& product) {
         std::vector<AxisInfo> axes = plan_.graph->axes();
-        const std::vector<AxisId> result_axes = axes_of(product.result);
-        Group group;
-        const bool has_rows = axes[static_cast<std::size_t>(result_axes[0])].is_row;
-        if (!has_rows && result_axes.size() > 1) {
-            axes[static_cast<std::size_t>(result_axes[0])].is_row = true;
-            axes[static_cast<std::size_t>(result_axes[0])].is_promoted = true;
+        std::vector<AxisId> seen = axes_of(product.result);
+        const bool has_rows = axes[static_cast<std::size_t>(seen[0])].is_row;
+        std::string sum = product.accumulator;
+        std::string result = product.result;
+        if (product.rounded_rows >= 0) {
+            seen[0] = product.rounded_rows;
+            sum = see(sum, Dtype::kF32, seen);
+            result = see(result, dtype_of(product), seen);
+        } else if (!has_rows && seen.size() > 1) {
+            axes[static_cast<std::size_t>(seen[0])].is_row = true;
+            axes[static_cast<std::size_t>(seen[0])].is_promoted = true;
         }
+        Group group;
         auto graph = std::make_shared<GraphData>(std::move(axes));
-        const NodeId sum = graph->add_input(product.accumulator, Dtype::kF32, result_axes, {});
-        const NodeId rounded = graph->add_cast(sum, dtype_of(product));
-        graph->add_output({product.result, rounded, "", product.accumulate, {}});
+        const NodeId rounded = graph->add_cast(graph->add_input(sum, Dtype::kF32, seen, {}), dtype_of(product));
+        graph->add_output({result, rounded, "", product.accumulate, {}});
         group.row_axes = graph->row_axes(graph->node(rounded));
         group.name = "rj_round_" + product.result;
         group.graph = std::move(graph);
         return group;
+    }
+
+    // A tensor with other axes.
+    std::string see(const std::string& tensor, Dtype dtype, const std::vector<AxisId>& axes) {
+        plan_.temporaries.push_back({tensor + "_in_rows", dtype, axes, tensor});
+        return plan_.temporaries.back().name;
     }
 
     Plan plan_;

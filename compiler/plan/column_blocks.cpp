@@ -135,8 +135,8 @@ class Rewriting {
     Value add_columns() {
         const auto block = static_cast<double>(parts_->axis(division_.within).extent);
         const Value first = Graph(whole_).iota(Axis{division_.blocks}, i64) * block;
-        const NodeId known = store(first.id(), "first_column");
-        return cast(Value(parts_, known), i32) + Graph(parts_).iota(Axis{division_.within});
+        first_column_ = Value(parts_, store(first.id(), "first_column"));
+        return cast(first_column_, i32) + Graph(parts_).iota(Axis{division_.within});
     }
 
     // ---- From whole rows to parts --------------------------------------------------------------------------------
@@ -208,6 +208,8 @@ class Rewriting {
             case NodeKind::kIota: return cast(along_rows(column_), node.dtype).id();
             case NodeKind::kMatmul: return product(node, id);
             case NodeKind::kMap:
+                if (const NodeId place = place_comparison(node); place >= 0) return place;
+                [[fallthrough]];
             case NodeKind::kCast:
                 for (const NodeId arg : node.args) {
                     if (in_parts(arg) < 0) return -1;
@@ -215,6 +217,23 @@ class Rewriting {
                 return parts_->add_copy(node, [&](NodeId arg) { return in_parts(arg); });
             default: return refuse("{} is not elementwise along {}", id);
         }
+    }
+
+    // A column compared with an i64 of the row, as a class with its target: the place in the block is, with what the
+    // number is beyond the block's first column, so that what is known of a coordinate's comparisons holds
+    // (canonicalize, gpu_columns). −1 for anything else.
+    NodeId place_comparison(const Node& node) {
+        if (node.op != Op::kEq) return -1;
+        for (const std::size_t which : {0, 1}) {
+            const Node& compared = from_.node(node.args[which]);
+            const Node& column = compared.kind == NodeKind::kCast ? from_.node(compared.args[0]) : compared;
+            const NodeId number = node.args[1 - which];
+            if (column.kind != NodeKind::kIota || compared.dtype != i64 || !is_along(node.args[which])) continue;
+            if (is_along(number)) continue;
+            const Value beyond = along_rows(Value(parts_, of_rows(number)) - first_column_);
+            return (Graph(parts_).iota(Axis{division_.within}, i64) == beyond).id();
+        }
+        return -1;
     }
 
     NodeId refuse(fmt::format_string<std::string, std::string> why, NodeId id) {
@@ -267,7 +286,8 @@ class Rewriting {
     ColumnDivision division_;
     std::shared_ptr<GraphData> whole_;
     std::shared_ptr<GraphData> parts_;
-    Value column_;  // of each block and place in it
+    Value first_column_;  // of each block
+    Value column_;        // of each block and place in it
     std::vector<AxisId> rows_;
     std::map<NodeId, NodeId> copies_;    // in the whole
     std::map<NodeId, NodeId> in_parts_;  // with the blocks instead of the columns

@@ -42,6 +42,8 @@ double elements(const GraphData& graph, const Node& node, double rows) {
         const std::int64_t extent = graph.axis(id).extent;
         if (graph.axis(id).is_slots) {
             count *= kPlanningParts;
+        } else if (graph.axis(id).blocks > 0) {
+            count *= static_cast<double>(graph.axis(id).blocks);
         } else if (extent == kRuntimeExtent) {
             runtime = true;
         } else {

@@ -53,15 +53,18 @@ struct Product {
     // Of a product that a chunk loop adds up: the f32 temporary to which it is added where there are several chunks; ""
     // where it is added to the result itself.
     std::string accumulator = {};
+    // Of an accumulator that may lie partly in the result's memory, where nothing else is before it is rounded: the
+    // axis along which the kernel that rounds it sees some rows at a time; -1 for others.
+    AxisId rounded_rows = -1;
 };
 
 struct PlanStep {
     enum class Kind : std::uint8_t { kKernel, kProduct };
     Kind kind = Kind::kKernel;
     std::size_t index = 0;  // of a group or a product
-    // It rounds a product's accumulator to the product's result: nothing to do where all rows were one chunk of the
-    // first loop.
-    bool rounds = false;
+    // The product whose accumulator it rounds to the product's result: nothing to do where all rows were one chunk of
+    // the first loop.
+    std::optional<std::size_t> rounds = {};
 };
 
 // Steps that run once for each run of positions along a row axis, a chunk, so that what only they share is of one

@@ -165,8 +165,8 @@ std::string compile_with_nvrtc(const Source& source, const Target& target, const
     std::vector<std::string> sparing = options;
     std::string best = run_compiler(offer->compiler, source, target, options);
     int least = spill_bytes(best);
-    for (const char* option :
-         {"--define-macro=RJ_AVOID_SPILLS", "--ptxas-options=-O1", "--define-macro=RJ_ONE_BLOCK"}) {
+    for (const char* option : {"--define-macro=RJ_AVOID_SPILLS", "--define-macro=RJ_ONE_VECTOR", "--ptxas-options=-O1",
+                               "--define-macro=RJ_ONE_BLOCK"}) {
         if (least == 0 || least >= kHopelessSpillBytes) break;
         sparing.emplace_back(option);
         std::string cubin = run_compiler(offer->compiler, source, target, sparing);

@@ -487,6 +487,21 @@ TEST_CASE("a vector that has no column equal to the row's number is computed as 
     CHECK(contains(body, " < 8u ? lanes(rj_constant<true>()) : lanes(rj_constant<false>());"));
 }
 
+TEST_CASE("a vector adds to the sum of what lies at the row's column where that is one of its own") {
+    Graph g;
+    const Axis rows = g.rows("rows");
+    const Axis columns = g.columns("columns", 4096);
+    const Value x = cast(g.input("x", bf16, {rows, columns}), f32);
+    const Value here = g.iota(columns, i64) == g.input("target", i64, {rows});
+    g.output("y", sum(select(here, x, g.constant(f32, 0.0)), columns));
+    g.output("z", sum(x, columns));
+    const Target target = find_target("sm_90a");
+    const Program program = compile(*g.data(), target);
+    const std::string body = emit_gpu_body(program.steps[0].kernel, target);
+    CHECK(count(body, "if (one_matches) ") == 1);
+    CHECK(count(body, "_part.add(") == 2);
+}
+
 TEST_CASE("rows of several axes are taken apart in 64 bits, static extents as constants") {
     const std::string body = body_of(build_rope, 128);
     CHECK(contains(body, "const long long heads_outer = rj_quotient(row, 32);"));

@@ -19,6 +19,7 @@
 #include "compiler/plan/partial_sums.h"
 #include "compiler/schedule/choose.h"
 #include "compiler/schedule/lower.h"
+#include "compiler/workspace.h"
 #include "dsl/interpret.h"
 #include "dsl/library/registry.h"
 #include "dsl/random_inputs.h"
@@ -822,6 +823,27 @@ TEST_CASE(
                 CHECK_MESSAGE(within_bar(outputs), name, " ", rows, "\n", describe(outputs));
             }
         }
+    }
+}
+
+TEST_CASE("sums that lie partly in their gradient's memory are rounded there by emitted kernels, some rows at a time") {
+    const ScopedVariable cublaslt("ROWJIT_CUBLASLT", ROWJIT_STUB_CUBLASLT);
+    const Target target = simt::target("sm_90a");
+    const Device device = simt::device(target, *open_lt(target.backend));
+    for (const std::int64_t hidden : {8, 33}) {
+        const OptionMap options = {{"hidden", std::to_string(hidden)}};
+        const Graph loss =
+            make_graph("fused_linear_cross_entropy", {.columns = 1100, .dtype = bf16, .options = options});
+        const Graph step = gradient(loss, {"weight"}, {.joint = true, .unit_cotangent = true});
+        // More rows than the gradient's memory holds the logits of.
+        std::vector<Program> programs;
+        programs.push_back(compile(*step.data(), target, {}, {.chunk_rows = hidden + 2}));
+        const std::int64_t rows = 2 * hidden + 9;
+        CHECK(workspace_of(programs[0], rows).loops[0].chunks.shared);
+        const Executable executable = simt::build(std::move(programs), target, device)[0];
+        const Bindings inputs = random_inputs(*step.data(), {{"tokens", rows}}, {.seed = 7, .scale = 0.5});
+        const auto outputs = verify(device, executable, *step.data(), inputs, {});
+        CHECK_MESSAGE(within_bar(outputs), describe(outputs));
     }
 }
 

@@ -100,7 +100,7 @@ def vocab_parallel_cross_entropy(
 
 # ---- Of a head -------------------------------------------------------------------------------------------------------
 
-_CHUNK_BYTES = 594 << 20  # of logits, as the library divides them
+_CHUNK_BYTES = 600 << 20  # of logits, as the library divides them
 _CHUNK_STEP = 256  # rows
 _PART = F.OPS["vocabulary_part"]
 _COMBINE = F.OPS["combine_vocabulary"]
@@ -248,7 +248,7 @@ def vocab_parallel_linear_cross_entropy(
         group: the ranks; the default group without it
         bias: (columns of this rank)
         part: the first class of this rank and the number of classes of all; without it the ranks have as many each
-        chunk_rows: tokens of a chunk, the same on each rank; without it as many as 594 MiB hold of equal parts' logits
+        chunk_rows: tokens of a chunk, the same on each rank; without it as many as 600 MiB hold of equal parts' logits
         reduction: mean or sum
 
     Returns:
