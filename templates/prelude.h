@@ -17,6 +17,7 @@
 //   rj_memory<bytes>::load, load_readonly, store  one global access
 //   rj_bits, rj_float                             an f32's bits and back
 //   rj_opaque(word)                               the word, of which the compiler may know nothing more
+//   rj_join_halves(lower, upper)                  the lower half of one word and the upper half of another
 //   rj_pack_f16, rj_f16_value                     to and from f16, to nearest even
 //   rj_pack_e4m3, rj_pack_e5m2                    two f32 within the format's range to packed e4m3 or e5m2, likewise;
 //                                                 only with RJ_PACKS_F8
@@ -308,7 +309,7 @@ RJ_DEVICE unsigned rj_neg_x2(unsigned a) { return a ^ 0x80008000u; }
 RJ_DEVICE unsigned rj_abs_x2(unsigned a) { return a & 0x7fff7fffu; }
 RJ_DEVICE unsigned rj_select_x2(bool both, unsigned a, unsigned b) { return both ? a : b; }
 RJ_DEVICE unsigned rj_select_x2(bool first, bool second, unsigned a, unsigned b) {
-    return ((first ? a : b) & 0xffffu) | ((second ? a : b) & 0xffff0000u);
+    return rj_join_halves(first ? a : b, second ? a : b);
 }
 
 // ---- global memory ------------------------------------------------------------------------------------------------

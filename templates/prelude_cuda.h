@@ -51,6 +51,14 @@ RJ_DEVICE unsigned rj_shuffle_xor_word(unsigned word) {
 
 RJ_DEVICE unsigned rj_bits(float value) { return __float_as_uint(value); }
 RJ_DEVICE float rj_float(unsigned bits) { return __uint_as_float(bits); }
+// In an instruction that the compiler does not see through: of masks it makes max(0, x) of an upper half, a float with
+// zeros below it, that is selected against 0, and the bits of that one's NaN are in the lower half too.
+RJ_DEVICE unsigned rj_join_halves(unsigned lower, unsigned upper) {
+    unsigned word;
+    asm("prmt.b32 %0, %1, %2, 0x7610;" : "=r"(word) : "r"(lower), "r"(upper));
+    return word;
+}
+
 RJ_DEVICE unsigned rj_opaque(unsigned word) {
 #ifdef RJ_AVOID_SPILLS
     asm("" : "+r"(word));

@@ -73,6 +73,9 @@ RJ_DEVICE unsigned rj_shuffle_xor_word(unsigned word) {
 
 RJ_DEVICE unsigned rj_bits(float value) { return __builtin_bit_cast(unsigned, value); }
 RJ_DEVICE float rj_float(unsigned bits) { return __builtin_bit_cast(float, bits); }
+RJ_DEVICE unsigned rj_join_halves(unsigned lower, unsigned upper) {
+    return __builtin_amdgcn_perm(upper, lower, 0x07060100u);
+}
 RJ_DEVICE unsigned rj_opaque(unsigned word) {
     asm("" : "+v"(word));
     return word;
