@@ -4,6 +4,7 @@
 //
 //     cpu_emit_bench [columns] [MiB] [op …]     4096 columns, 256 MiB of traffic and the ops below unless given
 //
+// An operation's name with "_backward" behind it is its backward.
 // With half a MiB everything lies in the second-level cache, and what is measured is the code itself.
 #include <fmt/format.h>
 #include <immintrin.h>
@@ -23,6 +24,7 @@
 #include "compiler/toolchain/orc.h"
 #include "dsl/library/registry.h"
 #include "dsl/traffic.h"
+#include "rowjit/gradient.h"
 
 namespace rowjit {
 namespace {
@@ -41,6 +43,7 @@ using Memory = std::unique_ptr<std::uint8_t, decltype(&std::free)>;
 using CpuFunction = void (*)(void* const*, std::int64_t, std::int64_t);
 
 constexpr int kRepetitions = 15;
+constexpr std::string_view kBackward = "_backward";
 
 double milliseconds(Clock::time_point start) {
     return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
@@ -201,7 +204,10 @@ Graph weight_gradient_graph(std::int64_t columns, Dtype dtype) {
 Graph make(const std::string& op, std::int64_t columns, Dtype dtype) {
     if (op == "add_one") return copy_graph(columns, dtype);
     if (op == "weight_gradient") return weight_gradient_graph(columns, dtype);
-    return make_graph(op, {.columns = columns, .dtype = dtype});
+    if (!op.ends_with(kBackward)) return make_graph(op, {.columns = columns, .dtype = dtype});
+    const std::string forward = op.substr(0, op.size() - kBackward.size());
+    const Graph graph = make_graph(forward, {.columns = columns, .dtype = dtype});
+    return differentiate(graph, trained_inputs(forward, graph)).backward;
 }
 
 }  // namespace

@@ -150,8 +150,9 @@ void KernelEmitter::make_running() {
         for (const Inst& inst : loop->body) {
             if (inst.kind != InstKind::kAccumulate) continue;
             Running& running = running_[static_cast<std::size_t>(inst.index)];
-            running.width = std::max(running.width, loop->vector);
-            running.chains = std::max(running.chains, unroll_of(*loop));
+            const bool together = folds_together(kernel_.accumulators[static_cast<std::size_t>(inst.index)].monoid);
+            running.width = std::max(running.width, together ? std::min(loop->vector, kStateLanes) : loop->vector);
+            running.chains = std::max(running.chains, together ? 1 : unroll_of(*loop));
         }
     }
     for (std::size_t i = 0; i < running_.size(); ++i) {
@@ -364,8 +365,10 @@ Value* KernelEmitter::emit_map(const Inst& inst) {
     for (std::size_t i = 0; i < inst.operands.size(); ++i) operands[i] = spread(value(inst.operands[i]), width);
     Value* divisor = inst.op == Op::kDiv ? value(inst.operands[1]) : nullptr;
     const bool one_divisor = divisor != nullptr && width > 1 && !divisor->getType()->isVectorTy();
+    b_.narrow = inst.narrow;
     Value* result = one_divisor ? divide_by_one(b_, operands[0], divisor)
                                 : apply(b_, inst.op, operands[0], operands[1], operands[2]);
+    b_.narrow = false;
     return is_exact(inst.op) ? result : round_carried(b_, inst.dtype, result);
 }
 

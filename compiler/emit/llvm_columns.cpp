@@ -3,6 +3,7 @@
 #include <llvm/IR/Intrinsics.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "base/check.h"
 #include "compiler/emit/llvm_emitter.h"
@@ -114,6 +115,7 @@ void KernelEmitter::emit_columns(const ColumnLoop& loop, Value* from, Value* to,
             Value* mine = b_.CreateAdd(column, i64(std::int64_t{copy} * loop.vector));
             emit_body(loop.body, {&loop.axes, loop.vector, mine, b_.CreateSub(mine, first_column), loop.vector, copy});
         }
+        fold_terms();
     };
     if (unroll == 1) {
         count(from, to, i64(loop.vector), "column", [&](Value* column) { body(column, 1); });
@@ -133,6 +135,7 @@ void KernelEmitter::emit_column_tail(const ColumnLoop& loop, Value* from, Value*
         if ((loop.columns % loop.vector & width) == 0) continue;
         Value* column = b_.CreateAdd(from, i64(done));
         emit_body(loop.body, {&loop.axes, loop.vector, column, b_.CreateSub(column, first_column), width, 0});
+        fold_terms();
         done += width;
     }
 }
@@ -163,10 +166,25 @@ void KernelEmitter::emit_accumulate(const Inst& inst, const Lanes& lanes) {
     x = spread(x, lanes.width);
     if (reduces_rows_) {
         const RunningRows& rows = running_rows_[static_cast<std::size_t>(inst.index)];
+        if (inst.operands.size() > 1) x = b_.CreateFMul(x, spread(value(inst.operands[1]), lanes.width));
         const FoldState before = read_rows(rows.levels[0], lanes);
         return write_rows(rows.levels[0], lanes, fold_include(b_, accumulator, before, x));
     }
     const Running& running = running_[static_cast<std::size_t>(inst.index)];
+    Value* factor = inst.operands.size() > 1 ? spread(value(inst.operands[1]), lanes.width) : nullptr;
+    if (folds_together(accumulator.monoid) && lanes.width >= running.width) {
+        std::vector<Term>& terms = terms_[inst.index];
+        const auto part = [&](Value* v, int from) {
+            if (v == nullptr || lanes.width == running.width) return v;
+            std::vector<int> mask(static_cast<std::size_t>(running.width));
+            std::iota(mask.begin(), mask.end(), from);
+            return running.width > 1 ? b_.CreateShuffleVector(v, mask) : lane_of(v, from);
+        };
+        for (int from = 0; from < lanes.width; from += running.width)
+            terms.push_back({part(x, from), part(factor, from)});
+        return;
+    }
+    if (factor != nullptr) x = b_.CreateFMul(x, factor);
     const auto& parts = running.parts[static_cast<std::size_t>(lanes.chain)];
     const FoldState before = read(running, lanes.chain);
     FoldState after;
@@ -187,6 +205,17 @@ void KernelEmitter::emit_accumulate(const Inst& inst, const Lanes& lanes) {
         }
     }
     for (std::size_t part = 0; part < after.size(); ++part) b_.CreateStore(after[part], parts[part]);
+}
+
+// What the vectors of a turn have left, at its end.
+void KernelEmitter::fold_terms() {
+    for (const auto& [index, terms] : terms_) {
+        const Running& running = running_[static_cast<std::size_t>(index)];
+        const FoldState after = fold_include_all(b_, kernel_.accumulators[static_cast<std::size_t>(index)],
+                                                 read(running, 0), terms);
+        for (std::size_t part = 0; part < after.size(); ++part) b_.CreateStore(after[part], running.parts[0][part]);
+    }
+    terms_.clear();
 }
 
 FoldState KernelEmitter::read(const Running& running, int chain) {

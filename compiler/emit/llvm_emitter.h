@@ -45,12 +45,17 @@ struct Lanes {
 enum class Reach { kOneAddress, kVector, kEachLane };
 
 // An accumulator's state over the columns of a row: `chains` independent copies of `width` lanes, so that consecutive
-// vectors do not wait for each other. Parts are stack slots, which the optimiser turns into registers.
+// vectors do not wait for each other; one where the vectors of a turn are folded together before they meet the state.
+// Parts are stack slots, which the optimiser turns into registers.
 struct Running {
     int width = 1;
     int chains = 1;
     std::vector<std::vector<llvm::AllocaInst*>> parts;  // [chain][part]
 };
+
+// Lanes of a state that vectors are folded into together: a register of AVX-512, two of AVX2. Wider vectors are taken
+// in parts, which only makes a state's chain shorter beside what is folded.
+inline constexpr int kStateLanes = 16;
 
 // An accumulator's state over reduced rows, an array of kResultLanes for each part. Level 0 is of the current block of
 // rows, level l of the current block of 16^(l+1) rows, the last of all.
@@ -134,6 +139,7 @@ class KernelEmitter {
     Value* emit_load(const Inst& inst, const Lanes& lanes);
     void emit_store(const Inst& inst, const Lanes& lanes);
     void emit_accumulate(const Inst& inst, const Lanes& lanes);
+    void fold_terms();
 
     // Coordinates and memory.
     Value* coordinate(const Coord& coord, const Lanes& lanes, int lane);
@@ -182,6 +188,7 @@ class KernelEmitter {
     std::vector<llvm::MDNode*> scopes_;                 // by tensor
     std::vector<llvm::MDNode*> other_scopes_;           // by tensor
     std::vector<Running> running_;                      // by accumulator
+    std::map<int, std::vector<Term>> terms_;            // by accumulator: of this turn, not yet folded
     bool reduces_rows_ = false;
     std::vector<RunningRows> running_rows_;       // by accumulator
     std::vector<AxisId> result_axis_;             // the innermost row axis, when rows are reduced

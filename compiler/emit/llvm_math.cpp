@@ -34,6 +34,8 @@ constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr std::array<double, 5> kExp = {0x1.fffffcp-2, 0x1.555492p-3, 0x1.5558b6p-5, 0x1.1239ap-7, 0x1.6a472p-10};
 // The same for |r| ≤ ln 2 / 32, to 29 bits.
 constexpr std::array<double, 2> kExpSixteenth = {0x1.00022p-1, 0x1.55561cp-3};
+// 2^f = 1 + f q(f) for 0 ≤ f < 1, to 23 bits.
+constexpr std::array<double, 5> kExp2 = {0x1.62e4bap-1, 0x1.ebdb6ap-3, 0x1.c91c0ep-5, 0x1.277c3p-7, 0x1.e968bp-10};
 // log((1 + s) / (1 − s)) = 2s + s z q(z), z = s², to 35 bits.
 constexpr std::array<double, 4> kLog = {0x1.555554p-1, 0x1.999c26p-2, 0x1.23d3c8p-2, 0x1.f142fap-3};
 // tanh x = x + x³ q(x²) up to the split, to 27 bits.
@@ -127,14 +129,6 @@ Value* at_least(Builder& b, Value* v, double low) {
 Value* at_most(Builder& b, Value* v, double high) {
     Value* bound = constant(v, high);
     return b.CreateSelect(b.CreateFCmpOLT(bound, v), bound, v);
-}
-
-// `v`, and a NaN where `condition`: the end of minima and maxima. v is what minps and maxps give, the second operand
-// when either is NaN, and this adds the first one's. By bits: two selects would become one of two comparisons, which
-// each step of a row's maximum waits for. llvm.minimum would order signed zeros as well, at three more instructions.
-Value* nan_where(Builder& b, Value* condition, Value* v) {
-    Value* bits = bits_of(b, v);
-    return b.CreateBitCast(b.CreateOr(bits, b.CreateSExt(condition, bits->getType())), v->getType());
 }
 
 // a·b + c, fused when the target has the instruction.
@@ -246,31 +240,52 @@ Value* joined(Builder& b, Value* low, Value* high) {
     return b.CreateShuffleVector(low, high, mask);
 }
 
-// x · 2^k by the instruction, 16, 8 or 4 lanes at a time.
-Value* scale_by_instruction(Builder& b, Value* x, Value* k) {
+// An instruction of AVX-512 as LLVM has it: one intrinsic a register width, with a mask for its lanes.
+struct Masked {
+    llvm::Intrinsic::ID of_512;
+    llvm::Intrinsic::ID of_256;
+    llvm::Intrinsic::ID of_128;
+    bool rounds;  // of 512 bits it also takes how to round
+};
+
+constexpr Masked kScale = {llvm::Intrinsic::x86_avx512_mask_scalef_ps_512,
+                           llvm::Intrinsic::x86_avx512_mask_scalef_ps_256,
+                           llvm::Intrinsic::x86_avx512_mask_scalef_ps_128, true};
+constexpr Masked kReduce = {llvm::Intrinsic::x86_avx512_mask_reduce_ps_512,
+                            llvm::Intrinsic::x86_avx512_mask_reduce_ps_256,
+                            llvm::Intrinsic::x86_avx512_mask_reduce_ps_128, true};
+constexpr Masked kReciprocal14 = {llvm::Intrinsic::x86_avx512_rcp14_ps_512, llvm::Intrinsic::x86_avx512_rcp14_ps_256,
+                                  llvm::Intrinsic::x86_avx512_rcp14_ps_128, false};
+
+// On all lanes, 16, 8 or 4 at a time: `x`, and `second`, a vector as wide or a number.
+Value* by_instruction(Builder& b, const Masked& instruction, Value* x, Value* second) {
     constexpr std::uint64_t kCurrentRounding = 4;
     const unsigned lanes = width(x);
-    const unsigned part = std::min(lanes, 16U);
-    const auto call = [&](Value* a, Value* e) -> Value* {
-        const auto id = part == 16  ? llvm::Intrinsic::x86_avx512_mask_scalef_ps_512
-                        : part == 8 ? llvm::Intrinsic::x86_avx512_mask_scalef_ps_256
-                                    : llvm::Intrinsic::x86_avx512_mask_scalef_ps_128;
-        Value* all = part == 16 ? b.getInt16(0xFFFF) : static_cast<Value*>(b.getInt8(0xFF));
-        std::vector<Value*> arguments = {a, e, llvm::PoisonValue::get(a->getType()), all};
-        if (part == 16) arguments.push_back(b.getInt32(kCurrentRounding));
-        return b.CreateIntrinsic(id, {}, arguments);
-    };
-    if (part == lanes) return call(x, k);
-    // Halves, until they fit.
-    const auto half = [&](unsigned from) {
-        return scale_by_instruction(b, lanes_of(b, x, from, lanes / 2), lanes_of(b, k, from, lanes / 2));
-    };
-    return joined(b, half(0), half(lanes / 2));
+    if (lanes > kZmmLanes) {
+        const auto half = [&](unsigned from) {
+            Value* part = second != nullptr && is_vector(second) ? lanes_of(b, second, from, lanes / 2) : second;
+            return by_instruction(b, instruction, lanes_of(b, x, from, lanes / 2), part);
+        };
+        return joined(b, half(0), half(lanes / 2));
+    }
+    const auto id = lanes == 16 ? instruction.of_512 : lanes == 8 ? instruction.of_256 : instruction.of_128;
+    std::vector<Value*> arguments = {x};
+    if (second != nullptr) arguments.push_back(second);
+    arguments.push_back(llvm::PoisonValue::get(x->getType()));
+    arguments.push_back(lanes == 16 ? b.getInt16(0xFFFF) : static_cast<Value*>(b.getInt8(0xFF)));
+    if (instruction.rounds && lanes == 16) arguments.push_back(b.getInt32(kCurrentRounding));
+    return b.CreateIntrinsic(id, {}, arguments);
 }
+
+// Whether it has lanes for them.
+bool has_instructions(const Builder& b, const Value* x) { return b.cpu.scalef && width(x) >= 4; }
+
+// x · 2^⌊k⌋.
+Value* scale_by_instruction(Builder& b, Value* x, Value* k) { return by_instruction(b, kScale, x, k); }
 
 // x · 2^k, rounded once, for k of either sign up to 150.
 Value* scale(Builder& b, Value* x, const Reduced& reduced) {
-    if (b.cpu.scalef && width(x) >= 4) return scale_by_instruction(b, x, reduced.k);
+    if (has_instructions(b, x)) return scale_by_instruction(b, x, reduced.k);
     // In two factors: each is a normal number, so only the last product rounds, into a denormal or to infinity.
     Value* half = b.CreateAShr(reduced.k_integer, integer(reduced.k_integer, 1));
     Value* rest = b.CreateSub(reduced.k_integer, half);
@@ -323,6 +338,17 @@ Value* exp_by_table(Builder& b, Value* x) {
     above_one = multiply_add(b, b.CreateFMul(r, r), horner(b, r, kExpSixteenth), above_one);
     Value* power = look_up(b, powers.power, sixteenth);
     return scale_by_instruction(b, multiply_add(b, power, above_one, power), k);
+}
+
+// e^x = 2^⌊t⌋ · 2^(t − ⌊t⌋), t = x log2 e rounded, which is off by |x| 2^-24 at most: 2^-23 of it near 1, 2^-17 where
+// the result is hardly a normal number. Both instructions take any t as it should be taken, infinities too, so nothing
+// is bounded first: 6 cycles of the multipliers on Zen 4, 5 of the adders, where the exact one takes 7 and 7.
+Value* exp_narrow(Builder& b, Value* x) {
+    constexpr std::uint64_t kRoundDown = 1;
+    Value* t = b.CreateFMul(x, constant(x, 1 / M_LN2));
+    Value* fraction = by_instruction(b, kReduce, t, b.getInt32(kRoundDown));
+    Value* power = multiply_add(b, horner(b, fraction, kExp2), fraction, constant(x, 1));
+    return scale_by_instruction(b, power, t);
 }
 
 Value* exp_f32(Builder& b, Value* x, bool full_width) {
@@ -710,7 +736,7 @@ Value* f8_value(Builder& b, Dtype dtype, Value* stored) {
 // x / y of one y for all lanes: by its reciprocal, and the remainder of the quotient so found, which is as good as the
 // division to within a thousandth of a unit (Markstein); where the remainder is a denormal, within a unit. On Zen 4
 // that takes 3 cycles of the multipliers for 16 lanes, a division 6.
-Value* quotient_by_reciprocal(Builder& b, llvm::Function* function) {
+Value* quotient_by_reciprocal(Builder& b, llvm::Function* function, bool narrow) {
     Value* x = function->getArg(0);
     Value* y = function->getArg(1);
     llvm::BasicBlock* usual = llvm::BasicBlock::Create(b.getContext(), "usual", function);
@@ -728,10 +754,21 @@ Value* quotient_by_reciprocal(Builder& b, llvm::Function* function) {
     b.SetInsertPoint(usual);
     Value* reciprocal = b.CreateVectorSplat(width(x), b.CreateFDiv(constant(y, 1), y));
     Value* quotient = b.CreateFMul(x, reciprocal);
+    if (narrow) return quotient;
     Value* remainder = multiply_add(b, b.CreateFNeg(quotient), divisor, x);
     Value* better = multiply_add(b, remainder, reciprocal, quotient);
     // Of an infinite quotient the remainder is none.
     return b.CreateSelect(is_nan(b, better), quotient, better);
+}
+
+// x / y for 1 ≤ y ≤ ∞, by a reciprocal of 14 bits and a step of Newton's: within a unit or two in 5 cycles on Zen 4. Of
+// ∞ the step's remainder is NaN, for which vmaxps gives its second operand, so that the reciprocal becomes 0.
+Value* divide_narrow(Builder& b, Value* x, Value* y) {
+    Value* guess = by_instruction(b, kReciprocal14, y, nullptr);
+    Value* remainder = multiply_add(b, b.CreateFNeg(guess), y, constant(y, 1));
+    Value* none = constant(y, -1);
+    remainder = b.CreateSelect(b.CreateFCmpOGT(remainder, none), remainder, none);
+    return b.CreateFMul(x, multiply_add(b, guess, remainder, guess));
 }
 
 // To an integer, towards zero, saturated, NaN to 0. Of a vector by comparisons: llvm.fptosi.sat is done lane by lane,
@@ -861,7 +898,9 @@ Value* divide_by_one(Builder& b, Value* x, Value* y) {
     if (by_power_of_two || !b.cpu.multiply_add || is_f64(x)) {
         return b.CreateFDiv(x, b.CreateVectorSplat(width(x), y));
     }
-    return call_shared(b, "quotient", x->getType(), {x, y}, quotient_by_reciprocal);
+    const bool narrow = b.narrow;
+    return call_shared(b, narrow ? "quotient_narrow" : "quotient", x->getType(), {x, y},
+                       [&](Builder& body, llvm::Function* f) { return quotient_by_reciprocal(body, f, narrow); });
 }
 
 Value* apply(Builder& b, Op op, Value* x, Value* y, Value* z) {
@@ -876,6 +915,14 @@ Value* apply(Builder& b, Op op, Value* x, Value* y, Value* z) {
 
 namespace llvm_math {
 
+// `v`, and a NaN where `condition`: the end of minima and maxima. v is what minps and maxps give, the second operand
+// when either is NaN, and this adds the first one's. By bits: two selects would become one of two comparisons, which
+// each step of a row's maximum waits for. llvm.minimum would order signed zeros as well, at three more instructions.
+Value* nan_where(Builder& b, Value* condition, Value* v) {
+    Value* bits = bits_of(b, v);
+    return b.CreateBitCast(b.CreateOr(bits, b.CreateSExt(condition, bits->getType())), v->getType());
+}
+
 #define ROWJIT_UNARY(name) Value* name(Builder& b, Value* x, Value*, Value*)
 #define ROWJIT_BINARY(name) Value* name(Builder& b, Value* x, Value* y, Value*)
 #define ROWJIT_TERNARY(name) Value* name(Builder& b, Value* x, Value* y, Value* z)
@@ -883,8 +930,17 @@ namespace llvm_math {
 ROWJIT_BINARY(add) { return is_fp(x) ? b.CreateFAdd(x, y) : b.CreateAdd(x, y); }
 ROWJIT_BINARY(sub) { return is_fp(x) ? b.CreateFSub(x, y) : b.CreateSub(x, y); }
 ROWJIT_BINARY(mul) { return is_fp(x) ? b.CreateFMul(x, y) : b.CreateMul(x, y); }
-ROWJIT_BINARY(div) { return b.CreateFDiv(x, y); }
-ROWJIT_TERNARY(fma) { return b.CreateIntrinsic(llvm::Intrinsic::fma, {x->getType()}, {x, y, z}); }
+ROWJIT_BINARY(div) {
+    // A divisor of lanes of their own is narrow only where it is at least 1 (passes/precision).
+    if (!b.narrow || !has_instructions(b, x)) return b.CreateFDiv(x, y);
+    return call_shared(b, "div_narrow", x->getType(), {x, y}, [](Builder& body, llvm::Function* f) {
+        return divide_narrow(body, f->getArg(0), f->getArg(1));
+    });
+}
+ROWJIT_TERNARY(fma) {
+    const auto id = b.narrow && !b.cpu.multiply_add ? llvm::Intrinsic::fmuladd : llvm::Intrinsic::fma;
+    return b.CreateIntrinsic(id, {x->getType()}, {x, y, z});
+}
 ROWJIT_UNARY(neg) { return is_fp(x) ? b.CreateFNeg(x) : b.CreateNeg(x); }
 
 ROWJIT_UNARY(abs) {
@@ -911,6 +967,7 @@ ROWJIT_UNARY(rsqrt) {
 }
 ROWJIT_UNARY(exp) {
     if (is_f64(x)) return call_libm(b, "exp", x);
+    if (b.narrow && has_instructions(b, x)) return call_shared(b, "exp_narrow", x, exp_narrow);
     return call_shared(b, "exp", x, [&](Builder& body, Value* lanes) { return exp_f32(body, lanes, b.full_width); });
 }
 ROWJIT_UNARY(log) { return is_f64(x) ? call_libm(b, "log", x) : call_shared(b, "log", x, log_f32); }

@@ -24,6 +24,7 @@ class LaneBuilder : public llvm::IRBuilder<> {
     LaneBuilder(llvm::BasicBlock* end, CpuFeatures cpu) : llvm::IRBuilder<>(end), cpu(cpu) {}
     const CpuFeatures cpu;
     bool full_width = true;  // whether a result keeps all of f32, or every one is rounded to 16 bits
+    bool narrow = false;     // what is built now may be less exact than f32 (passes/precision)
     std::map<llvm::Value*, llvm::Value*> stored_bf16;  // of carried values that were made of what memory holds
 };
 
@@ -56,6 +57,7 @@ namespace llvm_math {
     llvm::Value* cpu(LaneBuilder& builder, llvm::Value* a, llvm::Value* b, llvm::Value* c);
 #include "dsl/ops.def"
 #undef ROWJIT_OP
+llvm::Value* nan_where(LaneBuilder& builder, llvm::Value* condition, llvm::Value* v);
 }  // namespace llvm_math
 
 }  // namespace rowjit

@@ -1,6 +1,9 @@
 #include "compiler/emit/llvm_monoid.h"
 
 #include <llvm/IR/Intrinsics.h>
+#include <llvm/IR/MDBuilder.h>
+
+#include <utility>
 
 #include "base/check.h"
 
@@ -63,6 +66,109 @@ FoldState moved(Builder& b, const Accumulator& accumulator, const FoldState& sta
     return result;
 }
 
+// Neighbours first, so that no sum is of more roundings than it must be: of a pair's terms these are what is lost, at
+// most as much as each term has lost already, where two-sums of every term would take six additions each.
+llvm::Value* sum_of(Builder& b, const std::vector<Term>& terms) {
+    llvm::Value* products = nullptr;
+    std::vector<llvm::Value*> sums;
+    for (const Term& term : terms) {
+        if (term.factor == nullptr) {
+            sums.push_back(term.x);
+        } else if (products == nullptr) {
+            products = b.CreateFMul(term.x, term.factor);
+        } else {
+            products = b.CreateIntrinsic(llvm::Intrinsic::fmuladd, {term.x->getType()}, {term.x, term.factor, products});
+        }
+    }
+    if (products != nullptr) sums.push_back(products);
+    while (sums.size() > 1) {
+        std::vector<llvm::Value*> halved;
+        for (std::size_t i = 0; i + 1 < sums.size(); i += 2)
+            halved.push_back(llvm_math::add(b, sums[i], sums[i + 1], nullptr));
+        if (sums.size() % 2 == 1) halved.push_back(sums.back());
+        sums = std::move(halved);
+    }
+    return sums.front();
+}
+
+// The second where either is NaN: one instruction.
+llvm::Value* plain_extreme(Builder& b, bool greatest, llvm::Value* x, llvm::Value* y) {
+    return b.CreateSelect(greatest ? b.CreateFCmpOGT(x, y) : b.CreateFCmpOLT(x, y), x, y);
+}
+
+// NaN where any is; one comparison tells of two terms, beside which a row's maximum would take one each.
+llvm::Value* extreme_of(Builder& b, bool greatest, llvm::Value* state, const std::vector<Term>& terms) {
+    if (!state->getType()->isFPOrFPVectorTy()) {
+        for (const Term& term : terms) {
+            state = greatest ? llvm_math::maximum(b, term.x, state, nullptr) : llvm_math::minimum(b, term.x, state, nullptr);
+        }
+        return state;
+    }
+    llvm::Value* none = nullptr;
+    llvm::Value* most = nullptr;
+    for (std::size_t i = 0; i < terms.size(); i += 2) {
+        llvm::Value* x = terms[i].x;
+        llvm::Value* y = i + 1 < terms.size() ? terms[i + 1].x : x;
+        llvm::Value* unordered = b.CreateFCmpUNO(x, y);
+        llvm::Value* more = x == y ? x : plain_extreme(b, greatest, x, y);
+        none = none == nullptr ? unordered : b.CreateOr(none, unordered);
+        most = most == nullptr ? more : plain_extreme(b, greatest, most, more);
+    }
+    return llvm_math::nan_where(b, none, plain_extreme(b, greatest, most, state));
+}
+
+// The greatest of all lanes in each, NaN if any is.
+llvm::Value* greatest_lane(Builder& b, llvm::Value* v) {
+    const auto* type = llvm::dyn_cast<llvm::FixedVectorType>(v->getType());
+    const int width = type != nullptr ? static_cast<int>(type->getNumElements()) : 1;
+    // Every lane with the one at a distance of half, a quarter …: then all of them have the greatest of all.
+    for (int distance = width / 2; distance > 0; distance /= 2) {
+        std::vector<int> partners;
+        for (int lane = 0; lane < width; ++lane) partners.push_back(lane ^ distance);
+        v = llvm_math::maximum(b, v, b.CreateShuffleVector(v, partners), nullptr);
+    }
+    return v;
+}
+
+// e^(x − origin) added to a pair's sum, whose origin moves for all lanes together as soon as a term passes it: some
+// ten times a row, so that a branch around that is hardly ever missed, and a term costs an exponential and no more.
+// The exponentials are of 23 bits near 1, and of fewer only where they are small beside it.
+FoldState include_weights(Builder& b, const Accumulator& accumulator, const FoldState& before,
+                          const std::vector<Term>& terms) {
+    llvm::Value* most = extreme_of(b, true, before[0], terms);
+    llvm::Value* passes = b.CreateFCmpUGT(most, before[0]);
+    if (passes->getType()->isVectorTy()) passes = b.CreateOrReduce(passes);
+    llvm::BasicBlock* from = b.GetInsertBlock();
+    llvm::Function* function = from->getParent();
+    auto* move = llvm::BasicBlock::Create(b.getContext(), "move_origin", function);
+    auto* add = llvm::BasicBlock::Create(b.getContext(), "add_weights", function);
+    b.CreateCondBr(passes, move, add, llvm::MDBuilder(b.getContext()).createUnlikelyBranchWeights());
+
+    b.SetInsertPoint(move);
+    const FoldState after = moved(b, accumulator, before, greatest_lane(b, most));
+    move = b.GetInsertBlock();
+    b.CreateBr(add);
+
+    b.SetInsertPoint(add);
+    FoldState state;
+    for (std::size_t part = 0; part < before.size(); ++part) {
+        llvm::PHINode* either = b.CreatePHI(before[part]->getType(), 2);
+        either->addIncoming(before[part], from);
+        either->addIncoming(after[part], move);
+        state.push_back(either);
+    }
+    // Of terms that are all −∞ the weights are 0 from any finite origin.
+    llvm::Value* lowest = extreme(state[0]->getType(), true);
+    llvm::Value* origin = b.CreateSelect(b.CreateFCmpOEQ(state[0], lowest), zero_like(state[0]), state[0]);
+    std::vector<Term> weights;
+    const bool was_narrow = std::exchange(b.narrow, true);
+    for (const Term& term : terms)
+        weights.push_back({llvm_math::exp(b, b.CreateFSub(term.x, origin), nullptr, nullptr)});
+    b.narrow = was_narrow;
+    add_to_sum(b, accumulator, &state, sum_of(b, weights));
+    return state;
+}
+
 }  // namespace
 
 // Welford's third part counts the elements of each lane.
@@ -110,6 +216,24 @@ FoldState fold_include(Builder& b, const Accumulator& accumulator, const FoldSta
     RJ_CHECK(false, "monoid {}", static_cast<int>(accumulator.monoid));
 }
 
+bool folds_together(Monoid monoid) { return monoid != Monoid::kWelford; }
+
+FoldState fold_include_all(Builder& b, const Accumulator& accumulator, const FoldState& before,
+                           const std::vector<Term>& terms) {
+    switch (accumulator.monoid) {
+        case Monoid::kSum: {
+            FoldState state = before;
+            add_to_sum(b, accumulator, &state, sum_of(b, terms));
+            return state;
+        }
+        case Monoid::kMax:
+        case Monoid::kMin: return {extreme_of(b, accumulator.monoid == Monoid::kMax, before[0], terms)};
+        case Monoid::kMaxSumExp: return include_weights(b, accumulator, before, terms);
+        case Monoid::kWelford: break;
+    }
+    RJ_CHECK(false, "monoid {} takes elements one by one", static_cast<int>(accumulator.monoid));
+}
+
 FoldState fold_merge(Builder& b, const Accumulator& accumulator, const FoldState& left, const FoldState& right) {
     FoldState merged = left;
     switch (accumulator.monoid) {
@@ -143,14 +267,7 @@ void fold_level(Builder& b, const Accumulator& accumulator, std::vector<FoldStat
     if (accumulator.monoid != Monoid::kMaxSumExp) return;
     llvm::Value* greatest = states->front()[0];
     for (const FoldState& state : *states) greatest = llvm_math::maximum(b, greatest, state[0], nullptr);
-    const auto* type = llvm::dyn_cast<llvm::FixedVectorType>(greatest->getType());
-    const int width = type != nullptr ? static_cast<int>(type->getNumElements()) : 1;
-    // Every lane with the one at a distance of half, a quarter …: then all of them have the greatest of all.
-    for (int distance = width / 2; distance > 0; distance /= 2) {
-        std::vector<int> partners;
-        for (int lane = 0; lane < width; ++lane) partners.push_back(lane ^ distance);
-        greatest = llvm_math::maximum(b, greatest, b.CreateShuffleVector(greatest, partners), nullptr);
-    }
+    greatest = greatest_lane(b, greatest);
     for (FoldState& state : *states) state = moved(b, accumulator, state, greatest);
 }
 
