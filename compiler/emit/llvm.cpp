@@ -43,6 +43,7 @@ std::unique_ptr<llvm::Module> KernelEmitter::emit() {
     make_running();
     make_slots();
     find_streams();
+    find_fetches();
     emit_blocks();
     // Streaming stores are ordered with nothing, not even with a later store that says the range is done.
     if (stream_ != nullptr) b_.CreateIntrinsic(llvm::Intrinsic::x86_sse_sfence, {}, {});

@@ -114,6 +114,7 @@ void KernelEmitter::emit_columns(const ColumnLoop& loop, Value* from, Value* to,
         for (int copy = 0; copy < copies; ++copy) {
             Value* mine = b_.CreateAdd(column, i64(std::int64_t{copy} * loop.vector));
             emit_body(loop.body, {&loop.axes, loop.vector, mine, b_.CreateSub(mine, first_column), loop.vector, copy});
+            if (&loop == fetching_loop_) fetch_next_row({&loop.axes, loop.vector, mine, mine, loop.vector, copy});
         }
         fold_terms();
     };
@@ -311,6 +312,47 @@ void KernelEmitter::find_streams() {
     if (stream_ == nullptr) return;
     bytes = b_.CreateMul(bytes, positions_of(kernel_.row_axes));
     stream_ = b_.CreateAnd(stream_, b_.CreateICmpUGE(bytes, i64(b_.cpu.streaming_bytes)), "stream");
+}
+
+// Where a row has several loops, memory would wait for all but the first: they read what that one has left in the
+// caches. So the last one asks for the lines that the next row's first will read.
+void KernelEmitter::find_fetches() {
+    const ColumnLoop* first = nullptr;
+    for (const Stmt& stmt : kernel_.body) {
+        const auto* loop = std::get_if<ColumnLoop>(&stmt.node);
+        if (loop == nullptr) continue;
+        if (first == nullptr) {
+            first = loop;
+        } else if (loop->columns == first->columns) {
+            fetching_loop_ = loop;
+        }
+    }
+    if (fetching_loop_ == nullptr || kernel_.schedule.column_blocks > 1) return;
+    std::int64_t bytes = 0;
+    for (const Inst& inst : first->body) {
+        if (!kernel_.can_fetch(inst) || inst.access.kind != Access::Kind::kVector) continue;
+        const KernelTensor& tensor = kernel_.tensors[static_cast<std::size_t>(inst.index)];
+        if (!strides_.contains({inst.index, kernel_.row_axes.back()})) continue;
+        fetches_.push_back(&inst);
+        bytes += first->columns * static_cast<std::int64_t>(size_bytes(tensor.dtype));
+    }
+    if (bytes > b_.cpu.fetched_bytes) fetches_.clear();
+}
+
+void KernelEmitter::fetch_next_row(const Lanes& lanes) {
+    for (const Inst* inst : fetches_) {
+        const KernelTensor& tensor = kernel_.tensors[static_cast<std::size_t>(inst->index)];
+        llvm::Type* element = stored_type(b_, tensor.dtype);
+        const auto line = static_cast<int>(kLineBytes / static_cast<std::int64_t>(size_bytes(tensor.dtype)));
+        Value* here = address(*inst, lanes, inst->access.anchor, outside_);
+        Value* next = b_.CreateGEP(element, here, strides_.at({inst->index, kernel_.row_axes.back()}));
+        for (int lane = 0; lane < lanes.width; lane += line) {
+            Value* place = b_.CreateGEP(element, next, i64(lane));
+            constexpr std::uint32_t kOfSecondLevel = 2;
+            b_.CreateIntrinsic(llvm::Intrinsic::prefetch, {b_.getPtrTy()},
+                               {place, b_.getInt32(0), b_.getInt32(kOfSecondLevel), b_.getInt32(1)});
+        }
+    }
 }
 
 }  // namespace rowjit::cpu_emit

@@ -94,6 +94,8 @@ class KernelEmitter {
     void make_running();
     void make_slots();
     void find_streams();
+    void find_fetches();
+    void fetch_next_row(const Lanes& lanes);
     bool streams(const Inst& inst, const ColumnLoop& loop) const;
     void emit_blocks();
     void emit_summing_blocks(Value* rows, Value* begin, Value* end);
@@ -198,6 +200,8 @@ class KernelEmitter {
     llvm::AllocaInst* discarded_ = nullptr;       // where a store outside the extent goes
     Value* stream_ = nullptr;                     // i1: large outputs pass the caches; null when no store could
     const ColumnLoop* streaming_loop_ = nullptr;  // the loop being emitted with streaming stores
+    std::vector<const Inst*> fetches_;            // loads of a row's first loop whose next row's lines are fetched …
+    const ColumnLoop* fetching_loop_ = nullptr;   // … in its last one; null when it has one
     Value* column_block_ = nullptr;               // i64; null when rows are whole
     Steps steps_;
     std::vector<Value*> values_;  // by ValueId

@@ -19,6 +19,7 @@ struct GroupFacts {
     int column_inputs = 0;  // tensors with columns that are read
     int streams = 0;        // those of them that have columns of their own for each row
     int phases = 1;
+    bool sums_exponentials = false;  // a pair of maximum and rescaled sum is among the reductions of online_phases
     int online_phases = 1;        // once reductions that can carry pairs do
     bool stores_columns = false;  // some output has columns
     bool shares_columns = false;  // some tensor with columns is one for all rows: weights
