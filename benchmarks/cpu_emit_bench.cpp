@@ -102,6 +102,10 @@ double copy_gbps(double bytes, const std::function<void(std::uint8_t*, const std
 class Bound {
   public:
     Bound(const Program& program, const Target& target, std::int64_t rows) : rows_(rows) {
+        // Parts of sums over rows: as many as the kernel has blocks.
+        for (const Step& step : program.steps) {
+            if (step.kernel.slots_axis >= 0) slots_ = grid_blocks(step.kernel, rows);
+        }
         for (const ProgramTensor& tensor : program.tensors) {
             std::vector<std::int64_t> extents;
             for (const AxisId axis : tensor.axes) extents.push_back(extent(program, axis));
@@ -129,8 +133,9 @@ class Bound {
     };
 
     std::int64_t extent(const Program& program, AxisId axis) const {
-        const std::int64_t known = program.axes[static_cast<std::size_t>(axis)].extent;
-        return known == kRuntimeExtent ? rows_ : known;
+        const AxisInfo& info = program.axes[static_cast<std::size_t>(axis)];
+        if (info.is_slots) return slots_;
+        return info.extent == kRuntimeExtent ? rows_ : info.extent;
     }
 
     std::uint64_t argument(const Program& program, const Step& step, const KernelArgument& argument) const {
@@ -179,6 +184,7 @@ class Bound {
     }
 
     std::int64_t rows_;
+    std::int64_t slots_ = 1;
     std::vector<Memory> memory_;
     std::vector<std::vector<std::int64_t>> strides_;
     std::vector<Launch> launches_;

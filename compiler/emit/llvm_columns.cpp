@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "base/check.h"
 #include "compiler/emit/llvm_emitter.h"
+#include "compiler/schedule/lower.h"
 
 namespace rowjit::cpu_emit {
 namespace {
@@ -29,9 +31,9 @@ int unroll_of(const ColumnLoop& loop) {
 
 void KernelEmitter::emit_block(const Block& block) {
     for (const Stmt& stmt : block) {
-        if (const auto* inst = std::get_if<Inst>(&stmt.node)) emit_inst(*inst, {});
+        if (const auto* inst = std::get_if<Inst>(&stmt.node)) in_each_row([&] { emit_inst(*inst, {}); });
         if (const auto* loop = std::get_if<ColumnLoop>(&stmt.node)) emit_column_loop(*loop);
-        if (const auto* reduce = std::get_if<AllReduce>(&stmt.node)) emit_all_reduce(*reduce);
+        if (const auto* reduce = std::get_if<AllReduce>(&stmt.node)) in_each_row([&] { emit_all_reduce(*reduce); });
         if (const auto* open = std::get_if<OpenSteps>(&stmt.node)) open_steps(*open);
         if (const auto* close = std::get_if<CloseSteps>(&stmt.node)) close_steps(*close);
         // A barrier orders threads of a block; here there is one.
@@ -65,7 +67,7 @@ void KernelEmitter::close_steps(const CloseSteps& steps) {
 }
 
 void KernelEmitter::emit_column_loop(const ColumnLoop& loop) {
-    hoist_uniform_loads(loop);
+    in_each_row([&] { hoist_uniform_loads(loop); });
     const std::int64_t block_columns = loop.iterations * loop.vector;
     const std::int64_t rest = loop.columns % loop.vector;
     RJ_CHECK(rest == 0 || loop.tail == ColumnLoop::Tail::kScalar,
@@ -109,14 +111,13 @@ void KernelEmitter::emit_whole_columns(const ColumnLoop& loop, Value* from, Valu
 
 // Whole vectors of [from, to): several at a time, then one.
 void KernelEmitter::emit_columns(const ColumnLoop& loop, Value* from, Value* to, Value* first_column) {
-    const int unroll = unroll_of(loop);
+    const int unroll = abreast_ ? 1 : unroll_of(loop);
     const auto body = [&](Value* column, int copies) {
         for (int copy = 0; copy < copies; ++copy) {
             Value* mine = b_.CreateAdd(column, i64(std::int64_t{copy} * loop.vector));
-            emit_body(loop.body, {&loop.axes, loop.vector, mine, b_.CreateSub(mine, first_column), loop.vector, copy});
-            if (&loop == fetching_loop_) fetch_next_row({&loop.axes, loop.vector, mine, mine, loop.vector, copy});
+            emit_copy(loop, {&loop.axes, loop.vector, mine, b_.CreateSub(mine, first_column), loop.vector, copy});
         }
-        fold_terms();
+        in_each_row([&] { fold_terms(); });
     };
     if (unroll == 1) {
         count(from, to, i64(loop.vector), "column", [&](Value* column) { body(column, 1); });
@@ -129,14 +130,40 @@ void KernelEmitter::emit_columns(const ColumnLoop& loop, Value* from, Value* to,
     count(split, to, i64(loop.vector), "column", [&](Value* column) { body(column, 1); });
 }
 
+// The body for some lanes, of one row or of all that are abreast.
+void KernelEmitter::emit_copy(const ColumnLoop& loop, const Lanes& lanes) {
+    in_each_row([&] {
+        emit_body(loop.body, lanes);
+        if (&loop == fetching_loop_ && lanes.width == loop.vector) fetch_next_row(lanes);
+    });
+    store_placed_sums();
+}
+
+// The rows' terms are added to each other before they meet the sum: as f32 where they came from it, whose roundings
+// are beside those of the terms what sums of four add to them, and an eighth of the conversions.
+void KernelEmitter::store_placed_sums() {
+    const bool was_abreast = std::exchange(abreast_, false);
+    for (PlacedSum& sum : placed_) {
+        const bool widened = std::all_of(sum.terms.begin(), sum.terms.end(),
+                                         [&](const Term& term) { return widened_.contains(term.x); });
+        for (Term& term : sum.terms) term.x = widened ? widened_.at(term.x) : term.x;
+        Value* total = sum_of(b_, sum.terms);
+        const Dtype to = kernel_.tensors[static_cast<std::size_t>(sum.store->index)].dtype;
+        if (widened) total = convert(b_, Dtype::kF32, to, total);
+        store_memory(*sum.store, sum.address, total);
+    }
+    placed_.clear();
+    abreast_ = was_abreast;
+}
+
 // Fewer columns than a vector: the powers of two they are made of, widest first, with no loop.
 void KernelEmitter::emit_column_tail(const ColumnLoop& loop, Value* from, Value* first_column) {
     std::int64_t done = 0;
     for (int width = loop.vector / 2; width > 0; width /= 2) {
         if ((loop.columns % loop.vector & width) == 0) continue;
         Value* column = b_.CreateAdd(from, i64(done));
-        emit_body(loop.body, {&loop.axes, loop.vector, column, b_.CreateSub(column, first_column), width, 0});
-        fold_terms();
+        emit_copy(loop, {&loop.axes, loop.vector, column, b_.CreateSub(column, first_column), width, 0});
+        in_each_row([&] { fold_terms(); });
         done += width;
     }
 }
@@ -314,20 +341,28 @@ void KernelEmitter::find_streams() {
     stream_ = b_.CreateAnd(stream_, b_.CreateICmpUGE(bytes, i64(b_.cpu.streaming_bytes)), "stream");
 }
 
-// Where a row has several loops, memory would wait for all but the first: they read what that one has left in the
-// caches. So the last one asks for the lines that the next row's first will read.
+// Where arithmetic takes longer than memory it leaves memory idle, as what it works on lies in the caches already. So
+// the loop of a row with the most special functions asks for the lines that the next row begins with, or a loop between
+// the first and the last. Zen 4, 4096 columns, one core: softmax f32 13.8 to 16.8 GB/s, its backward in bf16 13.9 to
+// 14.8, in f32 15.7 to 17.6. A norm of two light loops, whose rows the core itself fetches ahead, would lose a fifth.
 void KernelEmitter::find_fetches() {
     const ColumnLoop* first = nullptr;
+    const ColumnLoop* second = nullptr;
+    std::ptrdiff_t most = 0;
     for (const Stmt& stmt : kernel_.body) {
         const auto* loop = std::get_if<ColumnLoop>(&stmt.node);
-        if (loop == nullptr) continue;
-        if (first == nullptr) {
-            first = loop;
-        } else if (loop->columns == first->columns) {
-            fetching_loop_ = loop;
-        }
+        if (loop == nullptr || (first != nullptr && loop->columns != first->columns)) continue;
+        const auto special = std::count_if(loop->body.begin(), loop->body.end(), [](const Inst& inst) {
+            return inst.kind == InstKind::kMap && is_special(inst.op);
+        });
+        if (special > most) fetching_loop_ = loop;
+        most = std::max(most, special);
+        if (second != nullptr && most == 0) fetching_loop_ = second;
+        if (first != nullptr && second == nullptr) second = loop;
+        if (first == nullptr) first = loop;
     }
-    if (fetching_loop_ == nullptr || kernel_.schedule.column_blocks > 1) return;
+    if (second == nullptr) fetching_loop_ = nullptr;
+    if (fetching_loop_ == nullptr || kernel_.schedule.column_blocks > 1 || kernel_.row_axes.empty()) return;
     std::int64_t bytes = 0;
     for (const Inst& inst : first->body) {
         if (!kernel_.can_fetch(inst) || inst.access.kind != Access::Kind::kVector) continue;
@@ -345,7 +380,9 @@ void KernelEmitter::fetch_next_row(const Lanes& lanes) {
         llvm::Type* element = stored_type(b_, tensor.dtype);
         const auto line = static_cast<int>(kLineBytes / static_cast<std::int64_t>(size_bytes(tensor.dtype)));
         Value* here = address(*inst, lanes, inst->access.anchor, outside_);
-        Value* next = b_.CreateGEP(element, here, strides_.at({inst->index, kernel_.row_axes.back()}));
+        Value* stride = strides_.at({inst->index, kernel_.row_axes.back()});
+        if (abreast_) stride = b_.CreateMul(stride, i64(kRowsAbreast));
+        Value* next = b_.CreateGEP(element, here, stride);
         for (int lane = 0; lane < lanes.width; lane += line) {
             Value* place = b_.CreateGEP(element, next, i64(lane));
             constexpr std::uint32_t kOfSecondLevel = 2;

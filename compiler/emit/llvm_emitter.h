@@ -64,6 +64,27 @@ struct RunningRows {
     const std::vector<llvm::AllocaInst*>& total() const { return levels.back(); }
 };
 
+// What is a row's own while it is emitted beside others.
+struct RowState {
+    std::vector<Value*> axis;                       // by axis: its coordinates
+    std::vector<Value*> values;                     // by ValueId
+    std::vector<Dtype> dtypes;                      // by ValueId
+    std::vector<Running> running;                   // by accumulator
+    std::map<int, std::vector<Term>> terms;         // by accumulator
+    std::vector<llvm::AllocaInst*> slots;           // by slot
+};
+
+// Rows of a kernel that sums over its rows which are taken together: their terms are added in registers, and the sums'
+// places in memory read and written once for all of them.
+inline constexpr int kRowsAbreast = 4;
+
+// What rows abreast have added to one place so far.
+struct PlacedSum {
+    const Inst* store = nullptr;
+    Value* address = nullptr;
+    std::vector<Term> terms;
+};
+
 // Steps that are open: where they begin again, and the state and the number of those taken, on the stack.
 struct Steps {
     Dtype dtype = Dtype::kF32;
@@ -98,9 +119,14 @@ class KernelEmitter {
     void fetch_next_row(const Lanes& lanes);
     bool streams(const Inst& inst, const ColumnLoop& loop) const;
     void emit_blocks();
+    bool adds_to_all_rows(const Inst& inst) const;
     void emit_summing_blocks(Value* rows, Value* begin, Value* end);
     void emit_rows(Value* first, Value* last);
     void emit_row(Value* row);
+    void emit_rows_abreast(Value* row);
+    void make_rows_abreast();
+    void in_row(std::size_t row, const std::function<void()>& body);
+    void in_each_row(const std::function<void()>& body);
     void set_mixed_radix(Value* position, const std::vector<AxisId>& axes);
     Value* positions_of(const std::vector<AxisId>& axes);
     void loop_while_below(Value* from, Value* to, const char* name, const std::function<Value*(Value*)>& body);
@@ -109,6 +135,7 @@ class KernelEmitter {
     // Statements.
     void emit_block(const Block& block);
     void emit_column_loop(const ColumnLoop& loop);
+    void emit_copy(const ColumnLoop& loop, const Lanes& lanes);
     void emit_whole_columns(const ColumnLoop& loop, Value* from, Value* to, Value* first_column);
     void emit_columns(const ColumnLoop& loop, Value* from, Value* to, Value* first_column);
     void emit_column_tail(const ColumnLoop& loop, Value* from, Value* first_column);
@@ -142,6 +169,7 @@ class KernelEmitter {
     void emit_store(const Inst& inst, const Lanes& lanes);
     void emit_accumulate(const Inst& inst, const Lanes& lanes);
     void fold_terms();
+    void store_placed_sums();
 
     // Coordinates and memory.
     Value* coordinate(const Coord& coord, const Lanes& lanes, int lane);
@@ -191,6 +219,10 @@ class KernelEmitter {
     std::vector<llvm::MDNode*> other_scopes_;           // by tensor
     std::vector<Running> running_;                      // by accumulator
     std::map<int, std::vector<Term>> terms_;            // by accumulator: of this turn, not yet folded
+    std::vector<RowState> rows_;                        // of those abreast, but for the one that is emitted
+    bool abreast_ = false;                              // rows are emitted side by side
+    std::vector<PlacedSum> placed_;                     // of the vectors being emitted
+    std::map<Value*, Value*> widened_;                  // f64 of f32: what it was made of
     bool reduces_rows_ = false;
     std::vector<RunningRows> running_rows_;       // by accumulator
     std::vector<AxisId> result_axis_;             // the innermost row axis, when rows are reduced

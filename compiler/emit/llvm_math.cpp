@@ -34,6 +34,8 @@ constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr std::array<double, 5> kExp = {0x1.fffffcp-2, 0x1.555492p-3, 0x1.5558b6p-5, 0x1.1239ap-7, 0x1.6a472p-10};
 // The same for |r| ≤ ln 2 / 32, to 29 bits.
 constexpr std::array<double, 2> kExpSixteenth = {0x1.00022p-1, 0x1.55561cp-3};
+// 2^f = 1 + f q(f) for |f| ≤ 1/32, to 29 bits.
+constexpr std::array<double, 3> kExp2Sixteenth = {0x1.62e43p-1, 0x1.ebfff6p-3, 0x1.c6aceep-5};
 // 2^f = 1 + f q(f) for 0 ≤ f < 1, to 23 bits.
 constexpr std::array<double, 5> kExp2 = {0x1.62e4bap-1, 0x1.ebdb6ap-3, 0x1.c91c0ep-5, 0x1.277c3p-7, 0x1.e968bp-10};
 // log((1 + s) / (1 − s)) = 2s + s z q(z), z = s², to 35 bits.
@@ -326,14 +328,20 @@ PowersBySixteenths powers_by_sixteenths() {
 
 // x = k ln 2 + r, k in sixteenths: e^x = 2^floor(k) · 2^(k − floor(k)) · e^r, the second from a table. Two
 // multiplications fewer than a polynomial of |r| ≤ ln 2 / 2, which are what Zen 4 does one at a time.
-Value* exp_by_table(Builder& b, Value* x) {
+Value* exp_by_table(Builder& b, Value* x, bool full_width) {
     Value* magic = constant(x, kRoundF32 / 16);
     Value* shifted = multiply_add(b, x, constant(x, 1 / M_LN2), magic);
     Value* k = b.CreateFSub(shifted, magic);
-    Value* r = multiply_add(b, k, constant(x, -kLn2High), x);
-    r = multiply_add(b, k, constant(x, -kLn2Low), r);
     const PowersBySixteenths powers = powers_by_sixteenths();
     Value* sixteenth = bits_of(b, shifted);
+    if (!full_width) {
+        Value* fraction = multiply_add(b, x, constant(x, 1 / M_LN2), b.CreateFNeg(k));
+        Value* power = look_up(b, powers.power, sixteenth);
+        Value* scaled = b.CreateFMul(power, fraction);
+        return scale_by_instruction(b, multiply_add(b, scaled, horner(b, fraction, kExp2Sixteenth), power), k);
+    }
+    Value* r = multiply_add(b, k, constant(x, -kLn2High), x);
+    r = multiply_add(b, k, constant(x, -kLn2Low), r);
     Value* above_one = b.CreateFAdd(r, look_up(b, powers.lost, sixteenth));
     above_one = multiply_add(b, b.CreateFMul(r, r), horner(b, r, kExpSixteenth), above_one);
     Value* power = look_up(b, powers.power, sixteenth);
@@ -354,7 +362,7 @@ Value* exp_narrow(Builder& b, Value* x) {
 Value* exp_f32(Builder& b, Value* x, bool full_width) {
     // Beyond these bounds the result is 0 or infinity, and the exponent arithmetic would wrap.
     x = at_most(b, at_least(b, x, -104), 89);
-    if (looks_up(b, x)) return exp_by_table(b, x);
+    if (looks_up(b, x)) return exp_by_table(b, x, full_width);
     const Reduced reduced = reduce_by_ln2(b, x);
     return scale(b, exp_reduced(b, reduced, full_width), reduced);
 }

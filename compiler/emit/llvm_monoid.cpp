@@ -66,31 +66,6 @@ FoldState moved(Builder& b, const Accumulator& accumulator, const FoldState& sta
     return result;
 }
 
-// Neighbours first, so that no sum is of more roundings than it must be: of a pair's terms these are what is lost, at
-// most as much as each term has lost already, where two-sums of every term would take six additions each.
-llvm::Value* sum_of(Builder& b, const std::vector<Term>& terms) {
-    llvm::Value* products = nullptr;
-    std::vector<llvm::Value*> sums;
-    for (const Term& term : terms) {
-        if (term.factor == nullptr) {
-            sums.push_back(term.x);
-        } else if (products == nullptr) {
-            products = b.CreateFMul(term.x, term.factor);
-        } else {
-            products = b.CreateIntrinsic(llvm::Intrinsic::fmuladd, {term.x->getType()}, {term.x, term.factor, products});
-        }
-    }
-    if (products != nullptr) sums.push_back(products);
-    while (sums.size() > 1) {
-        std::vector<llvm::Value*> halved;
-        for (std::size_t i = 0; i + 1 < sums.size(); i += 2)
-            halved.push_back(llvm_math::add(b, sums[i], sums[i + 1], nullptr));
-        if (sums.size() % 2 == 1) halved.push_back(sums.back());
-        sums = std::move(halved);
-    }
-    return sums.front();
-}
-
 // The second where either is NaN: one instruction.
 llvm::Value* plain_extreme(Builder& b, bool greatest, llvm::Value* x, llvm::Value* y) {
     return b.CreateSelect(greatest ? b.CreateFCmpOGT(x, y) : b.CreateFCmpOLT(x, y), x, y);
@@ -214,6 +189,31 @@ FoldState fold_include(Builder& b, const Accumulator& accumulator, const FoldSta
         }
     }
     RJ_CHECK(false, "monoid {}", static_cast<int>(accumulator.monoid));
+}
+
+// Neighbours first, so that no sum is of more roundings than it must be: of a pair's terms these are what is lost, at
+// most as much as each term has lost already, where two-sums of every term would take six additions each.
+llvm::Value* sum_of(Builder& b, const std::vector<Term>& terms) {
+    llvm::Value* products = nullptr;
+    std::vector<llvm::Value*> sums;
+    for (const Term& term : terms) {
+        if (term.factor == nullptr) {
+            sums.push_back(term.x);
+        } else if (products == nullptr) {
+            products = b.CreateFMul(term.x, term.factor);
+        } else {
+            products = b.CreateIntrinsic(llvm::Intrinsic::fmuladd, {term.x->getType()}, {term.x, term.factor, products});
+        }
+    }
+    if (products != nullptr) sums.push_back(products);
+    while (sums.size() > 1) {
+        std::vector<llvm::Value*> halved;
+        for (std::size_t i = 0; i + 1 < sums.size(); i += 2)
+            halved.push_back(llvm_math::add(b, sums[i], sums[i + 1], nullptr));
+        if (sums.size() % 2 == 1) halved.push_back(sums.back());
+        sums = std::move(halved);
+    }
+    return sums.front();
 }
 
 bool folds_together(Monoid monoid) { return monoid != Monoid::kWelford; }

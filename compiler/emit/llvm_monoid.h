@@ -30,6 +30,7 @@ struct Term {
     llvm::Value* x;
     llvm::Value* factor = nullptr;
 };
+llvm::Value* sum_of(LaneBuilder& builder, const std::vector<Term>& terms);
 FoldState fold_include_all(LaneBuilder& builder, const Accumulator& accumulator, const FoldState& state,
                            const std::vector<Term>& terms);
 
