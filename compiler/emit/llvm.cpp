@@ -382,6 +382,7 @@ void KernelEmitter::count(Value* from, Value* to, Value* step, const char* name,
 // ---- Instructions
 
 void KernelEmitter::emit_inst(const Inst& inst, const Lanes& lanes) {
+    if (inst.id >= 0) makers_[static_cast<std::size_t>(inst.id)] = &inst;
     switch (inst.kind) {
         case InstKind::kConst: return define(inst.id, inst.dtype, number(inst.dtype, inst.value));
         case InstKind::kScalar:
@@ -391,7 +392,7 @@ void KernelEmitter::emit_inst(const Inst& inst, const Lanes& lanes) {
         case InstKind::kExtent:
             return define(inst.id, inst.dtype, convert(b_, Dtype::kI64, inst.dtype, extent(inst.axis)), inst.label);
         case InstKind::kCoord: return define(inst.id, inst.dtype, emit_coord(inst.axis, lanes, inst.dtype), inst.label);
-        case InstKind::kMap: return define(inst.id, inst.dtype, emit_map(inst), inst.label);
+        case InstKind::kMap: return define(inst.id, inst.dtype, emit_map(inst, lanes), inst.label);
         case InstKind::kCast: {
             Value* from = value(inst.operands[0]);
             Value* to = convert(b_, dtype(inst.operands[0]), inst.dtype, from);
@@ -439,7 +440,29 @@ bool is_exact(Op op) {
     }
 }
 
-Value* KernelEmitter::emit_map(const Inst& inst) {
+// By how much an integer grows from lane to lane, where that is known.
+std::optional<std::int64_t> KernelEmitter::lane_step(ValueId id, const Lanes& lanes) const {
+    if (!value(id)->getType()->isVectorTy()) return 0;
+    const Inst* inst = makers_[static_cast<std::size_t>(id)];
+    if (inst == nullptr) return std::nullopt;
+    if (inst->kind == InstKind::kCoord) {
+        const bool innermost = lanes.axes != nullptr && lanes.axes->back() == inst->axis;
+        const bool within_one = innermost && !reduces_rows_ && kernel_.axis(inst->axis).extent % lanes.width == 0;
+        return innermost && (lanes.axes->size() == 1 || within_one) ? std::optional<std::int64_t>(1) : std::nullopt;
+    }
+    if (inst->kind == InstKind::kCast && !is_float(inst->dtype)) return lane_step(inst->operands[0], lanes);
+    if (inst->kind != InstKind::kMap || inst->op != Op::kAdd) return std::nullopt;
+    const auto left = lane_step(inst->operands[0], lanes);
+    const auto right = lane_step(inst->operands[1], lanes);
+    return left && right ? std::optional(*left + *right) : std::nullopt;
+}
+
+Value* KernelEmitter::emit_map(const Inst& inst, const Lanes& lanes) {
+    if (inst.op == Op::kUniform && lanes.width >= 4 && lane_step(inst.operands[2], lanes) == 1 &&
+        lane_step(inst.operands[0], lanes) == 0 && lane_step(inst.operands[1], lanes) == 0) {
+        return uniform_run(b_, value(inst.operands[0]), value(inst.operands[1]), lane_of(value(inst.operands[2]), 0),
+                           lanes.width);
+    }
     int width = 1;
     for (const ValueId id : inst.operands) {
         const auto* type = llvm::dyn_cast<llvm::FixedVectorType>(value(id)->getType());

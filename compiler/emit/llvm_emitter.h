@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -103,7 +104,8 @@ class KernelEmitter {
           axis_(kernel.axes.size(), nullptr),
           extent_(kernel.axes.size(), nullptr),
           values_(static_cast<std::size_t>(kernel.value_count), nullptr),
-          dtypes_(static_cast<std::size_t>(kernel.value_count), Dtype::kF32) {}
+          dtypes_(static_cast<std::size_t>(kernel.value_count), Dtype::kF32),
+          makers_(static_cast<std::size_t>(kernel.value_count), nullptr) {}
 
     std::unique_ptr<llvm::Module> emit();
 
@@ -161,7 +163,8 @@ class KernelEmitter {
 
     // Instructions.
     void emit_inst(const Inst& inst, const Lanes& lanes);
-    Value* emit_map(const Inst& inst);
+    Value* emit_map(const Inst& inst, const Lanes& lanes);
+    std::optional<std::int64_t> lane_step(ValueId id, const Lanes& lanes) const;
     Value* emit_search(const Inst& inst);
     Value* search(const Inst& inst, Value* key);
     Value* emit_coord(AxisId axis, const Lanes& lanes, Dtype dtype);
@@ -236,8 +239,9 @@ class KernelEmitter {
     const ColumnLoop* fetching_loop_ = nullptr;   // … in its last one; null when it has one
     Value* column_block_ = nullptr;               // i64; null when rows are whole
     Steps steps_;
-    std::vector<Value*> values_;  // by ValueId
-    std::vector<Dtype> dtypes_;   // by ValueId
+    std::vector<Value*> values_;         // by ValueId
+    std::vector<Dtype> dtypes_;          // by ValueId
+    std::vector<const Inst*> makers_;    // by ValueId; null for what is no instruction's
 };
 
 // Copies of a column loop's body that run side by side.

@@ -661,33 +661,56 @@ Value* truncate_to_odd(Builder& b, Value* x) {
     return float_of(b, b.CreateSelect(inexact, b.CreateOr(toward_zero, integer(bits, 1)), bits));
 }
 
-// The upper 24 bits of a word of Philox4x32-10 (base/philox.h), in lanes of 64 bits, whose products of 32-bit halves
-// are one instruction. Each lane computes a block of its own, though four neighbours may share one: the CPU is not
-// short of multiplications where dropout waits for memory.
-Value* philox_word(Builder& b, llvm::Function* function) {
-    Value* seed = function->getArg(0);
-    Value* offset = function->getArg(1);
-    Value* position = function->getArg(2);
+// The words of blocks of Philox4x32-10 (base/philox.h), in the lower halves of lanes of 64 bits; what is above them
+// means nothing, as an instruction that multiplies 32 bits of each lane does not read it.
+std::array<Value*, 4> philox_words(Builder& b, Value* seed, Value* offset, Value* block) {
     const auto low = [&](Value* v) { return b.CreateAnd(v, integer(v, 0xFFFFFFFF)); };
     const auto high = [&](Value* v) { return b.CreateLShr(v, integer(v, 32)); };
-    Value* block = b.CreateLShr(position, integer(position, 2));
-    std::array<Value*, 4> words = {low(block), high(block), low(offset), high(offset)};
-    std::array<Value*, 2> key = {low(seed), high(seed)};
+    std::array<Value*, 4> words = {block, high(block), offset, high(offset)};
+    std::array<Value*, 2> key = {seed, high(seed)};
     for (int round = 0; round < Philox::kRounds; ++round) {
-        Value* first = b.CreateMul(words[0], integer(seed, Philox::kMultipliers[0]));
-        Value* second = b.CreateMul(words[2], integer(seed, Philox::kMultipliers[1]));
-        words = {b.CreateXor(b.CreateXor(high(second), words[1]), key[0]), low(second),
-                 b.CreateXor(b.CreateXor(high(first), words[3]), key[1]), low(first)};
+        Value* first = b.CreateMul(low(words[0]), integer(seed, Philox::kMultipliers[0]));
+        Value* second = b.CreateMul(low(words[2]), integer(seed, Philox::kMultipliers[1]));
+        words = {b.CreateXor(b.CreateXor(high(second), words[1]), key[0]), second,
+                 b.CreateXor(b.CreateXor(high(first), words[3]), key[1]), first};
         for (std::size_t half = 0; half < key.size(); ++half)
-            key[half] = low(b.CreateAdd(key[half], integer(seed, Philox::kKeySteps[half])));
+            key[half] = b.CreateAdd(key[half], integer(seed, Philox::kKeySteps[half]));
     }
+    return words;
+}
+
+Value* uniform_of_word(Builder& b, Value* word) {
+    Value* upper = b.CreateLShr(word, integer(word, 8));
+    Value* number = b.CreateSIToFP(upper, shaped(b.getFloatTy(), word));
+    return b.CreateFMul(number, constant(number, 0x1p-24));
+}
+
+// Each lane its block, and a word of that.
+Value* uniform_by_lane(Builder& b, Value* seed, Value* offset, Value* position) {
+    const std::array<Value*, 4> words = philox_words(b, seed, offset, b.CreateLShr(position, integer(position, 2)));
     const auto bit = [&](std::int64_t mask) {
         return b.CreateICmpNE(b.CreateAnd(position, integer(position, mask)), integer(position, 0));
     };
     Value* odd = bit(1);
     Value* word =
         b.CreateSelect(bit(2), b.CreateSelect(odd, words[3], words[2]), b.CreateSelect(odd, words[1], words[0]));
-    return b.CreateLShr(word, integer(word, 8));
+    return uniform_of_word(b, b.CreateTrunc(word, shaped(b.getInt32Ty(), position)));
+}
+
+// Where four neighbours are those of a block, a lane computes them all: a quarter of the multiplications.
+Value* uniform_by_block(Builder& b, Value* seed, Value* offset, Value* first, unsigned lanes) {
+    const unsigned blocks = lanes / 4;
+    std::vector<std::uint64_t> numbers(blocks);
+    std::iota(numbers.begin(), numbers.end(), 0);
+    const auto all = [&](Value* v) { return b.CreateVectorSplat(blocks, v); };
+    Value* block = b.CreateAdd(all(b.CreateLShr(first, integer(first, 2))),
+                               llvm::ConstantDataVector::get(b.getContext(), numbers));
+    std::array<Value*, 4> words = philox_words(b, all(seed), all(offset), block);
+    for (Value*& word : words) word = b.CreateTrunc(word, shaped(b.getInt32Ty(), word));
+    Value* both = joined(b, joined(b, words[0], words[1]), joined(b, words[2], words[3]));
+    std::vector<int> in_order(lanes);
+    for (unsigned lane = 0; lane < lanes; ++lane) in_order[lane] = static_cast<int>(lane % 4 * blocks + lane / 4);
+    return uniform_of_word(b, b.CreateShuffleVector(both, in_order));
 }
 
 // The bits of an f32, representable or not, in a format of eight bits: those of prelude.h's rj_rounded_f8.
@@ -911,6 +934,28 @@ Value* divide_by_one(Builder& b, Value* x, Value* y) {
                        [&](Builder& body, llvm::Function* f) { return quotient_by_reciprocal(body, f, narrow); });
 }
 
+Value* uniform_run(Builder& b, Value* seed, Value* offset, Value* first, int lanes) {
+    llvm::Type* type = llvm::FixedVectorType::get(b.getFloatTy(), static_cast<unsigned>(lanes));
+    const auto define = [&](Builder& body, llvm::Function* function) -> Value* {
+        std::array<Value*, 3> arguments = {function->getArg(0), function->getArg(1), function->getArg(2)};
+        llvm::BasicBlock* in_blocks = llvm::BasicBlock::Create(b.getContext(), "in_blocks", function);
+        llvm::BasicBlock* across = llvm::BasicBlock::Create(b.getContext(), "across_blocks", function);
+        Value* rest = body.CreateAnd(arguments[2], body.getInt64(3));
+        body.CreateCondBr(body.CreateICmpEQ(rest, body.getInt64(0)), in_blocks, across);
+        body.SetInsertPoint(across);
+        std::vector<std::uint64_t> numbers(static_cast<std::size_t>(lanes));
+        std::iota(numbers.begin(), numbers.end(), 0);
+        for (Value*& argument : arguments)
+            argument = body.CreateVectorSplat(static_cast<unsigned>(lanes), argument);
+        Value* position = body.CreateAdd(arguments[2], llvm::ConstantDataVector::get(b.getContext(), numbers));
+        body.CreateRet(uniform_by_lane(body, arguments[0], arguments[1], position));
+        body.SetInsertPoint(in_blocks);
+        return uniform_by_block(body, function->getArg(0), function->getArg(1), function->getArg(2),
+                                static_cast<unsigned>(lanes));
+    };
+    return call_shared(b, "uniform_run" + std::to_string(lanes), type, {seed, offset, first}, define);
+}
+
 Value* apply(Builder& b, Op op, Value* x, Value* y, Value* z) {
     switch (op) {
 #define ROWJIT_OP(enumerator, name, arity, types, reference, gpu, packed, cpu, ...) \
@@ -1021,10 +1066,9 @@ Value* detach(Builder& /*b*/, Value* x, Value* /*y*/, Value* /*z*/) { return x; 
 ROWJIT_UNARY(logical_not) { return b.CreateNot(x); }
 ROWJIT_TERNARY(select) { return b.CreateSelect(x, y, z); }
 ROWJIT_TERNARY(uniform) {
-    Value* word =
-        b.CreateTrunc(call_shared(b, "philox", x->getType(), {x, y, z}, philox_word), shaped(b.getInt32Ty(), x));
-    Value* number = b.CreateSIToFP(word, shaped(b.getFloatTy(), x));
-    return b.CreateFMul(number, constant(number, 0x1p-24));
+    return call_shared(b, "uniform", shaped(b.getFloatTy(), x), {x, y, z}, [](Builder& body, llvm::Function* f) {
+        return uniform_by_lane(body, f->getArg(0), f->getArg(1), f->getArg(2));
+    });
 }
 
 #undef ROWJIT_UNARY

@@ -51,6 +51,9 @@ llvm::Value* apply(LaneBuilder& builder, Op op, llvm::Value* a, llvm::Value* b, 
 // vector or quotient is tiny (below 2^-100, a denormal), then within a unit and a half.
 llvm::Value* divide_by_one(LaneBuilder& builder, llvm::Value* vector, llvm::Value* divisor);
 
+// uniform() of `lanes` positions from `first` on, all three of them numbers; a multiple of four lanes.
+llvm::Value* uniform_run(LaneBuilder& builder, llvm::Value* seed, llvm::Value* offset, llvm::Value* first, int lanes);
+
 // The functions the `cpu` column of ops.def names.
 namespace llvm_math {
 #define ROWJIT_OP(enumerator, name, arity, types, reference, gpu, packed, cpu, ...) \
