@@ -42,9 +42,9 @@ std::unique_ptr<llvm::Module> KernelEmitter::emit() {
     make_alias_scopes();
     make_running();
     make_slots();
+    make_rows_abreast();
     find_streams();
     find_fetches();
-    make_rows_abreast();
     emit_blocks();
     // Streaming stores are ordered with nothing, not even with a later store that says the range is done.
     if (stream_ != nullptr) b_.CreateIntrinsic(llvm::Intrinsic::x86_sse_sfence, {}, {});
