@@ -13,9 +13,9 @@ struct CpuFeatures {
     bool bf16_rounding = false;   // AVX-512-BF16's conversion, for which denormals are zeros: Zen 4, Cooper Lake
     // An output of at least this many bytes is stored past the caches, which spares reading its lines first.
     std::int64_t streaming_bytes = std::int64_t{32} << 20;
-    // A row of no more than this is fetched while the one before it is finished: half a second-level cache of today's
-    // servers, of which the other half has that row.
-    std::int64_t fetched_bytes = std::int64_t{512} << 10;
+    // Rows of no more than this are fetched while those before them are finished: a quarter of a second-level cache of
+    // today's servers, of which as much has those rows, and half what is made of them.
+    std::int64_t fetched_bytes = std::int64_t{256} << 10;
 };
 
 }  // namespace rowjit

@@ -23,7 +23,7 @@ class LaneBuilder : public llvm::IRBuilder<> {
     LaneBuilder(llvm::LLVMContext& context, CpuFeatures cpu) : llvm::IRBuilder<>(context), cpu(cpu) {}
     LaneBuilder(llvm::BasicBlock* end, CpuFeatures cpu) : llvm::IRBuilder<>(end), cpu(cpu) {}
     const CpuFeatures cpu;
-    bool full_width = true;  // whether a result keeps all of f32, or every one is rounded to 16 bits
+    bool full_width = true;  // whether a result keeps all of f32, or every one is rounded to bf16
     bool narrow = false;     // what is built now may be less exact than f32 (passes/precision)
     std::map<llvm::Value*, llvm::Value*> stored_bf16;  // of carried values that were made of what memory holds
 };

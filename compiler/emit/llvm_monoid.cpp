@@ -29,6 +29,24 @@ llvm::Value* rescaling(Builder& b, llvm::Value* from, llvm::Value* to) {
     return llvm_math::exp(b, distance, nullptr, nullptr);
 }
 
+// Terms that may cancel are summed in f64 where the sum is compensated: a conversion and an addition for each half of a
+// vector, where what an addition of f32 loses takes six. Others lose nothing to be seen when a few of them are added
+// before that: rms_norm of 4096 f32 columns 47 GB/s in f64, 62 so.
+bool sums_in_f64(const Accumulator& accumulator) {
+    return accumulator.compensated && !accumulator.positive && accumulator.monoid == Monoid::kSum;
+}
+
+llvm::Value* widened(Builder& b, llvm::Value* x) {
+    llvm::Type* type = b.getDoubleTy();
+    const auto* vector = llvm::dyn_cast<llvm::FixedVectorType>(x->getType());
+    return b.CreateFPExt(x, vector != nullptr ? llvm::FixedVectorType::get(type, vector->getNumElements()) : type);
+}
+
+llvm::Type* f32_like(Builder& b, llvm::Value* x) {
+    const auto* vector = llvm::dyn_cast<llvm::FixedVectorType>(x->getType());
+    return vector != nullptr ? llvm::FixedVectorType::get(b.getFloatTy(), vector->getNumElements()) : b.getFloatTy();
+}
+
 // Which part of a state is its sum, and which what the sum's roundings lost.
 int sum_part(Monoid monoid) { return monoid == Monoid::kSum ? 0 : 1; }
 std::size_t at(int part) { return static_cast<std::size_t>(part); }
@@ -37,6 +55,10 @@ int lost_part(const Accumulator& accumulator) { return fold_parts(accumulator) -
 // Adds to the state's sum; the loss by Knuth's two-sum, exact whichever term is larger.
 void add_to_sum(Builder& b, const Accumulator& accumulator, FoldState* state, llvm::Value* x) {
     llvm::Value*& total = (*state)[at(sum_part(accumulator.monoid))];
+    if (sums_in_f64(accumulator)) {
+        total = b.CreateFAdd(total, x->getType() == total->getType() ? x : widened(b, x));
+        return;
+    }
     if (!accumulator.compensated) {
         total = llvm_math::add(b, total, x, nullptr);
         return;
@@ -51,7 +73,7 @@ void add_to_sum(Builder& b, const Accumulator& accumulator, FoldState* state, ll
 
 void add_sums(Builder& b, const Accumulator& accumulator, FoldState* left, const FoldState& right) {
     add_to_sum(b, accumulator, left, right[at(sum_part(accumulator.monoid))]);
-    if (!accumulator.compensated) return;
+    if (!accumulator.compensated || sums_in_f64(accumulator)) return;
     llvm::Value*& lost = (*left)[at(lost_part(accumulator))];
     lost = b.CreateFAdd(lost, right[at(lost_part(accumulator))]);
 }
@@ -149,11 +171,18 @@ FoldState include_weights(Builder& b, const Accumulator& accumulator, const Fold
 // Welford's third part counts the elements of each lane.
 int fold_parts(const Accumulator& accumulator) {
     const int parts = accumulator.monoid == Monoid::kWelford ? 3 : components(accumulator.monoid);
-    return parts + (accumulator.compensated ? 1 : 0);
+    return parts + (accumulator.compensated && !sums_in_f64(accumulator) ? 1 : 0);
+}
+
+llvm::Type* fold_type(const Accumulator& accumulator, llvm::Type* carried) {
+    if (!sums_in_f64(accumulator)) return carried;
+    llvm::Type* type = llvm::Type::getDoubleTy(carried->getContext());
+    const auto* vector = llvm::dyn_cast<llvm::FixedVectorType>(carried);
+    return vector != nullptr ? llvm::FixedVectorType::get(type, vector->getNumElements()) : type;
 }
 
 FoldState fold_identity(const Accumulator& accumulator, llvm::Type* type) {
-    FoldState state(at(fold_parts(accumulator)), llvm::Constant::getNullValue(type));
+    FoldState state(at(fold_parts(accumulator)), llvm::Constant::getNullValue(fold_type(accumulator, type)));
     const bool lowest = accumulator.monoid == Monoid::kMax || accumulator.monoid == Monoid::kMaxSumExp;
     if (lowest || accumulator.monoid == Monoid::kMin) state[0] = extreme(type, lowest);
     return state;
@@ -191,8 +220,8 @@ FoldState fold_include(Builder& b, const Accumulator& accumulator, const FoldSta
     RJ_CHECK(false, "monoid {}", static_cast<int>(accumulator.monoid));
 }
 
-// Neighbours first, so that no sum is of more roundings than it must be: of a pair's terms these are what is lost, at
-// most as much as each term has lost already, where two-sums of every term would take six additions each.
+// Neighbours first, so that no sum is of more roundings than it must be. Of a pair's weights, which are positive, what
+// that loses is at most as much as each has lost already, where two-sums of each would take six additions.
 llvm::Value* sum_of(Builder& b, const std::vector<Term>& terms) {
     llvm::Value* products = nullptr;
     std::vector<llvm::Value*> sums;
@@ -223,7 +252,13 @@ FoldState fold_include_all(Builder& b, const Accumulator& accumulator, const Fol
     switch (accumulator.monoid) {
         case Monoid::kSum: {
             FoldState state = before;
-            add_to_sum(b, accumulator, &state, sum_of(b, terms));
+            if (!sums_in_f64(accumulator)) {
+                add_to_sum(b, accumulator, &state, sum_of(b, terms));
+                return state;
+            }
+            std::vector<Term> wide;
+            for (const Term& term : terms) wide.push_back({widened(b, term.x)});
+            add_to_sum(b, accumulator, &state, sum_of(b, wide));
             return state;
         }
         case Monoid::kMax:
@@ -284,7 +319,9 @@ std::vector<llvm::Value*> fold_finish(Builder& b, const Accumulator& accumulator
         llvm::Value* size = b.CreateUnaryIntrinsic(llvm::Intrinsic::fabs, v);
         return b.CreateFCmpOLT(size, llvm::ConstantFP::getInfinity(size->getType()));
     };
-    if (accumulator.compensated) {
+    if (sums_in_f64(accumulator)) {
+        results[0] = b.CreateFPTrunc(results[0], f32_like(b, results[0]));
+    } else if (accumulator.compensated) {
         // Beyond the finite numbers what was lost is NaN.
         llvm::Value*& sum = results[at(sum_part(accumulator.monoid))];
         sum = b.CreateSelect(finite(sum), b.CreateFAdd(sum, state[at(lost_part(accumulator))]), sum);

@@ -14,6 +14,8 @@ namespace rowjit {
 using FoldState = std::vector<llvm::Value*>;
 
 int fold_parts(const Accumulator& accumulator);
+// Of each part, where `carried` is the type of the elements.
+llvm::Type* fold_type(const Accumulator& accumulator, llvm::Type* carried);
 
 FoldState fold_identity(const Accumulator& accumulator, llvm::Type* type);
 FoldState fold_include(LaneBuilder& builder, const Accumulator& accumulator, const FoldState& state, llvm::Value* x);
