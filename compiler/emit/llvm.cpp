@@ -136,7 +136,8 @@ void KernelEmitter::make_running() {
     if (reduces_rows_) {
         for (const Accumulator& accumulator : kernel_.accumulators) {
             RunningRows& running = running_rows_.emplace_back();
-            llvm::Type* lanes = llvm::ArrayType::get(fold_type(accumulator, carried(accumulator.dtype, 1)), kResultLanes);
+            llvm::Type* lanes =
+                llvm::ArrayType::get(fold_type(accumulator, carried(accumulator.dtype, 1)), kResultLanes);
             for (int level = 0; level < kReducedLevels; ++level) {
                 std::vector<llvm::AllocaInst*>& arrays = running.levels.emplace_back();
                 for (int part = 0; part < fold_parts(accumulator); ++part) {

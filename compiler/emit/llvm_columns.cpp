@@ -243,8 +243,8 @@ void KernelEmitter::emit_accumulate(const Inst& inst, const Lanes& lanes) {
 void KernelEmitter::fold_terms() {
     for (const auto& [index, terms] : terms_) {
         const Running& running = running_[static_cast<std::size_t>(index)];
-        const FoldState after = fold_include_all(b_, kernel_.accumulators[static_cast<std::size_t>(index)],
-                                                 read(running, 0), terms);
+        const FoldState after =
+            fold_include_all(b_, kernel_.accumulators[static_cast<std::size_t>(index)], read(running, 0), terms);
         for (std::size_t part = 0; part < after.size(); ++part) b_.CreateStore(after[part], running.parts[0][part]);
     }
     terms_.clear();

@@ -67,12 +67,12 @@ struct RunningRows {
 
 // What is a row's own while it is emitted beside others.
 struct RowState {
-    std::vector<Value*> axis;                       // by axis: its coordinates
-    std::vector<Value*> values;                     // by ValueId
-    std::vector<Dtype> dtypes;                      // by ValueId
-    std::vector<Running> running;                   // by accumulator
-    std::map<int, std::vector<Term>> terms;         // by accumulator
-    std::vector<llvm::AllocaInst*> slots;           // by slot
+    std::vector<Value*> axis;                // by axis: its coordinates
+    std::vector<Value*> values;              // by ValueId
+    std::vector<Dtype> dtypes;               // by ValueId
+    std::vector<Running> running;            // by accumulator
+    std::map<int, std::vector<Term>> terms;  // by accumulator
+    std::vector<llvm::AllocaInst*> slots;    // by slot
 };
 
 // Rows of a kernel that sums over its rows which are taken together: their terms are added in registers, and the sums'
@@ -239,9 +239,9 @@ class KernelEmitter {
     const ColumnLoop* fetching_loop_ = nullptr;   // … in its last one; null when it has one
     Value* column_block_ = nullptr;               // i64; null when rows are whole
     Steps steps_;
-    std::vector<Value*> values_;         // by ValueId
-    std::vector<Dtype> dtypes_;          // by ValueId
-    std::vector<const Inst*> makers_;    // by ValueId; null for what is no instruction's
+    std::vector<Value*> values_;       // by ValueId
+    std::vector<Dtype> dtypes_;        // by ValueId
+    std::vector<const Inst*> makers_;  // by ValueId; null for what is no instruction's
 };
 
 // Copies of a column loop's body that run side by side.

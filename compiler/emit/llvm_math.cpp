@@ -947,8 +947,7 @@ Value* uniform_run(Builder& b, Value* seed, Value* offset, Value* first, int lan
         body.SetInsertPoint(across);
         std::vector<std::uint64_t> numbers(static_cast<std::size_t>(lanes));
         std::iota(numbers.begin(), numbers.end(), 0);
-        for (Value*& argument : arguments)
-            argument = body.CreateVectorSplat(static_cast<unsigned>(lanes), argument);
+        for (Value*& argument : arguments) argument = body.CreateVectorSplat(static_cast<unsigned>(lanes), argument);
         Value* position = body.CreateAdd(arguments[2], llvm::ConstantDataVector::get(b.getContext(), numbers));
         body.CreateRet(uniform_by_lane(body, arguments[0], arguments[1], position));
         body.SetInsertPoint(in_blocks);

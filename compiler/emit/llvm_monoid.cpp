@@ -97,7 +97,8 @@ llvm::Value* plain_extreme(Builder& b, bool greatest, llvm::Value* x, llvm::Valu
 llvm::Value* extreme_of(Builder& b, bool greatest, llvm::Value* state, const std::vector<Term>& terms) {
     if (!state->getType()->isFPOrFPVectorTy()) {
         for (const Term& term : terms) {
-            state = greatest ? llvm_math::maximum(b, term.x, state, nullptr) : llvm_math::minimum(b, term.x, state, nullptr);
+            state = greatest ? llvm_math::maximum(b, term.x, state, nullptr)
+                             : llvm_math::minimum(b, term.x, state, nullptr);
         }
         return state;
     }
@@ -231,7 +232,8 @@ llvm::Value* sum_of(Builder& b, const std::vector<Term>& terms) {
         } else if (products == nullptr) {
             products = b.CreateFMul(term.x, term.factor);
         } else {
-            products = b.CreateIntrinsic(llvm::Intrinsic::fmuladd, {term.x->getType()}, {term.x, term.factor, products});
+            products =
+                b.CreateIntrinsic(llvm::Intrinsic::fmuladd, {term.x->getType()}, {term.x, term.factor, products});
         }
     }
     if (products != nullptr) sums.push_back(products);

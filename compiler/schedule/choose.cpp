@@ -51,7 +51,8 @@ GroupFacts facts_of(const Group& group) {
     const auto online = rewrite_online(group.graph);
     facts.online_phases = phase_count(*online);
     for (const NodeId id : online->live_nodes()) {
-        facts.sums_exponentials |= online->node(id).kind == NodeKind::kReduce && online->node(id).monoid == Monoid::kMaxSumExp;
+        facts.sums_exponentials |=
+            online->node(id).kind == NodeKind::kReduce && online->node(id).monoid == Monoid::kMaxSumExp;
     }
     facts.reduces_rows = group.reduces_rows;
     facts.scalar_rows = group.row_axes.empty();

@@ -40,8 +40,8 @@ constexpr std::int64_t kCpuParts = 64;
 // columns and missed it at 128,256.
 constexpr std::int64_t kCpuPlainColumns = 32768;
 
-// Where rounding is arithmetic of its own beside the loads that a kept value spares: on Zen 4 an instruction, a test for
-// what that takes for zero, and one to widen the result.
+// Where rounding is arithmetic of its own beside the loads that a kept value spares: on Zen 4 an instruction, a test
+// for what that takes for zero, and one to widen the result.
 constexpr double kCpuRoundCost = 2.5;
 
 double recompute_cost(const Node& node, bool narrow_exps, bool is_gpu) {
@@ -491,7 +491,8 @@ class Lowering {
             const bool at_hand = available.contains(id) || kept.contains(id);
             if (at_hand) {
                 cut.add_edge(2 * i, 2 * i + 1, kept.contains(id) ? kAlreadyKept : keep_cost(node));
-                cut.add_edge(source, 2 * i, read_once(node) ? MinCut::kInfinite : recompute_cost(node, narrow_exps, target_.is_gpu()));
+                cut.add_edge(source, 2 * i,
+                             read_once(node) ? MinCut::kInfinite : recompute_cost(node, narrow_exps, target_.is_gpu()));
             } else {
                 cut.add_edge(2 * i, 2 * i + 1, MinCut::kInfinite);  // does not exist yet
             }

@@ -149,7 +149,10 @@ TEST_CASE("tanh of every bf16 is within a unit of bf16, and odd") {
         for (std::size_t i = 0; i < 32768; ++i) {
             const float in = bf16_to_f32(x[i]);
             const float out = bf16_to_f32(y[i]);
-            if (std::isnan(in) ? !std::isnan(out) : std::abs(out - std::tanh(double{in})) > ulp(Dtype::kBf16, std::tanh(double{in})) * 0.51) ++wrong;
+            if (std::isnan(in)
+                    ? !std::isnan(out)
+                    : std::abs(out - std::tanh(double{in})) > ulp(Dtype::kBf16, std::tanh(double{in})) * 0.51)
+                ++wrong;
             if (!std::isnan(in) && y[i + 32768] != (y[i] | 0x8000)) ++wrong;
         }
         CHECK_MESSAGE(wrong == 0, level);
