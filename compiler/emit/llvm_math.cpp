@@ -936,6 +936,14 @@ Value* divide_by_one(Builder& b, Value* x, Value* y) {
                        [&](Builder& body, llvm::Function* f) { return quotient_by_reciprocal(body, f, narrow); });
 }
 
+Value* exp_weight(Builder& b, Value* x) {
+    return call_shared(b, "exp_weight", x, [](Builder& body, Value* lanes) {
+        if (is_f64(lanes)) return call_libm(body, "exp", lanes);
+        if (!looks_up(body, lanes)) return exp_f32(body, lanes, true);
+        return exp_by_table(body, at_least(body, lanes, -104), true);
+    });
+}
+
 Value* uniform_run(Builder& b, Value* seed, Value* offset, Value* first, int lanes) {
     llvm::Type* type = llvm::FixedVectorType::get(b.getFloatTy(), static_cast<unsigned>(lanes));
     const auto define = [&](Builder& body, llvm::Function* function) -> Value* {

@@ -51,6 +51,9 @@ llvm::Value* apply(LaneBuilder& builder, Op op, llvm::Value* a, llvm::Value* b, 
 // vector or quotient is tiny (below 2^-100, a denormal), then within a unit and a half.
 llvm::Value* divide_by_one(LaneBuilder& builder, llvm::Value* vector, llvm::Value* divisor);
 
+// e^x for x ≤ 0 or NaN: exp, without the bound that such an x does not need.
+llvm::Value* exp_weight(LaneBuilder& builder, llvm::Value* x);
+
 // uniform() of `lanes` positions from `first` on, all three of them numbers; a multiple of four lanes.
 llvm::Value* uniform_run(LaneBuilder& builder, llvm::Value* seed, llvm::Value* offset, llvm::Value* first, int lanes);
 

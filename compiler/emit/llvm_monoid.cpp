@@ -130,7 +130,7 @@ llvm::Value* greatest_lane(Builder& b, llvm::Value* v) {
 
 // e^(x − origin) added to a pair's sum, whose origin moves for all lanes together as soon as a term passes it: some
 // ten times a row, so that a branch around that is hardly ever missed, and a term costs an exponential and no more.
-// The exponentials are of 23 bits near 1, and of fewer only where they are small beside it.
+// Narrow exponentials would not do: of few terms, as of the ranks of a vocabulary, 23 bits show in the logarithm.
 FoldState include_weights(Builder& b, const Accumulator& accumulator, const FoldState& before,
                           const std::vector<Term>& terms) {
     llvm::Value* most = extreme_of(b, true, before[0], terms);
@@ -159,10 +159,7 @@ FoldState include_weights(Builder& b, const Accumulator& accumulator, const Fold
     llvm::Value* lowest = extreme(state[0]->getType(), true);
     llvm::Value* origin = b.CreateSelect(b.CreateFCmpOEQ(state[0], lowest), zero_like(state[0]), state[0]);
     std::vector<Term> weights;
-    const bool was_narrow = std::exchange(b.narrow, true);
-    for (const Term& term : terms)
-        weights.push_back({llvm_math::exp(b, b.CreateFSub(term.x, origin), nullptr, nullptr)});
-    b.narrow = was_narrow;
+    for (const Term& term : terms) weights.push_back({exp_weight(b, b.CreateFSub(term.x, origin))});
     add_to_sum(b, accumulator, &state, sum_of(b, weights));
     return state;
 }
