@@ -4,6 +4,7 @@
 //
 //     cpu_emit_bench [columns] [MiB] [op …]     4096 columns, 256 MiB of traffic and the ops below unless given
 //
+// An operation's name with "_backward" behind it is its backward.
 // With half a MiB everything lies in the second-level cache, and what is measured is the code itself.
 #include <fmt/format.h>
 #include <immintrin.h>
@@ -23,6 +24,7 @@
 #include "compiler/toolchain/orc.h"
 #include "dsl/library/registry.h"
 #include "dsl/traffic.h"
+#include "rowjit/gradient.h"
 
 namespace rowjit {
 namespace {
@@ -41,6 +43,7 @@ using Memory = std::unique_ptr<std::uint8_t, decltype(&std::free)>;
 using CpuFunction = void (*)(void* const*, std::int64_t, std::int64_t);
 
 constexpr int kRepetitions = 15;
+constexpr std::string_view kBackward = "_backward";
 
 double milliseconds(Clock::time_point start) {
     return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
@@ -99,6 +102,10 @@ double copy_gbps(double bytes, const std::function<void(std::uint8_t*, const std
 class Bound {
   public:
     Bound(const Program& program, const Target& target, std::int64_t rows) : rows_(rows) {
+        // Parts of sums over rows: as many as the kernel has blocks.
+        for (const Step& step : program.steps) {
+            if (step.kernel.slots_axis >= 0) slots_ = grid_blocks(step.kernel, rows);
+        }
         for (const ProgramTensor& tensor : program.tensors) {
             std::vector<std::int64_t> extents;
             for (const AxisId axis : tensor.axes) extents.push_back(extent(program, axis));
@@ -126,8 +133,9 @@ class Bound {
     };
 
     std::int64_t extent(const Program& program, AxisId axis) const {
-        const std::int64_t known = program.axes[static_cast<std::size_t>(axis)].extent;
-        return known == kRuntimeExtent ? rows_ : known;
+        const AxisInfo& info = program.axes[static_cast<std::size_t>(axis)];
+        if (info.is_slots) return slots_;
+        return info.extent == kRuntimeExtent ? rows_ : info.extent;
     }
 
     std::uint64_t argument(const Program& program, const Step& step, const KernelArgument& argument) const {
@@ -176,6 +184,7 @@ class Bound {
     }
 
     std::int64_t rows_;
+    std::int64_t slots_ = 1;
     std::vector<Memory> memory_;
     std::vector<std::vector<std::int64_t>> strides_;
     std::vector<Launch> launches_;
@@ -201,7 +210,10 @@ Graph weight_gradient_graph(std::int64_t columns, Dtype dtype) {
 Graph make(const std::string& op, std::int64_t columns, Dtype dtype) {
     if (op == "add_one") return copy_graph(columns, dtype);
     if (op == "weight_gradient") return weight_gradient_graph(columns, dtype);
-    return make_graph(op, {.columns = columns, .dtype = dtype});
+    if (!op.ends_with(kBackward)) return make_graph(op, {.columns = columns, .dtype = dtype});
+    const std::string forward = op.substr(0, op.size() - kBackward.size());
+    const Graph graph = make_graph(forward, {.columns = columns, .dtype = dtype});
+    return differentiate(graph, trained_inputs(forward, graph)).backward;
 }
 
 }  // namespace

@@ -136,6 +136,7 @@ struct Accumulator {
     // f32 sums, also those of the pairs: carries what the roundings of the sum lost, and is as exact in any order.
     bool compensated = false;
     bool of_block = false;  // of all rows of the block: its threads meet over it once, after the last
+    bool positive = false;  // no term of a sum is below 0, so that none cancels another
 };
 
 // A value kept on chip from one column loop to a later one over the same columns. Each thread reads back only what it

@@ -8,11 +8,14 @@ namespace rowjit {
 struct CpuFeatures {
     bool f16_conversion = false;  // F16C: x86-64-v3 and up
     bool multiply_add = false;    // fused: x86-64-v3 and up
-    bool scalef = false;          // AVX-512's multiplication by a power of two: x86-64-v4
+    bool scalef = false;          // AVX-512's powers of two and fractions: x86-64-v4
     bool word_permutes = false;   // AVX-512BW's permutation of 16-bit lanes: x86-64-v4
     bool bf16_rounding = false;   // AVX-512-BF16's conversion, for which denormals are zeros: Zen 4, Cooper Lake
     // An output of at least this many bytes is stored past the caches, which spares reading its lines first.
     std::int64_t streaming_bytes = std::int64_t{32} << 20;
+    // Rows of no more than this are fetched while those before them are finished: a quarter of a second-level cache of
+    // today's servers, of which as much has those rows, and half what is made of them.
+    std::int64_t fetched_bytes = std::int64_t{256} << 10;
 };
 
 }  // namespace rowjit

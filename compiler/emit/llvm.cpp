@@ -25,8 +25,9 @@ namespace cpu_emit {
 
 std::unique_ptr<llvm::Module> KernelEmitter::emit() {
     check_shape();
+    // Numbers of 11 bits come too near a zero of a sum: dynamic_tanh of f16 showed an error of 2^-24.
     b_.full_width = std::any_of(kernel_.tensors.begin(), kernel_.tensors.end(), [](const KernelTensor& tensor) {
-        return tensor.written && size_bytes(tensor.dtype) > 2;
+        return tensor.dtype == Dtype::kF16 || (tensor.written && size_bytes(tensor.dtype) > 2);
     });
     llvm::Type* pointer = b_.getPtrTy();
     auto* type = llvm::FunctionType::get(b_.getVoidTy(), {pointer, b_.getInt64Ty(), b_.getInt64Ty()}, false);
@@ -42,7 +43,9 @@ std::unique_ptr<llvm::Module> KernelEmitter::emit() {
     make_alias_scopes();
     make_running();
     make_slots();
+    make_rows_abreast();
     find_streams();
+    find_fetches();
     emit_blocks();
     // Streaming stores are ordered with nothing, not even with a later store that says the range is done.
     if (stream_ != nullptr) b_.CreateIntrinsic(llvm::Intrinsic::x86_sse_sfence, {}, {});
@@ -133,7 +136,8 @@ void KernelEmitter::make_running() {
     if (reduces_rows_) {
         for (const Accumulator& accumulator : kernel_.accumulators) {
             RunningRows& running = running_rows_.emplace_back();
-            llvm::Type* lanes = llvm::ArrayType::get(carried(accumulator.dtype, 1), kResultLanes);
+            llvm::Type* lanes =
+                llvm::ArrayType::get(fold_type(accumulator, carried(accumulator.dtype, 1)), kResultLanes);
             for (int level = 0; level < kReducedLevels; ++level) {
                 std::vector<llvm::AllocaInst*>& arrays = running.levels.emplace_back();
                 for (int part = 0; part < fold_parts(accumulator); ++part) {
@@ -150,8 +154,9 @@ void KernelEmitter::make_running() {
         for (const Inst& inst : loop->body) {
             if (inst.kind != InstKind::kAccumulate) continue;
             Running& running = running_[static_cast<std::size_t>(inst.index)];
-            running.width = std::max(running.width, loop->vector);
-            running.chains = std::max(running.chains, unroll_of(*loop));
+            const bool together = folds_together(kernel_.accumulators[static_cast<std::size_t>(inst.index)].monoid);
+            running.width = std::max(running.width, together ? std::min(loop->vector, kStateLanes) : loop->vector);
+            running.chains = std::max(running.chains, together ? 1 : unroll_of(*loop));
         }
     }
     for (std::size_t i = 0; i < running_.size(); ++i) {
@@ -159,7 +164,8 @@ void KernelEmitter::make_running() {
         for (int chain = 0; chain < running_[i].chains; ++chain) {
             std::vector<llvm::AllocaInst*>& parts = running_[i].parts.emplace_back();
             for (int part = 0; part < fold_parts(accumulator); ++part) {
-                parts.push_back(stack(carried(accumulator.dtype, running_[i].width), accumulator.label));
+                llvm::Type* type = fold_type(accumulator, carried(accumulator.dtype, running_[i].width));
+                parts.push_back(stack(type, accumulator.label));
             }
         }
     }
@@ -219,7 +225,14 @@ void KernelEmitter::emit_summing_blocks(Value* rows, Value* begin, Value* end) {
         emit_block(kernel_.before);
         Value* first = b_.CreateUDiv(b_.CreateMul(rows, block), blocks, "row_begin");
         Value* next = b_.CreateAdd(block, i64(1));
-        emit_rows(first, b_.CreateUDiv(b_.CreateMul(rows, next), blocks, "row_end"));
+        Value* last = b_.CreateUDiv(b_.CreateMul(rows, next), blocks, "row_end");
+        if (!rows_.empty()) {
+            Value* rest = b_.CreateSRem(b_.CreateSub(last, first), i64(kRowsAbreast));
+            Value* split = b_.CreateSub(last, rest);
+            count(first, split, i64(kRowsAbreast), "rows", [&](Value* row) { emit_rows_abreast(row); });
+            first = split;
+        }
+        emit_rows(first, last);
         emit_block(kernel_.after);
     });
 }
@@ -233,6 +246,80 @@ void KernelEmitter::emit_row(Value* row) {
     set_mixed_radix(row, kernel_.row_axes);
     for (std::size_t i = 0; i < running_.size(); ++i) clear_running(i);
     emit_block(kernel_.body);
+}
+
+// Whether a loop adds to a place that all rows of a block add to.
+bool KernelEmitter::adds_to_all_rows(const Inst& inst) const {
+    if (inst.kind != InstKind::kStore || !inst.accumulate) return false;
+    return std::none_of(inst.coords.begin(), inst.coords.end(), [&](const Coord& coord) {
+        const std::vector<Axis> axes = coord.axes();
+        return !coord.data_nodes().empty() || std::any_of(axes.begin(), axes.end(), [&](Axis axis) {
+            return std::find(kernel_.row_axes.begin(), kernel_.row_axes.end(), axis.id) != kernel_.row_axes.end();
+        });
+    });
+}
+
+// Where rows are summed over in memory. A norm's backward of 4096 bf16 columns reads 16 KiB of its weight's gradient a
+// row, 32 KiB of a layer norm's two in f64 each, and writes as much: twice to six times what the row itself is.
+void KernelEmitter::make_rows_abreast() {
+    if (kernel_.slots_axis < 0 || reduces_rows_) return;
+    bool adds = false;
+    std::int64_t kept_bytes = 0;
+    for (const Stmt& stmt : kernel_.body) {
+        if (std::holds_alternative<OpenSteps>(stmt.node)) return;
+        const auto* loop = std::get_if<ColumnLoop>(&stmt.node);
+        if (loop == nullptr) continue;
+        for (const Inst& inst : loop->body) adds = adds || adds_to_all_rows(inst);
+        for (const Slot& slot : kernel_.slots) {
+            kept_bytes = std::max(kept_bytes, loop->columns * static_cast<std::int64_t>(size_bytes(slot.dtype)) *
+                                                  static_cast<std::int64_t>(kernel_.slots.size()));
+        }
+    }
+    if (!adds || kept_bytes * kRowsAbreast > kMaxCpuKeptBytes) return;
+    rows_.resize(kRowsAbreast);
+    for (std::size_t row = 1; row < rows_.size(); ++row) {
+        in_row(row, [&] {
+            make_running();
+            make_slots();
+        });
+    }
+}
+
+void KernelEmitter::in_row(std::size_t row, const std::function<void()>& body) {
+    if (row == 0) return body();
+    const auto swap = [&] {
+        RowState& state = rows_[row];
+        std::swap(axis_, state.axis);
+        std::swap(values_, state.values);
+        std::swap(dtypes_, state.dtypes);
+        std::swap(running_, state.running);
+        std::swap(terms_, state.terms);
+        std::swap(slots_, state.slots);
+    };
+    swap();
+    body();
+    swap();
+}
+
+void KernelEmitter::in_each_row(const std::function<void()>& body) {
+    if (!abreast_) return body();
+    for (std::size_t row = 0; row < rows_.size(); ++row) in_row(row, body);
+}
+
+void KernelEmitter::emit_rows_abreast(Value* first) {
+    for (std::size_t row = 1; row < rows_.size(); ++row) {
+        rows_[row].axis = axis_;
+        rows_[row].values = values_;
+        rows_[row].dtypes = dtypes_;
+    }
+    abreast_ = true;
+    std::int64_t row = 0;
+    in_each_row([&] {
+        set_mixed_radix(b_.CreateAdd(first, i64(row++)), kernel_.row_axes);
+        for (std::size_t i = 0; i < running_.size(); ++i) clear_running(i);
+    });
+    emit_block(kernel_.body);
+    abreast_ = false;
 }
 
 void KernelEmitter::clear_running(std::size_t index) {
@@ -298,6 +385,7 @@ void KernelEmitter::count(Value* from, Value* to, Value* step, const char* name,
 // ---- Instructions
 
 void KernelEmitter::emit_inst(const Inst& inst, const Lanes& lanes) {
+    if (inst.id >= 0) makers_[static_cast<std::size_t>(inst.id)] = &inst;
     switch (inst.kind) {
         case InstKind::kConst: return define(inst.id, inst.dtype, number(inst.dtype, inst.value));
         case InstKind::kScalar:
@@ -307,10 +395,13 @@ void KernelEmitter::emit_inst(const Inst& inst, const Lanes& lanes) {
         case InstKind::kExtent:
             return define(inst.id, inst.dtype, convert(b_, Dtype::kI64, inst.dtype, extent(inst.axis)), inst.label);
         case InstKind::kCoord: return define(inst.id, inst.dtype, emit_coord(inst.axis, lanes, inst.dtype), inst.label);
-        case InstKind::kMap: return define(inst.id, inst.dtype, emit_map(inst), inst.label);
-        case InstKind::kCast:
-            return define(inst.id, inst.dtype,
-                          convert(b_, dtype(inst.operands[0]), inst.dtype, value(inst.operands[0])), inst.label);
+        case InstKind::kMap: return define(inst.id, inst.dtype, emit_map(inst, lanes), inst.label);
+        case InstKind::kCast: {
+            Value* from = value(inst.operands[0]);
+            Value* to = convert(b_, dtype(inst.operands[0]), inst.dtype, from);
+            if (inst.dtype == Dtype::kF64 && from->getType()->getScalarType()->isFloatTy()) widened_[to] = from;
+            return define(inst.id, inst.dtype, to, inst.label);
+        }
         case InstKind::kLoad: return define(inst.id, inst.dtype, emit_load(inst, lanes), inst.label);
         case InstKind::kSearch: return define(inst.id, inst.dtype, emit_search(inst), inst.label);
         case InstKind::kStore: return emit_store(inst, lanes);
@@ -352,7 +443,29 @@ bool is_exact(Op op) {
     }
 }
 
-Value* KernelEmitter::emit_map(const Inst& inst) {
+// By how much an integer grows from lane to lane, where that is known.
+std::optional<std::int64_t> KernelEmitter::lane_step(ValueId id, const Lanes& lanes) const {
+    if (!value(id)->getType()->isVectorTy()) return 0;
+    const Inst* inst = makers_[static_cast<std::size_t>(id)];
+    if (inst == nullptr) return std::nullopt;
+    if (inst->kind == InstKind::kCoord) {
+        const bool innermost = lanes.axes != nullptr && lanes.axes->back() == inst->axis;
+        const bool within_one = innermost && !reduces_rows_ && kernel_.axis(inst->axis).extent % lanes.width == 0;
+        return innermost && (lanes.axes->size() == 1 || within_one) ? std::optional<std::int64_t>(1) : std::nullopt;
+    }
+    if (inst->kind == InstKind::kCast && !is_float(inst->dtype)) return lane_step(inst->operands[0], lanes);
+    if (inst->kind != InstKind::kMap || inst->op != Op::kAdd) return std::nullopt;
+    const auto left = lane_step(inst->operands[0], lanes);
+    const auto right = lane_step(inst->operands[1], lanes);
+    return left && right ? std::optional(*left + *right) : std::nullopt;
+}
+
+Value* KernelEmitter::emit_map(const Inst& inst, const Lanes& lanes) {
+    if (inst.op == Op::kUniform && lanes.width >= 4 && lane_step(inst.operands[2], lanes) == 1 &&
+        lane_step(inst.operands[0], lanes) == 0 && lane_step(inst.operands[1], lanes) == 0) {
+        return uniform_run(b_, value(inst.operands[0]), value(inst.operands[1]), lane_of(value(inst.operands[2]), 0),
+                           lanes.width);
+    }
     int width = 1;
     for (const ValueId id : inst.operands) {
         const auto* type = llvm::dyn_cast<llvm::FixedVectorType>(value(id)->getType());
@@ -364,8 +477,10 @@ Value* KernelEmitter::emit_map(const Inst& inst) {
     for (std::size_t i = 0; i < inst.operands.size(); ++i) operands[i] = spread(value(inst.operands[i]), width);
     Value* divisor = inst.op == Op::kDiv ? value(inst.operands[1]) : nullptr;
     const bool one_divisor = divisor != nullptr && width > 1 && !divisor->getType()->isVectorTy();
+    b_.narrow = inst.narrow;
     Value* result = one_divisor ? divide_by_one(b_, operands[0], divisor)
                                 : apply(b_, inst.op, operands[0], operands[1], operands[2]);
+    b_.narrow = false;
     return is_exact(inst.op) ? result : round_carried(b_, inst.dtype, result);
 }
 

@@ -9,9 +9,10 @@
 // holds rows_per_block rows from (b / column_blocks) · rows_per_block and the column block b % column_blocks. Ranges
 // may run at the same time on other threads. Rows past the last are skipped.
 //
-// Floating point is exact to the letter: nothing is contracted or reassociated, but for a division of many lanes by one
-// number, which emit/llvm_math.h has; a reduction folds its lanes in a fixed tree, so a result depends on the kernel
-// alone, not on the range it was computed in. Optimisation and machine code are toolchain/orc's.
+// Floating point is exact to the letter: nothing is contracted or reassociated but what passes/precision says, a
+// division of many lanes by one number, which emit/llvm_math.h has, and sums, whose terms are added to each other
+// before they meet a state; a reduction folds its lanes in a fixed tree, so a result depends on the kernel alone, not
+// on the range it was computed in. Optimisation and machine code are toolchain/orc's.
 #pragma once
 
 #include <memory>

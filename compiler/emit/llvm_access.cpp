@@ -112,6 +112,13 @@ Value* KernelEmitter::load_memory(const Inst& inst, Value* address, int width) {
 
 void KernelEmitter::store_memory(const Inst& inst, Value* address, Value* carried_value) {
     const KernelTensor& tensor = kernel_.tensors[static_cast<std::size_t>(inst.index)];
+    if (abreast_ && carried_value->getType()->isVectorTy() && adds_to_all_rows(inst)) {
+        const auto same = [&](const PlacedSum& sum) { return sum.store == &inst; };
+        auto sum = std::find_if(placed_.begin(), placed_.end(), same);
+        if (sum == placed_.end()) sum = placed_.insert(sum, {&inst, address, {}});
+        sum->terms.push_back({carried_value});
+        return;
+    }
     if (inst.accumulate) {
         const auto* type = llvm::dyn_cast<llvm::FixedVectorType>(carried_value->getType());
         Value* before = load_memory(inst, address, type == nullptr ? 1 : static_cast<int>(type->getNumElements()));

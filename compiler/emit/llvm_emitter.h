@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -45,18 +46,44 @@ struct Lanes {
 enum class Reach { kOneAddress, kVector, kEachLane };
 
 // An accumulator's state over the columns of a row: `chains` independent copies of `width` lanes, so that consecutive
-// vectors do not wait for each other. Parts are stack slots, which the optimiser turns into registers.
+// vectors do not wait for each other; one where the vectors of a turn are folded together before they meet the state.
+// Parts are stack slots, which the optimiser turns into registers.
 struct Running {
     int width = 1;
     int chains = 1;
     std::vector<std::vector<llvm::AllocaInst*>> parts;  // [chain][part]
 };
 
+// Lanes of a state that vectors are folded into together: a register of AVX-512, two of AVX2. Wider vectors are taken
+// in parts, which only makes a state's chain shorter beside what is folded.
+inline constexpr int kStateLanes = 16;
+
 // An accumulator's state over reduced rows, an array of kResultLanes for each part. Level 0 is of the current block of
 // rows, level l of the current block of 16^(l+1) rows, the last of all.
 struct RunningRows {
     std::vector<std::vector<llvm::AllocaInst*>> levels;  // [level][part]
     const std::vector<llvm::AllocaInst*>& total() const { return levels.back(); }
+};
+
+// What is a row's own while it is emitted beside others.
+struct RowState {
+    std::vector<Value*> axis;                // by axis: its coordinates
+    std::vector<Value*> values;              // by ValueId
+    std::vector<Dtype> dtypes;               // by ValueId
+    std::vector<Running> running;            // by accumulator
+    std::map<int, std::vector<Term>> terms;  // by accumulator
+    std::vector<llvm::AllocaInst*> slots;    // by slot
+};
+
+// Rows of a kernel that sums over its rows which are taken together: their terms are added in registers, and the sums'
+// places in memory read and written once for all of them.
+inline constexpr int kRowsAbreast = 4;
+
+// What rows abreast have added to one place so far.
+struct PlacedSum {
+    const Inst* store = nullptr;
+    Value* address = nullptr;
+    std::vector<Term> terms;
 };
 
 // Steps that are open: where they begin again, and the state and the number of those taken, on the stack.
@@ -77,7 +104,8 @@ class KernelEmitter {
           axis_(kernel.axes.size(), nullptr),
           extent_(kernel.axes.size(), nullptr),
           values_(static_cast<std::size_t>(kernel.value_count), nullptr),
-          dtypes_(static_cast<std::size_t>(kernel.value_count), Dtype::kF32) {}
+          dtypes_(static_cast<std::size_t>(kernel.value_count), Dtype::kF32),
+          makers_(static_cast<std::size_t>(kernel.value_count), nullptr) {}
 
     std::unique_ptr<llvm::Module> emit();
 
@@ -89,11 +117,18 @@ class KernelEmitter {
     void make_running();
     void make_slots();
     void find_streams();
+    void find_fetches();
+    void fetch_next_row(const Lanes& lanes);
     bool streams(const Inst& inst, const ColumnLoop& loop) const;
     void emit_blocks();
+    bool adds_to_all_rows(const Inst& inst) const;
     void emit_summing_blocks(Value* rows, Value* begin, Value* end);
     void emit_rows(Value* first, Value* last);
     void emit_row(Value* row);
+    void emit_rows_abreast(Value* row);
+    void make_rows_abreast();
+    void in_row(std::size_t row, const std::function<void()>& body);
+    void in_each_row(const std::function<void()>& body);
     void set_mixed_radix(Value* position, const std::vector<AxisId>& axes);
     Value* positions_of(const std::vector<AxisId>& axes);
     void loop_while_below(Value* from, Value* to, const char* name, const std::function<Value*(Value*)>& body);
@@ -102,6 +137,7 @@ class KernelEmitter {
     // Statements.
     void emit_block(const Block& block);
     void emit_column_loop(const ColumnLoop& loop);
+    void emit_copy(const ColumnLoop& loop, const Lanes& lanes);
     void emit_whole_columns(const ColumnLoop& loop, Value* from, Value* to, Value* first_column);
     void emit_columns(const ColumnLoop& loop, Value* from, Value* to, Value* first_column);
     void emit_column_tail(const ColumnLoop& loop, Value* from, Value* first_column);
@@ -127,13 +163,16 @@ class KernelEmitter {
 
     // Instructions.
     void emit_inst(const Inst& inst, const Lanes& lanes);
-    Value* emit_map(const Inst& inst);
+    Value* emit_map(const Inst& inst, const Lanes& lanes);
+    std::optional<std::int64_t> lane_step(ValueId id, const Lanes& lanes) const;
     Value* emit_search(const Inst& inst);
     Value* search(const Inst& inst, Value* key);
     Value* emit_coord(AxisId axis, const Lanes& lanes, Dtype dtype);
     Value* emit_load(const Inst& inst, const Lanes& lanes);
     void emit_store(const Inst& inst, const Lanes& lanes);
     void emit_accumulate(const Inst& inst, const Lanes& lanes);
+    void fold_terms();
+    void store_placed_sums();
 
     // Coordinates and memory.
     Value* coordinate(const Coord& coord, const Lanes& lanes, int lane);
@@ -182,6 +221,11 @@ class KernelEmitter {
     std::vector<llvm::MDNode*> scopes_;                 // by tensor
     std::vector<llvm::MDNode*> other_scopes_;           // by tensor
     std::vector<Running> running_;                      // by accumulator
+    std::map<int, std::vector<Term>> terms_;            // by accumulator: of this turn, not yet folded
+    std::vector<RowState> rows_;                        // of those abreast, but for the one that is emitted
+    bool abreast_ = false;                              // rows are emitted side by side
+    std::vector<PlacedSum> placed_;                     // of the vectors being emitted
+    std::map<Value*, Value*> widened_;                  // f64 of f32: what it was made of
     bool reduces_rows_ = false;
     std::vector<RunningRows> running_rows_;       // by accumulator
     std::vector<AxisId> result_axis_;             // the innermost row axis, when rows are reduced
@@ -191,10 +235,13 @@ class KernelEmitter {
     llvm::AllocaInst* discarded_ = nullptr;       // where a store outside the extent goes
     Value* stream_ = nullptr;                     // i1: large outputs pass the caches; null when no store could
     const ColumnLoop* streaming_loop_ = nullptr;  // the loop being emitted with streaming stores
+    std::vector<const Inst*> fetches_;            // loads of a row's first loop whose next row's lines are fetched …
+    const ColumnLoop* fetching_loop_ = nullptr;   // … in its last one; null when it has one
     Value* column_block_ = nullptr;               // i64; null when rows are whole
     Steps steps_;
-    std::vector<Value*> values_;  // by ValueId
-    std::vector<Dtype> dtypes_;   // by ValueId
+    std::vector<Value*> values_;       // by ValueId
+    std::vector<Dtype> dtypes_;        // by ValueId
+    std::vector<const Inst*> makers_;  // by ValueId; null for what is no instruction's
 };
 
 // Copies of a column loop's body that run side by side.

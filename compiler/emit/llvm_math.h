@@ -23,7 +23,8 @@ class LaneBuilder : public llvm::IRBuilder<> {
     LaneBuilder(llvm::LLVMContext& context, CpuFeatures cpu) : llvm::IRBuilder<>(context), cpu(cpu) {}
     LaneBuilder(llvm::BasicBlock* end, CpuFeatures cpu) : llvm::IRBuilder<>(end), cpu(cpu) {}
     const CpuFeatures cpu;
-    bool full_width = true;  // whether a result keeps all of f32, or every one is rounded to 16 bits
+    bool full_width = true;  // whether a result keeps all of f32, or every one is rounded to bf16
+    bool narrow = false;     // what is built now may be less exact than f32 (passes/precision)
     std::map<llvm::Value*, llvm::Value*> stored_bf16;  // of carried values that were made of what memory holds
 };
 
@@ -50,12 +51,19 @@ llvm::Value* apply(LaneBuilder& builder, Op op, llvm::Value* a, llvm::Value* b, 
 // vector or quotient is tiny (below 2^-100, a denormal), then within a unit and a half.
 llvm::Value* divide_by_one(LaneBuilder& builder, llvm::Value* vector, llvm::Value* divisor);
 
+// e^x for x ≤ 0 or NaN: exp, without the bound that such an x does not need.
+llvm::Value* exp_weight(LaneBuilder& builder, llvm::Value* x);
+
+// uniform() of `lanes` positions from `first` on, all three of them numbers; a multiple of four lanes.
+llvm::Value* uniform_run(LaneBuilder& builder, llvm::Value* seed, llvm::Value* offset, llvm::Value* first, int lanes);
+
 // The functions the `cpu` column of ops.def names.
 namespace llvm_math {
 #define ROWJIT_OP(enumerator, name, arity, types, reference, gpu, packed, cpu, ...) \
     llvm::Value* cpu(LaneBuilder& builder, llvm::Value* a, llvm::Value* b, llvm::Value* c);
 #include "dsl/ops.def"
 #undef ROWJIT_OP
+llvm::Value* nan_where(LaneBuilder& builder, llvm::Value* condition, llvm::Value* v);
 }  // namespace llvm_math
 
 }  // namespace rowjit

@@ -7,7 +7,7 @@
 namespace rowjit {
 
 // Says what f32 arithmetic a rounding to bf16 or f16 makes room in: exponentials and quotients that may be less exact,
-// and products that are added to something without being rounded first. GPU only. Needs: lowered loops. Gives:
+// and products that are added to something without being rounded first. Needs: lowered loops. Gives:
 // Inst::narrow.
 Kernel spend_precision(Kernel kernel, const Target& target);
 

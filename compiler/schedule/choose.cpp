@@ -48,7 +48,12 @@ GroupFacts facts_of(const Group& group) {
     const GraphData& graph = *group.graph;
     GroupFacts facts;
     facts.phases = phase_count(graph);
-    facts.online_phases = phase_count(*rewrite_online(group.graph));
+    const auto online = rewrite_online(group.graph);
+    facts.online_phases = phase_count(*online);
+    for (const NodeId id : online->live_nodes()) {
+        facts.sums_exponentials |=
+            online->node(id).kind == NodeKind::kReduce && online->node(id).monoid == Monoid::kMaxSumExp;
+    }
     facts.reduces_rows = group.reduces_rows;
     facts.scalar_rows = group.row_axes.empty();
     facts.promoted = std::any_of(group.row_axes.begin(), group.row_axes.end(),

@@ -70,7 +70,7 @@ CpuFeatures emitted_features(const llvm::TargetMachine& machine) {
     CpuFeatures features;
     features.f16_conversion = info.checkFeatures("+f16c");
     features.multiply_add = info.checkFeatures("+fma");
-    features.scalef = info.checkFeatures("+avx512f,+avx512vl");
+    features.scalef = info.checkFeatures("+avx512f,+avx512vl,+avx512dq");
     features.word_permutes = info.checkFeatures("+avx512bw");
     features.bf16_rounding = info.checkFeatures("+avx512bf16,+avx512bw,+avx512dq");
     return features;

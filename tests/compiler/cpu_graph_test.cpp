@@ -386,4 +386,20 @@ TEST_CASE("a gather whose coordinate orders the rows otherwise than its result i
                    "the data coordinate has axes [t, u, h] and the result [t, h, u]; declare them in one order"));
 }
 
+TEST_CASE("rows that a kernel sums over are taken four at a time, and what is left of a part one by one") {
+    for (const std::int64_t columns : {1, 7, 64, 130}) {
+        Graph g;
+        const Axis tokens = g.rows("tokens");
+        const Axis hidden = g.columns("hidden", columns);
+        const Value x = g.input("x", f32, {tokens, hidden});
+        const Value dy = g.input("dy", f32, {tokens, hidden});
+        const Value normed = x * rsqrt(mean(x * x) + 1e-6);
+        g.output("y", normed);
+        g.output("d_weight", sum(dy * normed, tokens));
+        g.output("d_bias", sum(dy, tokens));
+        // Of 64 parts some have seven rows and some six.
+        check("abreast", *g.data(), {{"tokens", 64 * 6 + 21}});
+    }
+}
+
 }  // namespace rowjit

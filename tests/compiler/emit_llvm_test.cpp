@@ -206,6 +206,19 @@ TEST_CASE("max with rescaled sum agrees with two passes, minus infinities includ
     }
 }
 
+TEST_CASE("max with rescaled sum moves its origin for every lane, whichever vector passes it") {
+    for (const int vector : {16, 32, 64}) {
+        for (std::size_t peak = 0; peak < 300; peak += 7) {
+            std::vector<float> x(300, -kInfinity);
+            x[peak] = 80;
+            x[(peak + 150) % 300] = 79;
+            const Folded folded = fold(Monoid::kMaxSumExp, 300, vector, x);
+            CHECK(folded.first[0] == 80);
+            CHECK(folded.second[0] == doctest::Approx(1 + std::exp(-1.0)).epsilon(1e-6));
+        }
+    }
+}
+
 TEST_CASE("max with rescaled sum gives NaN where eager does") {
     const std::vector<float> base = random_values(100);
     std::vector<float> all_out(100, -kInfinity);

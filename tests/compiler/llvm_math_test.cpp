@@ -21,12 +21,13 @@ namespace {
 constexpr std::int64_t kColumns = 4096;
 
 // y = op(x) on rows of 4096 columns.
-Kernel unary_kernel(Op op, Dtype dtype) {
+Kernel unary_kernel(Op op, Dtype dtype, bool narrow = false) {
     KernelWriter w("unary", kColumns, 16);
     const int x = w.tensor("x", dtype, {w.rows(), w.columns()});
     const int y = w.tensor("y", dtype, {w.rows(), w.columns()}, true);
     w.open_loop();
     w.store(y, w.map(op, {w.load(x)}, dtype));
+    for (Inst& inst : w.loop().body) inst.narrow = narrow && inst.kind == InstKind::kMap;
     w.close_loop();
     return w.kernel();
 }
@@ -113,6 +114,48 @@ TEST_CASE("f32 functions are within 2 ulp over all of f32, on every x86-64 level
             MESSAGE(level, " ", info(op).name, ": ", worst, " ulp at ", worst_at);
             CHECK_MESSAGE(worst <= 2, level, " ", info(op).name, " at ", worst_at);
         }
+    }
+}
+
+TEST_CASE("a narrow exponential errs by its argument's size, and takes every f32") {
+    std::vector<float> x = sweep();
+    std::vector<float> y;
+    for (const std::string level : {"x86-64-v3", "x86-64-v4", "native"}) {
+        run(unary_kernel(Op::kExp, Dtype::kF32, true), find_target(level), x, &y);
+        int wrong = 0;
+        for (std::size_t i = 0; i < x.size(); ++i) {
+            const double units = 3 + 2 * std::min(150.0, std::abs(double{x[i]}));
+            if (!(error_ulp(y[i], std::exp(double{x[i]})) <= units)) ++wrong;
+        }
+        CHECK_MESSAGE(wrong == 0, level);
+        std::vector<float> ends = {0, -0.0F, std::numeric_limits<float>::infinity(),
+                                   -std::numeric_limits<float>::infinity(), std::nanf("")};
+        run(unary_kernel(Op::kExp, Dtype::kF32, true), find_target(level), ends, &y);
+        CHECK(y[0] == 1);
+        CHECK(y[1] == 1);
+        CHECK(std::isinf(y[2]));
+        CHECK(y[3] == 0);
+        CHECK(std::isnan(y[4]));
+    }
+}
+
+TEST_CASE("tanh of every bf16 is within a unit of bf16, and odd") {
+    std::vector<std::uint16_t> x(65536);
+    std::iota(x.begin(), x.end(), 0);
+    std::vector<std::uint16_t> y;
+    for (const std::string level : {"x86-64-v3", "x86-64-v4", "native"}) {
+        run(unary_kernel(Op::kTanh, Dtype::kBf16), find_target(level), x, &y);
+        int wrong = 0;
+        for (std::size_t i = 0; i < 32768; ++i) {
+            const float in = bf16_to_f32(x[i]);
+            const float out = bf16_to_f32(y[i]);
+            if (std::isnan(in)
+                    ? !std::isnan(out)
+                    : std::abs(out - std::tanh(double{in})) > ulp(Dtype::kBf16, std::tanh(double{in})) * 0.51)
+                ++wrong;
+            if (!std::isnan(in) && y[i + 32768] != (y[i] | 0x8000)) ++wrong;
+        }
+        CHECK_MESSAGE(wrong == 0, level);
     }
 }
 
