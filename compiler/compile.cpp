@@ -223,21 +223,31 @@ namespace {
 
 // A kernel right behind another begins while that one ends. Not where a loop begins or has ended: what was launched
 // before may be of either.
-void chain_kernels(const Plan& plan, std::vector<Step>* steps) {
+void chain_kernels(Program* program) {
     const auto at_loop = [&](std::size_t place) {
-        return std::any_of(plan.loops.begin(), plan.loops.end(),
-                           [&](const ChunkLoop& loop) { return place == loop.first || place == loop.end; });
+        return std::any_of(program->loops.begin(), program->loops.end(),
+                           [&](const ProgramLoop& loop) { return place == loop.first || place == loop.end; });
     };
-    const auto kernel_at = [&](std::size_t place) -> Kernel* {
-        const PlanStep& step = plan.steps[place];
-        return step.kind == PlanStep::Kind::kKernel ? &(*steps)[step.index].kernel : nullptr;
+    const auto step_at = [&](std::size_t place) -> Step* {
+        const PlanStep& step = program->order[place];
+        return step.kind == PlanStep::Kind::kKernel ? &program->steps[step.index] : nullptr;
     };
-    for (std::size_t place = 1; place < plan.steps.size(); ++place) {
-        Kernel* before = kernel_at(place - 1);
-        Kernel* kernel = kernel_at(place);
-        if (before == nullptr || kernel == nullptr || at_loop(place)) continue;
-        before->neighbours.leads = true;
-        kernel->neighbours.waits = true;
+    // What the caller gives and no kernel overwrites was there before the first of them.
+    const auto is_given = [&](int index) {
+        const ProgramTensor& tensor = program->tensors[static_cast<std::size_t>(index)];
+        return tensor.place == ProgramTensor::Place::kInput &&
+               std::none_of(program->tensors.begin(), program->tensors.end(),
+                            [&](const ProgramTensor& other) { return other.alias == tensor.name; });
+    };
+    for (std::size_t place = 1; place < program->order.size(); ++place) {
+        Step* before = step_at(place - 1);
+        Step* step = step_at(place);
+        if (before == nullptr || step == nullptr || at_loop(place)) continue;
+        before->kernel.neighbours.leads = true;
+        step->kernel.neighbours.waits = true;
+        for (std::size_t i = 0; i < step->tensors.size(); ++i) {
+            if (!is_given(step->tensors[i])) step->kernel.neighbours.made.insert(step->kernel.tensors[i].name);
+        }
     }
 }
 
@@ -254,7 +264,6 @@ Program compile_plan(const GraphData& graph, const Plan& plan, const Target& tar
     for (const Product& product : plan.products) program.products.push_back(make_product(program, product));
     program.order = plan.steps;
     program.division = plan.division;
-    if (target.dependent_launch) chain_kernels(plan, &program.steps);
     for (const ChunkLoop& loop : plan.loops) {
         ProgramLoop& made = program.loops.emplace_back();
         made = {
@@ -266,6 +275,7 @@ Program compile_plan(const GraphData& graph, const Plan& plan, const Target& tar
         made.writes_lender = loop.writes_lender;
         made.lender_is_rounded = loop.lender_is_rounded;
     }
+    if (target.dependent_launch) chain_kernels(&program);
     return program;
 }
 

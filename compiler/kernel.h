@@ -25,6 +25,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -241,8 +242,9 @@ inline bool meets(const Stmt& stmt) {
 // while the first ends, and waits until all that the first wrote is there. The kernel before the first is then done
 // too.
 struct Neighbours {
-    bool waits = false;  // for the kernel before it
-    bool leads = false;  // lets the one behind it begin
+    bool waits = false;               // for the kernel before it
+    bool leads = false;               // lets the one behind it begin
+    std::set<std::string> made = {};  // tensors that kernels of the program write, if it waits
 };
 
 inline constexpr std::int64_t kTransactionBarrierBytes = 8;
@@ -276,9 +278,10 @@ struct Kernel {
     std::int64_t shared_bytes = 0;          // dynamic shared memory of a block, scratch and stages included
 
     const AxisInfo& axis(AxisId id) const { return axes[static_cast<std::size_t>(id)]; }
-    // Whether nothing writes the tensor while the kernel runs: read-only loads may pass a wait.
+    // Whether nothing writes the tensor while the kernel runs, which begins before what it waits for is there:
+    // read-only loads may pass a wait.
     bool is_read_only(const KernelTensor& tensor) const {
-        return !tensor.written && !tensor.aliased && !neighbours.waits;
+        return !tensor.written && !tensor.aliased && !neighbours.made.contains(tensor.name);
     }
     // Whether rows load from, or store to, different places.
     bool by_row(const Inst& access) const;

@@ -725,6 +725,16 @@ TEST_CASE("a kernel behind a kernel begins while that one ends, and reads nothin
     CHECK(contains(hopper[1], "const float* tmp_"));
     CHECK(!contains(hopper[1].substr(hopper[1].find("    rj_wait_for_last();")), "_readonly"));
     for (const std::string& text : texts("sm_80")) CHECK(!contains(text, "    rj_wait_for_last();"));
+    // What the caller gave was there before the first kernel.
+    Graph h;
+    const Value v = h.input("v", bf16, {h.rows("tokens"), 4096});
+    const Value total = sum(cast(v, f32), Axis(v.axes().front()));
+    h.output("shifted", cast(v, f32) - total);
+    const Target target = find_target("sm_90a");
+    const Program program = compile(*h.data(), target);
+    const Kernel& last = program.steps.back().kernel;
+    REQUIRE(last.neighbours.waits);
+    CHECK(contains(emit_gpu_body(last, target), "const rj_bf16* RJ_RESTRICT v"));
 }
 
 TEST_CASE("a kernel behind a product or another chunk waits as launches do") {
