@@ -1,7 +1,7 @@
 // What an f32 value may lose where a rounding to bf16 or f16, or the sum of a row, hides it. A GPU's special functions
 // and a product that is not rounded before it is added save half of the arithmetic of a softmax and a quarter of a
-// norm's backward, and at two bytes an element arithmetic takes as long as memory does; on a CPU exponentials take three
-// quarters of their time. f32 results are computed as written.
+// norm's backward, and at two bytes an element arithmetic takes as long as memory does; on a CPU exponentials take
+// three quarters of their time. f32 results are computed as written.
 #include "compiler/passes/passes.h"
 
 #include <algorithm>
