@@ -50,7 +50,7 @@ class NestedSums {
         all.insert(wide.axes.begin(), wide.axes.end());
         for (const NodeId id : sums_) {
             const Node& sum = from_.node(id);
-            const Axes inner = set_of(sum.reduced);
+            Axes inner = set_of(sum.reduced);
             Axes both = inner;
             both.insert(sum.axes.begin(), sum.axes.end());
             const bool within = inner.size() < reduced.size() &&
