@@ -94,10 +94,9 @@ class BufferSet {
     static void fill(const Device& device, const GraphData& graph, NodeId input, const RowExtents& rows,
                      std::size_t bytes, void* destination) {
         constexpr std::size_t kMostBytes = std::size_t{32} << 20;
-        const std::string& name = graph.node(input).name;
-        const bool indexes = is_integer(input_layout(graph, name, rows).dtype) && bytes <= kMostBytes;
-        const RowExtents made = indexes ? rows : all_rows(graph, 2);
-        const Layout layout = input_layout(graph, name, made);
+        const Node& node = graph.node(input);
+        const RowExtents made = is_integer(node.dtype) && bytes <= kMostBytes ? rows : all_rows(graph, 2);
+        const Layout layout = input_layout(graph, node.name, made);
         std::vector<unsigned char> block(static_cast<std::size_t>(buffer_elements(layout)) * size_bytes(layout.dtype));
         write_tensor(layout, random_input(graph, input, made), block.data());
         std::vector<unsigned char> whole(bytes);

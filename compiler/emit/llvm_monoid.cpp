@@ -37,14 +37,7 @@ bool sums_in_f64(const Accumulator& accumulator) {
 }
 
 llvm::Value* widened(Builder& b, llvm::Value* x) {
-    llvm::Type* type = b.getDoubleTy();
-    const auto* vector = llvm::dyn_cast<llvm::FixedVectorType>(x->getType());
-    return b.CreateFPExt(x, vector != nullptr ? llvm::FixedVectorType::get(type, vector->getNumElements()) : type);
-}
-
-llvm::Type* f32_like(Builder& b, llvm::Value* x) {
-    const auto* vector = llvm::dyn_cast<llvm::FixedVectorType>(x->getType());
-    return vector != nullptr ? llvm::FixedVectorType::get(b.getFloatTy(), vector->getNumElements()) : b.getFloatTy();
+    return b.CreateFPExt(x, x->getType()->getWithNewType(b.getDoubleTy()));
 }
 
 // Which part of a state is its sum, and which what the sum's roundings lost.
@@ -174,9 +167,7 @@ int fold_parts(const Accumulator& accumulator) {
 
 llvm::Type* fold_type(const Accumulator& accumulator, llvm::Type* carried) {
     if (!sums_in_f64(accumulator)) return carried;
-    llvm::Type* type = llvm::Type::getDoubleTy(carried->getContext());
-    const auto* vector = llvm::dyn_cast<llvm::FixedVectorType>(carried);
-    return vector != nullptr ? llvm::FixedVectorType::get(type, vector->getNumElements()) : type;
+    return carried->getWithNewType(llvm::Type::getDoubleTy(carried->getContext()));
 }
 
 FoldState fold_identity(const Accumulator& accumulator, llvm::Type* type) {
@@ -319,7 +310,7 @@ std::vector<llvm::Value*> fold_finish(Builder& b, const Accumulator& accumulator
         return b.CreateFCmpOLT(size, llvm::ConstantFP::getInfinity(size->getType()));
     };
     if (sums_in_f64(accumulator)) {
-        results[0] = b.CreateFPTrunc(results[0], f32_like(b, results[0]));
+        results[0] = b.CreateFPTrunc(results[0], results[0]->getType()->getWithNewType(b.getFloatTy()));
     } else if (accumulator.compensated) {
         // Beyond the finite numbers what was lost is NaN.
         llvm::Value*& sum = results[at(sum_part(accumulator.monoid))];

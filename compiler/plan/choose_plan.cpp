@@ -164,10 +164,11 @@ Plan cheapest_plan(const GraphData& graph, const Target& target, const std::func
         const bool taken = consider(make_plan(unrolled, target, Repeated::kWithRows, stem));
         if (taken || !best_runs) canonical = unrolled;
     }
-    const std::shared_ptr<const GraphData> nested = target.is_gpu() ? nest_sums(canonical) : canonical;
     const auto waits = [](const Group& group) { return waits_for_wide_sums(*group.graph); };
-    if (nested != canonical && std::any_of(best.groups.begin(), best.groups.end(), waits)) {
-        if (consider(make_plan(nested, target, Repeated::kWithRows, stem), kWideCost)) canonical = nested;
+    if (target.is_gpu() && std::any_of(best.groups.begin(), best.groups.end(), waits)) {
+        const std::shared_ptr<const GraphData> nested = nest_sums(canonical);
+        if (nested != canonical && consider(make_plan(nested, target, Repeated::kWithRows, stem), kWideCost))
+            canonical = nested;
     }
     if (computes_long(best, target) || !best_runs) consider(make_plan(canonical, target, Repeated::kApart, stem));
     return best;

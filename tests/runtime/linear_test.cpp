@@ -493,6 +493,25 @@ TEST_CASE("in low memory the loss and its gradients are the same bits at every l
     }
 }
 
+// Launched with guards around every tensor and the workspace; every output is as without them, and the oracle's.
+void check_guarded(Engine& engine, const Graph& step, std::int64_t rows, const ChunkOptions& chunks) {
+    const Bindings bindings = inputs_of(step, rows);
+    const Executable executable = engine.compile(step, nullptr, chunks);
+    GuardedTensors tensors(*step.data(), bindings);
+    Arguments arguments = executable.arguments();
+    tensors.give(&arguments);
+    GuardedBlock workspace(executable.workspace_bytes(arguments));
+    arguments.workspace(workspace.data(), workspace.size());
+    executable.launch(nullptr, arguments).or_throw();
+    CHECK(tensors.are_intact());
+    CHECK(workspace.is_intact());
+    const Tensors expected = run_chunked(engine, step, bindings, chunks);
+    for (const OutputInfo& output : step.data()->outputs())
+        CHECK(tensors.read(output.name).values == expected.at(output.name).values);
+    const auto outputs = check(engine, step, bindings, chunks);
+    CHECK_MESSAGE(within_bar(outputs), describe(outputs));
+}
+
 TEST_CASE("what a launch puts into an output's memory is gone, and nothing is written beside tensors") {
     Engine engine(Device("cpu"), kOptions);
     const Graph step = step_graph(loss_graph(300, 64, bf16));
@@ -511,21 +530,7 @@ TEST_CASE("what a launch puts into an output's memory is gone, and nothing is wr
             CAPTURE(chunks.chunk_rows);
             CAPTURE(chunks.part_columns);
             CAPTURE(rows);
-            const Bindings bindings = inputs_of(step, rows);
-            const Executable executable = engine.compile(step, nullptr, chunks);
-            GuardedTensors tensors(*step.data(), bindings);
-            Arguments arguments = executable.arguments();
-            tensors.give(&arguments);
-            GuardedBlock workspace(executable.workspace_bytes(arguments));
-            arguments.workspace(workspace.data(), workspace.size());
-            executable.launch(nullptr, arguments).or_throw();
-            CHECK(tensors.are_intact());
-            CHECK(workspace.is_intact());
-            const Tensors expected = run_chunked(engine, step, bindings, chunks);
-            CHECK(tensors.read("d_weight").values == expected.at("d_weight").values);
-            CHECK(tensors.read("d_hidden").values == expected.at("d_hidden").values);
-            const auto outputs = check(engine, step, bindings, chunks);
-            CHECK_MESSAGE(within_bar(outputs), describe(outputs));
+            check_guarded(engine, step, rows, chunks);
         }
     }
 }
@@ -606,25 +611,10 @@ std::int64_t limit_for_shared(const Workspace& workspace, std::int64_t rows) {
            rows * (bytes.of_position + bytes.beside_position);
 }
 
-// Launched with guards around every tensor and the workspace; every gradient is the oracle's.
 void check_shared(Engine& engine, const Graph& step, std::int64_t rows, const ChunkOptions& chunks) {
-    const Bindings bindings = inputs_of(step, rows);
     const Program program = compile(*step.data(), find_target("native"), {}, chunks);
     CHECK(workspace_of(program, rows).loops[0].chunks.shared);
-    const Executable executable = engine.compile(step, nullptr, chunks);
-    GuardedTensors tensors(*step.data(), bindings);
-    Arguments arguments = executable.arguments();
-    tensors.give(&arguments);
-    GuardedBlock workspace(executable.workspace_bytes(arguments));
-    arguments.workspace(workspace.data(), workspace.size());
-    executable.launch(nullptr, arguments).or_throw();
-    CHECK(tensors.are_intact());
-    CHECK(workspace.is_intact());
-    const Tensors expected = run_chunked(engine, step, bindings, chunks);
-    for (const OutputInfo& output : step.data()->outputs())
-        CHECK(tensors.read(output.name).values == expected.at(output.name).values);
-    const auto outputs = check(engine, step, bindings, chunks);
-    CHECK_MESSAGE(within_bar(outputs), describe(outputs));
+    check_guarded(engine, step, rows, chunks);
 }
 
 TEST_CASE("sums that lie partly in their gradient's memory are the oracle's, whatever the rows and columns") {
