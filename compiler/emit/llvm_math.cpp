@@ -712,11 +712,9 @@ Value* uniform_by_lane(Builder& b, Value* seed, Value* offset, Value* position) 
 // Where four neighbours are those of a block, a lane computes them all: a quarter of the multiplications.
 Value* uniform_by_block(Builder& b, Value* seed, Value* offset, Value* first, unsigned lanes) {
     const unsigned blocks = lanes / 4;
-    std::vector<std::uint64_t> numbers(blocks);
-    std::iota(numbers.begin(), numbers.end(), 0);
     const auto all = [&](Value* v) { return b.CreateVectorSplat(blocks, v); };
     Value* block = b.CreateAdd(all(b.CreateLShr(first, integer(first, 2))),
-                               llvm::ConstantDataVector::get(b.getContext(), numbers));
+                               b.CreateStepVector(llvm::FixedVectorType::get(b.getInt64Ty(), blocks)));
     std::array<Value*, 4> words = philox_words(b, all(seed), all(offset), block);
     for (Value*& word : words) word = b.CreateTrunc(word, shaped(b.getInt32Ty(), word));
     Value* both = joined(b, joined(b, words[0], words[1]), joined(b, words[2], words[3]));
@@ -953,10 +951,8 @@ Value* uniform_run(Builder& b, Value* seed, Value* offset, Value* first, int lan
         Value* rest = body.CreateAnd(arguments[2], body.getInt64(3));
         body.CreateCondBr(body.CreateICmpEQ(rest, body.getInt64(0)), in_blocks, across);
         body.SetInsertPoint(across);
-        std::vector<std::uint64_t> numbers(static_cast<std::size_t>(lanes));
-        std::iota(numbers.begin(), numbers.end(), 0);
         for (Value*& argument : arguments) argument = body.CreateVectorSplat(static_cast<unsigned>(lanes), argument);
-        Value* position = body.CreateAdd(arguments[2], llvm::ConstantDataVector::get(b.getContext(), numbers));
+        Value* position = body.CreateAdd(arguments[2], body.CreateStepVector(arguments[2]->getType()));
         body.CreateRet(uniform_by_lane(body, arguments[0], arguments[1], position));
         body.SetInsertPoint(in_blocks);
         return uniform_by_block(body, function->getArg(0), function->getArg(1), function->getArg(2),
