@@ -312,6 +312,30 @@ void each_inst(const Kernel& kernel, const Visit& visit) {
     }
 }
 
+// Calls visit(value) for every value that the instruction or statement reads, in loops too.
+template <class Visit>
+void each_use(const Inst& inst, const Visit& visit) {
+    for (const ValueId operand : inst.operands) visit(operand);
+    for (const Coord& coord : inst.coords) {
+        for (const ValueId data : coord.data_nodes()) visit(data);
+    }
+}
+
+template <class Visit>
+void each_use(const Stmt& stmt, const Visit& visit) {
+    if (const auto* inst = std::get_if<Inst>(&stmt.node)) each_use(*inst, visit);
+    if (const auto* loop = std::get_if<ColumnLoop>(&stmt.node)) {
+        for (const Inst& inst : loop->body) each_use(inst, visit);
+    }
+    if (const auto* rows = std::get_if<RowsLoop>(&stmt.node)) {
+        for (const Inst& inst : rows->body) each_use(inst, visit);
+        if (rows->begin >= 0) visit(rows->begin);
+        if (rows->end >= 0) visit(rows->end);
+    }
+    if (const auto* open = std::get_if<OpenSteps>(&stmt.node)) visit(open->start);
+    if (const auto* close = std::get_if<CloseSteps>(&stmt.node)) visit(close->next);
+}
+
 // The kernel as text, for `explain`, messages and tests.
 std::string print(const Kernel& kernel);
 

@@ -5,12 +5,15 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstddef>
+#include <optional>
 #include <set>
 #include <span>
 
 #include "base/check.h"
 #include "compiler/emit/gpu_columns.h"
 #include "compiler/emit/gpu_scope.h"
+#include "compiler/passes/rounds.h"
 #include "embedded/prelude.h"
 #include "embedded/prelude_cluster.h"
 #include "embedded/prelude_cuda.h"
@@ -74,7 +77,15 @@ class KernelEmitter {
         wait_for_copies();
         scope_.declare_coordinates("row", kernel_.row_axes);
         scope_.declare_states(false);
-        for (const Stmt& stmt : kernel_.body) statement(stmt);
+        const std::optional<Rounds> found = find_rounds(kernel_.body);
+        for (std::size_t at = 0; at < kernel_.body.size();) {
+            if (found && at == found->first) {
+                rounds(*found);
+                at = found->end();
+            } else {
+                statement(kernel_.body[at++]);
+            }
+        }
         close_row();
     }
 
@@ -193,22 +204,9 @@ class KernelEmitter {
         out_.line(fmt::format("for (int i = 0; i < {}; ++i) {}[i] = {}[i];", left.entries, left.now, left.ahead));
     }
 
-    // Values that statements read, in loops or outside.
     static std::set<ValueId> values_read_by(std::span<const Stmt> block) {
         std::set<ValueId> used;
-        const auto add = [&](const Inst& inst) {
-            used.insert(inst.operands.begin(), inst.operands.end());
-            for (const Coord& coord : inst.coords) {
-                const std::vector<std::int32_t> data = coord.data_nodes();
-                used.insert(data.begin(), data.end());
-            }
-        };
-        for (const Stmt& stmt : block) {
-            if (const auto* inst = std::get_if<Inst>(&stmt.node)) add(*inst);
-            if (const auto* loop = std::get_if<ColumnLoop>(&stmt.node)) {
-                for (const Inst& inst : loop->body) add(inst);
-            }
-        }
+        for (const Stmt& stmt : block) each_use(stmt, [&](ValueId value) { used.insert(value); });
         return used;
     }
 
@@ -355,6 +353,42 @@ class KernelEmitter {
         if (const auto* open = std::get_if<OpenSteps>(&stmt.node)) return open_steps(*open);
         if (const auto* close = std::get_if<CloseSteps>(&stmt.node)) return close_steps(*close);
         out_.line("rj_barrier();");
+    }
+
+    // A loop whose text is the last round, and variables for what a round reads of those before it.
+    void rounds(const Rounds& rounds) {
+        const auto last = static_cast<std::ptrdiff_t>(rounds.count) - 1;
+        const auto inst = [&](std::ptrdiff_t round, std::size_t place) {
+            return std::get_if<Inst>(&kernel_.body[static_cast<std::size_t>(rounds.at(round, place))].node);
+        };
+        struct Past {
+            std::size_t place;
+            std::ptrdiff_t age;
+            std::string name;
+        };
+        std::vector<Past> pasts;  // of a place the oldest first
+        out_.blank();
+        for (std::size_t place = 0; place < rounds.length; ++place) {
+            const Inst& made = *inst(last, place);
+            for (auto age = static_cast<std::ptrdiff_t>(rounds.ages[place]); age > 0; --age) {
+                const Inst* before = rounds.at(-age, place) < 0 ? nullptr : inst(-age, place);
+                const bool known = before != nullptr && before->id >= 0 && before->dtype == made.dtype;
+                pasts.push_back({place, age, scope_.names().fresh(made.label + "_before")});
+                out_.line(fmt::format("{} {} = {};", gpu_value_type(made.dtype), pasts.back().name,
+                                      known ? scope_.value(before->id) : gpu_literal(made.dtype, 0)));
+            }
+        }
+        out_.line("RJ_ROLLED");
+        out_.open(fmt::format("for (int round = 0; round < {}; ++round)", rounds.count));
+        for (const Past& past : pasts) scope_.bind(inst(last - past.age, past.place)->id, past.name);
+        for (std::size_t place = 0; place < rounds.length; ++place) row_inst(*inst(last, place));
+        for (std::size_t i = 0; i < pasts.size(); ++i) {
+            const std::string& next =
+                pasts[i].age > 1 ? pasts[i + 1].name : scope_.value(inst(last, pasts[i].place)->id);
+            out_.line(fmt::format("{} = {};", pasts[i].name, next));
+        }
+        out_.close();
+        for (const Past& past : pasts) scope_.bind(inst(last + 1 - past.age, past.place)->id, past.name);
     }
 
     void open_steps(const OpenSteps& steps) {

@@ -5,6 +5,7 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <functional>
 #include <string>
@@ -672,6 +673,27 @@ TEST_CASE("a division by a power of two is a product") {
     CHECK(contains(body_of(divided(-8.0), 1024), "* (-0.125f)"));
     CHECK(contains(body_of(divided(3.0), 1024), "rj_div("));
     CHECK(contains(body_of(divided(1e30), 1024), "rj_div("));
+}
+
+TEST_CASE("steps that a graph has written out are a loop as far as nothing else reads them") {
+    // Of three operations each, from `kept` of which everything is summed.
+    const auto steps = [](int count, int kept) {
+        return [=](Graph& g, std::int64_t columns) {
+            const Value first = sum(g.input("x", f32, {g.rows("tokens"), columns}));
+            Value step = first;
+            Value total = first;
+            for (int i = 0; i < count; ++i) {
+                step = step * 0.5 + first / (step * step);
+                if (i < kept) total = total + step;
+            }
+            g.output("y", step * total);
+        };
+    };
+    const std::string all = body_of(steps(200, 0), 1024);
+    CHECK(contains(all, "for (int round = 0; round < 199; ++round)"));
+    CHECK(std::count(all.begin(), all.end(), '\n') < 60);
+    CHECK(contains(body_of(steps(200, 20), 1024), "for (int round = 0; round < 179; ++round)"));
+    CHECK(!contains(body_of(steps(50, 0), 1024), "int round"));  // too few to be worth it
 }
 
 TEST_CASE("erf is less exact where 1 is added to it and a rounding follows") {

@@ -16,6 +16,7 @@
 
 #include "base/dtype.h"
 #include "base/philox.h"
+#include "compiler/emit/gpu.h"
 #include "compiler/plan/partial_sums.h"
 #include "compiler/schedule/choose.h"
 #include "compiler/schedule/lower.h"
@@ -364,6 +365,39 @@ TEST_CASE("numbers of a row that are parted, being more than a thread holds, agr
     check_cases({{"hyper_pre backward", both->backward, std::move(program), both},
                  {"hyper_pre of six streams, backward", six->backward, compile(*six->backward.data(), target), six}},
                 target);
+}
+
+// Ninety steps from the row's greatest and its sum, each from the two before; the second and third last are stored too,
+// and one of the first ones.
+Graph written_out(std::int64_t columns, Dtype dtype) {
+    Graph g;
+    const Value x = cast(g.input("x", dtype, {g.rows("tokens"), columns}), f32);
+    std::vector<Value> steps = {max(x), sum(x * x)};
+    const Value most = maximum(steps[0], 0.5);
+    for (int i = 0; i < 90; ++i) {
+        const Value& last = steps.back();
+        steps.push_back(last * 0.5 + steps[steps.size() - 2] / (abs(last) + most));
+    }
+    g.output("y", cast(x * steps.back(), dtype));
+    for (const std::size_t step : {5, 89, 90}) g.output(fmt::format("step_{}", step), steps[step]);
+    return g;
+}
+
+TEST_CASE("steps that a graph has written out agree with the oracle as the loop that they are emitted as") {
+    for (const char* name : {"sm_90a", "gfx942"}) {
+        const Target target = simt::target(name);
+        std::vector<Case> cases;
+        add_cases("ninety steps", written_out(256, bf16), target, &cases);
+        const Graph sinkhorn = make_graph("hyper_pre", {64, f32, {}});
+        cases.push_back({"hyper_pre", sinkhorn, compile(*sinkhorn.data(), target)});
+        for (const Case& one : cases) {
+            const auto loops = [&](const Step& step) {
+                return emit_gpu_body(step.kernel, target).find("for (int round = 0;") != std::string::npos;
+            };
+            CHECK_MESSAGE(std::any_of(one.program.steps.begin(), one.program.steps.end(), loops), one.name);
+        }
+        check_cases(cases, target);
+    }
 }
 
 TEST_CASE("a group's sums made of its channels' agree with the oracle") {
