@@ -15,6 +15,7 @@
 #include "compiler/compile.h"
 #include "compiler/toolchain/toolchain.h"
 #include "dsl/graph.h"
+#include "dsl/library/registry.h"
 #include "rowjit/gradient.h"
 #include "rowjit/library.h"
 
@@ -757,6 +758,11 @@ TEST_CASE("a kernel behind a kernel begins while that one ends, and reads nothin
     const Kernel& last = program.steps.back().kernel;
     REQUIRE(last.neighbours.waits);
     CHECK(contains(emit_gpu_body(last, target), "const rj_bf16* RJ_RESTRICT v"));
+    // Blocks that stay come to all multiprocessors alike.
+    const Graph heads = make_graph("qk_norm_rope", {128, bf16, {}});
+    const Program both = compile(*differentiate(heads, trained_inputs("qk_norm_rope", heads)).backward.data(), target);
+    for (const Step& step : both.steps)
+        CHECK(step.kernel.neighbours.waits == (step.kernel.schedule.blocks_per_sm == 0));
 }
 
 TEST_CASE("a kernel behind a product or another chunk waits as launches do") {
@@ -772,7 +778,8 @@ TEST_CASE("a kernel behind a product or another chunk waits as launches do") {
         if (program.order[place].kind != PlanStep::Kind::kKernel) continue;
         const bool behind_kernel = place > 0 && program.order[place - 1].kind == PlanStep::Kind::kKernel;
         const bool at_loop = place == program.loops[0].first || place == program.loops[0].end;
-        CHECK(program.steps[program.order[place].index].kernel.neighbours.waits == (behind_kernel && !at_loop));
+        const Kernel& kernel = program.steps[program.order[place].index].kernel;
+        CHECK(kernel.neighbours.waits == (behind_kernel && !at_loop && kernel.schedule.blocks_per_sm == 0));
     }
 }
 
