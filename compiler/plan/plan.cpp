@@ -1226,9 +1226,9 @@ class Planner {
 
     NodeId dying_operand(std::size_t reader, NodeId root, const std::set<NodeId>& taken) const {
         const Node& wanted = graph_->node(root);
-        for (const NodeId id : cutter_.reach_with_loads(pieces_[reader].roots)) {
+        for (const NodeId id : products_read(pieces_[reader])) {
             const Node& node = graph_->node(id);
-            if (node.kind != NodeKind::kMatmul || !is_temporary(id) || taken.contains(id)) continue;
+            if (!is_temporary(id) || taken.contains(id)) continue;
             if (node.dtype != wanted.dtype || node.axes != wanted.axes) continue;
             const bool read_later =
                 std::any_of(pieces_.begin() + static_cast<std::ptrdiff_t>(reader) + 1, pieces_.end(),
