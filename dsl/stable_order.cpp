@@ -73,11 +73,7 @@ class Merger {
     const Value& order() const { return order_; }
 
   private:
-    // place / divisor
-    // Which run of that length a place is in: the last that begins no later. Graphs have no division of integers.
-    Value run_of_place(std::int64_t length) {
-        return length == 1 ? place_ : search(place_ * static_cast<double>(length), place_);
-    }
+    Value run_of_place(std::int64_t length) const { return length == 1 ? place_ : floor_div(place_, length); }
 
     Graph graph_;
     Axis places_;
