@@ -1194,9 +1194,10 @@ Offer<Kernel> lower(const Group& group, const Schedule& schedule, const Target& 
     if (schedule.column_blocks > 1 && phase_count(*group.graph) > 1) {
         if (!target.clusters) return Declined{fmt::format("{} has no clusters of blocks to share a row", target.name)};
         const std::vector<NodeId> nodes = group.graph->live_nodes();
-        if (std::any_of(nodes.begin(), nodes.end(),
-                        [&](NodeId id) { return group.graph->node(id).kind == NodeKind::kFix; }))
-            return Declined{"the blocks of a cluster take turns by the row, not by the step of a fixpoint"};
+        if (schedule.skew && std::any_of(nodes.begin(), nodes.end(), [&](NodeId id) {
+                return group.graph->node(id).kind == NodeKind::kFix;
+            }))
+            return Declined{"a row whose cluster meets in steps is not skewed"};
         // The states of the cluster's warps are written by the lanes of each, one to a block.
         if (schedule.family != Family::kRowReduction || schedule.rows_per_block > 1 ||
             schedule.threads_per_row < target.warp_size || schedule.column_blocks > kMostClusterBlocks ||

@@ -377,6 +377,42 @@ std::vector<Schedule> in_one_stage(const GroupFacts& facts, const Target& target
     return schedules;
 }
 
+// Rows of which nothing is stored and that threads meet over more than once, as two distributions before they are
+// compared: they wait in their stage, divided over as few blocks as leave room for several parts on a multiprocessor,
+// of which one is loaded while another is computed. Read from memory twice, they run at half of what memory gives.
+std::vector<Schedule> waiting_in_stages(const GroupFacts& facts, const Target& target, int vector) {
+    constexpr std::int64_t kParts = 3;
+    constexpr int kMostThreads = 1024;
+    std::vector<Schedule> schedules;
+    const bool met_again = !facts.stores_columns && facts.online_phases > 2 && facts.sums_of_columns == 0;
+    if (target.backend != Backend::kCuda || !met_again || facts.columns < kStreamedColumns) return schedules;
+    std::int64_t blocks = 1;
+    while (blocks < kMostClusterBlocks && target.clusters && resident_blocks(facts, target, blocks) < kParts) blocks *= 2;
+    const auto add = [&](std::int64_t column_blocks, int threads, int stages) {
+        const std::int64_t room = resident_blocks(facts, target, column_blocks) / stages;
+        const std::int64_t resident = std::min<std::int64_t>(room, kMostThreads / threads);
+        if (resident == 0 || column_blocks > kMostClusterBlocks || (column_blocks > 1 && !target.clusters)) return;
+        Schedule s = row_schedule(Residency::kStages, threads, vector);
+        s.column_blocks = column_blocks;
+        s.stages = stages;
+        s.online = facts.online_phases < facts.phases;
+        schedules.push_back(staying_apart(s, resident));
+    };
+    add(blocks, 256, 1);
+    add(blocks, 512, 1);
+    add(blocks * 2, 256, 1);
+    add(blocks * 2, 512, 2);
+    add(blocks * 2, 256, 2);
+    for (const auto& [column_blocks, threads] : {std::pair(2, 1024), {4, 512}, {4, 1024}}) {
+        if (!target.clusters) break;
+        Schedule s = row_schedule(Residency::kReload, threads, vector);
+        s.column_blocks = column_blocks;
+        s.online = true;
+        schedules.push_back(staying_apart(s, kMostThreads / threads));
+    }
+    return schedules;
+}
+
 // Rows of narrow floats that a cluster's registers have no room for, in its shared memory: as many blocks share a
 // multiprocessor as it has room for, and one loads while another meets or stores. H200, bf16, cross-entropy with its
 // gradient of 128256 classes: 0.279 ms with five blocks of 256 threads, 0.301 with four, 0.319 with six, which leave 40
@@ -502,7 +538,10 @@ std::vector<Schedule> gpu_schedules(const GroupFacts& facts, const Target& targe
         schedules.push_back(row_schedule(Residency::kReload, preferred, vector));
         if (facts.sums_rows()) schedules.back().rows_per_block = 1;
     }
-    return facts.sums_rows() ? all_staying(schedules, facts, target) : schedules;
+    if (facts.sums_rows()) schedules = all_staying(schedules, facts, target);
+    const std::vector<Schedule> waiting = waiting_in_stages(facts, target, vector);
+    schedules.insert(schedules.begin(), waiting.begin(), waiting.end());
+    return schedules;
 }
 
 // On the CPU a kept value lies on the stack, in cache, which saves an exponential computed twice; loads are not kept. A

@@ -570,6 +570,35 @@ TEST_CASE("fixpoints of rows that stand still at different times are the oracle'
     }
 }
 
+TEST_CASE("fixpoints of rows that a cluster shares are the oracle's, and steps that meet in one place are caught") {
+    const Target target = simt::target("sm_90a");
+    const Graph graph = make_graph("sparsemax", {2048, f32, {}});
+    std::vector<Case> cases;
+    for (const auto& [residency, blocks, threads, stages] :
+         {std::tuple(Residency::kRegisters, 2, 32, 0), std::tuple(Residency::kRegisters, 8, 128, 2),
+          std::tuple(Residency::kShared, 4, 64, 0), std::tuple(Residency::kStages, 4, 64, 1),
+          std::tuple(Residency::kReload, 16, 32, 0)}) {
+        Schedule schedule = block_schedule(4);
+        schedule.residency = residency;
+        schedule.column_blocks = blocks;
+        schedule.threads_per_row = threads;
+        schedule.stages = stages;
+        schedule.blocks_per_sm = stages > 0 ? 2 * blocks : 0;
+        const auto choose = [&](const Group& group) { return if_main(group, schedule, target, "sparsemax"); };
+        cases.push_back({print(schedule), graph, compile(*graph.data(), target, choose)});
+    }
+    check_cases(cases, target, 5, false);
+    Schedule schedule = block_schedule(4);
+    schedule.column_blocks = 2;
+    const std::string one_place = outcome_of(graph, schedule, target, [](std::string text) {
+        const std::string_view turns = " + (threshold_turn & 1) * ";
+        const std::size_t at = text.find(turns);
+        REQUIRE(at != std::string::npos);
+        return text.replace(at, turns.size(), " + 0 * ");
+    });
+    CHECK_MESSAGE(one_place.find("race") != std::string::npos, one_place);
+}
+
 TEST_CASE("a step whose barrier is deleted is caught") {
     const Graph graph = make_graph("sparsemax", {2048, f32, {}});
     const Target target = simt::target("sm_90a");
