@@ -12,8 +12,8 @@
 #define RJ_MOST_MESSAGES 32
 #endif
 
-// The states of all the cluster's warps, or of its blocks, `kStates` of them in this block's shared memory: each lane takes every 32nd,
-// in order, and the lanes fold theirs.
+// The states of all the cluster's warps, or of its blocks, `kStates` of them in this block's shared memory: each lane
+// takes every 32nd, in order, and the lanes fold theirs.
 template <int kStates, class State>
 RJ_DEVICE State rj_gather_cluster(int lane, int offset_bytes) {
     constexpr int kLanes = kStates < RJ_WARP_SIZE ? kStates : RJ_WARP_SIZE;

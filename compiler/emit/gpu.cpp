@@ -37,6 +37,12 @@ std::vector<Component> state_components(Monoid monoid) {
         case Monoid::kMin: return {{"result", ""}};
         case Monoid::kMaxSumExp: return {{"max", "_max"}, {"sum", "_sum"}};
         case Monoid::kWelford: return {{"mean", "_mean"}, {"squared_deviations", "_squares"}};
+        case Monoid::kDivergence:
+            return {{"max", "_max"},
+                    {"sum", "_sum"},
+                    {"other_max", "_other_max"},
+                    {"other_sum", "_other_sum"},
+                    {"between", "_between"}};
     }
     RJ_CHECK(false, "emit gpu: monoid {}", static_cast<int>(monoid));
 }
@@ -365,9 +371,8 @@ class KernelEmitter {
 
     // The number of times that a step's threads meet, where one is open.
     int meetings_here(const OpenSteps& open) const {
-        const auto opened = std::find_if(kernel_.body.begin(), kernel_.body.end(), [&](const Stmt& stmt) {
-            return std::get_if<OpenSteps>(&stmt.node) == &open;
-        });
+        const auto opened = std::find_if(kernel_.body.begin(), kernel_.body.end(),
+                                         [&](const Stmt& stmt) { return std::get_if<OpenSteps>(&stmt.node) == &open; });
         return meetings_of_steps(opened);
     }
 

@@ -300,7 +300,7 @@ class ColumnEmitter {
         const std::int64_t whole = scope_.kernel().whole_iterations(loop_);
         if (!resident_ || whole < 2 || scope_.kernel().schedule.residency == Residency::kStages) return;
         for (const Inst& inst : loop_.body) {
-            if (inst.kind != InstKind::kAccumulate || components(scope_.accumulator(inst).monoid) == 1) continue;
+            if (inst.kind != InstKind::kAccumulate || components(scope_.accumulator(inst).monoid) != 2) continue;
             const Accumulator& accumulator = scope_.accumulator(inst);
             terms_[&inst] = scope_.names().fresh(accumulator.label + "_terms");
             out_.line(
@@ -445,9 +445,9 @@ class ColumnEmitter {
         if (!test.empty()) out_.close();
     }
 
-    // Sums of what passes a number of the row, and nothing else, as a sparsemax's support: few columns of a row do, and a
-    // vector of which none does adds nothing but +0. What says whether a lane's does, operands first; none where that is
-    // not all the loop is for, or where rows share a block, which are too narrow for their columns to be few.
+    // Sums of what passes a number of the row, and nothing else, as a sparsemax's support: few columns of a row do, and
+    // a vector of which none does adds nothing but +0. What says whether a lane's does, operands first; none where that
+    // is not all the loop is for, or where rows share a block, which are too narrow for their columns to be few.
     std::vector<const Inst*> passing_test() const {
         if (loop_.vector == 1 || scope_.kernel().schedule.rows_per_block > 1) return {};
         const Inst* test = nullptr;
@@ -482,8 +482,8 @@ class ColumnEmitter {
     }
 
     bool compares_with_row(const Inst& inst) const {
-        const bool compares = inst.kind == InstKind::kMap && (inst.op == Op::kGt || inst.op == Op::kGe ||
-                                                              inst.op == Op::kLt || inst.op == Op::kLe);
+        const bool compares = inst.kind == InstKind::kMap &&
+                              (inst.op == Op::kGt || inst.op == Op::kGe || inst.op == Op::kLt || inst.op == Op::kLe);
         return compares && inside_.values.contains(inst.operands[0]) && !inside_.values.contains(inst.operands[1]);
     }
 

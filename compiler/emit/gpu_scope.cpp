@@ -24,6 +24,7 @@ std::string_view state_template(const Accumulator& accumulator) {
         case Monoid::kMin: return "rj_minimum";
         case Monoid::kMaxSumExp: return compensated ? "rj_compensated_max_sum_exp" : "rj_max_sum_exp";
         case Monoid::kWelford: return compensated ? "rj_compensated_welford" : "rj_welford";
+        case Monoid::kDivergence: return compensated ? "rj_compensated_divergence" : "rj_divergence";
     }
     RJ_CHECK(false, "emit gpu: monoid {}", static_cast<int>(accumulator.monoid));
 }

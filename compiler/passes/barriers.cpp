@@ -28,7 +28,8 @@ int state_bytes(const Accumulator& accumulator) {
         case Monoid::kMax:
         case Monoid::kMin: return value;
         case Monoid::kMaxSumExp: return 2 * value + lost;
-        case Monoid::kWelford: return 4 * value + 2 * lost;  // count, average, both sums
+        case Monoid::kWelford: return 4 * value + 2 * lost;     // count, average, both sums
+        case Monoid::kDivergence: return 5 * value + 3 * lost;  // both maxima, three sums
     }
     RJ_CHECK(false, "monoid {}", static_cast<int>(accumulator.monoid));
 }

@@ -85,10 +85,10 @@ class Uses {
         return is_below_maximum(exponential.operands[0]) && is_only_summed(exponential.id);
     }
 
-    // Whether an exponential is one of x − max x, and goes into nothing but f32 sums over columns, of which one of these
-    // weights, 1, is a term: what it is off by, below 2^-22 of it, is less than what eager's logarithm of such a weight is,
-    // and below 2^-126 it may as well be 0. Neither a difference, whose size is added up, nor a mixture's logarithm
-    // makes more of that.
+    // Whether an exponential is one of x − max x, and goes into nothing but f32 sums over columns, of which one of
+    // these weights, 1, is a term: what it is off by, below 2^-22 of it, is less than what eager's logarithm of such a
+    // weight is, and below 2^-126 it may as well be 0. Neither a difference, whose size is added up, nor a mixture's
+    // logarithm makes more of that.
     bool only_weighs(const Inst& exponential) {
         return is_below_maximum(exponential.operands[0]) && is_only_in_sums(exponential.id);
     }
