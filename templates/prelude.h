@@ -1,8 +1,8 @@
 // What every emitted GPU kernel shares: elements and vectors of them, coordinates, and reductions over a row's threads.
 //
 // Emitted source is: RJ_WARP_SIZE, the vendor's half of the prelude, prelude_math.h for vendors without a device
-// library, prelude_trig.h, prelude_erf.h, prelude_divide.h, this file, the kernel. Nothing here or in a kernel names an
-// intrinsic; a vendor's half (prelude_cuda.h, prelude_hip.h, or the tests' SIMT shim) supplies
+// library, prelude_trig.h, prelude_erf.h, prelude_weights.h, prelude_divide.h, this file, the kernel. Nothing here or
+// in a kernel names an intrinsic; a vendor's half (prelude_cuda.h, prelude_hip.h, or the tests' SIMT shim) supplies
 //
 //   RJ_DEVICE, RJ_KERNEL(threads[, blocks_per_sm]), RJ_RESTRICT
 //   RJ_ROLLED                                     before a loop that must not be unrolled whole
@@ -675,27 +675,6 @@ template <class T>
 using rj_maximum = rj_folded<T, rj_larger>;
 template <class T>
 using rj_minimum = rj_folded<T, rj_smaller>;
-
-// A weight beside 1 in a row's sums, e^a of a at most 0, and the logarithm of a sum of such weights, which is
-// multiplied by one of them: what is below 2^-126 of 1 is nothing (compiler/passes/precision).
-RJ_DEVICE float rj_exp_weight(float a) { return rj_exp2_fast(a * 1.44269504f); }
-
-// Within 2^-24 or a unit in the last place: f + f^2 p(f) of 1 + f in [2/3, 4/3], p fitted to the least error (Lawson's
-// iteration), whose signs alternate. A GPU's own logarithm to base 2 errs to one side, by 2^-23 of itself, which a sum
-// of 128256 columns shows: a Jensen-Shannon divergence was 6 units off by it.
-RJ_DEVICE float rj_log_weight(float a) {
-    const unsigned bits = rj_bits(rj_max(a, 1.17549435e-38f));
-    const unsigned exponent = (bits - 0x3f2aaaabu) & 0xff800000u;
-    const float f = rj_float(bits - exponent) - 1.0f;
-    float p = -0.15918617f;
-    p = rj_fma(p, f, 0.171943009f);
-    p = rj_fma(p, f, -0.163074508f);
-    p = rj_fma(p, f, 0.197843462f);
-    p = rj_fma(p, f, -0.250143409f);
-    p = rj_fma(p, f, 0.33338043f);
-    p = rj_fma(p, f, -0.499998331f);
-    return rj_fma(static_cast<float>(static_cast<int>(exponent)), 8.2629583e-8f, rj_fma(p, f * f, f));
-}
 
 // A running sum. The compensated one carries what its roundings lost (Knuth's two-sum, exact whichever term is larger)
 // and is right to the last unit in whatever order threads take a row: at full width nothing later rounds an error of

@@ -99,8 +99,9 @@ class Uses {
     // Whether a logarithm is one of a sum of such weights, and is multiplied by one of them wherever it is used: where
     // the sum is 0 so is the weight.
     bool is_log_of_weights(const Inst& logarithm) {
-        std::set<const Inst*> weights;
-        return add_weights(logarithm.operands[0], &weights) && is_weighted(logarithm.id, weights);
+        std::map<ValueId, bool> known;
+        const std::set<const Inst*>& weights = weights_of(logarithm.operands[0]);
+        return !weights.empty() && is_weighted(logarithm.id, weights, &known);
     }
 
     // Whether an error of a few units in the last place is lost: the value is only multiplied and divided before it is
@@ -166,8 +167,9 @@ class Uses {
                 const Accumulator& accumulator = kernel_.accumulators[static_cast<std::size_t>(index)];
                 if (accumulator.monoid == Monoid::kSum)
                     sums_[index] = Sum{reduce->results[result], !accumulator.compensated};
-                if (accumulator.monoid == Monoid::kMax || accumulator.monoid == Monoid::kMaxSumExp)
-                    maxima_[reduce->results[result]] = index;
+                // Not of pairs, whose sum is of weights that were scaled on their way: where a mixture's parts are not
+                // what their sums are of, its logarithm is off by as much.
+                if (accumulator.monoid == Monoid::kMax) maxima_[reduce->results[result]] = index;
                 result += static_cast<std::size_t>(components(accumulator.monoid));
             }
         }
@@ -280,35 +282,45 @@ class Uses {
 
     // The exponential, a weight, that a value is a multiple of.
     const Inst* weight_of(ValueId value) {
+        const auto [known, is_new] = weight_of_.try_emplace(value, nullptr);
+        if (!is_new) return known->second;
         const Inst* inst = maker(value);
         if (inst == nullptr || inst->kind != InstKind::kMap) return nullptr;
-        if (is_f32_map(*inst, Op::kExp)) return only_weighs(*inst) ? inst : nullptr;
-        if (!scales(*inst)) return nullptr;
-        const Inst* weight = weight_of(inst->operands[0]);
-        return weight == nullptr && inst->op == Op::kMul ? weight_of(inst->operands[1]) : weight;
+        const Inst* weight = nullptr;
+        if (is_f32_map(*inst, Op::kExp)) weight = only_weighs(*inst) ? inst : nullptr;
+        if (scales(*inst)) weight = weight_of(inst->operands[0]);
+        if (weight == nullptr && inst->op == Op::kMul) weight = weight_of(inst->operands[1]);
+        return weight_of_[value] = weight;
     }
 
-    // The weights that a value is a sum of multiples of; false where something else is in it.
-    bool add_weights(ValueId value, std::set<const Inst*>* weights) {
+    // The weights that a value is a sum of multiples of; none where something else is in it.
+    const std::set<const Inst*>& weights_of(ValueId value) {
+        const auto [known, is_new] = weights_of_.try_emplace(value);
+        if (!is_new) return known->second;
         const Inst* inst = maker(value);
-        if (inst != nullptr && is_f32_map(*inst, Op::kAdd))
-            return add_weights(inst->operands[0], weights) && add_weights(inst->operands[1], weights);
-        const Inst* weight = weight_of(value);
-        if (weight != nullptr) weights->insert(weight);
-        return weight != nullptr;
+        std::set<const Inst*> all;
+        if (inst != nullptr && is_f32_map(*inst, Op::kAdd)) {
+            const std::set<const Inst*>& first = weights_of(inst->operands[0]);
+            const std::set<const Inst*>& second = weights_of(inst->operands[1]);
+            if (!first.empty() && !second.empty())
+                std::set_union(first.begin(), first.end(), second.begin(), second.end(), std::inserter(all, all.end()));
+        } else if (const Inst* weight = weight_of(value); weight != nullptr) {
+            all.insert(weight);
+        }
+        return weights_of_[value] = std::move(all);
     }
 
     // Whether what the value goes into, by sums and choices, is multiplied by one of the weights and then added up.
-    bool is_weighted(ValueId value, const std::set<const Inst*>& weights) {
-        const auto uses = uses_.find(value);
-        return uses != uses_.end() && std::all_of(uses->second.begin(), uses->second.end(), [&](const Inst* use) {
-                   if (use->kind != InstKind::kMap) return false;
-                   if (use->op == Op::kAdd || use->op == Op::kSub || use->op == Op::kSelect)
-                       return is_weighted(use->id, weights);
-                   if (use->op != Op::kMul) return false;
-                   const Inst* weight = weight_of(use->operands[use->operands[0] == value ? 1 : 0]);
-                   return weights.contains(weight) && is_only_in_sums(use->id);
-               });
+    bool is_weighted(ValueId value, const std::set<const Inst*>& weights, std::map<ValueId, bool>* known) {
+        if (!uses_.contains(value)) return false;
+        return all_of(value, *known, [&](const Inst& use) {
+            if (use.kind != InstKind::kMap) return false;
+            if (use.op == Op::kAdd || use.op == Op::kSub || use.op == Op::kSelect)
+                return is_weighted(use.id, weights, known);
+            if (use.op != Op::kMul) return false;
+            const Inst* weight = weight_of(use.operands[use.operands[0] == value ? 1 : 0]);
+            return weights.contains(weight) && is_only_in_sums(use.id);
+        });
     }
 
     bool is_below_maximum(ValueId value) {
@@ -441,6 +453,8 @@ class Uses {
     std::map<ValueId, bool> is_beside_one_;
     std::map<ValueId, bool> is_only_summed_;
     std::map<ValueId, bool> is_only_in_sums_;
+    std::map<ValueId, const Inst*> weight_of_;
+    std::map<ValueId, std::set<const Inst*>> weights_of_;
     std::map<ValueId, bool> is_scaled_or_summed_;
     std::map<ValueId, bool> ends_in_rounding_;
 };

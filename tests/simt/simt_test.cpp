@@ -439,6 +439,29 @@ TEST_CASE("rows divided over clusters of blocks agree with the oracle") {
     check_cases(cases, target, 5, false);
 }
 
+// Extreme rows among them: every fourth.
+TEST_CASE("divergences of two tensors' rows, carried in one pass, agree with the oracle") {
+    const Target target = simt::target("sm_90a");
+    std::vector<Case> cases;
+    for (const auto& [op, dtype] :
+         {std::pair("kl_div", bf16), {"kl_div", f32}, {"reverse_kl", bf16}, {"reverse_kl", f32}}) {
+        const Graph graph = make_graph(op, {1000, dtype, {{"reduction", "none"}}});
+        for (const auto& [threads, blocks] : {std::pair(32, 1), {256, 1}, {64, 2}}) {
+            Schedule schedule = block_schedule(8);
+            schedule.residency = Residency::kReload;
+            schedule.threads_per_row = threads;
+            schedule.column_blocks = blocks;
+            schedule.online = true;
+            const std::string name = fmt::format("{}: {}", op, print(schedule));
+            const auto choose = [&](const Group& group) { return if_main(group, schedule, target, name); };
+            Program program = compile(*graph.data(), target, choose);
+            REQUIRE_MESSAGE(main_kernel(program).accumulators[0].monoid == Monoid::kDivergence, name);
+            cases.push_back({name, graph, std::move(program)});
+        }
+    }
+    check_cases(cases, target);
+}
+
 TEST_CASE("rows copied ahead into shared memory agree with the oracle") {
     const Target target = simt::target("sm_90a");
     std::vector<Case> cases;
