@@ -124,6 +124,7 @@ struct Inst {
     std::int64_t stage_offset_bytes = -1;  // kLoad: ≥ 0 where it lies in a stage, copied ahead (passes/stages)
     int held = -1;                         // kLoad: ≥ 0 of what a block loads once for all its rows (passes/held)
     bool narrow = false;                   // kMap: may be less exact than f32 (passes/precision)
+    bool weighs = false;                   // narrow kExp: of at most 0, and below 2^-126 may be 0 (passes/precision)
     Packing packing = Packing::kNone;      // of a column loop's bf16 and f16 values
     bool alike = false;                    // kMap: a condition that all lanes of a vector share (passes/conditions)
     std::string label = {};                // the graph's name for the value, unique and an identifier

@@ -384,6 +384,8 @@ NodeId GraphData::add_reduce(Monoid monoid, NodeId arg, std::vector<AxisId> redu
         fail(ErrorCode::kInvalidGraph, "{}({}): it has no component {}, the last is {}", what, describe(arg), component,
              components(monoid) - 1);
     }
+    if (monoid == Monoid::kDivergence)
+        fail(ErrorCode::kInvalidGraph, "{}({}): the planner's alone; write the sums", what, describe(arg));
     if (components(monoid) > 1 && !is_float(from.dtype)) {
         fail(ErrorCode::kInvalidGraph, "{}({}): a float dtype is needed; cast the operand", what, describe(arg));
     }
@@ -394,6 +396,17 @@ NodeId GraphData::add_reduce(Monoid monoid, NodeId arg, std::vector<AxisId> redu
     result.monoid = monoid;
     result.component = component;
     result.reduced = std::move(reduced);
+    return intern(std::move(result));
+}
+
+NodeId GraphData::add_divergence(NodeId x, NodeId y, std::vector<AxisId> reduced, int component) {
+    RJ_CHECK(node(x).axes == node(y).axes && node(x).dtype == node(y).dtype, "graph: the divergence of {} from {}",
+             describe(x), describe(y));
+    Node result = node(add_reduce(Monoid::kMaxSumExp, x, std::move(reduced)));
+    result.monoid = Monoid::kDivergence;
+    result.component = component;
+    result.args = {x, y};
+    result.label.clear();
     return intern(std::move(result));
 }
 
@@ -577,6 +590,8 @@ NodeId GraphData::add_copy(const Node& node, const std::function<NodeId(NodeId)>
             case NodeKind::kReduce:
                 if (node.is_segmented())
                     return add_segment_reduce(node.monoid, args[0], node.reduced[0], args[1], node.axis);
+                if (node.monoid == Monoid::kDivergence)
+                    return add_divergence(args[0], args[1], node.reduced, node.component);
                 return add_reduce(node.monoid, args[0], node.reduced, node.component);
             case NodeKind::kSearch: return add_search(args[0], args[1]);
             case NodeKind::kPartialSum: return add_partial_sum(args[0], node.axis, node.dtype, node.reduced);

@@ -86,7 +86,7 @@ struct Node {
     NodeId state = -1;
     std::string label = {};  // what emitted code and messages call it; no part of its identity
 
-    bool is_segmented() const { return kind == NodeKind::kReduce && args.size() == 2; }
+    bool is_segmented() const { return kind == NodeKind::kReduce && axis >= 0; }
     // Whether args[i] is read at places that the node finds itself, so that it must be a tensor in memory.
     bool reads_from_memory(std::size_t i) const {
         const bool first = kind == NodeKind::kIndex || kind == NodeKind::kSearch;
@@ -141,6 +141,8 @@ class GraphData {
     NodeId add_cast(NodeId arg, Dtype dtype);
     NodeId add_index(NodeId source, std::vector<Coord> coords);
     NodeId add_reduce(Monoid monoid, NodeId arg, std::vector<AxisId> reduced, int component = 0);
+    // A component of x's divergence from y, both of the same axes.
+    NodeId add_divergence(NodeId x, NodeId y, std::vector<AxisId> reduced, int component);
     NodeId add_segment_reduce(Monoid monoid, NodeId arg, AxisId reduced, NodeId offsets, AxisId segments);
     NodeId add_search(NodeId sorted, NodeId key);
     // Over all rows of `arg`, and over those of its columns that become rows.

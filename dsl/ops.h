@@ -41,11 +41,14 @@ enum class Monoid : std::uint8_t {
     kMin,
     kMaxSumExp,  // over x: component 0 is max x, component 1 is Σ exp(x − max x)
     kWelford,    // over x: component 0 is the mean, component 1 is Σ (x − mean)²
+    // Over x beside y, by the planner alone: max x, Σ exp(x − max x), max y, Σ exp(y − max y), and
+    // Σ exp(x − max x)·((x − max x) − (y − max y)), to which columns without weight add 0.
+    kDivergence,
 };
 
 std::string_view name(Monoid monoid);
 std::optional<Monoid> find_monoid(std::string_view name);
-int components(Monoid monoid);  // values a reduction yields: 1, or 2 for the pairs
+int components(Monoid monoid);  // values a reduction yields: 1, 2 for the pairs, 5 for a divergence
 
 // What a sum of such values is carried in: f32 for the narrow floats, whose total is rounded once.
 constexpr Dtype accumulator_dtype(Dtype dtype) { return is_narrow(dtype) ? Dtype::kF32 : dtype; }

@@ -1,8 +1,8 @@
 // What every emitted GPU kernel shares: elements and vectors of them, coordinates, and reductions over a row's threads.
 //
 // Emitted source is: RJ_WARP_SIZE, the vendor's half of the prelude, prelude_math.h for vendors without a device
-// library, prelude_trig.h, prelude_erf.h, prelude_divide.h, this file, the kernel. Nothing here or in a kernel names an
-// intrinsic; a vendor's half (prelude_cuda.h, prelude_hip.h, or the tests' SIMT shim) supplies
+// library, prelude_trig.h, prelude_erf.h, prelude_weights.h, prelude_divide.h, this file, the kernel. Nothing here or
+// in a kernel names an intrinsic; a vendor's half (prelude_cuda.h, prelude_hip.h, or the tests' SIMT shim) supplies
 //
 //   RJ_DEVICE, RJ_KERNEL(threads[, blocks_per_sm]), RJ_RESTRICT
 //   RJ_ROLLED                                     before a loop that must not be unrolled whole
@@ -699,7 +699,7 @@ struct rj_plain {
         other.total = rj_shuffle_xor<kMask>(total);
         return other;
     }
-    static RJ_DEVICE float exp(float x) { return rj_exp2_fast(x * 1.44269504f); }
+    static RJ_DEVICE float exp(float x) { return rj_exp_weight(x); }
 };
 struct rj_compensated {
     float total = 0.0f;
@@ -807,6 +807,86 @@ template <class T>
 using rj_max_sum_exp = rj_rescaled<rj_plain>;
 template <class T>
 using rj_compensated_max_sum_exp = rj_rescaled<rj_compensated>;
+
+// Of x beside y the greatest of each, the sum of p = exp(x - greatest x) and of exp(y - greatest y), and that of
+// p ((x - greatest x) - (y - greatest y)), to which what has no weight adds nothing. When a maximum rises the terms of
+// the last sum all move by as much, and then weigh less.
+template <class Sum>
+struct rj_divergences {
+    float greatest = rj_float(0xff800000u);
+    float other_greatest = rj_float(0xff800000u);
+    Sum terms;
+    Sum other_terms;
+    Sum differences;
+
+    template <int N>
+    RJ_DEVICE void add_products(const float (&x)[N], const float (&y)[N]) {
+        move_to(rj_max(greatest, rj_fold<rj_larger>(x)), rj_max(other_greatest, rj_fold<rj_larger>(y)));
+        const float from = origin(greatest);
+        const float other_from = origin(other_greatest);
+        float weights[N];
+        float other_weights[N];
+        float ratios[N];
+#pragma unroll
+        for (int k = 0; k < N; ++k) {
+            const float logarithm = x[k] - from;
+            const float other_logarithm = y[k] - other_from;
+            weights[k] = Sum::exp(logarithm);
+            other_weights[k] = Sum::exp(other_logarithm);
+            ratios[k] = weights[k] == 0.0f ? 0.0f : logarithm - other_logarithm;
+        }
+        terms.add(rj_fold<rj_adding>(weights));
+        other_terms.add(rj_fold<rj_adding>(other_weights));
+        rj_sum<float> products;
+        products.add_products(weights, ratios);
+        differences.add(products.result());
+    }
+    RJ_DEVICE void combine(const rj_divergences& other) {
+        const float raised = rj_max(greatest, other.greatest);
+        const float other_raised = rj_max(other_greatest, other.other_greatest);
+        rj_divergences moved = other;
+        move_to(raised, other_raised);
+        moved.move_to(raised, other_raised);
+        terms.combine(moved.terms);
+        other_terms.combine(moved.other_terms);
+        differences.combine(moved.differences);
+    }
+    RJ_DEVICE void move_to(float raised, float other_raised) {
+        if (raised == greatest && other_raised == other_greatest) return;
+        const float factor = Sum::exp(greatest - origin(raised));
+        const float step = origin(raised) - origin(greatest);
+        const float other_step = origin(other_raised) - origin(other_greatest);
+        differences.add(terms.result() * (other_step - step));
+        // Of what weighs nothing any more an infinite difference is nothing too.
+        if (factor == 0.0f) differences = Sum();
+        differences.scale(factor);
+        terms.scale(factor);
+        other_terms.scale(Sum::exp(other_greatest - origin(other_raised)));
+        greatest = raised;
+        other_greatest = other_raised;
+    }
+    template <int kMask>
+    RJ_DEVICE rj_divergences from_lane_xor() const {
+        return {rj_shuffle_xor<kMask>(greatest), rj_shuffle_xor<kMask>(other_greatest),
+                terms.template from_lane_xor<kMask>(), other_terms.template from_lane_xor<kMask>(),
+                differences.template from_lane_xor<kMask>()};
+    }
+    RJ_DEVICE float max() const { return greatest; }
+    RJ_DEVICE float sum() const { return of_finite(greatest, terms.result()); }
+    RJ_DEVICE float other_max() const { return other_greatest; }
+    RJ_DEVICE float other_sum() const { return of_finite(other_greatest, other_terms.result()); }
+    RJ_DEVICE float between() const { return of_finite(greatest, of_finite(other_greatest, differences.result())); }
+
+    static RJ_DEVICE float origin(float raised) { return raised == rj_float(0xff800000u) ? 0.0f : raised; }
+    // As of rj_rescaled: NaN of rows whose maximum is not finite.
+    static RJ_DEVICE float of_finite(float maximum, float value) {
+        return maximum - maximum == 0.0f ? value : rj_float(0x7fc00000u);
+    }
+};
+template <class T>
+using rj_divergence = rj_divergences<rj_plain>;
+template <class T>
+using rj_compensated_divergence = rj_divergences<rj_compensated>;
 
 // Count, sum and sum of squared deviations (Chan, Golub and LeVeque 1979). Deviations are from an average that each
 // step rounds, which squares forgive; the mean is made of the sum, and as exact as a sum's.

@@ -13,6 +13,7 @@
 #include "base/check.h"
 #include "compiler/emit/gpu_columns.h"
 #include "compiler/emit/gpu_scope.h"
+#include "compiler/passes/passes.h"
 #include "compiler/passes/rounds.h"
 #include "embedded/prelude.h"
 #include "embedded/prelude_cluster.h"
@@ -22,6 +23,7 @@
 #include "embedded/prelude_hip.h"
 #include "embedded/prelude_math.h"
 #include "embedded/prelude_trig.h"
+#include "embedded/prelude_weights.h"
 
 namespace rowjit {
 namespace {
@@ -39,6 +41,12 @@ std::vector<Component> state_components(Monoid monoid) {
         case Monoid::kMin: return {{"result", ""}};
         case Monoid::kMaxSumExp: return {{"max", "_max"}, {"sum", "_sum"}};
         case Monoid::kWelford: return {{"mean", "_mean"}, {"squared_deviations", "_squares"}};
+        case Monoid::kDivergence:
+            return {{"max", "_max"},
+                    {"sum", "_sum"},
+                    {"other_max", "_other_max"},
+                    {"other_sum", "_other_sum"},
+                    {"between", "_between"}};
     }
     RJ_CHECK(false, "emit gpu: monoid {}", static_cast<int>(monoid));
 }
@@ -77,8 +85,14 @@ class KernelEmitter {
         wait_for_copies();
         scope_.declare_coordinates("row", kernel_.row_axes);
         scope_.declare_states(false);
+        const auto is_loop = [](const Stmt& stmt) { return std::holds_alternative<ColumnLoop>(stmt.node); };
+        const auto last = std::find_if(kernel_.body.rbegin(), kernel_.body.rend(), is_loop);
+        const auto behind_loops = static_cast<std::size_t>(last.base() - kernel_.body.begin());
         const std::optional<Rounds> found = find_rounds(kernel_.body);
-        for (std::size_t at = 0; at < kernel_.body.size();) {
+        for (std::size_t at = 0;;) {
+            // A thread has read of its stage what it copied there; the next row comes while this one's threads meet.
+            if (at == behind_loops && stays_in_stage()) scope_.fetch_ahead();
+            if (at == kernel_.body.size()) break;
             if (found && at == found->first) {
                 rounds(*found);
                 at = found->end();
@@ -100,7 +114,6 @@ class KernelEmitter {
     bool stays_in_stage() const { return kernel_.schedule.residency == Residency::kStages; }
 
     void close_row() {
-        if (stays_in_stage()) scope_.fetch_ahead();
         if (kernel_.cluster_blocks() > 1) out_.line("++turn;");
         out_.close();
     }
@@ -151,6 +164,7 @@ class KernelEmitter {
         out_.line(fmt::format("if (more) {}", send(all_reduce, "(turn + 1)", sent)), "all have taken what lay there");
         declare_results(all_reduce);
         for (const Stmt& stmt : last_phase) statement(stmt);
+        if (stays_in_stage()) scope_.fetch_ahead();
         close_row();
     }
 
@@ -252,10 +266,21 @@ class KernelEmitter {
         if (kernel_.cluster_blocks() > 1) {
             out_.line(fmt::format("rj_cluster_open<{}>({});", kernel_.scratch_regions, kernel_.mailbox_offset_bytes));
             out_.line("int turn = 0;", "rows of this cluster that are done");
+            declare_turns_of_steps();
         }
         out_.line(fmt::format("const long long rows = {};", scope_.positions(kernel_.row_axes)));
         if (kernel_.neighbours.leads) out_.line("rj_let_next_begin();");
         if (kernel_.neighbours.waits) out_.line("rj_wait_for_last();", "what the kernel before wrote is there");
+    }
+
+    // Rows take different numbers of steps, so those count their own turns.
+    void declare_turns_of_steps() {
+        for (const Stmt& stmt : kernel_.body) {
+            const auto* open = std::get_if<OpenSteps>(&stmt.node);
+            if (open == nullptr) continue;
+            turns_of_steps_[open->state] = scope_.names().fresh(open->label + "_turn");
+            out_.line(fmt::format("int {} = 0;", turns_of_steps_[open->state]), "steps of this cluster that are done");
+        }
     }
 
     std::string first_row_block() const {
@@ -344,6 +369,13 @@ class KernelEmitter {
         scope_.set_live("live");
     }
 
+    // The number of times that a step's threads meet, where one is open.
+    int meetings_here(const OpenSteps& open) const {
+        const auto opened = std::find_if(kernel_.body.begin(), kernel_.body.end(),
+                                         [&](const Stmt& stmt) { return std::get_if<OpenSteps>(&stmt.node) == &open; });
+        return meetings_of_steps(opened);
+    }
+
     void statement(const Stmt& stmt) {
         if (const auto* inst = std::get_if<Inst>(&stmt.node)) return row_inst(*inst);
         if (const auto* loop = std::get_if<ColumnLoop>(&stmt.node)) return emit_column_loop(*loop, scope_, kept_);
@@ -404,11 +436,14 @@ class KernelEmitter {
         for (const int index : steps.accumulators)
             out_.line(fmt::format("{} = {}();", scope_.state(index), scope_.state_type(index)));
         state_ = state;
+        open_steps_ = &steps;
     }
 
     // A row that stands still waits for those it shares a warp with.
     void close_steps(const CloseSteps& steps) {
         const std::string& next = scope_.value(steps.next);
+        if (kernel_.cluster_blocks() > 1) out_.line(fmt::format("++{};", turns_of_steps_.at(open_steps_->state)));
+        open_steps_ = nullptr;
         out_.open(fmt::format("if (!{})", still_));
         out_.line(fmt::format("{} = {} == {} || {} != {};", still_, next, state_, next, next));
         out_.line(fmt::format("{} = {};", state_, next));
@@ -581,7 +616,7 @@ class KernelEmitter {
         Meeting at{std::to_string(scratch_begin(reduce)),
                    std::to_string(kernel_.mailbox_offset_bytes + reduce.scratch * kTransactionBarrierBytes),
                    fmt::format("{} & 1", turn)};
-        if (!single_reduce()) return at;
+        if (!takes_turns()) return at;
         at.region = fmt::format("{} + ({} & 1) * {}", at.region, turn, kernel_.scratch_region_bytes);
         at.mailbox = fmt::format("{} + ({} & 1) * {}", at.mailbox, turn, kTransactionBarrierBytes);
         at.parity = fmt::format("{} >> 1 & 1", turn);
@@ -589,8 +624,11 @@ class KernelEmitter {
     }
 
     std::string fold_in_cluster(const AllReduce& reduce, const std::string& states) {
-        if (reduce.scratch == 0) out_.line("if (turn == 0) rj_cluster_wait();", "all blocks have begun");
-        const Meeting at = meeting(reduce, "turn");
+        if (reduce.scratch == 0) {
+            const char* first = open_steps_ == nullptr ? "turn == 0" : "turn == 0 && step == 0";
+            out_.line(fmt::format("if ({}) rj_cluster_wait();", first), "all blocks have begun");
+        }
+        const Meeting at = meeting(reduce, open_steps_ == nullptr ? "turn" : turns_of_steps_.at(open_steps_->state));
         return fmt::format("rj_all_reduce_cluster<{}, {}>(t, column_block, {}, {}, {}, {});", scope_.threads(),
                            kernel_.cluster_blocks(), at.region, at.mailbox, at.parity, states);
     }
@@ -607,7 +645,9 @@ class KernelEmitter {
                            kernel_.cluster_blocks(), at.region, at.mailbox, at.parity, states);
     }
 
-    bool single_reduce() const {
+    // Whether an all-reduce has two regions, since its threads meet nowhere else before they come back to it.
+    bool takes_turns() const {
+        if (open_steps_ != nullptr) return meetings_here(*open_steps_) == 1;
         const auto reduces = [](const Stmt& stmt) { return std::holds_alternative<AllReduce>(stmt.node); };
         return std::count_if(kernel_.body.begin(), kernel_.body.end(), reduces) == 1;
     }
@@ -636,6 +676,8 @@ class KernelEmitter {
     // Of the steps that are open.
     std::string state_;
     std::string still_;
+    const OpenSteps* open_steps_ = nullptr;
+    std::map<ValueId, std::string> turns_of_steps_;  // of a cluster, by state
     GpuScope::RowNames outside_steps_;
 };
 
@@ -645,8 +687,8 @@ std::vector<std::string_view> gpu_prelude_parts(const Target& target) {
     RJ_CHECK(target.is_gpu(), "emit gpu: {} is no GPU", target.name);
     std::vector<std::string_view> parts = {embedded::prelude_cuda};
     if (target.backend == Backend::kHip) parts = {embedded::prelude_hip, embedded::prelude_math};
-    parts.insert(parts.end(),
-                 {embedded::prelude_trig, embedded::prelude_erf, embedded::prelude_divide, embedded::prelude});
+    parts.insert(parts.end(), {embedded::prelude_trig, embedded::prelude_erf, embedded::prelude_weights,
+                               embedded::prelude_divide, embedded::prelude});
     if (target.clusters) parts.push_back(embedded::prelude_cluster);
     return parts;
 }

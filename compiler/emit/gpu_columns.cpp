@@ -295,12 +295,12 @@ class ColumnEmitter {
     }
 
     // Pairs are dear to combine, vector by vector: what a thread has of a resident row they take at once, but for the
-    // vectors of which only some threads have one.
+    // vectors of which only some threads have one. Of a row in its stage as many registers would have to hold it.
     void declare_terms() {
         const std::int64_t whole = scope_.kernel().whole_iterations(loop_);
-        if (!resident_ || whole < 2) return;
+        if (!resident_ || whole < 2 || scope_.kernel().schedule.residency == Residency::kStages) return;
         for (const Inst& inst : loop_.body) {
-            if (inst.kind != InstKind::kAccumulate || components(scope_.accumulator(inst).monoid) == 1) continue;
+            if (inst.kind != InstKind::kAccumulate || components(scope_.accumulator(inst).monoid) != 2) continue;
             const Accumulator& accumulator = scope_.accumulator(inst);
             terms_[&inst] = scope_.names().fresh(accumulator.label + "_terms");
             out_.line(
@@ -426,6 +426,8 @@ class ColumnEmitter {
             one_matches_ = scope_.names().fresh("one_matches");
             out_.open(fmt::format("const auto {} = [&](auto {})", lanes, one_matches_));
         }
+        const std::vector<const Inst*> test = passing_test();
+        if (!test.empty()) open_passing(test);
         packs_lanes() ? pairs() : each_lane();
         if (!matches.empty()) {
             for (const Inst& inst : loop_.body) {
@@ -440,6 +442,60 @@ class ColumnEmitter {
         for (const Inst& inst : loop_.body) {
             if (matches.empty() || !adds_match(inst)) leave(inst);
         }
+        if (!test.empty()) out_.close();
+    }
+
+    // Sums of what passes a number of the row, and nothing else, as a sparsemax's support: few columns of a row do, and
+    // a vector of which none does adds nothing but +0. What says whether a lane's does, operands first; none where that
+    // is not all the loop is for, or where rows share a block, which are too narrow for their columns to be few.
+    std::vector<const Inst*> passing_test() const {
+        if (loop_.vector == 1 || scope_.kernel().schedule.rows_per_block > 1) return {};
+        const Inst* test = nullptr;
+        for (const Inst& inst : loop_.body) {
+            const bool leaves = inst.kind == InstKind::kStore || inst.kind == InstKind::kKeep ||
+                                inst.kind == InstKind::kCarry || inst.packing != Packing::kNone;
+            if (leaves) return {};
+            if (inst.kind != InstKind::kAccumulate) continue;
+            const Inst* asked = chooses_or_zero(inst);
+            if (asked == nullptr || (test != nullptr && asked != test) || !compares_with_row(*asked)) return {};
+            test = asked;
+        }
+        if (test == nullptr) return {};
+        std::set<ValueId> needed = {test->id};
+        std::vector<const Inst*> made;
+        for (const Inst& inst : std::views::reverse(loop_.body)) {
+            if (!needed.contains(inst.id)) continue;
+            made.push_back(&inst);
+            needed.insert(inst.operands.begin(), inst.operands.end());
+        }
+        std::ranges::reverse(made);
+        return made;
+    }
+
+    // Of a sum of what is zero but where a condition holds, that condition.
+    const Inst* chooses_or_zero(const Inst& accumulate) const {
+        const bool sums = scope_.accumulator(accumulate).monoid == Monoid::kSum && accumulate.operands.size() == 1;
+        const Inst* chosen = sums && !terms_.contains(&accumulate) ? made_here(accumulate.operands[0]) : nullptr;
+        if (chosen == nullptr || chosen->kind != InstKind::kMap || chosen->op != Op::kSelect) return nullptr;
+        const Inst* otherwise = constant(chosen->operands[2]);
+        return otherwise != nullptr && otherwise->value == 0 ? made_here(chosen->operands[0]) : nullptr;
+    }
+
+    bool compares_with_row(const Inst& inst) const {
+        const bool compares = inst.kind == InstKind::kMap &&
+                              (inst.op == Op::kGt || inst.op == Op::kGe || inst.op == Op::kLt || inst.op == Op::kLe);
+        return compares && inside_.values.contains(inst.operands[0]) && !inside_.values.contains(inst.operands[1]);
+    }
+
+    void open_passing(const std::vector<const Inst*>& test) {
+        const std::string passes = scope_.names().fresh("passes");
+        out_.line(fmt::format("bool {} = false;", passes));
+        out_.line("#pragma unroll");
+        out_.open(fmt::format("for (int l = 0; l < {}; ++l)", loop_.vector));
+        for (const Inst* inst : test) lane_inst(*inst);
+        out_.line(fmt::format("{} |= {};", passes, scope_.value(test.back()->id)));
+        out_.close();
+        out_.open(fmt::format("if ({})", passes), "one of the vector's columns");
     }
 
     void each_lane() {
@@ -469,13 +525,9 @@ class ColumnEmitter {
     // Of a sum of what is zero but where such a comparison holds, as the target's logit: a vector that has no such lane
     // adds nothing. A sum of zeros is +0, to which +0 adds nothing.
     bool adds_match(const Inst& inst) const {
-        if (inst.kind != InstKind::kAccumulate || inst.operands.size() != 1 || !arrays_.contains(&inst)) return false;
-        if (scope_.accumulator(inst).monoid != Monoid::kSum || terms_.contains(&inst)) return false;
-        const Inst* chosen = made_here(inst.operands[0]);
-        if (chosen == nullptr || chosen->kind != InstKind::kMap || chosen->op != Op::kSelect) return false;
-        const Inst* asked = made_here(chosen->operands[0]);
-        const Inst* otherwise = constant(chosen->operands[2]);
-        return asked != nullptr && compared_column(*asked) && otherwise != nullptr && otherwise->value == 0;
+        if (inst.kind != InstKind::kAccumulate || !arrays_.contains(&inst)) return false;
+        const Inst* asked = chooses_or_zero(inst);
+        return asked != nullptr && compared_column(*asked);
     }
 
     // For each of those whether a lane of this vector is it.

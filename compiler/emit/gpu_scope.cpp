@@ -24,6 +24,7 @@ std::string_view state_template(const Accumulator& accumulator) {
         case Monoid::kMin: return "rj_minimum";
         case Monoid::kMaxSumExp: return compensated ? "rj_compensated_max_sum_exp" : "rj_max_sum_exp";
         case Monoid::kWelford: return compensated ? "rj_compensated_welford" : "rj_welford";
+        case Monoid::kDivergence: return compensated ? "rj_compensated_divergence" : "rj_divergence";
     }
     RJ_CHECK(false, "emit gpu: monoid {}", static_cast<int>(accumulator.monoid));
 }
@@ -352,7 +353,9 @@ std::string GpuScope::map(const Inst& inst, const std::string& divisor) const {
     }
     const auto operand = [&](std::size_t i) { return i < inst.operands.size() ? value(inst.operands[i]) : ""; };
     std::string text = fmt::format(fmt::runtime(info(inst.op).gpu), operand(0), operand(1), operand(2));
-    if (inst.narrow && inst.op == Op::kExp) text = fmt::format("rj_exp_narrow({})", operand(0));
+    if (inst.narrow && inst.op == Op::kExp)
+        text = fmt::format("{}({})", inst.weighs ? "rj_exp_weight" : "rj_exp_narrow", operand(0));
+    if (inst.narrow && inst.op == Op::kLog) text = fmt::format("rj_log_weight({})", operand(0));
     if (inst.narrow && inst.op == Op::kErf) text = fmt::format("rj_erf_narrow({})", operand(0));
     if (inst.narrow && inst.op == Op::kDiv) text = fmt::format("rj_div_narrow({}, {})", operand(0), operand(1));
     return is_exact_on_narrow(inst.op) ? text : rounded(inst, std::move(text));

@@ -10,9 +10,10 @@
 // In a cluster every warp sends its states to all blocks, and a block's region is complete when its transaction barrier
 // has counted them all: no fence, which would wait for the stores of the row before as well. A warp sends to a region
 // again when all others have sent to another in between, so when they have read the first; a single all-reduce
-// therefore has two regions, which rows take in turn.
+// therefore has two regions, which rows take in turn, and the single one of a step two that steps take in turn.
 #include <algorithm>
 #include <bit>
+#include <iterator>
 
 #include "base/check.h"
 #include "compiler/passes/passes.h"
@@ -27,12 +28,15 @@ int state_bytes(const Accumulator& accumulator) {
         case Monoid::kMax:
         case Monoid::kMin: return value;
         case Monoid::kMaxSumExp: return 2 * value + lost;
-        case Monoid::kWelford: return 4 * value + 2 * lost;  // count, average, both sums
+        case Monoid::kWelford: return 4 * value + 2 * lost;     // count, average, both sums
+        case Monoid::kDivergence: return 5 * value + 3 * lost;  // both maxima, three sums
     }
     RJ_CHECK(false, "monoid {}", static_cast<int>(accumulator.monoid));
 }
 
 namespace {
+
+bool closes_steps(const Stmt& stmt) { return std::holds_alternative<CloseSteps>(stmt.node); }
 
 // Rows join one carried sum after the other in the same place, after the last row: of half of the rows at least one
 // lane, and of a row all lanes if that is more (the prelude's rj_join_rows).
@@ -55,21 +59,27 @@ std::int64_t join_bytes(const Kernel& kernel) {
 
 void close_steps(Block* body) {
     Block closed;
-    int all_reduces = 0;
-    for (Stmt& stmt : *body) {
-        if (std::holds_alternative<OpenSteps>(stmt.node)) all_reduces = 0;
-        if (meets(stmt)) ++all_reduces;
-        if (std::holds_alternative<CloseSteps>(stmt.node) && all_reduces == 1) closed.push_back({Barrier{}});
-        closed.push_back(std::move(stmt));
+    for (auto stmt = body->begin(); stmt != body->end(); ++stmt) {
+        if (std::holds_alternative<OpenSteps>(stmt->node) && meetings_of_steps(stmt) == 1) {
+            const auto close = std::find_if(stmt, body->end(), closes_steps);
+            std::move(stmt, close, std::back_inserter(closed));
+            closed.push_back({Barrier{}});
+            stmt = close;
+        }
+        closed.push_back(std::move(*stmt));
     }
     *body = std::move(closed);
 }
 
 void add_regions(Block* block, Kernel* kernel, const Target& target) {
-    for (Stmt& stmt : *block) {
-        auto* reduce = std::get_if<AllReduce>(&stmt.node);
-        if (!meets(stmt)) continue;
+    int meetings = 0;  // of the steps that are open
+    for (auto stmt = block->begin(); stmt != block->end(); ++stmt) {
+        if (std::holds_alternative<OpenSteps>(stmt->node)) meetings = meetings_of_steps(stmt);
+        if (closes_steps(*stmt)) meetings = 0;
+        auto* reduce = std::get_if<AllReduce>(&stmt->node);
+        if (!meets(*stmt)) continue;
         reduce->scratch = kernel->scratch_regions++;
+        if (meetings == 1 && kernel->cluster_blocks() > 1) ++kernel->scratch_regions;
         std::int64_t state = 0;
         for (const int index : reduce->accumulators) {
             const int bytes = state_bytes(kernel->accumulators[static_cast<std::size_t>(index)]);
@@ -92,8 +102,8 @@ void add_scratch(Kernel* kernel, const Target& target) {
     add_regions(&kernel->body, kernel, target);
     const int of_rows = kernel->scratch_regions;
     add_regions(&kernel->after, kernel, target);
-    close_steps(&kernel->body);
     const bool cluster = kernel->cluster_blocks() > 1;
+    if (!cluster) close_steps(&kernel->body);
     if (cluster) kernel->scratch_regions = std::max(kernel->scratch_regions, 2);
     kernel->shared_bytes += kernel->scratch_regions * kernel->scratch_region_bytes;
     if (cluster) {
@@ -105,6 +115,12 @@ void add_scratch(Kernel* kernel, const Target& target) {
 }
 
 }  // namespace
+
+int meetings_of_steps(Block::const_iterator open) {
+    int meetings = 0;
+    for (; !closes_steps(*open); ++open) meetings += meets(*open) ? 1 : 0;
+    return meetings;
+}
 
 std::int64_t carried_lanes(const Kernel& kernel, int carried) {
     for (const Stmt& stmt : kernel.after) {

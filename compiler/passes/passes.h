@@ -46,6 +46,9 @@ bool is_exact_on_narrow(Op op);
 // Bytes of one thread's state of an accumulator when it crosses shared memory.
 int state_bytes(const Accumulator& accumulator);
 
+// How often the threads of a row meet in each of the steps that open there.
+int meetings_of_steps(Block::const_iterator open);
+
 // Registers of one thread that hold a carried sum.
 std::int64_t carried_lanes(const Kernel& kernel, int carried);
 

@@ -85,6 +85,25 @@ class Uses {
         return is_below_maximum(exponential.operands[0]) && is_only_summed(exponential.id);
     }
 
+    // Whether an exponential is one of x − max x, and goes into nothing but f32 sums over columns, of which one of
+    // these weights, 1, is a term: what it is off by, below 2^-22 of it, is less than what eager's logarithm of such a
+    // weight is, and below 2^-126 it may as well be 0. Neither a difference, whose size is added up, nor a mixture's
+    // logarithm makes more of that.
+    bool only_weighs(const Inst& exponential) {
+        return is_below_maximum(exponential.operands[0]) && is_only_in_sums(exponential.id);
+    }
+
+    // Whether a quotient is one of such a weight.
+    bool divides_weight(const Inst& quotient) { return weight_of(quotient.operands[0]) != nullptr; }
+
+    // Whether a logarithm is one of a sum of such weights, and is multiplied by one of them wherever it is used: where
+    // the sum is 0 so is the weight.
+    bool is_log_of_weights(const Inst& logarithm) {
+        std::map<ValueId, bool> known;
+        const std::set<const Inst*>& weights = weights_of(logarithm.operands[0]);
+        return !weights.empty() && is_weighted(logarithm.id, weights, &known);
+    }
+
     // Whether an error of a few units in the last place is lost: the value is only multiplied and divided before it is
     // rounded, or added to what keeps away from it, or it is a term of an f32 sum over columns or rows, whose own
     // roundings move it by as much.
@@ -99,6 +118,7 @@ class Uses {
     // rounded once less on its way there is only nearer to the exact result.
     bool ends_in_rounding(ValueId value) {
         return all_of(value, ends_in_rounding_, [&](const Inst& use) {
+            if (is_f32_map(use, Op::kLog)) return is_log_of_weights(use);
             if (use.kind == InstKind::kMap) return is_smooth(use.op) && ends_in_rounding(use.id);
             return ends_summed(use, [&](ValueId next) { return ends_in_rounding(next); });
         });
@@ -147,6 +167,8 @@ class Uses {
                 const Accumulator& accumulator = kernel_.accumulators[static_cast<std::size_t>(index)];
                 if (accumulator.monoid == Monoid::kSum)
                     sums_[index] = Sum{reduce->results[result], !accumulator.compensated};
+                // Not of pairs, whose sum is of weights that were scaled on their way: where a mixture's parts are not
+                // what their sums are of, its logarithm is off by as much.
                 if (accumulator.monoid == Monoid::kMax) maxima_[reduce->results[result]] = index;
                 result += static_cast<std::size_t>(components(accumulator.monoid));
             }
@@ -247,6 +269,60 @@ class Uses {
         });
     }
 
+    bool is_only_in_sums(ValueId value) {
+        return all_of(value, is_only_in_sums_, [&](const Inst& use) {
+            if (use.kind == InstKind::kAccumulate) return adds_up(use);
+            if (use.kind == InstKind::kKeep) return kept_ends(use, [&](ValueId next) { return is_only_in_sums(next); });
+            if (use.kind != InstKind::kMap) return false;
+            if (use.op == Op::kEq) return is_constant(use.operands[0], 0) || is_constant(use.operands[1], 0);
+            const bool passes = is_smooth(use.op) || use.op == Op::kSelect || use.op == Op::kAbs;
+            return (passes || is_f32_map(use, Op::kLog)) && is_only_in_sums(use.id);
+        });
+    }
+
+    // The exponential, a weight, that a value is a multiple of.
+    const Inst* weight_of(ValueId value) {
+        const auto [known, is_new] = weight_of_.try_emplace(value, nullptr);
+        if (!is_new) return known->second;
+        const Inst* inst = maker(value);
+        if (inst == nullptr || inst->kind != InstKind::kMap) return nullptr;
+        const Inst* weight = nullptr;
+        if (is_f32_map(*inst, Op::kExp)) weight = only_weighs(*inst) ? inst : nullptr;
+        if (scales(*inst)) weight = weight_of(inst->operands[0]);
+        if (weight == nullptr && inst->op == Op::kMul) weight = weight_of(inst->operands[1]);
+        return weight_of_[value] = weight;
+    }
+
+    // The weights that a value is a sum of multiples of; none where something else is in it.
+    const std::set<const Inst*>& weights_of(ValueId value) {
+        const auto [known, is_new] = weights_of_.try_emplace(value);
+        if (!is_new) return known->second;
+        const Inst* inst = maker(value);
+        std::set<const Inst*> all;
+        if (inst != nullptr && is_f32_map(*inst, Op::kAdd)) {
+            const std::set<const Inst*>& first = weights_of(inst->operands[0]);
+            const std::set<const Inst*>& second = weights_of(inst->operands[1]);
+            if (!first.empty() && !second.empty())
+                std::set_union(first.begin(), first.end(), second.begin(), second.end(), std::inserter(all, all.end()));
+        } else if (const Inst* weight = weight_of(value); weight != nullptr) {
+            all.insert(weight);
+        }
+        return weights_of_[value] = std::move(all);
+    }
+
+    // Whether what the value goes into, by sums and choices, is multiplied by one of the weights and then added up.
+    bool is_weighted(ValueId value, const std::set<const Inst*>& weights, std::map<ValueId, bool>* known) {
+        if (!uses_.contains(value)) return false;
+        return all_of(value, *known, [&](const Inst& use) {
+            if (use.kind != InstKind::kMap) return false;
+            if (use.op == Op::kAdd || use.op == Op::kSub || use.op == Op::kSelect)
+                return is_weighted(use.id, weights, known);
+            if (use.op != Op::kMul) return false;
+            const Inst* weight = weight_of(use.operands[use.operands[0] == value ? 1 : 0]);
+            return weights.contains(weight) && is_only_in_sums(use.id);
+        });
+    }
+
     bool is_below_maximum(ValueId value) {
         const Inst* difference = maker(value);
         if (difference == nullptr || difference->kind != InstKind::kMap || difference->op != Op::kSub) return false;
@@ -334,12 +410,15 @@ class Uses {
                 const auto sum = sums_.find(use.index);
                 return sum != sums_.end() && holds(sum->second.result);
             }
-            case InstKind::kKeep: {
-                const auto kept = kept_.find(use.index);
-                return kept == kept_.end() || std::all_of(kept->second.begin(), kept->second.end(), holds);
-            }
+            case InstKind::kKeep: return kept_ends(use, holds);
             default: return false;
         }
+    }
+
+    template <class Holds>
+    bool kept_ends(const Inst& keep, const Holds& holds) const {
+        const auto kept = kept_.find(keep.index);
+        return kept == kept_.end() || std::all_of(kept->second.begin(), kept->second.end(), holds);
     }
 
     // Likewise, where a sum is an end too, if one in f32 alone.
@@ -373,6 +452,9 @@ class Uses {
     std::map<ValueId, bool> is_logistic_;
     std::map<ValueId, bool> is_beside_one_;
     std::map<ValueId, bool> is_only_summed_;
+    std::map<ValueId, bool> is_only_in_sums_;
+    std::map<ValueId, const Inst*> weight_of_;
+    std::map<ValueId, std::set<const Inst*>> weights_of_;
     std::map<ValueId, bool> is_scaled_or_summed_;
     std::map<ValueId, bool> ends_in_rounding_;
 };
@@ -433,8 +515,10 @@ class Products {
 // where it is known to have one.
 bool may_be_narrow(const Inst& inst, const std::set<ValueId>& inside, Uses& uses) {
     if (is_f32_map(inst, Op::kExp))
-        return uses.only_scale(inst.id) || uses.is_logistic(inst) || uses.is_weight_in_sums(inst);
+        return inst.weighs || uses.only_scale(inst.id) || uses.is_logistic(inst) || uses.is_weight_in_sums(inst);
     if (is_f32_map(inst, Op::kErf)) return uses.is_beside_one(inst);
+    if (is_f32_map(inst, Op::kLog)) return uses.is_log_of_weights(inst);
+    if (is_f32_map(inst, Op::kDiv) && uses.divides_weight(inst)) return !inside.contains(inst.operands[1]);
     if (!is_f32_map(inst, Op::kDiv) || !uses.is_scaled_or_summed(inst.id)) return false;
     return !inside.contains(inst.operands[1]) || uses.is_one_and_exponential(inst.operands[1]);
 }
@@ -451,6 +535,7 @@ Kernel spend_precision(Kernel kernel, const Target& /*target*/) {
         if (loop == nullptr) continue;
         std::set<ValueId> inside;
         for (Inst& inst : loop->body) {
+            inst.weighs = is_f32_map(inst, Op::kExp) && uses.only_weighs(inst);
             inst.narrow = may_be_narrow(inst, inside, uses);
             inside.insert(inst.id);
         }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <unordered_map>
 #include <utility>
 
@@ -160,10 +161,43 @@ class Canonicalizer {
         if (node.kind == NodeKind::kIndex) return convert_index(node);
         if (std::any_of(node.reduced.begin(), node.reduced.end(), [&](AxisId axis) { return is_unrolled(axis); }))
             return unroll(node);
+        if (const auto place = one_place(node)) return push(place->first, place->second);
         // The derivative is taken before planning; what is left is the identity.
         if (node.kind == NodeKind::kMap && node.op == Op::kDetach) return mapped_.at(node.args[0]);
         const NodeId copy = to_->add_copy(node, [&](NodeId id) { return mapped_.at(id); });
         return cheaper(*to_, compare_narrow(fold(copy)));
+    }
+
+    // A sum of what is zero but at one position, as where a list's cotangent is taken apart, is what stands there: the
+    // value, and its coordinates.
+    std::optional<std::pair<NodeId, std::vector<Coord>>> one_place(const Node& sum) const {
+        if (sum.kind != NodeKind::kReduce || sum.monoid != Monoid::kSum || sum.reduced.size() != 1) return std::nullopt;
+        const Node& choice = to_->node(mapped_.at(sum.args[0]));
+        const bool chooses = choice.kind == NodeKind::kMap && choice.op == Op::kSelect;
+        if (!chooses || !is_const(choice.args[2], 0)) return std::nullopt;
+        const Node& condition = to_->node(choice.args[0]);
+        if (condition.kind != NodeKind::kMap || condition.op != Op::kEq) return std::nullopt;
+        const AxisId axis = sum.reduced[0];
+        for (const auto& [coordinate, number] :
+             {std::pair(condition.args[0], condition.args[1]), {condition.args[1], condition.args[0]}}) {
+            const Node& iota = to_->node(coordinate);
+            const Node& at = to_->node(number);
+            if (iota.kind != NodeKind::kIota || iota.axis != axis || at.kind != NodeKind::kConst) continue;
+            const AxisInfo& along = to_->axis(axis);
+            if (along.is_row || at.value < 0 || at.value >= static_cast<double>(along.extent)) continue;
+            std::vector<AxisId> left;
+            std::vector<Coord> coords;
+            for (const AxisId each : to_->node(choice.args[1]).axes) {
+                if (each != axis) left.push_back(each);
+                coords.push_back(each == axis ? Coord(static_cast<std::int64_t>(at.value)) : Coord(Axis{each}));
+            }
+            if (left == sum.axes) return std::pair(choice.args[1], coords);
+        }
+        return std::nullopt;
+    }
+
+    bool is_const(NodeId id, double value) const {
+        return to_->node(id).kind == NodeKind::kConst && to_->node(id).value == value;
     }
 
     // A coordinate compared with an i64 of the row, as a class with the row's target, is compared in i32: once a row

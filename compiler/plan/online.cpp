@@ -2,6 +2,7 @@
 
 #include <map>
 #include <optional>
+#include <utility>
 
 #include "compiler/plan/rewrite.h"
 
@@ -13,14 +14,19 @@ struct Match {
     Monoid monoid;
     NodeId over;
     int component;
+    NodeId beside = -1;  // of a divergence
 };
 
 class Rewriter {
   public:
     explicit Rewriter(const GraphData& from) : from_(from) {}
 
-    bool find() {
+    bool find(bool divergences) {
         for (const NodeId id : from_.live_nodes()) {
+            if (divergences) find_divergence(id);
+        }
+        for (const NodeId id : from_.live_nodes()) {
+            if (matches_.contains(id)) continue;
             if (const auto match = match_sum_exp(id)) add(id, *match);
             if (const auto match = match_squares(id)) add(id, *match);
         }
@@ -28,18 +34,33 @@ class Rewriter {
     }
 
     std::shared_ptr<const GraphData> run() const {
-        return rewritten(from_, [&](GraphData& to, NodeId id, const ToHere& to_here) {
-            const Node& node = from_.node(id);
-            const auto match = matches_.find(id);
-            if (match == matches_.end()) return to.add_copy(node, to_here);
-            const auto& [monoid, over, component] = match->second;
-            const NodeId pair = to.add_reduce(monoid, to_here(over), from_.node(reduce_of_.at(id)).reduced, component);
-            to.set_label(pair, node.label);
-            return pair;
-        });
+        std::map<NodeId, NodeId> made;
+        return rewritten(from_,
+                         [&](GraphData& to, NodeId id, const ToHere& /*to_here*/) { return convert(to, id, &made); });
     }
 
   private:
+    // What a pair is over may come after the first of the reductions that it replaces, and is then made before.
+    NodeId convert(GraphData& to, NodeId id, std::map<NodeId, NodeId>* made) const {
+        if (const auto known = made->find(id); known != made->end()) return known->second;
+        const auto here = [&](NodeId other) { return convert(to, other, made); };
+        const auto match = matches_.find(id);
+        const NodeId result =
+            match == matches_.end() ? to.add_copy(from_.node(id), here) : add_pair(to, id, match->second, here);
+        made->emplace(id, result);
+        return result;
+    }
+
+    NodeId add_pair(GraphData& to, NodeId id, const Match& match, const ToHere& here) const {
+        const std::vector<AxisId>& reduced = from_.node(reduce_of_.at(id)).reduced;
+        const NodeId over = here(match.over);
+        const NodeId pair = match.monoid == Monoid::kDivergence
+                                ? to.add_divergence(over, here(match.beside), reduced, match.component)
+                                : to.add_reduce(match.monoid, over, reduced, match.component);
+        to.set_label(pair, from_.node(id).label);
+        return pair;
+    }
+
     bool is_map(NodeId id, Op op) const { return from_.node(id).kind == NodeKind::kMap && from_.node(id).op == op; }
 
     bool is_reduce(NodeId id, Monoid monoid) const {
@@ -64,17 +85,60 @@ class Rewriter {
         }
     }
 
+    // x − max x: x, where it is that.
+    std::optional<NodeId> below_maximum(NodeId id) const {
+        if (!is_map(id, Op::kSub)) return std::nullopt;
+        const NodeId x = from_.node(id).args[0];
+        const NodeId maximum = from_.node(id).args[1];
+        const bool is_below = is_reduce(maximum, Monoid::kMax) && from_.node(maximum).args[0] == x;
+        return is_below ? std::optional(x) : std::nullopt;
+    }
+
+    bool is_zero(NodeId id) const { return from_.node(id).kind == NodeKind::kConst && from_.node(id).value == 0; }
+
+    // Σ p·(p = 0 ? 0 : (x − max x) − (y − max y)) of p = exp(x − max x), and with it the four reductions of x and y.
+    void find_divergence(NodeId id) {
+        if (!is_reduce(id, Monoid::kSum) || !is_map(from_.node(id).args[0], Op::kMul)) return;
+        const std::vector<NodeId>& factors = from_.node(from_.node(id).args[0]).args;
+        for (const auto& [weight, chosen] : {std::pair(factors[0], factors[1]), {factors[1], factors[0]}}) {
+            if (!is_map(weight, Op::kExp) || !is_map(chosen, Op::kSelect)) continue;
+            const std::vector<NodeId>& choice = from_.node(chosen).args;
+            if (!is_map(choice[0], Op::kEq) || !is_zero(choice[1]) || !is_map(choice[2], Op::kSub)) continue;
+            const std::vector<NodeId>& asked = from_.node(choice[0]).args;
+            const bool asks = (asked[0] == weight && is_zero(asked[1])) || (asked[1] == weight && is_zero(asked[0]));
+            const std::vector<NodeId>& ratio = from_.node(choice[2]).args;
+            const auto x = below_maximum(ratio[0]);
+            const auto y = below_maximum(ratio[1]);
+            if (!asks || !x || !y || ratio[0] != from_.node(weight).args[0]) continue;
+            if (from_.node(*x).axes != from_.node(*y).axes) continue;
+            return add_divergence(id, ratio[0], *x, ratio[1], *y);
+        }
+    }
+
+    void add_divergence(NodeId sum, NodeId below_x, NodeId x, NodeId below_y, NodeId y) {
+        const auto add_component = [&](NodeId id, int component) {
+            matches_.emplace(id, Match{Monoid::kDivergence, x, component, y});
+            reduce_of_.emplace(id, sum);
+        };
+        add_component(from_.node(below_x).args[1], 0);
+        add_component(from_.node(below_y).args[1], 2);
+        add_component(sum, 4);
+        for (const NodeId id : from_.live_nodes()) {
+            if (!is_reduce(id, Monoid::kSum) || !is_map(from_.node(id).args[0], Op::kExp)) continue;
+            const NodeId below = from_.node(from_.node(id).args[0]).args[0];
+            if (below == below_x) add_component(id, 1);
+            if (below == below_y) add_component(id, 3);
+        }
+    }
+
     // Σ exp(x − max x)
     std::optional<Match> match_sum_exp(NodeId id) const {
         if (!is_reduce(id, Monoid::kSum)) return std::nullopt;
         const NodeId exponential = from_.node(id).args[0];
         if (!is_map(exponential, Op::kExp)) return std::nullopt;
         const NodeId difference = from_.node(exponential).args[0];
-        if (!is_map(difference, Op::kSub)) return std::nullopt;
-        const NodeId x = from_.node(difference).args[0];
-        const NodeId maximum = from_.node(difference).args[1];
-        if (!is_reduce(maximum, Monoid::kMax) || from_.node(maximum).args[0] != x) return std::nullopt;
-        return Match{Monoid::kMaxSumExp, x, 1};
+        const auto x = below_maximum(difference);
+        return x ? std::optional(Match{Monoid::kMaxSumExp, *x, 1}) : std::nullopt;
     }
 
     // Σ (x − μ)·(x − μ) with μ = (Σ x) / n
@@ -102,9 +166,9 @@ class Rewriter {
 
 }  // namespace
 
-std::shared_ptr<const GraphData> rewrite_online(const std::shared_ptr<const GraphData>& group) {
+std::shared_ptr<const GraphData> rewrite_online(const std::shared_ptr<const GraphData>& group, const Target& target) {
     Rewriter rewriter(*group);
-    return rewriter.find() ? rewriter.run() : group;
+    return rewriter.find(target.is_gpu()) ? rewriter.run() : group;
 }
 
 }  // namespace rowjit

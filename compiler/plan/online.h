@@ -3,17 +3,21 @@
 //
 //     m = max x,  s = Σ exp(x − m)              →  max_sum_exp x      (Milakov and Gimelshein, arXiv 1805.02867)
 //     μ = (Σ x) / n,  v = Σ (x − μ)²            →  welford x          (Chan, Golub and LeVeque's pairwise form)
+//     both of x and y,  Σ p ln(p / q) of p = exp(x − max x), q = exp(y − max y)  →  divergence x y, on a GPU
 //
+// The last is a row of two tensors read once, as those of max_sum_exp are, with a third sum whose terms move by the
+// maxima's steps.
 // Infinities and NaN come out as the two-pass form gives them: a row whose maximum is infinite has a NaN sum.
 #pragma once
 
 #include <memory>
 
+#include "base/target.h"
 #include "dsl/graph.h"
 
 namespace rowjit {
 
 // The group with every such pair rewritten; the same graph when there is none.
-std::shared_ptr<const GraphData> rewrite_online(const std::shared_ptr<const GraphData>& group);
+std::shared_ptr<const GraphData> rewrite_online(const std::shared_ptr<const GraphData>& group, const Target& target);
 
 }  // namespace rowjit

@@ -44,11 +44,11 @@ int GroupFacts::access_columns() const {
     return std::max(1, kAccessBytes / (stored_bytes > 0 ? stored_bytes : narrowest_bytes));
 }
 
-GroupFacts facts_of(const Group& group) {
+GroupFacts facts_of(const Group& group, const Target& target) {
     const GraphData& graph = *group.graph;
     GroupFacts facts;
     facts.phases = phase_count(graph);
-    const auto online = rewrite_online(group.graph);
+    const auto online = rewrite_online(group.graph, target);
     facts.online_phases = phase_count(*online);
     for (const NodeId id : online->live_nodes()) {
         facts.sums_exponentials |=
@@ -105,7 +105,7 @@ GroupFacts facts_of(const Group& group) {
 }
 
 std::vector<FamilyOffer> offers(const Group& group, const Target& target) {
-    const GroupFacts facts = facts_of(group);
+    const GroupFacts facts = facts_of(group, target);
     std::vector<FamilyOffer> all = {offer_elementwise(facts, target), offer_row_reduction(facts, target),
                                     offer_rows_reduction(facts, target)};
     for (FamilyOffer& offer : all) keep_first_of_equal(&offer.schedules);

@@ -39,7 +39,7 @@ struct GroupFacts {
     int access_columns() const;
 };
 
-GroupFacts facts_of(const Group& group);
+GroupFacts facts_of(const Group& group, const Target& target);
 
 // A family's answer: schedules from most to least promising by its static rule, or why it does not apply.
 struct FamilyOffer {

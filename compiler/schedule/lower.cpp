@@ -86,7 +86,7 @@ class Lowering {
   public:
     Lowering(const Group& group, const Schedule& schedule, const Target& target)
         : group_(group),
-          owned_graph_(schedule.online ? rewrite_online(group.graph) : group.graph),
+          owned_graph_(schedule.online ? rewrite_online(group.graph, target) : group.graph),
           graph_(*owned_graph_),
           target_(target) {
         kernel_.name = group.name;
@@ -299,12 +299,13 @@ class Lowering {
             loops.push_back({axes, {}, {}, {}});
             return loops.back();
         };
-        std::set<std::pair<Monoid, NodeId>> seen;
+        std::set<std::pair<Monoid, std::vector<NodeId>>> seen;
         const auto add_reduce = [&](std::vector<std::vector<LoopPlan>>* by_phase, NodeId id) {
             const Node& node = graph_.node(id);
-            if (node.kind != NodeKind::kReduce || !seen.insert({node.monoid, node.args[0]}).second) return;
-            loop_over(by_phase, phase_[node.args[0]], graph_.column_axes(graph_.node(node.args[0])))
-                .reduces.push_back(id);
+            if (node.kind != NodeKind::kReduce || !seen.insert({node.monoid, node.args}).second) return;
+            int phase = 0;
+            for (const NodeId arg : node.args) phase = std::max(phase, phase_[arg]);
+            loop_over(by_phase, phase, graph_.column_axes(graph_.node(node.args[0]))).reduces.push_back(id);
         };
         for (const NodeId id : graph_.live_nodes()) {
             if (graph_.node(id).state < 0) add_reduce(&loops_, id);
@@ -359,7 +360,8 @@ class Lowering {
 
     std::vector<NodeId> roots(const LoopPlan& loop) const {
         std::vector<NodeId> found;
-        for (const NodeId reduce : loop.reduces) found.push_back(graph_.node(reduce).args[0]);
+        for (const NodeId reduce : loop.reduces)
+            found.insert(found.end(), graph_.node(reduce).args.begin(), graph_.node(reduce).args.end());
         for (const std::size_t output : loop.outputs) found.push_back(graph_.outputs()[output].node);
         return found;
     }
@@ -709,7 +711,9 @@ class Lowering {
         loop_body_ = &loop.body;
         for (const NodeId reduce : plan.reduces) {
             const Node& node = graph_.node(reduce);
-            accumulated->push_back(accumulate(node, value(node.args[0])));
+            std::vector<ValueId> terms;
+            for (const NodeId arg : node.args) terms.push_back(value(arg));
+            accumulated->push_back(accumulate(node, std::move(terms)));
         }
         std::vector<ValueId> stored;
         for (const std::size_t output : plan.outputs) stored.push_back(value(graph_.outputs()[output].node));
@@ -807,13 +811,14 @@ class Lowering {
         }
     }
 
-    int accumulate(const Node& reduce, ValueId operand) {
+    int accumulate(const Node& reduce, std::vector<ValueId> operands) {
         const int index = static_cast<int>(kernel_.accumulators.size());
         kernel_.accumulators.push_back({reduce.monoid, accumulator_dtype(reduce.dtype),
                                         unique_label(label_of(reduce, name(reduce.monoid)) + "_part"),
                                         compensated(reduce)});
         kernel_.accumulators.back().positive = is_positive(reduce.args[0]);
-        Inst inst{.kind = InstKind::kAccumulate, .dtype = accumulator_dtype(reduce.dtype), .operands = {operand}};
+        Inst inst{.kind = InstKind::kAccumulate, .dtype = accumulator_dtype(reduce.dtype)};
+        inst.operands = std::move(operands);
         inst.index = index;
         inst.comment = fmt::format("{} of {}", name(reduce.monoid), describe_value(reduce.args[0]));
         current().push_back(std::move(inst));
@@ -885,7 +890,7 @@ class Lowering {
             lane_values_.clear();
             loop_body_ = &loop.body;
             for (const NodeId id : nodes) {
-                accumulated.push_back(accumulate(graph_.node(id), value(graph_.node(id).args[0])));
+                accumulated.push_back(accumulate(graph_.node(id), {value(graph_.node(id).args[0])}));
                 reduces.push_back(id);
             }
             loop_body_ = nullptr;
@@ -1194,9 +1199,9 @@ Offer<Kernel> lower(const Group& group, const Schedule& schedule, const Target& 
     if (schedule.column_blocks > 1 && phase_count(*group.graph) > 1) {
         if (!target.clusters) return Declined{fmt::format("{} has no clusters of blocks to share a row", target.name)};
         const std::vector<NodeId> nodes = group.graph->live_nodes();
-        if (std::any_of(nodes.begin(), nodes.end(),
-                        [&](NodeId id) { return group.graph->node(id).kind == NodeKind::kFix; }))
-            return Declined{"the blocks of a cluster take turns by the row, not by the step of a fixpoint"};
+        if (schedule.skew && std::any_of(nodes.begin(), nodes.end(),
+                                         [&](NodeId id) { return group.graph->node(id).kind == NodeKind::kFix; }))
+            return Declined{"a row whose cluster meets in steps is not skewed"};
         // The states of the cluster's warps are written by the lanes of each, one to a block.
         if (schedule.family != Family::kRowReduction || schedule.rows_per_block > 1 ||
             schedule.threads_per_row < target.warp_size || schedule.column_blocks > kMostClusterBlocks ||

@@ -30,11 +30,12 @@ Distribution distribution_of(const Value& x, const LogitTransform& transform, co
 
 // Σ p (log p − log q): a class of p = 0 adds 0, and so has no part in the gradient. Where p adds up to 1 nothing flows
 // through log p, as Σ p d(log p) = d Σ p = 0: computed, it would be a difference of what is nearly the same. Of two
-// sums the logarithm of the quotient is exact where theirs lose what the divergence is made of.
+// sums the logarithm of the quotient is exact where theirs lose what the divergence is made of. What is chosen is the
+// factor, so that the product may be added without a rounding of its own.
 Value divergence(const Distribution& p, const Distribution& q) {
     const Value zero = Graph(p.weight.graph()).constant(p.weight.dtype(), 0.0);
     const Value log_ratio = (p.sum ? detach(p.log_weight) : p.log_weight) - q.log_weight;
-    const Value total = sum(select(p.weight == 0.0, zero, p.weight * log_ratio));
+    const Value total = sum(p.weight * select(p.weight == 0.0, zero, log_ratio));
     return p.sum ? total / *p.sum + log(*q.sum / detach(*p.sum)) : total;
 }
 

@@ -583,7 +583,7 @@ TEST_CASE("an exponential is one instruction where a rounding or a logarithm of 
     const std::string quotient = body_of(build_softmax, 1024);
     CHECK(contains(quotient, "rj_exp_narrow("));
     CHECK(!contains(quotient, "rj_exp("));
-    CHECK(contains(body_of(build_cross_entropy, 1024), "rj_exp_narrow("));
+    CHECK(contains(body_of(build_cross_entropy, 1024), "rj_exp_weight("));
     const auto difference = [](Graph& g, std::int64_t columns) {
         const Axis tokens = g.rows("tokens");
         const Value student = softmax(g.input("student", bf16, {tokens, columns}));
@@ -612,10 +612,10 @@ TEST_CASE("an exponential that only weighs the terms of sums is one instruction 
         };
     };
     const std::string below = body_of(weighted([](const Value& x, const Value&) { return max(x); }), 1024);
-    CHECK(contains(below, "rj_exp_narrow("));
+    CHECK(contains(below, "rj_exp_weight("));
     CHECK(!contains(below, "rj_exp("));
     const std::string above = body_of(weighted([](const Value&, const Value& y) { return max(y); }), 1024);
-    CHECK(!contains(above, "rj_exp_narrow("));
+    CHECK(contains(above, "rj_exp("));
     // So where a softmax's f32 sum is stored for its backward.
     const auto saving = [](Graph& g, std::int64_t columns) {
         const Value x = cast(g.input("x", bf16, {g.rows("tokens"), columns}), f32);
@@ -626,6 +626,65 @@ TEST_CASE("an exponential that only weighs the terms of sums is one instruction 
     };
     CHECK(contains(body_of(saving, 1024), "rj_exp_narrow("));
     CHECK(!contains(body_of(saving, 1024), "rj_exp("));
+}
+
+TEST_CASE("of weights at most 1 a sum of differences and of logarithms of their mixtures loses nothing that it shows") {
+    const auto divergence = [](Dtype dtype, bool logarithm_alone) {
+        return [=](Graph& g, std::int64_t columns) {
+            const Axis tokens = g.rows("tokens");
+            const Value x = cast(g.input("x", dtype, {tokens, columns}), f32);
+            const Value y = cast(g.input("y", dtype, {tokens, columns}), f32);
+            const Value p = exp(x - max(x));
+            const Value q = exp(y - max(y));
+            const Value logarithm = log(p + 0.5 * q);
+            g.output("distance", sum(abs(p / sum(p) - q / sum(q))));
+            g.output("mixed", sum(logarithm_alone ? logarithm : p * (x - logarithm)));
+        };
+    };
+    const std::string narrow = body_of(divergence(bf16, false), 1024);
+    CHECK(contains(narrow, "rj_exp_weight("));
+    CHECK(contains(narrow, "rj_log_weight("));
+    CHECK(contains(narrow, "rj_div_narrow("));
+    for (const char* exact : {"rj_exp(", "rj_log("}) CHECK(!contains(narrow, exact));
+    // Of weights that are all 0 the logarithm is not what the narrow one says, and nothing takes that away.
+    CHECK(contains(body_of(divergence(bf16, true), 1024), "rj_log("));
+    const std::string wide = body_of(divergence(f32, false), 1024);
+    for (const char* spent : {"rj_exp_weight(", "rj_log_weight(", "rj_div_narrow("}) CHECK(!contains(wide, spent));
+}
+
+TEST_CASE("a row of two tensors' divergence is read once, with one meeting") {
+    const auto build = [](Graph& g, std::int64_t columns) {
+        const Axis tokens = g.rows("tokens");
+        g.output("loss",
+                 kl_div(g.input("student", bf16, {tokens, columns}), g.input("teacher", bf16, {tokens, columns}),
+                        std::nullopt, {.reduction = Reduction::kNone}));
+    };
+    const std::string body = body_of(build, 131072);
+    CHECK(contains(body, "rj_divergence<float> "));
+    CHECK(count(body, "rj_all_reduce") == 1);
+    CHECK(count(body, "rj_load_readonly<8>(student_row + c)") == 1);
+}
+
+TEST_CASE("a vector of which no column passes the row's number is left out of sums of those that do") {
+    const auto build = [](Graph& g, std::int64_t columns) {
+        g.output("y", sparsemax(g.input("x", bf16, {g.rows("tokens"), columns})));
+    };
+    CHECK(count(body_of(build, 8192), "passes |= ") == 1);
+    CHECK(count(body_of(build, 8192), "  // one of the vector's columns") == 2);
+    CHECK(count(body_of(build, 128), "passes") == 0);  // several rows a block
+}
+
+TEST_CASE("the next row comes to its stage before threads meet over what its last loop summed") {
+    Schedule schedule = staged_schedule(Residency::kStages);
+    schedule.stages = 1;
+    const auto build = [](Graph& g, std::int64_t columns) {
+        const Value x = cast(g.input("x", bf16, {g.rows("tokens"), columns}), f32);
+        const Value deviation = x - mean(x);
+        g.output("variance", mean(deviation * deviation));
+    };
+    const Target target = find_target("sm_90a");
+    const std::string body = emit_gpu_body(kernel_with(build, 4096, schedule, target), target);
+    CHECK(body.rfind("fetch(row + ") < body.rfind("rj_all_reduce<"));
 }
 
 TEST_CASE("a logistic function that is rounded is two instructions for its functions") {

@@ -85,6 +85,39 @@ TEST_CASE("1 + tanh is an exponential and a division where the tangent is used f
     }
 }
 
+TEST_CASE("what a deep value weighs is known at once") {
+    Graph g;
+    const Axis tokens = g.rows("tokens");
+    const Value x = cast(g.input("x", bf16, {tokens, 4096}), f32);
+    const Value weight = exp(x - max(x));
+    Value mixture = squared_forty_times(weight);
+    for (int i = 0; i < 40; ++i) mixture = mixture + mixture;
+    Value factor = log(mixture);
+    for (int i = 0; i < 40; ++i) factor = factor + factor;
+    g.output("y", sum(weight * factor));
+    CHECK(kernels(g) == 1);
+}
+
+TEST_CASE("a sum of what is zero but at one position is what stands there") {
+    Graph g;
+    const Axis places = g.columns("places", 4);
+    const Value x = g.input("x", bf16, {g.rows("tokens"), places});
+    const Value wide = g.input("w", bf16, {g.rows("tokens"), 4096});
+    const auto at = [&](double place) {
+        return sum(select(g.iota(places) == g.constant(i32, place), x, g.constant(bf16, 0)));
+    };
+    g.output("y", wide * at(2) + at(5));  // which no position is: zero
+    const Plan plan = plan_graph(*g.data(), find_target("sm_90a"));
+    REQUIRE(plan.groups.size() == 1);
+    const GraphData& planned = *plan.groups[0].graph;
+    const std::vector<NodeId> live = planned.live_nodes();
+    const auto count = [&](NodeKind kind) {
+        return std::count_if(live.begin(), live.end(), [&](NodeId id) { return planned.node(id).kind == kind; });
+    };
+    CHECK(count(NodeKind::kIndex) == 1);
+    CHECK(count(NodeKind::kReduce) == 1);
+}
+
 TEST_CASE("an index is pushed through a deep value at once") {
     Graph g;
     const Axis columns = g.columns(64);

@@ -55,6 +55,7 @@ RJ_DEVICE float rj_exp2_fast(float a) {
 #include "templates/prelude_erf.h"
 #include "templates/prelude_math.h"
 #include "templates/prelude_trig.h"
+#include "templates/prelude_weights.h"
 
 constexpr double kUlps = 2;
 constexpr std::uint64_t kStep = 4099;  // of the bit patterns: a million values, of every exponent and both signs
@@ -104,6 +105,23 @@ TEST_CASE("1 and the prelude's narrow erf are within 2^-20, and nearer below 0 t
         const double allowed = std::min(0x1p-20, 0x1p-14 * want + 0x1p-24);
         REQUIRE_MESSAGE(std::fabs(got - want) <= allowed, mismatch(x, got, want));
     }
+}
+TEST_CASE("the prelude's logarithm of weights is within 2^-24 or a unit, and errs to neither side") {
+    double total = 0;
+    int count = 0;
+    for (std::uint64_t bits = 0x00800000; bits <= 0x40000000; bits += kStep) {
+        const float x = rj_float(static_cast<unsigned>(bits));
+        const double want = std::log(static_cast<double>(x));
+        const double error = rj_log_weight(x) - want;
+        REQUIRE_MESSAGE(std::fabs(error) <= 0x1p-24 + std::fabs(want) * 0x1p-23, mismatch(x, rj_log_weight(x), want));
+        if (x < 0x1p-16F) continue;
+        total += error;
+        ++count;
+    }
+    CHECK(std::fabs(total / count) < 0x1p-25);
+    CHECK(std::isfinite(rj_log_weight(0)));
+    CHECK(std::isnan(rj_log_weight(-1)));
+    CHECK(std::isnan(rj_log_weight(std::nanf(""))));
 }
 TEST_CASE("the prelude's sin is within 2 ulp, large arguments included") { sweep(rj_sin, std::sin); }
 TEST_CASE("the prelude's cos is within 2 ulp, large arguments included") { sweep(rj_cos, std::cos); }

@@ -473,6 +473,29 @@ TEST_CASE("rows divided over clusters of blocks agree with the oracle") {
     check_cases(cases, target, 5, false);
 }
 
+// Extreme rows among them: every fourth.
+TEST_CASE("divergences of two tensors' rows, carried in one pass, agree with the oracle") {
+    const Target target = simt::target("sm_90a");
+    std::vector<Case> cases;
+    for (const auto& [op, dtype] :
+         {std::pair("kl_div", bf16), {"kl_div", f32}, {"reverse_kl", bf16}, {"reverse_kl", f32}}) {
+        const Graph graph = make_graph(op, {1000, dtype, {{"reduction", "none"}}});
+        for (const auto& [threads, blocks] : {std::pair(32, 1), {256, 1}, {64, 2}}) {
+            Schedule schedule = block_schedule(8);
+            schedule.residency = Residency::kReload;
+            schedule.threads_per_row = threads;
+            schedule.column_blocks = blocks;
+            schedule.online = true;
+            const std::string name = fmt::format("{}: {}", op, print(schedule));
+            const auto choose = [&](const Group& group) { return if_main(group, schedule, target, name); };
+            Program program = compile(*graph.data(), target, choose);
+            REQUIRE_MESSAGE(main_kernel(program).accumulators[0].monoid == Monoid::kDivergence, name);
+            cases.push_back({name, graph, std::move(program)});
+        }
+    }
+    check_cases(cases, target);
+}
+
 TEST_CASE("rows copied ahead into shared memory agree with the oracle") {
     const Target target = simt::target("sm_90a");
     std::vector<Case> cases;
@@ -602,6 +625,35 @@ TEST_CASE("fixpoints of rows that stand still at different times are the oracle'
         add_cases("sparsemax 160 f32", make_graph("sparsemax", {160, f32, {}}), target, &cases);
         check_cases(cases, target, 37);
     }
+}
+
+TEST_CASE("fixpoints of rows that a cluster shares are the oracle's, and steps that meet in one place are caught") {
+    const Target target = simt::target("sm_90a");
+    const Graph graph = make_graph("sparsemax", {2048, f32, {}});
+    std::vector<Case> cases;
+    for (const auto& [residency, blocks, threads, stages] :
+         {std::tuple(Residency::kRegisters, 2, 32, 0), std::tuple(Residency::kRegisters, 8, 128, 2),
+          std::tuple(Residency::kShared, 4, 64, 0), std::tuple(Residency::kStages, 4, 64, 1),
+          std::tuple(Residency::kReload, 16, 32, 0)}) {
+        Schedule schedule = block_schedule(4);
+        schedule.residency = residency;
+        schedule.column_blocks = blocks;
+        schedule.threads_per_row = threads;
+        schedule.stages = stages;
+        schedule.blocks_per_sm = stages > 0 ? 2 * blocks : 0;
+        const auto choose = [&](const Group& group) { return if_main(group, schedule, target, "sparsemax"); };
+        cases.push_back({print(schedule), graph, compile(*graph.data(), target, choose)});
+    }
+    check_cases(cases, target, 5, false);
+    Schedule schedule = block_schedule(4);
+    schedule.column_blocks = 2;
+    const std::string one_place = outcome_of(graph, schedule, target, [](std::string text) {
+        const std::string_view turns = " + (threshold_turn & 1) * ";
+        const std::size_t at = text.find(turns);
+        REQUIRE(at != std::string::npos);
+        return text.replace(at, turns.size(), " + 0 * ");
+    });
+    CHECK_MESSAGE(one_place.find("race") != std::string::npos, one_place);
 }
 
 TEST_CASE("a step whose barrier is deleted is caught") {
