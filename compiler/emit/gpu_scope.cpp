@@ -354,6 +354,7 @@ std::string GpuScope::map(const Inst& inst, const std::string& divisor) const {
     std::string text = fmt::format(fmt::runtime(info(inst.op).gpu), operand(0), operand(1), operand(2));
     if (inst.narrow && inst.op == Op::kExp) text = fmt::format("rj_exp_narrow({})", operand(0));
     if (inst.narrow && inst.op == Op::kErf) text = fmt::format("rj_erf_narrow({})", operand(0));
+    if (inst.narrow && inst.op == Op::kTanh) text = fmt::format("rj_tanh_narrow({})", operand(0));
     if (inst.narrow && inst.op == Op::kDiv) text = fmt::format("rj_div_narrow({}, {})", operand(0), operand(1));
     return is_exact_on_narrow(inst.op) ? text : rounded(inst, std::move(text));
 }

@@ -691,6 +691,25 @@ TEST_CASE("erf is less exact where 1 is added to it and a rounding follows") {
     CHECK(contains(body_of(activated(f16, difference), 1024), "rj_erf("));
 }
 
+TEST_CASE("tanh is less exact where it is rounded, or added to what has nothing of its argument and then rounded") {
+    const auto bent = [](Dtype dtype, const auto& make) {
+        return [dtype, make](Graph& g, std::int64_t columns) {
+            const auto h = cast(g.input("x", dtype, {g.rows("tokens"), columns}), f32);
+            const auto bias = cast(g.input("bias", dtype, {columns}), f32);
+            g.output("y", cast(make(h, bias), dtype));
+        };
+    };
+    const auto alone = [](const Value& h, const Value& bias) { return tanh(h * bias); };
+    CHECK(contains(body_of(bent(bf16, alone), 1024), "rj_tanh_narrow("));
+    CHECK(contains(body_of(bent(f16, alone), 1024), "rj_tanh_narrow("));
+    CHECK(contains(body_of(bent(f32, alone), 1024), "rj_tanh("));
+    const auto shifted = [](const Value& h, const Value& bias) { return tanh(h) * 0.5 + bias; };
+    CHECK(contains(body_of(bent(bf16, shifted), 1024), "rj_tanh_narrow("));
+    CHECK(contains(body_of(bent(f16, shifted), 1024), "rj_tanh("));
+    const auto difference = [](const Value& h, const Value& bias) { return tanh(h) * bias - h; };
+    CHECK(contains(body_of(bent(bf16, difference), 1024), "rj_tanh("));
+}
+
 TEST_CASE("a column is compared with an i64 of its row in i32") {
     const auto build = [](Graph& g, std::int64_t columns) {
         const Axis tokens = g.rows("tokens");
