@@ -468,28 +468,52 @@ bool may_be_narrow(const Inst& inst, const std::set<ValueId>& inside, Uses& uses
     return !inside.contains(inst.operands[1]) || uses.is_one_and_exponential(inst.operands[1]);
 }
 
+// Whether a loop behind a meeting of the row's threads loads what the row has of a tensor.
+bool loads_late(const Kernel& kernel) {
+    bool late = false;
+    for (const Stmt& stmt : kernel.body) {
+        late = late || meets(stmt);
+        const auto* loop = std::get_if<ColumnLoop>(&stmt.node);
+        if (!late || loop == nullptr) continue;
+        const auto loads = [&](const Inst& inst) { return inst.kind == InstKind::kLoad && kernel.by_row(inst); };
+        if (std::any_of(loop->body.begin(), loop->body.end(), loads)) return true;
+    }
+    return false;
+}
+
 // x / 2^n of a row's numbers, as means come: 2^-n is exact, so the product rounds as the quotient does, and IEEE
-// division is nine instructions. What makes plans of the quotient is done with it (plan/cheaper has those of columns).
+// division is nine instructions and a call that nothing is moved over. Where nothing is loaded behind it that border
+// is worth more: what is computed then begins sooner, in registers that the row's own loads would have. H200: with
+// products a layer norm's backward of bf16 takes 0.112 ms in place of 0.108, an added one's, which loads another
+// tensor then, 0.095 in place of 0.107; a norm of each of eight states 0.099 in place of 0.102. What makes plans of the
+// quotient is done with it (plan/cheaper has those of columns).
+constexpr std::size_t kFewQuotients = 2;
+
 void divide_by_powers(Kernel* kernel) {
+    constexpr int kMostPower = std::numeric_limits<float>::max_exponent - 2;
     std::map<ValueId, double> constants;
-    Block body;
+    std::vector<Inst*> quotients;
     for (Stmt& stmt : kernel->body) {
         auto* inst = std::get_if<Inst>(&stmt.node);
-        if (inst != nullptr && inst->kind == InstKind::kConst) constants[inst->id] = inst->value;
+        if (inst == nullptr) continue;
+        if (inst->kind == InstKind::kConst) constants[inst->id] = inst->value;
+        if (!is_f32_map(*inst, Op::kDiv)) continue;
+        const auto divisor = constants.find(inst->operands[1]);
         int power = 0;
-        const auto divisor =
-            inst != nullptr && is_f32_map(*inst, Op::kDiv) ? constants.find(inst->operands[1]) : constants.end();
-        if (divisor != constants.end() && std::fabs(std::frexp(divisor->second, &power)) == 0.5 &&
-            std::abs(power) < std::numeric_limits<float>::max_exponent - 2) {
-            Inst inverse{.kind = InstKind::kConst, .id = kernel->value_count++};
-            inverse.value = 1 / divisor->second;
-            inst->op = Op::kMul;
-            inst->operands[1] = inverse.id;
-            body.push_back({std::move(inverse)});
-        }
-        body.push_back(std::move(stmt));
+        if (divisor == constants.end() || std::fabs(std::frexp(divisor->second, &power)) != 0.5) continue;
+        if (std::abs(power) <= kMostPower) quotients.push_back(inst);
     }
-    kernel->body = std::move(body);
+    if (quotients.size() <= kFewQuotients && !loads_late(*kernel)) return;
+    Block inverses;
+    for (Inst* quotient : quotients) {
+        Inst inverse{.kind = InstKind::kConst, .id = kernel->value_count++};
+        inverse.value = 1 / constants.at(quotient->operands[1]);
+        quotient->op = Op::kMul;
+        quotient->operands[1] = inverse.id;
+        inverses.push_back({std::move(inverse)});
+    }
+    kernel->body.insert(kernel->body.begin(), std::make_move_iterator(inverses.begin()),
+                        std::make_move_iterator(inverses.end()));
 }
 
 }  // namespace
