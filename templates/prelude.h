@@ -721,7 +721,7 @@ struct rj_compensated {
     // What both lost is added first, so that the order of the two does not matter.
     RJ_DEVICE void combine(const rj_compensated& other) {
         const float both = lost + other.lost;
-        *this = {total, -0.0f};  // to which what is added is itself
+        lost = 0.0f;
         add(other.total);
         lost += both;
     }
@@ -1147,7 +1147,8 @@ RJ_DEVICE void rj_all_reduce_across(int thread, int row, int offset_bytes, State
     ((states = rj_shared_load<States>(at + (turned_thread * kStride + turned_row) * int(sizeof(States))),
       at += kPlaces * int(sizeof(States))),
      ...);
-    rj_fold_lanes<kThreads>(states...);
+    (rj_take_origin<kThreads>(states), ...);
+    rj_butterfly<kThreads>(rj_beyond_origin(states)...);  // not together: blocks of 1024 threads have 64 registers
     at = offset_bytes;
     if (turned_thread == 0) {
         ((rj_shared_store(at + (kThreads * kStride + turned_row) * int(sizeof(States)), states),
