@@ -1,8 +1,8 @@
 // What every emitted GPU kernel shares: elements and vectors of them, coordinates, and reductions over a row's threads.
 //
 // Emitted source is: RJ_WARP_SIZE, the vendor's half of the prelude, prelude_math.h for vendors without a device
-// library, prelude_trig.h, prelude_narrow.h, prelude_divide.h, this file, the kernel. Nothing here or in a kernel names an
-// intrinsic; a vendor's half (prelude_cuda.h, prelude_hip.h, or the tests' SIMT shim) supplies
+// library, prelude_trig.h, prelude_narrow.h, prelude_divide.h, this file, the kernel. Nothing here or in a kernel names
+// an intrinsic; a vendor's half (prelude_cuda.h, prelude_hip.h, or the tests' SIMT shim) supplies
 //
 //   RJ_DEVICE, RJ_KERNEL(threads[, blocks_per_sm]), RJ_RESTRICT
 //   RJ_ROLLED                                     before a loop that must not be unrolled whole
@@ -915,10 +915,10 @@ constexpr int rj_power_at_least(int count) {
 }
 constexpr int rj_larger_of(int a, int b) { return a > b ? a : b; }
 
-// Several states of one kind, kCount a power of two, folded over groups of kLanes neighbouring lanes, each of which goes
-// on with half of the states at every step: those of a group's first half fold the first states, for both halves, and
-// the others the rest. Of n states that is n - 1 combinations and one for each halving that is left, where a butterfly
-// takes n for each: 5 in place of 10 for two sums over a warp, 9 in place of 40 for eight. `mine` are then
+// Several states of one kind, kCount a power of two, folded over groups of kLanes neighbouring lanes, each of which
+// goes on with half of the states at every step: those of a group's first half fold the first states, for both halves,
+// and the others the rest. Of n states that is n - 1 combinations and one for each halving that is left, where a
+// butterfly takes n for each: 5 in place of 10 for two sums over a warp, 9 in place of 40 for eight. `mine` are then
 // what the lane has, in the order of lanes.
 template <int kLanes, class State, int kCount, int kMine>
 RJ_DEVICE void rj_fold_apart(State (&states)[kCount], State (&mine)[kMine]) {
@@ -949,8 +949,8 @@ RJ_DEVICE void rj_spread(const State (&mine)[kMine], States&... states) {
 // Of two sums of one word a butterfly each takes one shuffle less in a row: H200, a layer norm's backward of bf16 0.108
 // ms in place of 0.111. Of f32, whose sums carry what they lost, instructions count.
 template <class State, class... More>
-constexpr bool rj_are_several = (sizeof...(More) > 1 || (sizeof...(More) == 1 && sizeof(State) > 4)) &&
-                                (rj_is_same<State, More> && ...);
+constexpr bool rj_are_several =
+    (sizeof...(More) > 1 || (sizeof...(More) == 1 && sizeof(State) > 4)) && (rj_is_same<State, More> && ...);
 
 template <int kLanes, class State, class... More>
 RJ_DEVICE void rj_fold_all(State& state, More&... more) {
@@ -1061,12 +1061,12 @@ RJ_DEVICE State rj_gather_warps(int offset_bytes) {
 // Whether the states of kWarps warps are several of one kind that need no common origin, and more than each lane may
 // well read.
 template <int kWarps, class State, class... More>
-constexpr bool rj_meet_apart = rj_are_several<State, More...> && !rj_has_origin<State> &&
-                               1 + int(sizeof...(More)) <= RJ_WARP_SIZE &&
-                               kWarps * int(sizeof(State)) * (1 + int(sizeof...(More))) > 32;
+constexpr bool rj_meet_apart =
+    rj_are_several<State, More...> && !rj_has_origin<State> && 1 + int(sizeof...(More)) <= RJ_WARP_SIZE &&
+    kWarps * int(sizeof(State)) * (1 + int(sizeof...(More))) > 32;
 
-// Folds such states over the warps of a row. Lanes store those that they have, each folds some warps' states of one, and
-// all lanes get the results.
+// Folds such states over the warps of a row. Lanes store those that they have, each folds some warps' states of one,
+// and all lanes get the results.
 template <int kWarps, class State, class... More>
 RJ_DEVICE void rj_all_reduce_apart(int thread, int offset_bytes, State& state, More&... more) {
     constexpr int kGiven = 1 + int(sizeof...(More));

@@ -15,9 +15,9 @@
 #include "embedded/prelude_cluster.h"
 #include "embedded/prelude_cuda.h"
 #include "embedded/prelude_divide.h"
-#include "embedded/prelude_narrow.h"
 #include "embedded/prelude_hip.h"
 #include "embedded/prelude_math.h"
+#include "embedded/prelude_narrow.h"
 #include "embedded/prelude_trig.h"
 
 namespace rowjit {
