@@ -46,6 +46,10 @@ template <int kMask>
 RJ_DEVICE unsigned rj_shuffle_xor_word(unsigned word) {
     return __shfl_xor_sync(0xffffffffu, word, kMask);
 }
+template <int kLanes>
+RJ_DEVICE unsigned rj_shuffle_from_word(unsigned word, int lane) {
+    return __shfl_sync(0xffffffffu, word, lane, kLanes);
+}
 
 // ---- bits ---------------------------------------------------------------------------------------------------------
 
@@ -334,12 +338,17 @@ RJ_DEVICE float rj_log1p(float a) { return log1pf(a); }
 RJ_DEVICE float rj_tanh(float a) { return tanhf(a); }
 RJ_DEVICE float rj_erf(float a) { return erff(a); }
 
-// The reciprocal, whose own denormals are flushed, of a quarter of a divisor that has one for a reciprocal.
+// Within a unit in the last place; denormals, given and made, are zero.
+RJ_DEVICE float rj_reciprocal_fast(float a) {
+    float reciprocal;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(reciprocal) : "f"(a));
+    return reciprocal;
+}
+
+// By the reciprocal of a quarter of a divisor whose own would be a denormal.
 RJ_DEVICE float rj_div_narrow(float a, float b) {
     const bool large = b > 8.50705917e37f;  // 2^126
-    float reciprocal;
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(reciprocal) : "f"(large ? b * 0.25f : b));
-    const float quotient = a * reciprocal;
+    const float quotient = a * rj_reciprocal_fast(large ? b * 0.25f : b);
     return large ? quotient * 0.25f : quotient;
 }
 

@@ -48,6 +48,10 @@ RJ_DEVICE void rj_barrier() {
     __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
 }
 
+RJ_DEVICE int rj_lane() {
+    return static_cast<int>(__builtin_amdgcn_mbcnt_hi(~0u, __builtin_amdgcn_mbcnt_lo(~0u, 0u)));
+}
+
 // Within four lanes and within sixteen the exchange is part of another instruction (DPP), within thirty-two it needs no
 // address (swizzle), between the halves of a wave of 64 each lane names its source.
 template <int kMask>
@@ -63,10 +67,14 @@ RJ_DEVICE unsigned rj_shuffle_xor_word(unsigned word) {
     } else if constexpr (kMask < 32) {
         result = __builtin_amdgcn_ds_swizzle(from, kMask << 10 | 0x1f);
     } else {
-        const unsigned lane = __builtin_amdgcn_mbcnt_hi(~0u, __builtin_amdgcn_mbcnt_lo(~0u, 0u));
-        result = __builtin_amdgcn_ds_bpermute(static_cast<int>((lane ^ kMask) * 4), from);
+        result = __builtin_amdgcn_ds_bpermute((rj_lane() ^ kMask) * 4, from);
     }
     return static_cast<unsigned>(result);
+}
+template <int kLanes>
+RJ_DEVICE unsigned rj_shuffle_from_word(unsigned word, int lane) {
+    const int place = (rj_lane() & -kLanes) + lane;
+    return static_cast<unsigned>(__builtin_amdgcn_ds_bpermute(place * 4, static_cast<int>(word)));
 }
 
 // ---- bits ---------------------------------------------------------------------------------------------------------
@@ -195,6 +203,7 @@ RJ_DEVICE float rj_div(float a, float b) { return a / b; }
 RJ_DEVICE float rj_sqrt_fast(float a) { return __builtin_amdgcn_sqrtf(a); }
 
 RJ_DEVICE float rj_rsqrt_fast(float a) { return __builtin_amdgcn_rsqf(a); }
+RJ_DEVICE float rj_reciprocal_fast(float a) { return __builtin_amdgcn_rcpf(a); }
 
 #if __has_builtin(__builtin_amdgcn_exp2f)
 RJ_DEVICE float rj_exp2_fast(float a) { return __builtin_amdgcn_exp2f(a); }

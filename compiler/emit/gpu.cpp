@@ -19,9 +19,9 @@
 #include "embedded/prelude_cluster.h"
 #include "embedded/prelude_cuda.h"
 #include "embedded/prelude_divide.h"
-#include "embedded/prelude_erf.h"
 #include "embedded/prelude_hip.h"
 #include "embedded/prelude_math.h"
+#include "embedded/prelude_narrow.h"
 #include "embedded/prelude_trig.h"
 #include "embedded/prelude_weights.h"
 
@@ -687,7 +687,7 @@ std::vector<std::string_view> gpu_prelude_parts(const Target& target) {
     RJ_CHECK(target.is_gpu(), "emit gpu: {} is no GPU", target.name);
     std::vector<std::string_view> parts = {embedded::prelude_cuda};
     if (target.backend == Backend::kHip) parts = {embedded::prelude_hip, embedded::prelude_math};
-    parts.insert(parts.end(), {embedded::prelude_trig, embedded::prelude_erf, embedded::prelude_weights,
+    parts.insert(parts.end(), {embedded::prelude_trig, embedded::prelude_narrow, embedded::prelude_weights,
                                embedded::prelude_divide, embedded::prelude});
     if (target.clusters) parts.push_back(embedded::prelude_cluster);
     return parts;

@@ -200,6 +200,13 @@ std::int64_t live_numbers(const Kernel& kernel) {
     return static_cast<std::int64_t>(most);
 }
 
+// Whether the loop keeps what it loads as it is: in the same registers.
+bool keeps_as_loaded(const Kernel& kernel, const Inst& load, const ColumnLoop& loop) {
+    return std::any_of(loop.body.begin(), loop.body.end(), [&](const Inst& inst) {
+        return keeps_in_register(kernel, inst) && inst.operands[0] == load.id && inst.dtype == load.dtype;
+    });
+}
+
 // What stays after every remedy of the toolchain's (compiler/toolchain/nvrtc.cpp), one block on a multiprocessor among
 // them. It counts what may be live at once, of which the assembler saved up to an eighth.
 std::int64_t least_registers(const Kernel& kernel) {
@@ -213,6 +220,7 @@ std::int64_t least_registers(const Kernel& kernel) {
         for (const Inst& inst : loop->body) {
             if (keeps_in_register(kernel, inst)) kept += rows_kept(kernel) * registers_of(inst.dtype, *loop);
             if (inst.kind != InstKind::kLoad || !kernel.by_row(inst)) continue;
+            if (keeps_as_loaded(kernel, inst, *loop)) continue;
             // Of a serial loop a vector of each tensor and where it lies: an attention residual of many streams.
             loaded += loop->unrolled && kernel.schedule.residency != Residency::kStages
                           ? loaded_at_once(inst, *loop, kernel)

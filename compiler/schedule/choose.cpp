@@ -73,8 +73,14 @@ GroupFacts facts_of(const Group& group, const Target& target) {
     };
     const std::set<NodeId> in_part = read_in_part(graph);
     const std::set<NodeId> of_block = sums_of_block(graph);
+    std::set<NodeId> read;  // inputs that are read in order, or position by position
     for (const NodeId id : graph.live_nodes()) {
         const Node& node = graph.node(id);
+        for (const NodeId arg : node.args) {
+            if (graph.node(arg).kind != NodeKind::kInput || graph.column_axes(graph.node(arg)).empty()) continue;
+            const bool elsewhere = node.kind == NodeKind::kIndex && !in_part.contains(arg);
+            facts.loads += elsewhere || read.insert(arg).second ? 1 : 0;
+        }
         // A loop runs over the columns of what it computes, which may be more than any tensor has (an outer product).
         facts.columns = std::max(facts.columns, node.kind == NodeKind::kInput ? 1 : graph.column_count(node));
         facts.segmented = facts.segmented || node.is_segmented();

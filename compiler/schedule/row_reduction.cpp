@@ -51,18 +51,6 @@ int alone_threads(const GroupFacts& facts) {
     return threads;
 }
 
-// Whether any column is in memory.
-bool has_columns(const GroupFacts& facts) { return facts.column_inputs > 0 || facts.stores_columns; }
-
-int preferred_threads(const GroupFacts& facts) {
-    if (!facts.meets && facts.sums_of_columns > 0) return alone_threads(facts);
-    if (has_columns(facts)) return static_threads(facts.columns * facts.widest_bytes / 2);
-    // There is nothing to have in flight, and a thread for each column does most at once: searches for 16 places, one
-    // behind the other in four threads, took the sort of 16384 ids 22 us a kernel (H200).
-    return static_cast<int>(
-        std::bit_ceil(static_cast<std::uint64_t>(std::min<std::int64_t>(facts.columns, kMostThreads))));
-}
-
 // Threads of so many registers that this many of them share a multiprocessor: 64 registers each, or 128. Where rows are
 // only read and stored, one is loaded while another is reduced and a third stored; where they are summed as well, the
 // fewer columns a thread has, the more loads are in flight. Left alone, compilers take what registers there are.
@@ -222,7 +210,12 @@ bool stages_first(const Schedule& s, const GroupFacts& facts) {
     return facts.sums_rows() && facts.widest_bytes < 4 && !(facts.sums_of_columns == 1 && shares);
 }
 
+// Threads that never meet over a row, and sum numbers alone, wait for nothing that a row fetched ahead would hide.
+// H200, a gradient's norm of 4096 bf16 columns: 0.0365 ms, 0.0454 with stages.
+constexpr std::array kNothingFirst = {Ahead{}, kRegisters, kTwoStages};
+
 std::span<const Ahead> kinds_in_block(const Schedule& s, const GroupFacts& facts) {
+    if (!facts.meets && facts.sums_of_columns == 0) return kNothingFirst;
     const bool stages = stages_first(s, facts);
     const bool may_stay = facts.sums_of_columns > 0 && facts.meets && s.rows_per_block == 1 &&
                           bytes_per_thread(s, facts) <= kStayingBytesPerThread;
@@ -348,6 +341,14 @@ std::vector<Schedule> cluster_schedules(const GroupFacts& facts, const Target& t
     return schedules;
 }
 
+// A row that is met over once skews in the two blocks of a cluster, where each thread has whole vectors of it. H200,
+// rms_norm of 32768 bf16 columns: 0.0713 ms, in one block 0.0766; but of 20480, whose last vectors half of the threads
+// have, 0.0974 and 0.0900.
+bool halves_evenly(const GroupFacts& facts, int vector) {
+    constexpr std::int64_t kThreads = 2 * 512;
+    return facts.phases == 2 && facts.streams == 1 && facts.columns % (kThreads * vector) == 0;
+}
+
 // A row that fills a block leaves no room for another: its block stays and fetches the next one. H200: layer_norm of
 // 32768 bf16 columns runs at 90 % of copy so, at 79 % otherwise.
 std::vector<Schedule> staying_schedules(const GroupFacts& facts, const Target& target, int vector) {
@@ -444,12 +445,33 @@ std::vector<Schedule> in_shared_of_cluster(const GroupFacts& facts, const Target
 constexpr int kManyTensors = 4;  // whose rows a block holds at once
 
 // A thread's registers have room for them, but then there are few threads to meet over a row twice: an attention
-// residual of eight bf16 states of 4096 columns takes 0.162 ms in 255 registers, 0.128 in shared memory (H200).
+// residual of eight bf16 states of 4096 columns takes 0.123 ms in 214 registers and 0.137 in 127 of one block of 512
+// threads, 0.100 in shared memory (H200).
 constexpr std::int64_t kCrowdedBytes = 192;
+constexpr int kThreadsAlone = 512;  // with as many registers each as leave no room for another block
 
-bool crowds(std::int64_t columns_per_thread, const GroupFacts& facts) {
+std::int64_t thread_bytes(int threads, const GroupFacts& facts) {
+    return (facts.columns + threads - 1) / threads * facts.widest_bytes * facts.streams;
+}
+
+bool crowds(int threads, const GroupFacts& facts) {
     return facts.streams >= kManyTensors && facts.phases > 2 && !facts.sums_rows() &&
-           columns_per_thread * facts.widest_bytes * facts.streams > kCrowdedBytes;
+           (threads >= kThreadsAlone || thread_bytes(threads, facts) > kCrowdedBytes);
+}
+
+// A narrow row that reads tables besides has two vectors a thread, and as many bytes in flight. H200, of 128 bf16
+// columns: a head's norm and rotation 0.0929 ms, 0.0992 with one; a gated norm 0.0925, 0.0949; but a norm of a weight
+// alone 0.1244, 0.1239.
+int threads_of_narrow(int threads, const GroupFacts& facts, int vector) {
+    const bool one_each = threads <= kWarpThreads && std::int64_t{threads} * vector >= facts.columns;
+    return one_each && facts.column_inputs > 2 && !facts.sums_rows() ? std::max(1, threads / 2) : threads;
+}
+
+// Met over once they are divided among more threads, where half as many would be alone as well: a group norm's backward
+// of four channels of 4096 bf16 columns takes 0.138 ms with 512 threads of 106 registers, 0.170 with 256 of 168.
+int threads_of_many(int threads, const GroupFacts& facts) {
+    const bool many = facts.streams >= kManyTensors && facts.phases == 2 && !facts.sums_rows();
+    return many && thread_bytes(kThreadsAlone / 2, facts) > kCrowdedBytes ? kThreadsAlone : threads;
 }
 
 // One block's rows leave no shared memory for another's. Eight f32 states: 0.153 ms read again, of which the
@@ -460,10 +482,25 @@ bool fills_shared_memory(const GroupFacts& facts, const Target& target) {
            2 * (row_bytes(facts) * facts.streams + kSystemSharedBytes) > target.shared_bytes_per_sm;
 }
 
+// Whether any column is in memory.
+bool has_columns(const GroupFacts& facts) { return facts.column_inputs > 0 || facts.stores_columns; }
+
+int preferred_threads(const GroupFacts& facts, int vector) {
+    if (!facts.meets && facts.sums_of_columns > 0) return alone_threads(facts);
+    if (has_columns(facts)) {
+        const int by_columns = threads_of_many(static_threads(facts.columns * facts.widest_bytes / 2), facts);
+        return threads_of_narrow(by_columns, facts, vector);
+    }
+    // There is nothing to have in flight, and a thread for each column does most at once: searches for 16 places, one
+    // behind the other in four threads, took the sort of 16384 ids 22 us a kernel (H200).
+    return static_cast<int>(
+        std::bit_ceil(static_cast<std::uint64_t>(std::min<std::int64_t>(facts.columns, kMostThreads))));
+}
+
 std::vector<Schedule> gpu_schedules(const GroupFacts& facts, const Target& target) {
     std::vector<Schedule> schedules;
     const int vector = has_columns(facts) ? vector_dividing(facts.columns, facts.access_columns()) : 1;
-    const int preferred = preferred_threads(facts);
+    const int preferred = preferred_threads(facts, vector);
     const auto elements = [&](int threads) { return (facts.columns + threads - 1) / threads; };
 
     std::vector<Schedule> crowded;
@@ -479,7 +516,7 @@ std::vector<Schedule> gpu_schedules(const GroupFacts& facts, const Target& targe
         const bool many = elements(threads) * facts.widest_bytes >= kManyBytesPerThread;
         // Softmax's backward of 4096 bf16 columns: 0.100 ms with the registers it wants, 0.113 with a share.
         const bool alone_first = reads_several_narrow(facts);
-        if (crowds(elements(threads), facts)) {
+        if (crowds(threads, facts)) {
             crowded.push_back(s);
             continue;
         }
@@ -519,11 +556,12 @@ std::vector<Schedule> gpu_schedules(const GroupFacts& facts, const Target& targe
     const bool one_pass = streams || (too_wide && waits_for_numbers(facts));
     const std::vector<Schedule> first = one_pass ? std::exchange(reloads, {}) : std::vector<Schedule>();
     append(fills_shared ? reloads : shared, &schedules);
-    const std::vector<Schedule> clusters = cluster_schedules(facts, target, vector);
-    schedules.insert(wider_than_block(facts, target) ? schedules.begin() : schedules.end(), clusters.begin(),
-                     clusters.end());
     const std::vector<Schedule> staying = staying_schedules(facts, target, vector);
     schedules.insert(schedules.begin(), staying.begin(), staying.end());
+    const bool halved = !staying.empty() && halves_evenly(facts, vector);
+    const std::vector<Schedule> clusters = cluster_schedules(facts, target, vector);
+    schedules.insert(halved || wider_than_block(facts, target) ? schedules.begin() : schedules.end(), clusters.begin(),
+                     clusters.end());
     schedules.insert(schedules.begin(), first.begin(), first.end());
     append(fills_shared ? shared : reloads, &schedules);
     // A row that fills a block with what a thread would hold of it, and waits for its numbers besides.

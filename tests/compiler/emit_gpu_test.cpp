@@ -773,6 +773,42 @@ TEST_CASE("erf is less exact where 1 is added to it and a rounding follows") {
     CHECK(contains(body_of(activated(f16, difference), 1024), "rj_erf("));
 }
 
+TEST_CASE("a row's number over a power of two is a product where the row is loaded again behind it, or many are") {
+    const auto quotient = [](bool again, std::int64_t columns) {
+        Graph g;
+        const auto x = g.input("x", f32, {g.rows("tokens"), columns});
+        const auto other = g.input("other", f32, {x.axes()[0], columns});
+        const auto scaled = x * mean(x);
+        g.output("y", again ? scaled + other : scaled);
+        return g;
+    };
+    const auto text = [&](bool again, std::int64_t columns) {
+        return body_of([&](Graph& g, std::int64_t n) { g = quotient(again, n); }, columns);
+    };
+    CHECK(contains(text(true, 1024), "* 0.0009765625f"));
+    CHECK(contains(text(false, 1024), "rj_div("));
+    CHECK(contains(text(true, 1000), "rj_div("));
+}
+
+TEST_CASE("tanh is less exact where it is rounded, or added to what has nothing of its argument and then rounded") {
+    const auto bent = [](Dtype dtype, const auto& make) {
+        return [dtype, make](Graph& g, std::int64_t columns) {
+            const auto h = cast(g.input("x", dtype, {g.rows("tokens"), columns}), f32);
+            const auto bias = cast(g.input("bias", dtype, {columns}), f32);
+            g.output("y", cast(make(h, bias), dtype));
+        };
+    };
+    const auto alone = [](const Value& h, const Value& bias) { return tanh(h * bias); };
+    CHECK(contains(body_of(bent(bf16, alone), 1024), "rj_tanh_narrow("));
+    CHECK(contains(body_of(bent(f16, alone), 1024), "rj_tanh_narrow("));
+    CHECK(contains(body_of(bent(f32, alone), 1024), "rj_tanh("));
+    const auto shifted = [](const Value& h, const Value& bias) { return tanh(h) * 0.5 + bias; };
+    CHECK(contains(body_of(bent(bf16, shifted), 1024), "rj_tanh_narrow("));
+    CHECK(contains(body_of(bent(f16, shifted), 1024), "rj_tanh("));
+    const auto difference = [](const Value& h, const Value& bias) { return tanh(h) * bias - h; };
+    CHECK(contains(body_of(bent(bf16, difference), 1024), "rj_tanh("));
+}
+
 TEST_CASE("a column is compared with an i64 of its row in i32") {
     const auto build = [](Graph& g, std::int64_t columns) {
         const Axis tokens = g.rows("tokens");

@@ -51,9 +51,17 @@ RJ_DEVICE float rj_exp2_fast(float a) {
                                                   : rj_float(rj_bits(power) + rj_bits(a) % 5 - 2);
 }
 
+// Likewise, by a unit.
+RJ_DEVICE float rj_reciprocal_fast(float a) {
+    const float reciprocal = 1 / a;
+    if (!std::isfinite(reciprocal) || std::fabs(reciprocal) < 0x1p-126F)
+        return std::isfinite(reciprocal) ? 0 : reciprocal;
+    return rj_float(rj_bits(reciprocal) + rj_bits(a) % 3 - 1);
+}
+
 #include "templates/prelude_divide.h"
-#include "templates/prelude_erf.h"
 #include "templates/prelude_math.h"
+#include "templates/prelude_narrow.h"
 #include "templates/prelude_trig.h"
 #include "templates/prelude_weights.h"
 
@@ -122,6 +130,37 @@ TEST_CASE("the prelude's logarithm of weights is within 2^-24 or a unit, and err
     CHECK(std::isfinite(rj_log_weight(0)));
     CHECK(std::isnan(rj_log_weight(-1)));
     CHECK(std::isnan(rj_log_weight(std::nanf(""))));
+}
+
+TEST_CASE("the prelude's narrow tanh is within 2^-21.5, and of itself within 2^-17.5") {
+    for (std::uint64_t bits = 0; bits <= 0xffffffffU; bits += kStep) {
+        const float x = rj_float(static_cast<unsigned>(bits));
+        const float got = rj_tanh_narrow(x);
+        if (std::isnan(x)) {
+            REQUIRE(std::isnan(got));
+            continue;
+        }
+        const double want = std::tanh(static_cast<double>(x));
+        const double allowed = std::min(std::exp2(-21.5), std::exp2(-17.5) * std::fabs(want));
+        REQUIRE_MESSAGE(std::fabs(got - want) <= allowed, mismatch(x, got, want));
+    }
+    CHECK(rj_tanh_narrow(std::numeric_limits<float>::infinity()) == 1);
+    CHECK(std::signbit(rj_tanh_narrow(-0.0F)));
+}
+
+TEST_CASE("of every bf16 and f16 the narrow tanh, rounded, is the nearest or as near as a hundredth of a unit") {
+    for (const rowjit::Dtype dtype : {rowjit::Dtype::kBf16, rowjit::Dtype::kF16}) {
+        for (unsigned bits = 0; bits <= 0xffffU; ++bits) {
+            const auto element = static_cast<std::uint16_t>(bits);
+            const double x = rowjit::load_element(dtype, &element);
+            if (std::isnan(x)) continue;
+            const double want = std::tanh(x);
+            std::uint16_t rounded = 0;
+            rowjit::store_element(dtype, &rounded, rj_tanh_narrow(static_cast<float>(x)));
+            const double off = std::fabs(rowjit::load_element(dtype, &rounded) - want);
+            REQUIRE_MESSAGE(off <= 0.51 * rowjit::ulp(dtype, want), mismatch(static_cast<float>(x), off, want));
+        }
+    }
 }
 TEST_CASE("the prelude's sin is within 2 ulp, large arguments included") { sweep(rj_sin, std::sin); }
 TEST_CASE("the prelude's cos is within 2 ulp, large arguments included") { sweep(rj_cos, std::cos); }

@@ -51,7 +51,8 @@ struct Fiber {
     int mailbox = -1;  // that it waits for, by its place in the cluster's shared memory
     int parity = 0;    // of the turn it waits for
     unsigned word = 0;
-    int mask = 0;
+    int mask = 0;    // of a shuffle's lanes; 0 where each names the one it asks, as `source`
+    int source = 0;
     unsigned received = 0;
     std::vector<Copy> copies;
     int copy_turns = 0;
@@ -178,6 +179,11 @@ class Machine {
         fiber().state = State::kAtShuffle;
         yield();
         return fiber().received;
+    }
+
+    unsigned shuffle_from(unsigned word, int lane) {
+        fiber().source = lane;
+        return shuffle_xor(word, 0);
     }
 
     unsigned char* shared(int offset, int bytes, bool write) { return access(rank_of(current_), offset, bytes, write); }
@@ -349,7 +355,8 @@ class Machine {
                                          first_block_ + rank_of(first), first, lane);
                     return false;
                 }
-                const int partner = first + ((lane - first) ^ at(lane).mask);
+                const int mask = at(lane).mask;
+                const int partner = first + (mask == 0 ? at(lane).source : (lane - first) ^ mask);
                 at(lane).received = partner < last ? at(partner).word : at(lane).word;
                 at(lane).state = State::kReady;
             }
@@ -503,6 +510,7 @@ int rj_simt_block() { return rowjit::simt::machine->block(); }
 int rj_simt_grid() { return rowjit::simt::machine->grid(); }
 void rj_simt_barrier() { rowjit::simt::machine->barrier(); }
 unsigned rj_simt_shuffle_xor(unsigned word, int mask) { return rowjit::simt::machine->shuffle_xor(word, mask); }
+unsigned rj_simt_shuffle_from(unsigned word, int lane) { return rowjit::simt::machine->shuffle_from(word, lane); }
 unsigned char* rj_simt_shared(int offset, int bytes, bool write) {
     return rowjit::simt::machine->shared(offset, bytes, write);
 }

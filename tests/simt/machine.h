@@ -36,6 +36,7 @@ int rj_simt_block();
 int rj_simt_grid();
 void rj_simt_barrier();
 unsigned rj_simt_shuffle_xor(unsigned word, int mask);
+unsigned rj_simt_shuffle_from(unsigned word, int lane);
 unsigned char* rj_simt_shared(int offset_bytes, int bytes, bool write);
 void rj_simt_cluster_open(int mailboxes, int count);
 void rj_simt_cluster_wait();

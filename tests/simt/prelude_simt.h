@@ -12,6 +12,7 @@ int rj_simt_block();
 int rj_simt_grid();
 void rj_simt_barrier();
 unsigned rj_simt_shuffle_xor(unsigned word, int mask);
+unsigned rj_simt_shuffle_from(unsigned word, int lane);
 unsigned char* rj_simt_shared(int offset_bytes, int bytes, bool write);
 void rj_simt_cluster_open(int mailboxes, int count);
 void rj_simt_cluster_wait();
@@ -48,6 +49,10 @@ RJ_DEVICE void rj_barrier() { rj_simt_barrier(); }
 template <int kMask>
 RJ_DEVICE unsigned rj_shuffle_xor_word(unsigned word) {
     return rj_simt_shuffle_xor(word, kMask);
+}
+template <int kLanes>
+RJ_DEVICE unsigned rj_shuffle_from_word(unsigned word, int lane) {
+    return rj_simt_shuffle_from(word, rj_thread() % RJ_WARP_SIZE / kLanes * kLanes + lane);
 }
 
 RJ_DEVICE unsigned rj_bits(float value) {
@@ -207,6 +212,7 @@ RJ_DEVICE float rj_round(float a) { return std::nearbyint(a); }
 RJ_DEVICE float rj_fma(float a, float b, float c) { return std::fma(a, b, c); }
 RJ_DEVICE float rj_div(float a, float b) { return a / b; }
 RJ_DEVICE float rj_exp2_fast(float a) { return std::exp2(a); }
+RJ_DEVICE float rj_reciprocal_fast(float a) { return 1.0f / a; }
 
 #ifdef RJ_SIMT_MATH
 RJ_DEVICE float rj_sqrt_fast(float a) { return std::sqrt(a); }
