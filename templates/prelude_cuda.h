@@ -335,7 +335,6 @@ RJ_DEVICE float rj_rsqrt(float a) { return __frsqrt_rn(a); }
 RJ_DEVICE float rj_exp(float a) { return expf(a); }
 RJ_DEVICE float rj_log(float a) { return logf(a); }
 RJ_DEVICE float rj_log1p(float a) { return log1pf(a); }
-RJ_DEVICE float rj_tanh(float a) { return tanhf(a); }
 RJ_DEVICE float rj_erf(float a) { return erff(a); }
 
 // Within a unit in the last place; denormals, given and made, are zero.

@@ -104,23 +104,6 @@ RJ_DEVICE float rj_log1p(float a) {
     return a == 0.0f ? a : rj_log(u) + rj_div(a - (u - 1.0f), u);
 }
 
-// Near zero a polynomial (odd, fitted to tanh(a) / a on [0, 0.9]); beyond, 1 - 2 / (exp(2a) + 1). Both are within one
-// unit in the last place: a GELU's 1 + tanh(a) cancels for negative a, which multiplies tanh's error.
-RJ_DEVICE float rj_tanh(float a) {
-    const float size = rj_abs(a);
-    const float s = a * a;
-    float inner = -4.53165970e-4f;
-    inner = rj_fma(inner, s, 2.57618749e-3f);
-    inner = rj_fma(inner, s, -8.25737305e-3f);
-    inner = rj_fma(inner, s, 2.16596294e-2f);
-    inner = rj_fma(inner, s, -5.39282188e-2f);
-    inner = rj_fma(inner, s, 0.133329645f);
-    inner = rj_fma(inner, s, -0.333333224f);
-    inner = rj_fma(inner * s, a, a);
-    const float outer = 1.0f - rj_div(2.0f, rj_exp(2.0f * size) + 1.0f);
-    return rj_with_sign(size < 0.9f ? inner : outer, a);  // which the polynomial loses for -0
-}
-
 // Near zero a polynomial; beyond, 1 - exp(-polynomial).
 RJ_DEVICE float rj_erf(float a) {
     const float t = rj_abs(a);

@@ -236,7 +236,6 @@ RJ_DEVICE float rj_div_narrow(float a, float b) { return a * (1.0F / (b * 0.25F)
 RJ_DEVICE float rj_log(float a) { return std::log(a); }
 RJ_DEVICE float rj_log1p(float a) { return std::log1p(a); }
 // CUDA's tanhf errs by a unit at most; this machine's may err by two, which GELU's 1 + tanh then magnifies.
-RJ_DEVICE float rj_tanh(float a) { return static_cast<float>(std::tanh(static_cast<double>(a))); }
 RJ_DEVICE float rj_erf(float a) { return std::erf(a); }
 #endif
 
