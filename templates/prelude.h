@@ -1,8 +1,8 @@
 // What every emitted GPU kernel shares: elements and vectors of them, coordinates, and reductions over a row's threads.
 //
 // Emitted source is: RJ_WARP_SIZE, the vendor's half of the prelude, prelude_math.h for vendors without a device
-// library, prelude_trig.h, prelude_narrow.h, prelude_weights.h, prelude_divide.h, this file, the kernel. Nothing here or
-// in a kernel names an intrinsic; a vendor's half (prelude_cuda.h, prelude_hip.h, or the tests' SIMT shim) supplies
+// library, prelude_trig.h, prelude_narrow.h, prelude_weights.h, prelude_divide.h, this file, the kernel. Nothing here
+// or in a kernel names an intrinsic; a vendor's half (prelude_cuda.h, prelude_hip.h, or the tests' SIMT shim) supplies
 //
 //   RJ_DEVICE, RJ_KERNEL(threads[, blocks_per_sm]), RJ_RESTRICT
 //   RJ_ROLLED                                     before a loop that must not be unrolled whole
@@ -110,6 +110,29 @@ struct alignas(sizeof(T) * N >= 16  ? 16
     static constexpr int kWords = (kBytes + 3) / 4;
     unsigned words[kWords];
 };
+
+// A vector in shared memory. One of less than a word has no more than its own bytes there: beside them lie other
+// threads'.
+template <class Vec>
+RJ_DEVICE Vec rj_shared_load_vec(int offset_bytes) {
+    if constexpr (Vec::kBytes >= 4) {
+        return rj_shared_load<Vec>(offset_bytes);
+    } else if constexpr (Vec::kBytes == 2) {
+        return {rj_shared_load<unsigned short>(offset_bytes)};
+    } else {
+        return {rj_shared_load<unsigned char>(offset_bytes)};
+    }
+}
+template <class Vec>
+RJ_DEVICE void rj_shared_store_vec(int offset_bytes, const Vec& vec) {
+    if constexpr (Vec::kBytes >= 4) {
+        rj_shared_store(offset_bytes, vec);
+    } else if constexpr (Vec::kBytes == 2) {
+        rj_shared_store(offset_bytes, static_cast<unsigned short>(vec.words[0]));
+    } else {
+        rj_shared_store(offset_bytes, static_cast<unsigned char>(vec.words[0]));
+    }
+}
 
 template <int N>
 RJ_DEVICE float rj_get(const rj_vec<rj_bf16, N>& vec, int lane) {

@@ -328,7 +328,7 @@ class KernelEmitter {
         if (kernel_.schedule.stages > 0) {
             const std::string type = gpu_vec_type(load.dtype, 1);
             return scope_.set_fetched(load,
-                                      fmt::format("rj_get(rj_shared_load<{}>({}), 0)", type,
+                                      fmt::format("rj_get(rj_shared_load_vec<{}>({}), 0)", type,
                                                   scope_.staged(load.stage_offset_bytes, "", size_bytes(load.dtype))));
         }
         scope_.set_fetched(load, scope_.names().fresh(scope_.tensor(load).name + "_next"));

@@ -408,7 +408,7 @@ class ColumnEmitter {
     // What lies in the row's stage for an iteration.
     std::string staged(std::int64_t offset_bytes, Dtype dtype, int lanes) const {
         const std::int64_t bytes = lanes * static_cast<std::int64_t>(size_bytes(dtype));
-        return fmt::format("rj_shared_load<{}>({})", gpu_vec_type(dtype, lanes),
+        return fmt::format("rj_shared_load_vec<{}>({})", gpu_vec_type(dtype, lanes),
                            scope_.staged(offset_bytes, loop_.iterations > 1 ? in_parentheses(iteration()) : "", bytes));
     }
 
@@ -848,7 +848,7 @@ class ColumnEmitter {
         switch (from.residency) {
             case Residency::kRegisters: return fmt::format("rj_kept({}{})", kept_.at(kept.index), resident_entry());
             case Residency::kStages: return staged(from.shared_offset_bytes, from.dtype, loop_.vector);
-            default: return fmt::format("rj_shared_load<{}>({})", type, shared_offset(from));
+            default: return fmt::format("rj_shared_load_vec<{}>({})", type, shared_offset(from));
         }
     }
 
@@ -980,7 +980,7 @@ class ColumnEmitter {
         if (in_registers(inst)) {
             out_.line(fmt::format("{} = {};", kept_.at(inst.index) + resident_entry(), vec));
         } else {
-            out_.line(fmt::format("rj_shared_store({}, {});", shared_offset(slot(inst)), vec));
+            out_.line(fmt::format("rj_shared_store_vec({}, {});", shared_offset(slot(inst)), vec));
         }
     }
 

@@ -358,8 +358,8 @@ TEST_CASE("values kept in shared memory stay in the row's own part") {
     const Target target = find_target("sm_90a");
     const std::string body = emit_gpu_body(kernel_with(build_rms_norm, 1024, schedule, target), target);
     CHECK(contains(body, "const int row_shared = row_in_block * 2048;"));
-    CHECK(contains(body, "rj_shared_store(row_shared + c * 2, x_vec"));
-    CHECK(contains(body, "rj_shared_load<rj_vec<rj_bf16, 8>>(row_shared + c * 2);"));
+    CHECK(contains(body, "rj_shared_store_vec(row_shared + c * 2, x_vec"));
+    CHECK(contains(body, "rj_shared_load_vec<rj_vec<rj_bf16, 8>>(row_shared + c * 2);"));
 }
 
 TEST_CASE("a row that does not fit on chip is read in groups of several loads") {
@@ -425,7 +425,7 @@ TEST_CASE("a row that stays in its stage is read there twice, and its place is f
     const Target target = find_target("sm_90a");
     const Kernel kernel = kernel_with(build_weighted_difference, 4096, staged_schedule(Residency::kStages), target);
     const std::string body = emit_gpu_body(kernel, target);
-    CHECK(count(body, "rj_shared_load<rj_vec<rj_bf16, 8>>(stage") == 2);
+    CHECK(count(body, "rj_shared_load_vec<rj_vec<rj_bf16, 8>>(stage") == 2);
     CHECK_FALSE(contains(body, "kept in registers"));
     CHECK(body.rfind("fetch(row + ") > body.rfind("rj_store_whole("));
 }

@@ -70,13 +70,19 @@ RJ_DEVICE unsigned rj_opaque(unsigned word) { return word; }
 RJ_DEVICE unsigned rj_join_halves(unsigned lower, unsigned upper) { return (lower & 0xffffu) | (upper & 0xffff0000u); }
 
 template <class T>
+RJ_DEVICE void rj_check_shared(int offset_bytes) {
+    if (offset_bytes % int(alignof(T)) != 0) rj_simt_fault("an access to shared memory is not aligned to its size");
+}
+template <class T>
 RJ_DEVICE T rj_shared_load(int offset_bytes) {
+    rj_check_shared<T>(offset_bytes);
     T value;
     std::memcpy(&value, rj_simt_shared(offset_bytes, int(sizeof(T)), false), sizeof(T));
     return value;
 }
 template <class T>
 RJ_DEVICE void rj_shared_store(int offset_bytes, const T& value) {
+    rj_check_shared<T>(offset_bytes);
     std::memcpy(rj_simt_shared(offset_bytes, int(sizeof(T)), true), &value, sizeof(T));
 }
 

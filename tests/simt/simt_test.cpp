@@ -352,6 +352,25 @@ TEST_CASE("pairs take any number of a thread's vectors") {
     check_cases(cases, target);
 }
 
+TEST_CASE("a thread keeps one narrow column in shared memory and touches no other thread's beside it") {
+    Schedule schedule;
+    schedule.family = Family::kRowReduction;
+    schedule.residency = Residency::kShared;
+    schedule.threads_per_row = 128;
+    for (const char* name : {"sm_90a", "gfx942"}) {
+        const Target target = simt::target(name);
+        std::vector<Case> cases;
+        for (const Dtype dtype : {bf16, f16}) {
+            for (const char* op : {"softmax", "sparsemax", "layer_norm"}) {
+                const Graph graph = make_graph(op, {1001, dtype, {}});
+                Program program = compile(*graph.data(), target, [&](const Group&) { return std::optional(schedule); });
+                cases.push_back({fmt::format("{} on {}", op, name), graph, std::move(program)});
+            }
+        }
+        check_cases(cases, target);
+    }
+}
+
 TEST_CASE("numbers of a row that are parted, being more than a thread holds, agree with the oracle") {
     const Target target = simt::target("sm_90a");
     const auto differentiated = [](const char* streams, const char* iterations) {
