@@ -48,9 +48,7 @@ RJ_DEVICE void rj_barrier() {
     __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
 }
 
-RJ_DEVICE int rj_lane() {
-    return static_cast<int>(__builtin_amdgcn_mbcnt_hi(~0u, __builtin_amdgcn_mbcnt_lo(~0u, 0u)));
-}
+RJ_DEVICE int rj_lane() { return static_cast<int>(__builtin_amdgcn_mbcnt_hi(~0u, __builtin_amdgcn_mbcnt_lo(~0u, 0u))); }
 
 // Within four lanes and within sixteen the exchange is part of another instruction (DPP), within thirty-two it needs no
 // address (swizzle), between the halves of a wave of 64 each lane names its source.
