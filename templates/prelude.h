@@ -1072,13 +1072,8 @@ RJ_DEVICE void rj_fold_all(State& state, More&... more) {
 // Pairs take a common origin before they are folded, the greatest of all or the average, which costs an exponential or
 // a multiplication for each where folding two costs two or a division; then all that they differ in is a sum.
 template <class State>
-constexpr bool rj_has_origin = false;
-template <class Sum>
-constexpr bool rj_has_origin<rj_rescaled<Sum>> = true;
-template <class Sum>
-constexpr bool rj_has_origin<rj_moments<Sum>> = true;
-template <class State>
 struct rj_origin {
+    static constexpr bool kIsOne = false;
     RJ_DEVICE void take(const State&) {}
     template <int kLanes>
     RJ_DEVICE void meet() {}
@@ -1086,6 +1081,7 @@ struct rj_origin {
 };
 template <class Sum>
 struct rj_origin<rj_rescaled<Sum>> {
+    static constexpr bool kIsOne = true;
     rj_maximum<float> top;
 
     RJ_DEVICE void take(const rj_rescaled<Sum>& state) { top.add_one(state.greatest); }
@@ -1097,6 +1093,7 @@ struct rj_origin<rj_rescaled<Sum>> {
 };
 template <class Sum>
 struct rj_origin<rj_moments<Sum>> {
+    static constexpr bool kIsOne = true;
     rj_moments<Sum> all;
 
     RJ_DEVICE void take(const rj_moments<Sum>& state) {
@@ -1165,7 +1162,7 @@ RJ_DEVICE State rj_gather_warps(int offset_bytes) {
 // well read.
 template <int kWarps, class State, class... More>
 constexpr bool rj_meet_apart =
-    rj_are_several<State, More...> && !rj_has_origin<State> && 1 + int(sizeof...(More)) <= RJ_WARP_SIZE &&
+    rj_are_several<State, More...> && !rj_origin<State>::kIsOne && 1 + int(sizeof...(More)) <= RJ_WARP_SIZE &&
     kWarps * int(sizeof(State)) * (1 + int(sizeof...(More))) > 32;
 
 // Folds such states over the warps of a row. Lanes store those that they have, each folds some warps' states of one,

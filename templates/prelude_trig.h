@@ -1,6 +1,7 @@
 // Sine and cosine for every GPU: within 2 units in the last place for all of f32, so that rotary angles of long
 // contexts are right. NVIDIA's own functions keep a table in local memory for large arguments; this one keeps none. And
-// tanh, within 1.3 units where NVIDIA's errs by 2, which in f32 is all that eager's error leaves room for.
+// tanh, within a unit, or 1.3 by an exponential as inexact as NVIDIA's, whose own tanh errs by 2: in f32 more than what
+// eager's error leaves room for.
 
 // Bits 32k … 32k+31 of 1 / (2 pi), most significant first.
 RJ_DEVICE unsigned rj_inverse_two_pi(int k) {

@@ -466,7 +466,7 @@ class ColumnEmitter {
         for (const Inst& inst : std::views::reverse(loop_.body)) {
             if (!needed.contains(inst.id)) continue;
             made.push_back(&inst);
-            needed.insert(inst.operands.begin(), inst.operands.end());
+            each_use(inst, [&](ValueId value) { needed.insert(value); });
         }
         std::ranges::reverse(made);
         return made;
@@ -680,10 +680,7 @@ class ColumnEmitter {
 
     // Before a lane's statement, what it reads of words, vectors and coordinates, unless this turn has it already.
     void name_operands(const Inst& inst) {
-        for (const ValueId operand : inst.operands) name_operand(operand);
-        for (const Coord& coord : inst.coords) {
-            for (const ValueId data : coord.data_nodes()) name_operand(data);
-        }
+        each_use(inst, [&](ValueId value) { name_operand(value); });
     }
 
     void name_operand(ValueId value) {

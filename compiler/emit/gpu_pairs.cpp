@@ -77,10 +77,7 @@ class Orderer {
                 found.insert(made->second);
             }
         };
-        for (const ValueId operand : inst.operands) add(operand);
-        for (const Coord& coord : inst.coords) {
-            for (const ValueId data : coord.data_nodes()) add(data);
-        }
+        each_use(inst, add);
         return found;
     }
 

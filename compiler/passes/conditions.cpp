@@ -136,11 +136,7 @@ class Conditions {
             const bool computes = inst.kind == InstKind::kMap || inst.kind == InstKind::kCast ||
                                   inst.kind == InstKind::kCoord || inst.kind == InstKind::kConst;
             if (computes && !used.contains(inst.id)) continue;
-            used.insert(inst.operands.begin(), inst.operands.end());
-            for (const Coord& coord : inst.coords) {
-                const std::vector<std::int32_t> data = coord.data_nodes();
-                used.insert(data.begin(), data.end());
-            }
+            each_use(inst, [&](ValueId value) { used.insert(value); });
             kept.push_back(std::move(inst));
         }
         std::reverse(kept.begin(), kept.end());

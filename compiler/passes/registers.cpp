@@ -156,10 +156,10 @@ bool clang_holds_more(const Kernel& kernel, const Target& target) {
 }
 
 // What stays with a thread through all rows of a persistent block.
-std::int64_t registers_through_rows(const Kernel& kernel, const Target& target) {
-    std::int64_t sums = 0;
-    for (std::size_t i = 0; i < kernel.carried.size(); ++i) sums += carried_lanes(kernel, static_cast<int>(i));
-    return (clang_holds_more(kernel, target) ? 2 : 1) * (sums + held_registers(kernel));
+std::int64_t registers_through_rows(const Kernel& kernel) {
+    std::int64_t registers = held_registers(kernel);
+    for (std::size_t i = 0; i < kernel.carried.size(); ++i) registers += carried_lanes(kernel, static_cast<int>(i));
+    return registers;
 }
 
 // Of what all rows read, `batched` where it is loaded anew for each.
@@ -210,8 +210,7 @@ bool keeps_as_loaded(const Kernel& kernel, const Inst& load, const ColumnLoop& l
 // What stays after every remedy of the toolchain's (compiler/toolchain/nvrtc.cpp), one block on a multiprocessor among
 // them. It counts what may be live at once, of which the assembler saved up to an eighth.
 std::int64_t least_registers(const Kernel& kernel) {
-    std::int64_t kept = held_registers(kernel);
-    for (std::size_t i = 0; i < kernel.carried.size(); ++i) kept += carried_lanes(kernel, static_cast<int>(i));
+    std::int64_t kept = registers_through_rows(kernel);
     std::int64_t most = kept + live_numbers(kernel) + kAddresses;
     for (const Stmt& stmt : kernel.body) {
         const auto* loop = std::get_if<ColumnLoop>(&stmt.node);
@@ -273,7 +272,8 @@ std::int64_t wanted_limit(const Kernel& kernel, const Target& target) {
 
 int estimated_registers(const Kernel& kernel, const Target& target) {
     const std::int64_t batch = target.backend == Backend::kHip ? kHipBatch : kCudaBatch;
-    std::int64_t kept = registers_through_rows(kernel, target) + (has_moments(kernel) ? kMomentsRegisters : 0);
+    std::int64_t kept = registers_through_rows(kernel) * (clang_holds_more(kernel, target) ? 2 : 1) +
+                        (has_moments(kernel) ? kMomentsRegisters : 0);
     std::int64_t most = kept + kWorkingSet;
     bool fetching = kernel.schedule.prefetch;  // the first loop's loads are held a row longer
     for (const Stmt& stmt : kernel.body) {

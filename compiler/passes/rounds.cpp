@@ -137,6 +137,9 @@ class RoundFinder {
 
 }  // namespace
 
-std::optional<Rounds> find_rounds(const Block& block) { return RoundFinder(block).run(); }
+std::optional<Rounds> find_rounds(const Block& block) {
+    // Nearly every kernel's is shorter.
+    return block.size() > kLeastSpared ? RoundFinder(block).run() : std::nullopt;
+}
 
 }  // namespace rowjit

@@ -93,10 +93,7 @@ class Verifier {
     }
 
     void instruction(const Inst& inst, bool in_loop) {
-        for (const ValueId operand : inst.operands) use(operand);
-        for (const Coord& coord : inst.coords) {
-            for (const ValueId data : coord.data_nodes()) use(data);
-        }
+        each_use(inst, [&](ValueId value) { use(value); });
         if (inst.kind == InstKind::kMap) {
             RJ_CHECK(static_cast<int>(inst.operands.size()) == info(inst.op).arity, "{}: {}: {} has {} operands",
                      after_, kernel_.name, info(inst.op).name, inst.operands.size());
