@@ -75,15 +75,10 @@ RJ_DEVICE unsigned rj_shuffle_from_word(unsigned word, int lane) {
     return static_cast<unsigned>(__builtin_amdgcn_ds_bpermute(place * 4, static_cast<int>(word)));
 }
 
-#if RJ_WARP_SIZE == 64
+// A comparison's result of all lanes, 33 being "not equal"; hipRTC 5 has no ballot.
 typedef unsigned long long rj_lanes;
-RJ_DEVICE rj_lanes rj_ballot(bool condition) { return __builtin_amdgcn_ballot_w64(condition); }
+RJ_DEVICE rj_lanes rj_ballot(bool condition) { return __builtin_amdgcn_uicmp(condition ? 1u : 0u, 0u, 33); }
 RJ_DEVICE int rj_first_of(rj_lanes lanes) { return __builtin_ctzll(lanes); }
-#else
-typedef unsigned rj_lanes;
-RJ_DEVICE rj_lanes rj_ballot(bool condition) { return __builtin_amdgcn_ballot_w32(condition); }
-RJ_DEVICE int rj_first_of(rj_lanes lanes) { return __builtin_ctz(lanes); }
-#endif
 
 // ---- bits ---------------------------------------------------------------------------------------------------------
 

@@ -501,14 +501,15 @@ bool fills_shared_memory(const GroupFacts& facts, const Target& target) {
            2 * (row_bytes(facts) * facts.streams + kSystemSharedBytes) > target.shared_bytes_per_sm;
 }
 
-// Of a row's greatest elements each warp takes its own, about as many whatever its part of the row, and fewer warps
-// take fewer; but a wide row's loads are in flight for more of them. H200, four of bf16 columns, with 128 threads on a
-// row: of 16384 61 % of copy, of 128256 86, of 262144 91; with a reduction for each and its place 8, 6 and 6.
+// Narrower rows take their greatest elements one after the other, in fractions of a warp.
 constexpr std::int64_t kLeastOfGreatest = 2048;
 
-std::array<int, 3> threads_of_greatest(const GroupFacts& facts) {
-    constexpr std::uint64_t kColumnsOfThread = 1024;
-    const auto wanted = std::bit_ceil(static_cast<std::uint64_t>(facts.columns) / kColumnsOfThread);
+// Of a row's greatest elements each warp takes its own, about as many whatever its part of the row, so that fewer warps
+// take fewer; but more have more in flight. H200, four of bf16 columns, % of copy: 16384 columns 94 with 32 threads on
+// a row, 61 with 128; 262144 97 with 256, 91 with 128; of 50257, which are read one by one, 42 with 128, 35 with 64.
+std::array<int, 3> threads_of_greatest(const GroupFacts& facts, int vector) {
+    const std::uint64_t columns_of_thread = vector == 1 ? 512 : 1024;
+    const auto wanted = std::bit_ceil(static_cast<std::uint64_t>(facts.columns) / columns_of_thread);
     const int threads = static_cast<int>(std::clamp<std::uint64_t>(wanted, kWarpThreads, kMostThreads));
     return {threads, threads * 2, threads * 4};
 }
@@ -570,7 +571,7 @@ std::vector<Schedule> gpu_schedules(const GroupFacts& facts, const Target& targe
     const bool fills_shared = fills_shared_memory(facts, target);
     const bool few_rows = facts.stores_columns && !(fills_shared && facts.sums_rows());
     std::array reload_threads = few_rows ? std::array{512, 1024, 256} : std::array{256, 512, 1024};
-    if (facts.keeps_greatest) reload_threads = threads_of_greatest(facts);
+    if (facts.keeps_greatest) reload_threads = threads_of_greatest(facts, vector);
     std::vector<Schedule> reloads;
     for (const int threads : reload_threads) {
         if (facts.columns < std::int64_t{threads} * vector) continue;

@@ -666,12 +666,17 @@ TEST_CASE("a row of two tensors' divergence is read once, with one meeting") {
 }
 
 TEST_CASE("a vector of which no column passes the row's number is left out of sums of those that do") {
-    const auto build = [](Graph& g, std::int64_t columns) {
-        g.output("y", sparsemax(g.input("x", bf16, {g.rows("tokens"), columns})));
+    const auto build = [](Dtype dtype) {
+        return [=](Graph& g, std::int64_t columns) {
+            g.output("y", sparsemax(g.input("x", dtype, {g.rows("tokens"), columns})));
+        };
     };
-    CHECK(count(body_of(build, 8192), "_greatest = rj_greatest_of(") == 2);
-    CHECK(count(body_of(build, 8192), "  // one of the vector's columns") == 2);
-    CHECK(count(body_of(build, 128), "of the vector's columns") == 0);  // several rows a block
+    const std::string narrow = body_of(build(bf16), 8192);
+    CHECK(count(narrow, "_greatest = rj_greatest_of(") == 2);  // for all steps, and behind them
+    CHECK(narrow.find("tested[i] = ") < narrow.find("for (int step = 0;"));
+    CHECK(count(narrow, "  // one of the vector's columns") == 2);
+    CHECK(count(body_of(build(f32), 8192), "passes |= ") == 1);
+    CHECK(count(body_of(build(bf16), 128), "of the vector's columns") == 0);  // several rows a block
 }
 
 TEST_CASE("what does not rise with one element of a vector is asked of each lane") {
