@@ -1,5 +1,6 @@
 #include "compiler/plan/online.h"
 
+#include <algorithm>
 #include <limits>
 #include <map>
 #include <optional>
@@ -143,9 +144,9 @@ class Rewriter {
     // max x, and from it round after round.
     void find_greatest(NodeId id) {
         const Node& maximum = from_.node(id);
-        if (maximum.kind != NodeKind::kReduce || maximum.monoid != Monoid::kMax || maximum.reduced.size() != 1) return;
+        if (maximum.kind != NodeKind::kReduce || maximum.monoid != Monoid::kMax || !is_float(maximum.dtype)) return;
         const NodeId x = maximum.args[0];
-        if (!is_float(maximum.dtype) || from_.axis(maximum.reduced[0]).is_row) return;
+        if (from_.column_axes(from_.node(x)) != maximum.reduced || maximum.reduced.size() != 1 || !has_places()) return;
         GraphData written = from_;
         NodeId greatest = id;
         std::optional<NodeId> rest;
@@ -159,6 +160,15 @@ class Rewriter {
             greatest =
                 written.add_reduce(Monoid::kMax, written.add_map(Op::kSelect, {*rest, x, least}), maximum.reduced);
         }
+    }
+
+    // Whether the first of some columns is asked for at all.
+    bool has_places() const {
+        const std::vector<NodeId> live = from_.live_nodes();
+        return std::any_of(live.begin(), live.end(), [&](NodeId id) {
+            const Node& node = from_.node(id);
+            return node.kind == NodeKind::kReduce && node.monoid == Monoid::kMin && node.dtype == Dtype::kI32;
+        });
     }
 
     // The first column where an element equals the greatest of the rest, as the library writes it: equal nodes are one,
