@@ -93,7 +93,7 @@ enum class InstKind : std::uint8_t {
     kCast,        // operands[0] rounded to dtype
     kLoad,        // tensors[index] at `coords`; a data coordinate outside the extent gives 0
     kStore,       // operands[0] to tensors[index] at `coords`; `accumulate` adds to what is there, rounding once
-    kAccumulate,  // operands[0], or the product of two, into accumulators[index]
+    kAccumulate,  // operands[0], the product of two, or what two are to the monoid, into accumulators[index]
     kKeep,        // operands[0] into slots[index] at this lane's place
     kKept,        // slots[index] at this lane's place
     kCarry,       // operands[0], or the product of two, added to carried[index] at this lane's place, or to the row's
@@ -139,6 +139,10 @@ struct Accumulator {
     bool compensated = false;
     bool of_block = false;  // of all rows of the block: its threads meet over it once, after the last
     bool positive = false;  // no term of a sum is below 0, so that none cancels another
+    int greatest = 0;       // how many of the greatest are asked for
+
+    int components() const { return monoid == Monoid::kGreatest ? greatest : rowjit::components(monoid); }
+    Dtype result() const { return monoid == Monoid::kGreatest ? Dtype::kI32 : dtype; }
 };
 
 // A value kept on chip from one column loop to a later one over the same columns. Each thread reads back only what it

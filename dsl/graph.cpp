@@ -386,6 +386,8 @@ NodeId GraphData::add_reduce(Monoid monoid, NodeId arg, std::vector<AxisId> redu
     }
     if (monoid == Monoid::kDivergence)
         fail(ErrorCode::kInvalidGraph, "{}({}): the planner's alone; write the sums", what, describe(arg));
+    if (monoid == Monoid::kGreatest)
+        fail(ErrorCode::kInvalidGraph, "{}({}): the planner's alone; write the rounds", what, describe(arg));
     if (components(monoid) > 1 && !is_float(from.dtype)) {
         fail(ErrorCode::kInvalidGraph, "{}({}): a float dtype is needed; cast the operand", what, describe(arg));
     }
@@ -406,6 +408,18 @@ NodeId GraphData::add_divergence(NodeId x, NodeId y, std::vector<AxisId> reduced
     result.monoid = Monoid::kDivergence;
     result.component = component;
     result.args = {x, y};
+    result.label.clear();
+    return intern(std::move(result));
+}
+
+NodeId GraphData::add_greatest(NodeId x, NodeId places, std::vector<AxisId> reduced, int r) {
+    RJ_CHECK(is_float(node(x).dtype) && node(places).dtype == Dtype::kI32 && r < components(Monoid::kGreatest),
+             "graph: place {} of the greatest of {}, at {}", r, describe(x), describe(places));
+    Node result = node(add_reduce(Monoid::kMax, x, std::move(reduced)));
+    result.monoid = Monoid::kGreatest;
+    result.component = r;
+    result.dtype = Dtype::kI32;
+    result.args = {x, places};
     result.label.clear();
     return intern(std::move(result));
 }
@@ -592,6 +606,8 @@ NodeId GraphData::add_copy(const Node& node, const std::function<NodeId(NodeId)>
                     return add_segment_reduce(node.monoid, args[0], node.reduced[0], args[1], node.axis);
                 if (node.monoid == Monoid::kDivergence)
                     return add_divergence(args[0], args[1], node.reduced, node.component);
+                if (node.monoid == Monoid::kGreatest)
+                    return add_greatest(args[0], args[1], node.reduced, node.component);
                 return add_reduce(node.monoid, args[0], node.reduced, node.component);
             case NodeKind::kSearch: return add_search(args[0], args[1]);
             case NodeKind::kPartialSum: return add_partial_sum(args[0], node.axis, node.dtype, node.reduced);

@@ -139,7 +139,8 @@ double fold(Monoid monoid, int component, std::span<const double> values) {
             if (component == 0) return mean;
             return pairwise_sum<T>(values, [&](T x) { return (x - mean) * (x - mean); });
         }
-        case Monoid::kDivergence: break;  // the planner's
+        case Monoid::kDivergence:
+        case Monoid::kGreatest: break;  // the planner's
     }
     RJ_CHECK(false, "monoid {}", static_cast<int>(monoid));
 }

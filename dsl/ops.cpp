@@ -40,9 +40,13 @@ struct MonoidRow {
 };
 
 constexpr std::array kMonoids = {
-    MonoidRow{Monoid::kSum, "sum", 1},         MonoidRow{Monoid::kMax, "max", 1},
-    MonoidRow{Monoid::kMin, "min", 1},         MonoidRow{Monoid::kMaxSumExp, "max_sum_exp", 2},
-    MonoidRow{Monoid::kWelford, "welford", 2}, MonoidRow{Monoid::kDivergence, "divergence", 5},
+    MonoidRow{Monoid::kSum, "sum", 1},
+    MonoidRow{Monoid::kMax, "max", 1},
+    MonoidRow{Monoid::kMin, "min", 1},
+    MonoidRow{Monoid::kMaxSumExp, "max_sum_exp", 2},
+    MonoidRow{Monoid::kWelford, "welford", 2},
+    MonoidRow{Monoid::kDivergence, "divergence", 5},
+    MonoidRow{Monoid::kGreatest, "greatest", 64},
 };
 
 }  // namespace

@@ -44,11 +44,16 @@ enum class Monoid : std::uint8_t {
     // Over x beside y, by the planner alone: max x, Σ exp(x − max x), max y, Σ exp(y − max y), and
     // Σ exp(x − max x)·((x − max x) − (y − max y)), to which columns without weight add 0.
     kDivergence,
+    // Of x beside i32 places, by the planner alone: component r is the place of the element that comes r-th, the
+    // greatest first, NaN before all numbers, and of equal ones the one of the least place first.
+    kGreatest,
 };
 
 std::string_view name(Monoid monoid);
 std::optional<Monoid> find_monoid(std::string_view name);
-int components(Monoid monoid);  // values a reduction yields: 1, 2 for the pairs, 5 for a divergence
+// Values a reduction yields: 1, 2 for the pairs, 5 for a divergence, of the greatest as many as are asked for, at most
+// these.
+int components(Monoid monoid);
 
 // What a sum of such values is carried in: f32 for the narrow floats, whose total is rounded once.
 constexpr Dtype accumulator_dtype(Dtype dtype) { return is_narrow(dtype) ? Dtype::kF32 : dtype; }

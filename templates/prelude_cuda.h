@@ -51,6 +51,10 @@ RJ_DEVICE unsigned rj_shuffle_from_word(unsigned word, int lane) {
     return __shfl_sync(0xffffffffu, word, lane, kLanes);
 }
 
+typedef unsigned rj_lanes;
+RJ_DEVICE rj_lanes rj_ballot(bool condition) { return __ballot_sync(0xffffffffu, condition); }
+RJ_DEVICE int rj_first_of(rj_lanes lanes) { return __ffs(static_cast<int>(lanes)) - 1; }
+
 // ---- bits ---------------------------------------------------------------------------------------------------------
 
 RJ_DEVICE unsigned rj_bits(float value) { return __float_as_uint(value); }
@@ -67,6 +71,11 @@ RJ_DEVICE unsigned rj_opaque(unsigned word) {
 #ifdef RJ_AVOID_SPILLS
     asm("" : "+r"(word));
 #endif
+    return word;
+}
+
+RJ_DEVICE unsigned rj_known_here(unsigned word) {
+    asm volatile("" : "+r"(word));
     return word;
 }
 

@@ -75,6 +75,11 @@ RJ_DEVICE unsigned rj_shuffle_from_word(unsigned word, int lane) {
     return static_cast<unsigned>(__builtin_amdgcn_ds_bpermute(place * 4, static_cast<int>(word)));
 }
 
+// A comparison's result of all lanes, 33 being "not equal"; hipRTC 5 has no ballot.
+typedef unsigned long long rj_lanes;
+RJ_DEVICE rj_lanes rj_ballot(bool condition) { return __builtin_amdgcn_uicmp(condition ? 1u : 0u, 0u, 33); }
+RJ_DEVICE int rj_first_of(rj_lanes lanes) { return __builtin_ctzll(lanes); }
+
 // ---- bits ---------------------------------------------------------------------------------------------------------
 
 RJ_DEVICE unsigned rj_bits(float value) { return __builtin_bit_cast(unsigned, value); }
@@ -84,6 +89,11 @@ RJ_DEVICE unsigned rj_join_halves(unsigned lower, unsigned upper) {
 }
 RJ_DEVICE unsigned rj_opaque(unsigned word) {
     asm("" : "+v"(word));
+    return word;
+}
+
+RJ_DEVICE unsigned rj_known_here(unsigned word) {
+    asm volatile("" : "+v"(word));
     return word;
 }
 

@@ -30,12 +30,18 @@ namespace {
 
 // A state's accessors and what the names of their values end in, by component.
 struct Component {
-    std::string_view accessor;
-    std::string_view suffix;
+    std::string accessor;
+    std::string suffix;
 };
 
-std::vector<Component> state_components(Monoid monoid) {
-    switch (monoid) {
+std::vector<Component> greatest_components(int count) {
+    std::vector<Component> places;
+    for (int r = 0; r < count; ++r) places.push_back({fmt::format("place<{}>", r), fmt::format("_{}", r)});
+    return places;
+}
+
+std::vector<Component> state_components(const Accumulator& accumulator) {
+    switch (accumulator.monoid) {
         case Monoid::kSum:
         case Monoid::kMax:
         case Monoid::kMin: return {{"result", ""}};
@@ -47,8 +53,9 @@ std::vector<Component> state_components(Monoid monoid) {
                     {"other_max", "_other_max"},
                     {"other_sum", "_other_sum"},
                     {"between", "_between"}};
+        case Monoid::kGreatest: return greatest_components(accumulator.greatest);
     }
-    RJ_CHECK(false, "emit gpu: monoid {}", static_cast<int>(monoid));
+    RJ_CHECK(false, "emit gpu: monoid {}", static_cast<int>(accumulator.monoid));
 }
 
 class KernelEmitter {
@@ -370,10 +377,11 @@ class KernelEmitter {
     }
 
     // The number of times that a step's threads meet, where one is open.
-    int meetings_here(const OpenSteps& open) const {
-        const auto opened = std::find_if(kernel_.body.begin(), kernel_.body.end(),
-                                         [&](const Stmt& stmt) { return std::get_if<OpenSteps>(&stmt.node) == &open; });
-        return meetings_of_steps(opened);
+    int meetings_here(const OpenSteps& open) const { return meetings_of_steps(position_of(open)); }
+
+    Block::const_iterator position_of(const OpenSteps& open) const {
+        return std::find_if(kernel_.body.begin(), kernel_.body.end(),
+                            [&](const Stmt& stmt) { return std::get_if<OpenSteps>(&stmt.node) == &open; });
     }
 
     void statement(const Stmt& stmt) {
@@ -430,6 +438,9 @@ class KernelEmitter {
         out_.line(fmt::format("{} {} = {};", gpu_value_type(steps.dtype), state, scope_.value(steps.start)));
         out_.line(fmt::format("bool {} = false;", still_));
         scope_.bind(steps.state, state);
+        for (auto stmt = position_of(steps); !std::holds_alternative<CloseSteps>(stmt->node); ++stmt) {
+            if (const auto* loop = std::get_if<ColumnLoop>(&stmt->node)) emit_tested(*loop, scope_, kept_);
+        }
         outside_steps_ = scope_.row_names();
         out_.line("RJ_ROLLED");
         out_.open(fmt::format("for (int step = 0; step < {}; ++step)", steps.most_steps));
@@ -566,7 +577,9 @@ class KernelEmitter {
 
     void all_reduce(const AllReduce& reduce) {
         out_.blank();
-        if (scope_.threads() > 1 && !reduce.of_thread) out_.line(fold(reduce));
+        if (scope_.threads() > 1 && !reduce.of_thread) {
+            for (const std::string& call : folds(reduce)) out_.line(call);
+        }
         declare_results(reduce);
     }
 
@@ -577,30 +590,48 @@ class KernelEmitter {
             const Accumulator& accumulator = kernel_.accumulators[static_cast<std::size_t>(index)];
             std::string_view label = accumulator.label;
             if (label.ends_with("_part")) label.remove_suffix(5);  // of the threads' parts, the whole
-            for (const Component& component : state_components(accumulator.monoid)) {
+            for (const Component& component : state_components(accumulator)) {
                 const std::string name = scope_.names().fresh(fmt::format("{}{}", label, component.suffix));
-                out_.line(fmt::format("const {} {} = {}.{}();", gpu_value_type(accumulator.dtype), name,
+                out_.line(fmt::format("const {} {} = {}.{}();", gpu_value_type(accumulator.result()), name,
                                       scope_.state(index), component.accessor));
                 scope_.bind(reduce.results[result++], name);
             }
         }
     }
 
-    // The call that folds the states of a row's threads.
-    std::string fold(const AllReduce& reduce) {
-        const std::string all = states(reduce);
+    // The calls that fold the states of a row's threads: of those that a warp shares one each, and one of all others.
+    std::vector<std::string> folds(const AllReduce& reduce) {
         const int threads = scope_.threads();
-        if (kernel_.cluster_blocks() > 1) return fold_in_cluster(reduce, all);
-        if (kernel_.schedule.across) {
-            return fmt::format("rj_all_reduce_across<{}, {}>(t, row_in_block, {}, {});", threads, scope_.rows(),
-                               scratch_begin(reduce), all);
+        std::vector<std::string> calls;
+        std::int64_t before = 0;  // bytes of scratch
+        for (const int index : reduce.accumulators) {
+            const Accumulator& accumulator = kernel_.accumulators[static_cast<std::size_t>(index)];
+            if (accumulator.monoid != Monoid::kGreatest) continue;
+            calls.push_back(fmt::format("rj_meet_greatest<{}>(t, {}, {});", threads, scratch_offset(reduce, before),
+                                        scope_.state(index)));
+            before += std::int64_t{state_bytes(accumulator)} * (threads / scope_.target().warp_size);
         }
-        return fmt::format("rj_all_reduce<{}>(t, {}, {});", threads, scratch_offset(reduce), all);
+        const std::string others = states(reduce);
+        if (others.empty()) return calls;
+        if (kernel_.cluster_blocks() > 1) {
+            calls.push_back(fold_in_cluster(reduce, others));
+        } else if (kernel_.schedule.across) {
+            calls.push_back(fmt::format("rj_all_reduce_across<{}, {}>(t, row_in_block, {}, {});", threads,
+                                        scope_.rows(), scratch_begin(reduce), others));
+        } else {
+            calls.push_back(
+                fmt::format("rj_all_reduce<{}>(t, {}, {});", threads, scratch_offset(reduce, before), others));
+        }
+        return calls;
     }
 
+    // Of a thread each.
     std::string states(const AllReduce& reduce) const {
         std::vector<std::string> states;
-        for (const int index : reduce.accumulators) states.push_back(scope_.state(index));
+        for (const int index : reduce.accumulators) {
+            if (kernel_.accumulators[static_cast<std::size_t>(index)].monoid != Monoid::kGreatest)
+                states.push_back(scope_.state(index));
+        }
         return fmt::format("{}", fmt::join(states, ", "));
     }
 
@@ -658,11 +689,12 @@ class KernelEmitter {
         return kernel_.shared_bytes_per_row * scope_.rows() + kernel_.scratch_region_bytes * reduce.scratch;
     }
 
-    // passes/barriers gives every region the same size and every row the same part of it.
-    std::string scratch_offset(const AllReduce& reduce) const {
+    // passes/barriers gives every region the same size and every row the same part of it, of which other states have
+    // the bytes `before`.
+    std::string scratch_offset(const AllReduce& reduce, std::int64_t before) const {
         if (scope_.threads() <= scope_.target().warp_size) return "0";
         const int rows = scope_.rows();
-        const std::int64_t offset = scratch_begin(reduce);
+        const std::int64_t offset = scratch_begin(reduce) + before;
         if (rows == 1) return std::to_string(offset);
         const std::string row = fmt::format("row_in_block * {}", kernel_.scratch_region_bytes / rows);
         return offset == 0 ? row : fmt::format("{} + {}", offset, row);

@@ -23,6 +23,10 @@ void declare_kept(const ColumnLoop& loop, GpuScope& scope, GpuKept& kept);
 // Writes the loop; what is not in `kept` already it declares; adds to `kept` what it keeps in registers.
 void emit_column_loop(const ColumnLoop& loop, GpuScope& scope, GpuKept& kept);
 
+// Writes, before the steps that the loop is one of, what is the same in all of them of the test by which it leaves
+// vectors out.
+void emit_tested(const ColumnLoop& loop, GpuScope& scope, GpuKept& kept);
+
 // The loads of a resident loop that are issued before the block comes to their row: the vectors or the places in shared
 // memory that hold them until then, and the loads, inside a function of the row.
 class ColumnFetch {

@@ -25,6 +25,7 @@ std::string_view state_template(const Accumulator& accumulator) {
         case Monoid::kMaxSumExp: return compensated ? "rj_compensated_max_sum_exp" : "rj_max_sum_exp";
         case Monoid::kWelford: return compensated ? "rj_compensated_welford" : "rj_welford";
         case Monoid::kDivergence: return compensated ? "rj_compensated_divergence" : "rj_divergence";
+        case Monoid::kGreatest: return "rj_greatest";
     }
     RJ_CHECK(false, "emit gpu: monoid {}", static_cast<int>(accumulator.monoid));
 }
@@ -112,8 +113,8 @@ void GpuScope::note_results(const AllReduce& reduce) {
     std::size_t result = 0;
     for (const int index : reduce.accumulators) {
         const Accumulator& accumulator = kernel_.accumulators[static_cast<std::size_t>(index)];
-        for (int k = 0; k < components(accumulator.monoid); ++k)
-            dtypes_[static_cast<std::size_t>(reduce.results[result++])] = accumulator.dtype;
+        for (int k = 0; k < accumulator.components(); ++k)
+            dtypes_[static_cast<std::size_t>(reduce.results[result++])] = accumulator.result();
     }
 }
 
@@ -200,6 +201,8 @@ void GpuScope::reset_states() {
 
 std::string GpuScope::state_type(int index) const {
     const Accumulator& accumulator = kernel_.accumulators[static_cast<std::size_t>(index)];
+    if (accumulator.monoid == Monoid::kGreatest)
+        return fmt::format("{}<{}>", state_template(accumulator), accumulator.greatest);
     return fmt::format("{}<{}>", state_template(accumulator), gpu_value_type(accumulator.dtype));
 }
 

@@ -116,6 +116,10 @@ class GpuScope {
     void set_held(const Inst& load, std::string name) { held_[load.held] = std::move(name); }
     bool is_held(const Inst& load) const { return held_.contains(load.held); }
     const std::string& held(const Inst& load) const { return held_.at(load.held); }
+    // Comparisons in steps of which one side is known before them, and the arrays that hold it, an entry a vector.
+    void set_tested(const Inst& asked, std::string name) { tested_[&asked] = std::move(name); }
+    bool is_tested(const Inst& asked) const { return tested_.contains(&asked); }
+    const std::string& tested(const Inst& asked) const { return tested_.at(&asked); }
     // Issues the loads of the next row, or with stages of the one that the stage just read has room for; the values of
     // this row have been copied before.
     void fetch_ahead();
@@ -157,7 +161,8 @@ class GpuScope {
     std::vector<std::string> carried_;  // by carried sum
     std::map<const Inst*, std::string> fetched_;
     std::map<int, std::string> held_;  // by Inst::held
-    RowNames row_names_;               // by expression
+    std::map<const Inst*, std::string> tested_;
+    RowNames row_names_;  // by expression
     std::string live_;
 };
 

@@ -205,7 +205,8 @@ FoldState fold_include(Builder& b, const Accumulator& accumulator, const FoldSta
             add_to_sum(b, accumulator, &state, b.CreateFMul(distance, b.CreateFSub(x, mean)));
             return state;
         }
-        case Monoid::kDivergence: break;  // a GPU's
+        case Monoid::kDivergence:
+        case Monoid::kGreatest: break;  // a GPU's
     }
     RJ_CHECK(false, "monoid {}", static_cast<int>(accumulator.monoid));
 }
@@ -256,7 +257,8 @@ FoldState fold_include_all(Builder& b, const Accumulator& accumulator, const Fol
         case Monoid::kMin: return {extreme_of(b, accumulator.monoid == Monoid::kMax, before[0], terms)};
         case Monoid::kMaxSumExp: return include_weights(b, accumulator, before, terms);
         case Monoid::kWelford:
-        case Monoid::kDivergence: break;
+        case Monoid::kDivergence:
+        case Monoid::kGreatest: break;
     }
     RJ_CHECK(false, "monoid {} takes elements one by one", static_cast<int>(accumulator.monoid));
 }
@@ -286,7 +288,8 @@ FoldState fold_merge(Builder& b, const Accumulator& accumulator, const FoldState
             add_to_sum(b, accumulator, &merged, between);
             return merged;
         }
-        case Monoid::kDivergence: break;
+        case Monoid::kDivergence:
+        case Monoid::kGreatest: break;
     }
     RJ_CHECK(false, "monoid {}", static_cast<int>(accumulator.monoid));
 }

@@ -181,7 +181,7 @@ class Uses {
                 // Not of pairs, whose sum is of weights that were scaled on their way: where a mixture's parts are not
                 // what their sums are of, its logarithm is off by as much.
                 if (accumulator.monoid == Monoid::kMax) maxima_[reduce->results[result]] = index;
-                result += static_cast<std::size_t>(components(accumulator.monoid));
+                result += static_cast<std::size_t>(accumulator.components());
             }
         }
     }

@@ -134,8 +134,7 @@ class Verifier {
         for (const int index : reduce.accumulators) {
             RJ_CHECK(in_table(index, kernel_.accumulators.size()), "{}: {}: accumulator {}", after_, kernel_.name,
                      index);
-            results +=
-                static_cast<std::size_t>(components(kernel_.accumulators[static_cast<std::size_t>(index)].monoid));
+            results += static_cast<std::size_t>(kernel_.accumulators[static_cast<std::size_t>(index)].components());
         }
         RJ_CHECK(results == reduce.results.size(), "{}: {}: {} results of an all-reduce, {} named", after_,
                  kernel_.name, results, reduce.results.size());

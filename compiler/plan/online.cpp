@@ -1,9 +1,12 @@
 #include "compiler/plan/online.h"
 
+#include <algorithm>
+#include <limits>
 #include <map>
 #include <optional>
 #include <utility>
 
+#include "base/dtype.h"
 #include "compiler/plan/rewrite.h"
 
 namespace rowjit {
@@ -14,16 +17,18 @@ struct Match {
     Monoid monoid;
     NodeId over;
     int component;
-    NodeId beside = -1;  // of a divergence
+    NodeId beside = -1;  // of a divergence, and the places of the greatest
 };
 
 class Rewriter {
   public:
     explicit Rewriter(const GraphData& from) : from_(from) {}
 
-    bool find(bool divergences) {
+    bool find(bool on_gpu) {
         for (const NodeId id : from_.live_nodes()) {
-            if (divergences) find_divergence(id);
+            if (!on_gpu) break;
+            find_divergence(id);
+            find_greatest(id);
         }
         for (const NodeId id : from_.live_nodes()) {
             if (matches_.contains(id)) continue;
@@ -54,9 +59,14 @@ class Rewriter {
     NodeId add_pair(GraphData& to, NodeId id, const Match& match, const ToHere& here) const {
         const std::vector<AxisId>& reduced = from_.node(reduce_of_.at(id)).reduced;
         const NodeId over = here(match.over);
-        const NodeId pair = match.monoid == Monoid::kDivergence
-                                ? to.add_divergence(over, here(match.beside), reduced, match.component)
-                                : to.add_reduce(match.monoid, over, reduced, match.component);
+        const auto add = [&] {
+            switch (match.monoid) {
+                case Monoid::kDivergence: return to.add_divergence(over, here(match.beside), reduced, match.component);
+                case Monoid::kGreatest: return to.add_greatest(over, here(match.beside), reduced, match.component);
+                default: return to.add_reduce(match.monoid, over, reduced, match.component);
+            }
+        };
+        const NodeId pair = add();
         to.set_label(pair, from_.node(id).label);
         return pair;
     }
@@ -129,6 +139,61 @@ class Rewriter {
             if (below == below_x) add_component(id, 1);
             if (below == below_y) add_component(id, 3);
         }
+    }
+
+    // max x, and from it round after round.
+    void find_greatest(NodeId id) {
+        const Node& maximum = from_.node(id);
+        if (maximum.kind != NodeKind::kReduce || maximum.monoid != Monoid::kMax || !is_float(maximum.dtype)) return;
+        const NodeId x = maximum.args[0];
+        if (from_.column_axes(from_.node(x)) != maximum.reduced || maximum.reduced.size() != 1 || !has_places()) return;
+        GraphData written = from_;
+        NodeId greatest = id;
+        std::optional<NodeId> rest;
+        for (int r = 0; r < components(Monoid::kGreatest); ++r) {
+            const NodeId place = written_place(&written, x, greatest, rest);
+            if (place >= from_.size()) return;
+            matches_.emplace(place, Match{Monoid::kGreatest, x, r, written.add_iota(maximum.reduced[0], Dtype::kI32)});
+            reduce_of_.emplace(place, place);
+            rest = written_rest(&written, x, greatest, place);
+            const NodeId least = written.add_const(maximum.dtype, -std::numeric_limits<double>::infinity());
+            greatest =
+                written.add_reduce(Monoid::kMax, written.add_map(Op::kSelect, {*rest, x, least}), maximum.reduced);
+        }
+    }
+
+    // Whether the first of some columns is asked for at all.
+    bool has_places() const {
+        const std::vector<NodeId> live = from_.live_nodes();
+        return std::any_of(live.begin(), live.end(), [&](NodeId id) {
+            const Node& node = from_.node(id);
+            return node.kind == NodeKind::kReduce && node.monoid == Monoid::kMin && node.dtype == Dtype::kI32;
+        });
+    }
+
+    // The first column where an element equals the greatest of the rest, as the library writes it: equal nodes are one,
+    // so that what is written again is there already.
+    static NodeId written_place(GraphData* graph, NodeId x, NodeId greatest, std::optional<NodeId> rest) {
+        const AxisId axis = graph->node(greatest).reduced[0];
+        const NodeId is_nan = graph->add_map(Op::kNe, {greatest, greatest});
+        const NodeId both_nan = graph->add_map(Op::kAnd, {is_nan, graph->add_map(Op::kNe, {x, x})});
+        const NodeId equal = graph->add_map(Op::kOr, {graph->add_map(Op::kEq, {x, greatest}), both_nan});
+        const NodeId taken = rest ? graph->add_map(Op::kAnd, {*rest, equal}) : equal;
+        const NodeId none = graph->add_const(Dtype::kI32, static_cast<double>(graph->axis(axis).extent));
+        const NodeId column = graph->add_iota(axis, Dtype::kI32);
+        return graph->add_reduce(Monoid::kMin, graph->add_map(Op::kSelect, {taken, column, none}), {axis});
+    }
+
+    // Whether an element comes after that one.
+    static NodeId written_rest(GraphData* graph, NodeId x, NodeId greatest, NodeId place) {
+        const auto both = [&](Op op, NodeId a, NodeId b) { return graph->add_map(op, {a, b}); };
+        const AxisId axis = graph->node(greatest).reduced[0];
+        const NodeId later = both(Op::kGt, graph->add_iota(axis, Dtype::kI32), place);
+        const NodeId equal_later = both(Op::kAnd, both(Op::kEq, x, greatest), later);
+        const NodeId less = both(Op::kOr, both(Op::kLt, x, greatest), equal_later);
+        const NodeId is_number = graph->add_map(Op::kNot, {both(Op::kNe, x, x)});
+        const NodeId after_nan = both(Op::kAnd, both(Op::kNe, greatest, greatest), both(Op::kOr, is_number, later));
+        return both(Op::kOr, less, after_nan);
     }
 
     // Σ exp(x − max x)

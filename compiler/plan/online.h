@@ -7,6 +7,11 @@
 //
 // The last is a row of two tensors read once, as those of max_sum_exp are, with a third sum whose terms move by the
 // maxima's steps.
+// And of the rounds that take a row's greatest elements one after the other, two reductions each, all become one that
+// carries as many, on a GPU:
+//
+//     greatest_r = max of what is left of x,  place_r = the first column where it stands  →  greatest x, r = 0, 1, …
+//
 // Infinities and NaN come out as the two-pass form gives them: a row whose maximum is infinite has a NaN sum.
 #pragma once
 

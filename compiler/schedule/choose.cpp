@@ -27,6 +27,32 @@ std::set<NodeId> read_in_part(const GraphData& graph) {
     return found;
 }
 
+// Whether a value has places of its own, as a list of the row's greatest elements: along columns that no input has, and
+// made of numbers of the row and of places alone.
+bool is_list(const GraphData& graph, NodeId id) {
+    const std::vector<AxisId> columns = graph.column_axes(graph.node(id));
+    const std::vector<NodeId> live = graph.live_nodes();
+    const auto lies_along = [&](NodeId other) {
+        return graph.node(other).kind == NodeKind::kInput && graph.column_axes(graph.node(other)) == columns;
+    };
+    const auto has_columns = [&](NodeId other) {
+        return graph.node(other).kind == NodeKind::kInput && !graph.column_axes(graph.node(other)).empty();
+    };
+    if (columns.empty() || std::any_of(live.begin(), live.end(), lies_along)) return false;
+    if (std::none_of(live.begin(), live.end(), has_columns)) return false;
+    std::set<NodeId> seen;
+    std::vector<NodeId> work = {id};
+    while (!work.empty()) {
+        const NodeId next = work.back();
+        work.pop_back();
+        const Node& node = graph.node(next);
+        if (graph.column_axes(node).empty() || !seen.insert(next).second) continue;
+        if (node.kind == NodeKind::kInput || node.kind == NodeKind::kIndex) return false;
+        work.insert(work.end(), node.args.begin(), node.args.end());
+    }
+    return true;
+}
+
 // Two rules of a family may lead to one schedule.
 void keep_first_of_equal(std::vector<Schedule>* schedules) {
     std::vector<Schedule> distinct;
@@ -51,8 +77,9 @@ GroupFacts facts_of(const Group& group, const Target& target) {
     const auto online = rewrite_online(group.graph, target);
     facts.online_phases = phase_count(*online);
     for (const NodeId id : online->live_nodes()) {
-        facts.sums_exponentials |=
-            online->node(id).kind == NodeKind::kReduce && online->node(id).monoid == Monoid::kMaxSumExp;
+        const Node& node = online->node(id);
+        facts.sums_exponentials |= node.kind == NodeKind::kReduce && node.monoid == Monoid::kMaxSumExp;
+        facts.keeps_greatest |= node.kind == NodeKind::kReduce && node.monoid == Monoid::kGreatest;
     }
     facts.reduces_rows = group.reduces_rows;
     facts.scalar_rows = group.row_axes.empty();
@@ -84,6 +111,7 @@ GroupFacts facts_of(const Group& group, const Target& target) {
         // A loop runs over the columns of what it computes, which may be more than any tensor has (an outer product).
         facts.columns = std::max(facts.columns, node.kind == NodeKind::kInput ? 1 : graph.column_count(node));
         facts.segmented = facts.segmented || node.is_segmented();
+        facts.steps = facts.steps || node.kind == NodeKind::kFix;
         facts.meets = facts.meets || (node.kind == NodeKind::kReduce && !of_block.contains(id));
         const bool part = node.kind == NodeKind::kIndex && in_part.contains(node.args[0]);
         if (!part && (node.kind != NodeKind::kInput || in_part.contains(id))) continue;
@@ -98,6 +126,7 @@ GroupFacts facts_of(const Group& group, const Target& target) {
     }
     for (const OutputInfo& output : graph.outputs()) {
         const Node& node = graph.node(output.node);
+        if (output.slots < 0 && is_list(graph, output.node)) continue;
         const bool has_columns = !graph.column_axes(node).empty();
         facts.sums_of_rows += output.slots >= 0 ? 1 : 0;
         facts.sums_of_columns += output.slots >= 0 && has_columns ? 1 : 0;

@@ -22,11 +22,13 @@ struct GroupFacts {
     int phases = 1;
     bool sums_exponentials = false;  // a pair of maximum and rescaled sum is among the reductions of online_phases
     int online_phases = 1;           // once reductions that can carry pairs do
-    bool stores_columns = false;     // some output has columns
+    bool keeps_greatest = false;     // likewise a row's greatest elements and their places
+    bool stores_columns = false;     // some output has columns of the row's, not places of its own
     bool shares_columns = false;     // some tensor with columns is one for all rows: weights
     bool reads_numbers = false;      // some tensor that is read has a number for each row, as a target's class
     int sums_of_rows = 0;            // outputs that are parts of sums over the group's rows
     int sums_of_columns = 0;         // those of them that have columns, each of which a thread holds a register for
+    bool steps = false;              // a row meets in steps of a fixpoint, some number of times
     bool meets = false;              // the threads of a row do, over what is wanted of that row
     bool reduces_rows = false;
     bool segmented = false;    // some of those reductions are of segments

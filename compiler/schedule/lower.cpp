@@ -106,6 +106,7 @@ class Lowering {
         } else {
             plan_loops();
             if (auto declined = steps_conflict()) return *declined;
+            if (auto declined = greatest_conflict()) return *declined;
             plan_keeps();
             open_sums();
             lower_phases();
@@ -354,6 +355,17 @@ class Lowering {
                                              [](const auto& loops) { return !loops.empty(); });
         if (schedule().fetches_ahead() && !loop_before) {
             return Declined{"the first loop of a row is a step, which would fetch the next row several times"};
+        }
+        return std::nullopt;
+    }
+
+    // A warp keeps the greatest of what its lanes have seen, and those of a row's warps meet in one block.
+    std::optional<Declined> greatest_conflict() const {
+        if (kernel_.cluster_blocks() == 1 && schedule().threads_per_row >= target_.warp_size) return std::nullopt;
+        for (const NodeId id : graph_.live_nodes()) {
+            const Node& node = graph_.node(id);
+            if (node.kind == NodeKind::kReduce && node.monoid == Monoid::kGreatest)
+                return Declined{"the greatest of a row are kept by whole warps of one block"};
         }
         return std::nullopt;
     }
@@ -813,16 +825,29 @@ class Lowering {
 
     int accumulate(const Node& reduce, std::vector<ValueId> operands) {
         const int index = static_cast<int>(kernel_.accumulators.size());
-        kernel_.accumulators.push_back({reduce.monoid, accumulator_dtype(reduce.dtype),
-                                        unique_label(label_of(reduce, name(reduce.monoid)) + "_part"),
-                                        compensated(reduce)});
+        const Dtype dtype = accumulator_dtype(graph_.node(reduce.args[0]).dtype);
+        kernel_.accumulators.push_back(
+            {reduce.monoid, dtype, unique_label(label_of(reduce, name(reduce.monoid)) + "_part"), compensated(reduce)});
         kernel_.accumulators.back().positive = is_positive(reduce.args[0]);
-        Inst inst{.kind = InstKind::kAccumulate, .dtype = accumulator_dtype(reduce.dtype)};
+        kernel_.accumulators.back().greatest = greatest_of(reduce);
+        Inst inst{.kind = InstKind::kAccumulate, .dtype = dtype};
         inst.operands = std::move(operands);
         inst.index = index;
         inst.comment = fmt::format("{} of {}", name(reduce.monoid), describe_value(reduce.args[0]));
         current().push_back(std::move(inst));
         return index;
+    }
+
+    // How many of the greatest are asked for, where the reduction is of those.
+    int greatest_of(const Node& reduce) const {
+        int count = 0;
+        if (reduce.monoid != Monoid::kGreatest) return count;
+        for (const NodeId id : graph_.live_nodes()) {
+            const Node& node = graph_.node(id);
+            if (node.kind == NodeKind::kReduce && node.monoid == reduce.monoid && same_terms(node, reduce))
+                count = std::max(count, node.component + 1);
+        }
+        return count;
     }
 
     // Folds this phase's accumulators together, then gives every component that the graph uses its value.
@@ -832,7 +857,8 @@ class Lowering {
         statement.accumulators = accumulated;
         std::map<std::pair<std::size_t, int>, ValueId> results;
         for (std::size_t i = 0; i < accumulated.size(); ++i) {
-            for (int component = 0; component < components(graph_.node(reduces[i]).monoid); ++component) {
+            const Accumulator& accumulator = kernel_.accumulators[static_cast<std::size_t>(accumulated[i])];
+            for (int component = 0; component < accumulator.components(); ++component) {
                 statement.results.push_back(kernel_.value_count);
                 results[{i, component}] = kernel_.value_count++;
             }

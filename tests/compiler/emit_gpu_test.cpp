@@ -686,12 +686,54 @@ TEST_CASE("a row of two tensors' divergence is read once, with one meeting") {
 }
 
 TEST_CASE("a vector of which no column passes the row's number is left out of sums of those that do") {
-    const auto build = [](Graph& g, std::int64_t columns) {
-        g.output("y", sparsemax(g.input("x", bf16, {g.rows("tokens"), columns})));
+    const auto build = [](Dtype dtype) {
+        return [=](Graph& g, std::int64_t columns) {
+            g.output("y", sparsemax(g.input("x", dtype, {g.rows("tokens"), columns})));
+        };
     };
-    CHECK(count(body_of(build, 8192), "passes |= ") == 1);
-    CHECK(count(body_of(build, 8192), "  // one of the vector's columns") == 2);
-    CHECK(count(body_of(build, 128), "passes") == 0);  // several rows a block
+    const std::string narrow = body_of(build(bf16), 8192);
+    CHECK(count(narrow, "_greatest = rj_greatest_of(") == 2);  // for all steps, and behind them
+    CHECK(narrow.find("tested[i] = ") < narrow.find("for (int step = 0;"));
+    CHECK(count(narrow, "  // one of the vector's columns") == 2);
+    CHECK(count(body_of(build(f32), 8192), "passes |= ") == 1);
+    CHECK(count(body_of(build(bf16), 128), "of the vector's columns") == 0);  // several rows a block
+}
+
+TEST_CASE("what does not rise with one element of a vector is asked of each lane") {
+    const auto build = [](Graph& g, std::int64_t columns) {
+        const Axis tokens = g.rows("tokens");
+        const Value x = cast(g.input("x", bf16, {tokens, columns}), f32);
+        const Value y = cast(g.input("y", bf16, {tokens, columns}), f32);
+        const Value zero = g.constant(f32, 0);
+        g.output("folded", sum(select(abs(x) > max(x), x, zero)));
+        g.output("both", sum(select(x + y > max(y), x, zero)));
+        g.output("least", sum(select(x - max(x) < min(x), x, zero)));
+    };
+    const std::string body = body_of(build, 8192);
+    CHECK(!contains(body, "rj_greatest_of("));
+}
+
+TEST_CASE("the greatest of a wide row, round after round, are taken in one pass with one meeting") {
+    const auto build = [](Dtype dtype, std::int64_t count) {
+        return [=](Graph& g, std::int64_t columns) {
+            const TopK greatest = top_k(g.input("x", dtype, {g.rows("tokens"), columns}), count);
+            g.output("values", greatest.values);
+            g.output("indices", greatest.indices);
+        };
+    };
+    for (const Dtype dtype : {bf16, f32}) {
+        const std::string body = body_of(build(dtype, 8), 128256);
+        CHECK(contains(body, "rj_greatest<8> greatest_part;"));
+        CHECK(count(body, "rj_meet_greatest<") == 1);
+        CHECK(count(body, "rj_all_reduce") == 0);
+        CHECK(count(body, dtype == bf16 ? "rj_load_readonly<8>(x_row + c)" : "rj_load_readonly<4>(x_row + c)") == 1);
+    }
+    // One of them alone, and what is the greatest in another way, stay as they are written.
+    const auto first = [](Graph& g, std::int64_t columns) {
+        const Value x = g.input("x", f32, {g.rows("tokens"), columns});
+        g.output("first", min(select(x == max(x), g.iota(x.axes().back()), g.constant(i32, 0))));
+    };
+    CHECK(!contains(body_of(first, 128256), "rj_greatest"));
 }
 
 TEST_CASE("the next row comes to its stage before threads meet over what its last loop summed") {

@@ -55,6 +55,15 @@ RJ_DEVICE unsigned rj_shuffle_from_word(unsigned word, int lane) {
     return rj_simt_shuffle_from(word, rj_thread() % RJ_WARP_SIZE / kLanes * kLanes + lane);
 }
 
+typedef unsigned long long rj_lanes;
+RJ_DEVICE rj_lanes rj_ballot(bool condition) {
+    rj_lanes lanes = 0;
+    for (int lane = 0; lane < RJ_WARP_SIZE; ++lane)
+        lanes |= rj_lanes{rj_shuffle_from_word<RJ_WARP_SIZE>(condition ? 1 : 0, lane)} << lane;
+    return lanes;
+}
+RJ_DEVICE int rj_first_of(rj_lanes lanes) { return __builtin_ctzll(lanes); }
+
 RJ_DEVICE unsigned rj_bits(float value) {
     unsigned bits;
     std::memcpy(&bits, &value, 4);
@@ -67,6 +76,7 @@ RJ_DEVICE float rj_float(unsigned bits) {
 }
 
 RJ_DEVICE unsigned rj_opaque(unsigned word) { return word; }
+RJ_DEVICE unsigned rj_known_here(unsigned word) { return word; }
 RJ_DEVICE unsigned rj_join_halves(unsigned lower, unsigned upper) { return (lower & 0xffffu) | (upper & 0xffff0000u); }
 
 template <class T>

@@ -515,6 +515,35 @@ TEST_CASE("divergences of two tensors' rows, carried in one pass, agree with the
     check_cases(cases, target);
 }
 
+// Extreme rows among them, of which many elements are equal, or NaN: every fourth.
+TEST_CASE("the greatest of a row, taken in one pass by its warps, agree with the oracle") {
+    for (const char* architecture : {"sm_90a", "gfx942", "gfx1100"}) {
+        const Target target = simt::target(architecture);
+        std::vector<Case> cases;
+        for (const auto& [count, columns, dtype] :
+             {std::tuple(4, 1000, bf16), {1, 1001, f32}, {40, 999, bf16}, {5, 3000, f16}, {40, 520, f32}}) {
+            const Graph graph = make_graph("top_k", {columns, dtype, {{"count", fmt::format("{}", count)}}});
+            // Forty numbers of the row, twice, leave no registers for it.
+            const Residency kept = count < 40 ? Residency::kRegisters : Residency::kReload;
+            for (const auto& [threads, rows, residency] :
+                 {std::tuple(64, 1, Residency::kReload), {64, 2, Residency::kReload}, {256, 1, kept}}) {
+                Schedule schedule = block_schedule(8);
+                schedule.residency = residency;
+                schedule.threads_per_row = threads;
+                schedule.rows_per_block = rows;
+                schedule.online = true;
+                const std::string name =
+                    fmt::format("{} of {} on {}: {}", count, columns, architecture, print(schedule));
+                const auto choose = [&](const Group& group) { return if_main(group, schedule, target, name); };
+                Program program = compile(*graph.data(), target, choose);
+                REQUIRE_MESSAGE(main_kernel(program).accumulators[0].greatest == count, name);
+                cases.push_back({name, graph, std::move(program)});
+            }
+        }
+        check_cases(cases, target);
+    }
+}
+
 TEST_CASE("rows copied ahead into shared memory agree with the oracle") {
     const Target target = simt::target("sm_90a");
     std::vector<Case> cases;
