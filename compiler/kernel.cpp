@@ -108,7 +108,7 @@ class Printer {
                 case InstKind::kCoord: return fmt::format("coordinate {}", kernel_.axis(inst.axis).label());
                 case InstKind::kMap: return fmt::format("{}({})", info(inst.op).name, joined);
                 case InstKind::kCast: return fmt::format("cast({})", joined);
-                case InstKind::kLoad: return fmt::format("load {}", place(inst));
+                case InstKind::kLoad: return fmt::format("load {}{}", place(inst), turned(inst));
                 case InstKind::kStore:
                     return fmt::format("store{} {} <- {}", inst.accumulate ? "-add" : "", place(inst), joined);
                 case InstKind::kAccumulate:
@@ -118,7 +118,8 @@ class Printer {
                     return fmt::format("keep {} <- {}", kernel_.slots[static_cast<std::size_t>(inst.index)].label,
                                        joined);
                 case InstKind::kKept:
-                    return fmt::format("kept {}", kernel_.slots[static_cast<std::size_t>(inst.index)].label);
+                    return fmt::format("kept {}{}", kernel_.slots[static_cast<std::size_t>(inst.index)].label,
+                                       turned(inst));
                 case InstKind::kSearch:
                     return fmt::format("search {} for {}", kernel_.tensors[static_cast<std::size_t>(inst.index)].name,
                                        joined);
@@ -132,6 +133,8 @@ class Printer {
         return fmt::format("%{} {}: {}{} = {}", inst.id, inst.label, name(inst.dtype),
                            kPacking[static_cast<std::size_t>(inst.packing)], what);
     }
+
+    static std::string turned(const Inst& inst) { return inst.turn > 0 ? fmt::format(" turned by {}", inst.turn) : ""; }
 
     std::string place(const Inst& inst) const {
         std::vector<std::string> coords;
@@ -169,18 +172,15 @@ bool Kernel::by_row(const Inst& access) const {
 }
 
 bool Kernel::can_fetch(const Inst& inst) const {
-    if (inst.kind != InstKind::kLoad) return false;
+    if (inst.kind != InstKind::kLoad || inst.turn > 0) return false;
     const KernelTensor& tensor = tensors[static_cast<std::size_t>(inst.index)];
     if (tensor.written && !tensor.aliased) return false;
     const auto of_data = [](const Coord& coord) { return !coord.data_nodes().empty(); };
     return std::none_of(inst.coords.begin(), inst.coords.end(), of_data) && by_row(inst);
 }
 
-bool Kernel::shares_rounds(const ColumnLoop& loop) const { return cluster_blocks() > 1 && loop.vector > 1; }
-
 std::int64_t Kernel::whole_iterations(const ColumnLoop& loop) const {
     const std::int64_t of_row = loop.columns / (std::int64_t{loop.vector} * schedule.threads_per_row);
-    if (shares_rounds(loop)) return std::min(of_row / schedule.column_blocks, loop.iterations);
     return std::clamp(of_row - (schedule.column_blocks - 1) * loop.iterations, std::int64_t{0}, loop.iterations);
 }
 

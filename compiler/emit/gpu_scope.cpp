@@ -262,14 +262,13 @@ std::string GpuScope::staged(std::int64_t offset_bytes, std::string_view iterati
 void GpuScope::carry(const Inst& inst, const std::string& place) {
     const std::string sum = fmt::format("{}[{}]", carried(inst.index), place);
     const std::string& summand = value(inst.operands[0]);
+    const std::string if_live = live_.empty() ? "" : fmt::format("if ({}) ", live_);
     if (inst.operands.size() == 2) {
         const std::string next = fmt::format("rj_fma({}, {}, {})", summand, value(inst.operands[1]), sum);
-        out_.line(fmt::format("{} = {};", sum, live_.empty() ? next : fmt::format("{} ? {} : {}", live_, next, sum)),
-                  inst.comment);
+        out_.line(fmt::format("{}{} = {};", if_live, sum, next), inst.comment);
         return;
     }
-    out_.line(fmt::format("{} += {};", sum, live_.empty() ? summand : fmt::format("{} ? {} : 0", live_, summand)),
-              inst.comment);
+    out_.line(fmt::format("{}{} += {};", if_live, sum, summand), inst.comment);
 }
 
 void GpuScope::declare_coordinates(const std::string& position, const std::vector<AxisId>& axes) {

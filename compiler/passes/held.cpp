@@ -13,7 +13,7 @@ constexpr int kMargin = 8;
 
 // Whether an address is the same for all rows, differs by column, and nothing of the kernel writes there.
 bool can_hold(const Kernel& kernel, const Inst& inst) {
-    if (inst.kind != InstKind::kLoad || kernel.by_row(inst)) return false;
+    if (inst.kind != InstKind::kLoad || inst.turn > 0 || kernel.by_row(inst)) return false;
     const KernelTensor& tensor = kernel.tensors[static_cast<std::size_t>(inst.index)];
     const bool whole = inst.access.kind == Access::Kind::kVector || inst.access.kind == Access::Kind::kSplat;
     return whole && !tensor.written && !tensor.aliased;

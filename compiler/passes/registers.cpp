@@ -218,7 +218,7 @@ std::int64_t least_registers(const Kernel& kernel) {
         std::int64_t loaded = 0;
         for (const Inst& inst : loop->body) {
             if (keeps_in_register(kernel, inst)) kept += rows_kept(kernel) * registers_of(inst.dtype, *loop);
-            if (inst.kind != InstKind::kLoad || !kernel.by_row(inst)) continue;
+            if (inst.kind != InstKind::kLoad || inst.turn > 0 || !kernel.by_row(inst)) continue;
             if (keeps_as_loaded(kernel, inst, *loop)) continue;
             // Of a serial loop a vector of each tensor and where it lies: an attention residual of many streams.
             loaded += loop->unrolled && kernel.schedule.residency != Residency::kStages
@@ -283,7 +283,7 @@ int estimated_registers(const Kernel& kernel, const Target& target) {
         std::int64_t shared = 0;  // of what all rows read
         for (const Inst& inst : loop->body) {
             if (keeps_in_register(kernel, inst)) kept += rows_kept(kernel) * registers_of(inst.dtype, *loop);
-            if (inst.kind != InstKind::kLoad || inst.held >= 0) continue;
+            if (inst.kind != InstKind::kLoad || inst.held >= 0 || inst.turn > 0) continue;
             const std::int64_t batched = batched_registers(kernel, inst, *loop, batch);
             if (kernel.by_row(inst))
                 batches += batched;

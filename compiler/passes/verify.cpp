@@ -121,6 +121,8 @@ class Verifier {
             RJ_CHECK(written_slots_.contains(inst.index), "{}: {}: slot {} is read before it is written", after_,
                      kernel_.name, inst.index);
         }
+        RJ_CHECK(inst.turn == 0 || (in_loop && kernel_.schedule.unrolls()), "{}: {}: {} is turned in a serial loop",
+                 after_, kernel_.name, inst.label);
         if (inst.kind == InstKind::kCarry || inst.kind == InstKind::kCarried) carried(inst.index);
         // What a step does it may do several times, and what it keeps is declared where it ends.
         const bool once =

@@ -13,6 +13,7 @@
 #include "compiler/plan/cheaper.h"
 #include "compiler/plan/logistic.h"
 #include "compiler/plan/rewrite.h"
+#include "compiler/plan/shared_sums.h"
 #include "dsl/coordinate_value.h"
 #include "rowjit/error.h"
 
@@ -483,7 +484,7 @@ std::shared_ptr<const GraphData> without_dead_nodes(const GraphData& graph) {
 }  // namespace
 
 std::shared_ptr<const GraphData> canonicalize(const GraphData& graph, const std::set<AxisId>& unrolled) {
-    return without_dead_nodes(*write_logistic(Canonicalizer(graph, unrolled).run()));
+    return without_dead_nodes(*share_sums(write_logistic(Canonicalizer(graph, unrolled).run())));
 }
 
 }  // namespace rowjit

@@ -13,6 +13,7 @@
 #include "base/dtype.h"
 #include "base/min_cut.h"
 #include "compiler/plan/online.h"
+#include "compiler/schedule/turns.h"
 
 namespace rowjit {
 namespace {
@@ -107,6 +108,7 @@ class Lowering {
             plan_loops();
             if (auto declined = steps_conflict()) return *declined;
             if (auto declined = greatest_conflict()) return *declined;
+            plan_turns();
             plan_keeps();
             open_sums();
             lower_phases();
@@ -387,15 +389,80 @@ class Lowering {
             work.pop_back();
             if (!columnar(id) || !seen.insert(id).second || kept.contains(id)) continue;
             if (graph_.node(id).kind == NodeKind::kInput) continue;
-            for (const NodeId arg : graph_.node(id).args) {
+            for (const NodeId arg : operands(id)) {
                 // An index loads its input itself; only its data coordinates are evaluated.
                 const bool loads =
                     graph_.node(id).kind == NodeKind::kIndex || graph_.node(id).kind == NodeKind::kSearch;
-                if (loads && arg == graph_.node(id).args[0]) continue;
+                if (loads && arg == graph_.node(id).args[0] && !turns_.contains(id)) continue;
                 work.push_back(arg);
             }
         }
         return seen;
+    }
+
+    // What a node's value is made of where loops need it.
+    std::vector<NodeId> operands(NodeId id) const {
+        const auto turn = turns_.find(id);
+        return turn == turns_.end() ? graph_.node(id).args : std::vector<NodeId>{turn->second.own};
+    }
+
+    // Values that are others turned by whole vectors of each thread, which then has them in registers: a rotary
+    // embedding's partner, with all that was computed of it. What is loaded is read of the vectors at hand; what is
+    // computed a loop keeps before the first that reads it turned: the one before that, where it computes it anyway, or
+    // one of its own. None stands before a row's first loop where that is fetched ahead.
+    void plan_turns() {
+        const bool steps = std::any_of(steps_.begin(), steps_.end(), [](const auto& plans) { return !plans.empty(); });
+        if (!target_.is_gpu() || !schedule().unrolls() || schedule().column_blocks > 1 || steps || !one_axis()) return;
+        for (const auto& [id, turn] : find_turns(graph_)) {
+            const ColumnLoop loop = column_loop(graph_.column_axes(graph_.node(id)));
+            const std::int64_t vectors = std::int64_t{loop.vector} * schedule().threads_per_row;
+            const bool whole = loop.tail == ColumnLoop::Tail::kNone && turn.columns % vectors == 0;
+            const bool fetched = schedule().fetches_ahead() && phase_[id] == 0 && !is_input(turn.own);
+            if (whole && !fetched) turns_[id] = {turn.own, turn.columns / vectors};
+        }
+        // What is made of turned values itself would be another loop's.
+        for (auto turn = turns_.begin(); turn != turns_.end();) {
+            const std::set<NodeId> made_of = visited({turn->second.own}, {});
+            const bool again =
+                std::any_of(made_of.begin(), made_of.end(), [&](NodeId id) { return turns_.contains(id); });
+            turn = again ? turns_.erase(turn) : std::next(turn);
+        }
+        std::set<NodeId> kept;
+        std::set<NodeId> available;  // of the loop before
+        LoopPlan* before = nullptr;
+        for (std::vector<LoopPlan>& loops : loops_) {
+            std::vector<LoopPlan> planned;
+            planned.reserve(2 * loops.size());
+            for (LoopPlan& loop : loops) {
+                std::set<NodeId> own;
+                for (const NodeId id : visited(roots(loop), {})) {
+                    const auto turn = turns_.find(id);
+                    if (turn != turns_.end() && !is_input(turn->second.own) && !kept.contains(turn->second.own))
+                        own.insert(turn->second.own);
+                }
+                const bool at_hand = std::includes(available.begin(), available.end(), own.begin(), own.end());
+                if (!at_hand) before = &planned.emplace_back(LoopPlan{.axes = loop.axes});
+                if (!own.empty()) before->keeps.insert(before->keeps.end(), own.begin(), own.end());
+                kept.insert(own.begin(), own.end());
+                available = visited(roots(loop), {});
+                before = &planned.emplace_back(std::move(loop));
+            }
+            loops = std::move(planned);
+        }
+    }
+
+    bool is_input(NodeId id) const { return graph_.node(id).kind == NodeKind::kInput; }
+
+    // Whether all loops run over the same columns, of one axis.
+    bool one_axis() const {
+        const std::vector<AxisId>* axes = nullptr;
+        for (const std::vector<LoopPlan>& loops : loops_) {
+            for (const LoopPlan& loop : loops) {
+                if (loop.axes.size() != 1 || (axes != nullptr && *axes != loop.axes)) return false;
+                axes = &loop.axes;
+            }
+        }
+        return axes != nullptr;
     }
 
     // For each set of columns, walks its loops in phase order and decides at each border what to carry over it.
@@ -425,6 +492,7 @@ class Lowering {
             for (std::size_t next = 1; next < sequence.size(); ++next) {
                 // What later loops need is kept before the steps, once: a step keeps nothing.
                 if (repeated.contains(sequence[next - 1])) continue;
+                kept.insert(sequence[next - 1]->keeps.begin(), sequence[next - 1]->keeps.end());
                 std::vector<NodeId> needed;
                 for (std::size_t later = next; later < sequence.size(); ++later) {
                     const std::vector<NodeId> more = roots(*sequence[later]);
@@ -468,8 +536,9 @@ class Lowering {
 
     // A GPU's resident row is read once, but for what all rows read where a block stays and holds it (passes/held); on
     // the CPU the second read is of the cache, as that of a kept value.
-    bool read_once(const Node& node) const {
-        if (!target_.is_gpu()) return false;
+    bool read_once(NodeId id) const {
+        if (!target_.is_gpu() || turns_.contains(id)) return false;
+        const Node& node = graph_.node(id);
         const bool held =
             node.kind == NodeKind::kInput && schedule().blocks_per_sm > 0 && graph_.row_axes(node).empty();
         return (node.kind == NodeKind::kInput || node.kind == NodeKind::kIndex) && !held;
@@ -506,11 +575,11 @@ class Lowering {
             if (at_hand) {
                 cut.add_edge(2 * i, 2 * i + 1, kept.contains(id) ? kAlreadyKept : keep_cost(node));
                 cut.add_edge(source, 2 * i,
-                             read_once(node) ? MinCut::kInfinite : recompute_cost(node, narrow_exps, target_.is_gpu()));
+                             read_once(id) ? MinCut::kInfinite : recompute_cost(node, narrow_exps, target_.is_gpu()));
             } else {
                 cut.add_edge(2 * i, 2 * i + 1, MinCut::kInfinite);  // does not exist yet
             }
-            for (const NodeId arg : node.args) {
+            for (const NodeId arg : operands(id)) {
                 if (const auto found = index.find(arg); found != index.end()) {
                     cut.add_edge(2 * found->second + 1, 2 * i, MinCut::kInfinite);
                 }
@@ -969,6 +1038,8 @@ class Lowering {
             inst.index = slot->second;
             return values[id] = emit(std::move(inst), graph_.node(id), "kept");
         }
+        if (const auto turn = turns_.find(id); lane && turn != turns_.end())
+            return values[id] = turned(turn->second, graph_.node(id));
         std::vector<Inst>* const outer = loop_body_;
         if (!lane) loop_body_ = nullptr;  // row values stand before the loop
         const ValueId result = compute(id);
@@ -976,14 +1047,38 @@ class Lowering {
         return values[id] = result;
     }
 
+    // Another value's vector of the same thread: kept, or loaded beside it.
+    ValueId turned(const Turn& turn, const Node& node) {
+        const auto slot = slots_.find({loop_axes_, turn.own});
+        Inst inst{.kind = InstKind::kKept, .dtype = node.dtype, .turn = static_cast<int>(turn.columns)};
+        if (slot != slots_.end()) {
+            inst.index = slot->second;
+        } else {
+            value(turn.own);
+            inst.kind = InstKind::kLoad;
+            inst.index = tensor_of_input_.at(turn.own);
+            inst.coords = own_coords(graph_.node(turn.own).axes);
+        }
+        return emit(std::move(inst), node);
+    }
+
     // Whether a mask holds everywhere: reverse mode spreads a value along axes by one.
     bool holds_everywhere(NodeId mask) const {
         const Node& node = graph_.node(mask);
         if (node.kind != NodeKind::kMap) return false;
         if (node.op == Op::kAnd) return holds_everywhere(node.args[0]) && holds_everywhere(node.args[1]);
-        if (node.op != Op::kGe || graph_.node(node.args[0]).kind != NodeKind::kIota) return false;
+        if (node.op != Op::kGe || !is_coordinate(node.args[0])) return false;
         const Node& least = graph_.node(node.args[1]);
         return least.kind == NodeKind::kConst && least.value <= 0;
+    }
+
+    // Along an axis, in any integer that has all of its places.
+    bool is_coordinate(NodeId id) const {
+        const Node& node = graph_.node(id);
+        if (node.kind == NodeKind::kIota) return true;
+        if (node.kind != NodeKind::kCast || (node.dtype != Dtype::kI32 && node.dtype != Dtype::kI64)) return false;
+        const Node& iota = graph_.node(node.args[0]);
+        return iota.kind == NodeKind::kIota && graph_.axis(iota.axis).extent != kRuntimeExtent;
     }
 
     ValueId compute(NodeId id) {
@@ -1179,6 +1274,7 @@ class Lowering {
     int phases_ = 1;
     std::vector<std::vector<LoopPlan>> loops_;                     // by phase
     std::vector<std::vector<StepPlan>> steps_;                     // by phase: they stand behind its loops
+    std::map<NodeId, Turn> turns_;                                 // by vectors of a thread
     std::map<std::pair<std::vector<AxisId>, NodeId>, int> slots_;  // of values kept from loops over those columns
     std::vector<AxisId> loop_axes_;
     std::map<NodeId, ValueId> row_values_;

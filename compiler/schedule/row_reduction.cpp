@@ -479,11 +479,16 @@ bool crowds(int threads, const GroupFacts& facts) {
 }
 
 // A narrow row that reads tables besides has two vectors a thread, and as many bytes in flight. H200, of 128 bf16
-// columns: a head's norm and rotation 0.0929 ms, 0.0992 with one; a gated norm 0.0925, 0.0949; but a norm of a weight
-// alone 0.1244, 0.1239.
+// columns: a head's norm and rotation 0.0793 ms, 0.0992 with one; a gated norm 0.0925, 0.0949; but a norm of a weight
+// alone 0.1244, 0.1239. Beside sums of rows a thread has registers for so many columns: the derivative of a head's norm
+// and rotation takes 0.114 ms of f32 with two vectors of four, 0.119 with one; of bf16 0.119 with two of eight, 0.112
+// with one.
+constexpr std::int64_t kColumnsBesideSums = 8;
+
 int threads_of_narrow(int threads, const GroupFacts& facts, int vector) {
     const bool one_each = threads <= kWarpThreads && std::int64_t{threads} * vector >= facts.columns;
-    return one_each && facts.column_inputs > 2 && !facts.sums_rows() ? std::max(1, threads / 2) : threads;
+    const bool room = !facts.sums_rows() || 2 * vector <= kColumnsBesideSums;
+    return one_each && room && facts.column_inputs > 2 ? std::max(1, threads / 2) : threads;
 }
 
 // Met over once they are divided among more threads, where half as many would be alone as well: a group norm's backward

@@ -305,6 +305,52 @@ TEST_CASE("a condition that all lanes of a vector share is found once, and one t
     CHECK(contains(body_of(alternating, 128), "_pair[0], map_"));
 }
 
+TEST_CASE("a partner that lies in another vector of the thread is neither loaded nor computed again") {
+    const auto rotated_norm = [](Graph& g, std::int64_t columns) {
+        const Axis tokens = g.rows("tokens");
+        const Value x = g.input("x", bf16, {tokens, columns});
+        const Value normed = rms_norm(x, g.input("weight", bf16, {columns}));
+        g.output("y", rope(normed, g.input("cos", bf16, {tokens, columns}), g.input("sin", bf16, {tokens, columns})));
+    };
+    const Target target = find_target("sm_90a");
+    const auto body = [&](int threads, int vector) {
+        const Schedule schedule{.family = Family::kRowReduction,
+                                .residency = Residency::kRegisters,
+                                .threads_per_row = threads,
+                                .rows_per_block = 128 / threads,
+                                .vector = vector};
+        return emit_gpu_body(kernel_with(rotated_norm, 128, schedule, target), target);
+    };
+    const std::string two_vectors = body(8, 8);
+    CHECK(contains(two_vectors, "[(i + 1) % 2]"));
+    CHECK(count(two_vectors, "rj_load_readonly<8>(x_row") == 1);
+    CHECK(count(two_vectors, "rj_load_readonly<8>(weight") == 1);
+    CHECK(contains(body(4, 8), "[(i + 2) % 4]"));
+    // A thread of one vector has none of its partners.
+    CHECK(count(body(16, 8), "rj_load_readonly<8>(x_row") == 2);
+}
+
+TEST_CASE("a row that is fetched ahead is copied once where a thread has its partners") {
+    const auto derivative = [](Graph& g, std::int64_t columns) {
+        const Axis tokens = g.rows("tokens");
+        const Axis n = g.columns(columns);
+        const Value dy = g.input("dy", bf16, {tokens, n});
+        const Value partner = index(dy, {tokens, (Coord(n) + columns / 2) % columns});
+        g.output("y", dy + partner * cast(sum(cast(dy, f32)), bf16));
+    };
+    const Target target = find_target("sm_90a");
+    const Schedule schedule{.family = Family::kRowReduction,
+                            .residency = Residency::kRegisters,
+                            .threads_per_row = 8,
+                            .rows_per_block = 16,
+                            .vector = 8,
+                            .blocks_per_sm = 4,
+                            .stages = 2};
+    const std::string body = emit_gpu_body(kernel_with(derivative, 128, schedule, target), target);
+    CHECK(count(body, "rj_copy_ahead<") == 1);
+    CHECK(contains(body, "[(i + 1) % 2]"));
+}
+
 TEST_CASE("a condition of a column's place is one comparison where a bound decides it, and none where nothing does") {
     const auto wrapped = [](Graph& g, std::int64_t columns) {
         const Axis n = g.columns(columns);
@@ -366,26 +412,6 @@ TEST_CASE("a row that does not fit on chip is read in groups of several loads") 
     const std::string body = body_of(build_cross_entropy, 131072);
     CHECK(contains(body, "rj_vec<rj_bf16, 8> logits_vec[RJ_GROUP(4)];"));
     CHECK(contains(body, "first += RJ_GROUP(4)"));
-}
-
-TEST_CASE("groups of loads are of the size that leaves the last one fullest") {
-    const std::string body = body_of(build_cross_entropy, 131072 + 11 * 2048);
-    CHECK(contains(body, "rj_vec<rj_bf16, 8> logits_vec[RJ_GROUP(5)];"));
-}
-
-TEST_CASE("blocks of a cluster share each round of columns, but where columns are loaded one by one") {
-    Schedule schedule{.family = Family::kRowReduction,
-                      .residency = Residency::kShared,
-                      .threads_per_row = 256,
-                      .vector = 8,
-                      .column_blocks = 8};
-    const Target target = find_target("sm_90a");
-    const std::string body = emit_gpu_body(kernel_with(build_rms_norm, 151936, schedule, target), target);
-    CHECK(contains(body, "const int c = (((first + i) * 8 + column_block) * 256 + t) * 8;"));
-    CHECK(contains(body, "rj_shared_store_vec((((first + i) * 256 + t) * 8) * 2, x_vec[i]);"));
-    schedule.vector = 1;
-    const std::string odd = emit_gpu_body(kernel_with(build_rms_norm, 50257, schedule, target), target);
-    CHECK(contains(odd, "const int c = (column_block * 25 + first + i) * 256 + t;"));
 }
 
 TEST_CASE("a serial loop that is one group can be told to take its vectors one by one") {

@@ -180,6 +180,37 @@ TEST_CASE("twice a product with a row's number is made by doubling the number") 
     CHECK_MESSAGE(text.find("= u + u") != std::string::npos, text);
 }
 
+TEST_CASE("sums whose terms differ by numbers of the row are one sum, whatever the order that inputs come in") {
+    const auto sums = [](bool x_first) {
+        Graph g;
+        const Axis tokens = g.rows("tokens");
+        const Value first = g.input(x_first ? "x" : "dy", f32, {tokens, 64});
+        const Value second = g.input(x_first ? "dy" : "x", f32, {tokens, 64});
+        const Value& x = x_first ? first : second;
+        const Value& dy = x_first ? second : first;
+        const Value r = g.input("r", f32, {tokens});
+        g.output("weight", sum(dy * (x * r)));
+        g.output("statistic", sum(dy * g.scalar("scale", f32, 1) * x));
+        return kernel_text(g);
+    };
+    const std::string text = sums(true);
+    const std::size_t first = text.find("sum(");
+    REQUIRE_MESSAGE(first != std::string::npos, text);
+    CHECK_MESSAGE(text.find("sum(", first + 1) == std::string::npos, text);
+    CHECK_MESSAGE(text.find("v1 = dy * x") != std::string::npos, text);
+    CHECK_MESSAGE(sums(false).find("v1 = dy * x") != std::string::npos, sums(false));
+}
+
+TEST_CASE("factors that sums differ by are found at once, deep as their terms are") {
+    Graph g;
+    const Axis tokens = g.rows("tokens");
+    const Value x = g.input("x", f32, {tokens, 64});
+    const Value r = g.input("r", f32, {tokens});
+    g.output("a", sum(squared_forty_times(x * r)));
+    g.output("b", sum(squared_forty_times(x * r) * x));
+    CHECK(kernels(g) == 1);
+}
+
 TEST_CASE("data that would give a pushed computation's operands two orders of axes is refused as unsupported") {
     const Graph g = Graph::parse(
         "rows t\nrows u\ncolumns c = 1\ninput x: bf16[t, u, c]\ninput cut: bf16[u, c]\ninput place: i32[t, u]\n"
