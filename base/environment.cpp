@@ -81,6 +81,7 @@ constexpr std::array kTable = {
     Row{"ROWJIT_CPU_THREADS", kThreads, "every processor", "threads that run a CPU kernel"},
     Row{"ROWJIT_CUBLASLT", kFile, "the system's libcublasLt", "the cuBLASLt that multiplies matrices, or its folder"},
     Row{"ROWJIT_CUDA_DRIVER", kFile, "libcuda.so.1", "the NVIDIA driver library that runs kernels"},
+    Row{"ROWJIT_FUZZ_COMPILED", kFile, "none", "a file of what tests that compile everything were told before"},
     Row{"ROWJIT_FUZZ_FIRST", kCount, "1", "the first seed of the randomised tests, to repeat a failure"},
     Row{"ROWJIT_FUZZ_OPS", kNames, "all", "the operations that tests of everything are bounded to"},
     Row{"ROWJIT_FUZZ_SEEDS", kCount, "a fixed few", "how many seeds each randomised test runs; samples become all"},

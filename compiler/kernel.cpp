@@ -179,8 +179,11 @@ bool Kernel::can_fetch(const Inst& inst) const {
     return std::none_of(inst.coords.begin(), inst.coords.end(), of_data) && by_row(inst);
 }
 
+bool Kernel::shares_rounds(const ColumnLoop& loop) const { return cluster_blocks() > 1 && loop.vector > 1; }
+
 std::int64_t Kernel::whole_iterations(const ColumnLoop& loop) const {
     const std::int64_t of_row = loop.columns / (std::int64_t{loop.vector} * schedule.threads_per_row);
+    if (shares_rounds(loop)) return std::min(of_row / schedule.column_blocks, loop.iterations);
     return std::clamp(of_row - (schedule.column_blocks - 1) * loop.iterations, std::int64_t{0}, loop.iterations);
 }
 

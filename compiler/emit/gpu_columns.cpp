@@ -15,10 +15,24 @@
 namespace rowjit {
 namespace {
 
-// Bytes of loads that a thread of a serial loop issues before it computes on them. With 1024 threads on an SM 64 bytes
-// a thread are 64 KB in flight; about 46 KB saturate an H100's memory.
-constexpr std::int64_t kBytesInFlightPerThread = 64;
-constexpr std::int64_t kMaxGroup = 4;
+// Loads that a thread of a serial loop issues before it computes on them. With 1024 threads on an SM 64 bytes a thread
+// are 64 KB in flight; about 46 KB saturate an H100's memory. Columns that are loaded one by one, as those of rows of
+// an odd number, take a register each.
+constexpr std::int64_t kBytesInFlightPerThread = 80;
+constexpr std::int64_t kMostInFlight = 16;
+constexpr std::int64_t kMostOfShared = 4;  // of a resident row's loop that reads only what all rows share
+
+// As many loads at once, or up to a quarter fewer where the last group then lacks fewer. H200, logsumexp of bf16 rows,
+// % of copy with four vectors at once and with five: 128256 columns, 63 vectors a thread, 101 and 97; 151936, 75, 87
+// and 96; 200064, 98, 80 and 94.
+std::int64_t even_group(std::int64_t iterations, std::int64_t most) {
+    const auto idle = [&](std::int64_t size) { return (size - iterations % size) % size; };
+    std::int64_t best = most;
+    for (std::int64_t size = most - 1; size > most * 3 / 4; --size) {
+        if (idle(size) < idle(best)) best = size;
+    }
+    return best;
+}
 
 bool is_vector(const Inst& inst) { return inst.access.kind == Access::Kind::kVector; }
 bool is_uniform(const Inst& inst) { return inst.access.kind == Access::Kind::kUniform; }
@@ -49,18 +63,27 @@ std::string in_parentheses(const std::string& text) {
     return text.find(' ') == std::string::npos ? text : "(" + text + ")";
 }
 
-// ((column_block * iterations + iteration) * threads + t) * vector; no iteration is the only one.
-std::string column_of(const ColumnLoop& loop, const GpuScope& scope, std::string text) {
-    if (scope.kernel().schedule.column_blocks > 1) {
-        std::string block = "column_block";
-        if (loop.iterations > 1) block += fmt::format(" * {}", loop.iterations);
-        text = text.empty() ? block : block + " + " + text;
+// Which of the vectors side by side is a thread's: round * threads + t, no round being the only one.
+std::string vector_of(const GpuScope& scope, const std::string& round) {
+    if (scope.threads() == 1) return round.empty() ? "0" : round;
+    return round.empty() ? "t" : fmt::format("{} * {} + t", in_parentheses(round), scope.threads());
+}
+
+std::string first_lane(const ColumnLoop& loop, const std::string& vector) {
+    return loop.vector > 1 && vector != "0" ? fmt::format("{} * {}", in_parentheses(vector), loop.vector) : vector;
+}
+
+// Blocks that share a round of the columns, or each with all its rounds behind the other's.
+std::string column_of(const ColumnLoop& loop, const GpuScope& scope, const std::string& iteration) {
+    std::string round = iteration;
+    if (const std::int64_t blocks = scope.kernel().schedule.column_blocks; blocks > 1) {
+        round = "column_block";
+        if (loop.iterations > 1)
+            round = scope.kernel().shares_rounds(loop)
+                        ? fmt::format("{} * {} + {}", in_parentheses(iteration), blocks, round)
+                        : fmt::format("{} * {} + {}", round, loop.iterations, iteration);
     }
-    if (scope.threads() > 1)
-        text = text.empty() ? "t" : fmt::format("{} * {} + t", in_parentheses(text), scope.threads());
-    if (text.empty()) text = "0";
-    if (loop.vector > 1 && text != "0") text = fmt::format("{} * {}", in_parentheses(text), loop.vector);
-    return text;
+    return first_lane(loop, vector_of(scope, round));
 }
 
 // Where a loop is unrolled, so that its iteration is known, the compiler leaves out the guards of those that need none,
@@ -162,6 +185,7 @@ class ColumnEmitter {
         if (!several_groups()) return "i";
         return group_ == 1 ? "first" : "first + i";
     }
+    std::string own_iteration() const { return loop_.iterations > 1 ? iteration() : ""; }
     // Which of a resident loop's vectors this iteration's is, in an array of all of them.
     std::string resident_entry() const { return loop_.iterations > 1 ? "[" + iteration() + "]" : ""; }
     // Which of them a value is taken of.
@@ -228,8 +252,10 @@ class ColumnEmitter {
             whole = whole || (scope_.kernel().by_row(*load) && !stays_in_stage(*load));
         }
         resident_ = loop_.is_resident();
-        group_ = std::clamp(kBytesInFlightPerThread / std::max<std::int64_t>(bytes, 1), std::int64_t{1},
-                            std::min(kMaxGroup, loop_.iterations));
+        const std::int64_t most =
+            std::clamp(kBytesInFlightPerThread / std::max<std::int64_t>(bytes, 1), std::int64_t{1},
+                       std::min(resident_ ? kMostOfShared : kMostInFlight, loop_.iterations));
+        group_ = even_group(loop_.iterations, most);
         if (!resident_) return;
         while (loop_.iterations % group_ != 0) --group_;
         if (whole || front_.empty()) group_ = loop_.iterations;
@@ -950,10 +976,10 @@ class ColumnEmitter {
     }
 
     std::string shared_offset(const Slot& slot) const {
-        std::string column = "c";
-        if (scope_.kernel().schedule.column_blocks > 1) {  // each block keeps its own columns
-            column = fmt::format("(c - column_block * {})", loop_.iterations * scope_.threads() * loop_.vector);
-        }
+        // Each block keeps its own columns, one round behind the other.
+        const std::string column = scope_.kernel().schedule.column_blocks > 1
+                                       ? in_parentheses(first_lane(loop_, vector_of(scope_, own_iteration())))
+                                       : "c";
         std::string text = fmt::format("{} * {}", column, size_bytes(slot.dtype));
         if (slot.shared_offset_bytes > 0) text = fmt::format("{} + {}", slot.shared_offset_bytes, text);
         return scope_.rows() > 1 ? "row_shared + " + text : text;

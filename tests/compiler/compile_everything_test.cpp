@@ -4,20 +4,25 @@
 // it was offered: in the family's limits or the register estimate (compiler/passes).
 //
 // CI compiles a sample, half of it of backwards and the same each time; ./dev fuzz, which sets ROWJIT_FUZZ_SEEDS,
-// compiles everything.
+// compiles everything. ROWJIT_FUZZ_COMPILED names a file that keeps what each kernel's compile told: everything takes
+// some hours of one core, and a kernel whose text and toolchain are as before tells the same again.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
+#include <fstream>
+#include <mutex>
 #include <optional>
 #include <random>
 #include <set>
 #include <string>
 #include <thread>
+#include <unordered_map>
 #include <vector>
 
+#include "base/digest.h"
 #include "base/environment.h"
 #include "compiler/compile.h"
 #include "compiler/emit/gpu.h"
@@ -166,14 +171,64 @@ std::vector<Case> sample(std::vector<Case> cases, std::size_t count) {
 constexpr std::string_view kSpills = "spills";
 constexpr std::size_t kSpillingOneOf = 100;  // of AMD's, whose compilers are told of no remedy
 
+struct Compiled {
+    int registers = 0;
+    std::int64_t spill_bytes = 0;
+};
+
+// What compiles told, kept by the digest of all that decides it: a line of digest, registers and spilled bytes for each
+// kernel, appended whole, so that several processes may share the file. Refused kernels are not kept.
+class KnownCompiles {
+  public:
+    KnownCompiles(const Target& target, const Toolchain& toolchain, std::string prelude)
+        : target_(target), prelude_(std::move(prelude)) {
+        about_ = fmt::format("{} {} {}", target.name, toolchain.name, toolchain.version);
+        for (const std::string& option : compile_options(toolchain, target)) about_ += " " + option;
+        const std::optional<std::string> path = environment_text("ROWJIT_FUZZ_COMPILED");
+        if (!path) return;
+        std::ifstream before(*path);
+        std::string digest;
+        Compiled told;
+        while (before >> digest >> told.registers >> told.spill_bytes) known_[digest] = told;
+        file_.open(*path, std::ios::app);
+        CHECK_MESSAGE(file_.is_open(), *path, " cannot be written");
+    }
+
+    // Throws what compile_source throws.
+    Compiled compile(const Case& one) {
+        const std::string source = prelude_ + one.body;
+        const std::string digest = sha256(about_ + source).hex();
+        if (const auto found = known_.find(digest); found != known_.end()) {
+            ++found_;
+            return found->second;
+        }
+        const FunctionInfo info = compile_source({source, {one.function}}, target_).functions.at(0);
+        if (file_.is_open()) {
+            const std::lock_guard<std::mutex> lock(mutex_);
+            file_ << fmt::format("{} {} {}\n", digest, info.registers, info.spill_bytes) << std::flush;
+        }
+        return {info.registers, info.spill_bytes};
+    }
+
+    std::size_t found() const { return found_; }
+
+  private:
+    const Target& target_;
+    std::string prelude_;
+    std::string about_;
+    std::unordered_map<std::string, Compiled> known_;
+    std::atomic<std::size_t> found_{0};
+    std::mutex mutex_;
+    std::ofstream file_;
+};
+
 // What is wrong with a compiled case, "" for nothing.
-std::string fault(const Case& one, const Target& target, const std::string& prelude) {
+std::string fault(const Case& one, KnownCompiles& compiles) {
     try {
-        const Artifact artifact = compile_source({prelude + one.body, {one.function}}, target);
-        const FunctionInfo& info = artifact.functions.at(0);
-        if (info.spill_bytes == 0) return "";
+        const Compiled told = compiles.compile(one);
+        if (told.spill_bytes == 0) return "";
         return fmt::format("{}: {} bytes of local memory a thread, {} registers, about {} expected", kSpills,
-                           info.spill_bytes, info.registers, one.estimated_registers);
+                           told.spill_bytes, told.registers, one.estimated_registers);
     } catch (const std::exception& error) {
         return error.what();
     }
@@ -182,7 +237,8 @@ std::string fault(const Case& one, const Target& target, const std::string& prel
 void check_everything(const std::vector<const char*>& targets, std::size_t sampled) {
     for (const char* target_name : targets) {
         const Target target = find_target(target_name);
-        if (const Offer<Toolchain> toolchain = find_toolchain(target); !toolchain) {
+        const Offer<Toolchain> toolchain = find_toolchain(target);
+        if (!toolchain) {
             const bool required = environment_flag("ROWJIT_TESTS_REQUIRE_TOOLCHAINS");
             CHECK_MESSAGE(!required, target.name, ": a toolchain is required here: ", toolchain.reason());
             MESSAGE("SKIPPED for ", target.name, ": ", toolchain.reason());
@@ -192,11 +248,11 @@ void check_everything(const std::vector<const char*>& targets, std::size_t sampl
         std::vector<Case> cases = sample(std::move(all.forward), sampled / 2);
         for (Case& one : sample(std::move(all.backward), sampled / 2)) cases.push_back(std::move(one));
         REQUIRE(!cases.empty());
-        const std::string prelude = gpu_prelude(target);
+        KnownCompiles compiles(target, *toolchain, gpu_prelude(target));
         std::vector<std::string> faults(cases.size());
         std::atomic<std::size_t> next{0};
         const auto work = [&] {
-            for (std::size_t i = next++; i < cases.size(); i = next++) faults[i] = fault(cases[i], target, prelude);
+            for (std::size_t i = next++; i < cases.size(); i = next++) faults[i] = fault(cases[i], compiles);
         };
         std::vector<std::thread> threads;
         for (unsigned i = 1; i < std::max(1U, std::thread::hardware_concurrency()); ++i) threads.emplace_back(work);
@@ -209,7 +265,8 @@ void check_everything(const std::vector<const char*>& targets, std::size_t sampl
             if (spills) MESSAGE(target.name, ": ", cases[i].name, ": ", faults[i]);
             spilling += spills ? 1 : 0;
         }
-        MESSAGE(target.name, ": ", cases.size(), " kernels compiled, ", spilling, " spill");
+        MESSAGE(target.name, ": ", cases.size(), " kernels compiled, ", compiles.found(), " of them before, ", spilling,
+                " spill");
         CHECK(spilling <= (target.backend == Backend::kCuda ? 0 : 1 + cases.size() / kSpillingOneOf));
     }
 }

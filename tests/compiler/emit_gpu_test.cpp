@@ -414,6 +414,26 @@ TEST_CASE("a row that does not fit on chip is read in groups of several loads") 
     CHECK(contains(body, "first += RJ_GROUP(4)"));
 }
 
+TEST_CASE("groups of loads are of the size that leaves the last one fullest") {
+    const std::string body = body_of(build_cross_entropy, 131072 + 11 * 2048);
+    CHECK(contains(body, "rj_vec<rj_bf16, 8> logits_vec[RJ_GROUP(5)];"));
+}
+
+TEST_CASE("blocks of a cluster share each round of columns, but where columns are loaded one by one") {
+    Schedule schedule{.family = Family::kRowReduction,
+                      .residency = Residency::kShared,
+                      .threads_per_row = 256,
+                      .vector = 8,
+                      .column_blocks = 8};
+    const Target target = find_target("sm_90a");
+    const std::string body = emit_gpu_body(kernel_with(build_rms_norm, 151936, schedule, target), target);
+    CHECK(contains(body, "const int c = (((first + i) * 8 + column_block) * 256 + t) * 8;"));
+    CHECK(contains(body, "rj_shared_store_vec((((first + i) * 256 + t) * 8) * 2, x_vec[i]);"));
+    schedule.vector = 1;
+    const std::string odd = emit_gpu_body(kernel_with(build_rms_norm, 50257, schedule, target), target);
+    CHECK(contains(odd, "const int c = (column_block * 25 + first + i) * 256 + t;"));
+}
+
 TEST_CASE("a serial loop that is one group can be told to take its vectors one by one") {
     const Schedule schedule{
         .family = Family::kRowReduction, .residency = Residency::kShared, .threads_per_row = 256, .vector = 8};
