@@ -11,11 +11,11 @@
 //   rj_barrier                                    of the block, ordering shared memory
 //   rj_shuffle_xor_word<mask>(word)               lane's word from lane ^ mask; every lane of the warp takes part
 //   rj_shuffle_from_word<lanes>(word, lane)       likewise from that lane of each group of so many neighbours
-//   rj_lanes, rj_ballot(condition)                lanes of a warp as bits: those of which it holds; every lane takes
-//   part rj_first_of(lanes)                            the first of some lanes rj_shared_load<T>, rj_shared_store<T>
-//   dynamic shared memory by byte offset, aligned to T rj_copy_ahead<bytes>(offset, from)            from memory into
-//   this thread's own part of shared memory, in its time rj_copies_issued, rj_wait_for_copies<n>       what was issued
-//   up to here is a turn; until all but the last n turns
+//   rj_lanes, rj_ballot(condition)                a warp's lanes as bits: where it holds; every lane takes part
+//   rj_first_of(lanes)                            the first of some lanes
+//   rj_shared_load<T>, rj_shared_store<T>         dynamic shared memory by byte offset, aligned to T
+//   rj_copy_ahead<bytes>(offset, from)            from memory into this thread's own part of shared memory, in its time
+//   rj_copies_issued, rj_wait_for_copies<n>       what was issued up to here is a turn; until all but the last n turns
 //                                                 of this thread have come. Only where a schedule has stages (CUDA)
 //   rj_memory<bytes>::load, load_readonly, store  one global access
 //   rj_bits, rj_float                             an f32's bits and back
