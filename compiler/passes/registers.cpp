@@ -23,6 +23,9 @@ constexpr std::int64_t kHipBatch = 32;
 constexpr std::int64_t kMostRegisters = 255;
 constexpr std::int64_t kAddressRegisters = 2;
 constexpr std::int64_t kRegisterBytes = 4;
+// A skewed row's first phase stands beside the last of the row before, each with its guards: of a log-softmax's
+// backward of 128256 f32 columns over 8 blocks, counted as 126, 8 bytes of 128 registers were spilled.
+constexpr std::int64_t kSkewedGuards = 4;
 
 std::int64_t registers_of(Dtype dtype, const ColumnLoop& loop, std::int64_t iterations) {
     const auto bytes = static_cast<std::int64_t>(size_bytes(dtype));
@@ -263,6 +266,14 @@ std::int64_t limit_of(const Kernel& kernel, const Target& target, std::int64_t b
     return std::min(kMostRegisters, target.registers_per_sm / (waves * target.warp_size * blocks));
 }
 
+std::int64_t guards_of_skewed(const Kernel& kernel) {
+    const bool guarded = std::any_of(kernel.body.begin(), kernel.body.end(), [](const Stmt& stmt) {
+        const auto* loop = std::get_if<ColumnLoop>(&stmt.node);
+        return loop != nullptr && loop->tail != ColumnLoop::Tail::kNone;
+    });
+    return kernel.schedule.skew && kernel.schedule.stages > 0 && guarded ? kSkewedGuards : 0;
+}
+
 // With as many blocks on a multiprocessor as the schedule wants.
 std::int64_t wanted_limit(const Kernel& kernel, const Target& target) {
     return limit_of(kernel, target, std::max(1, kernel.schedule.min_blocks_per_sm)) - target.assembler_registers;
@@ -273,7 +284,7 @@ std::int64_t wanted_limit(const Kernel& kernel, const Target& target) {
 int estimated_registers(const Kernel& kernel, const Target& target) {
     const std::int64_t batch = target.backend == Backend::kHip ? kHipBatch : kCudaBatch;
     std::int64_t kept = registers_through_rows(kernel) * (clang_holds_more(kernel, target) ? 2 : 1) +
-                        (has_moments(kernel) ? kMomentsRegisters : 0);
+                        (has_moments(kernel) ? kMomentsRegisters : 0) + guards_of_skewed(kernel);
     std::int64_t most = kept + kWorkingSet;
     bool fetching = kernel.schedule.prefetch;  // the first loop's loads are held a row longer
     for (const Stmt& stmt : kernel.body) {
