@@ -593,7 +593,7 @@ std::vector<Schedule> gpu_schedules(const GroupFacts& facts, const Target& targe
     const bool too_wide =
         waits_alone(facts) && facts.widest_bytes < 4 && row_bytes(facts) > kMostClusterBlocks * kSmallPartBytes * 3 / 4;
     const bool one_pass = streams || (too_wide && waits_for_numbers(facts));
-    const std::vector<Schedule> first = one_pass ? std::exchange(reloads, {}) : std::vector<Schedule>();
+    std::vector<Schedule> first = one_pass ? std::exchange(reloads, {}) : std::vector<Schedule>();
     // Round after round they take ten times as long, and registers for a condition of each column besides.
     if (one_pass && facts.keeps_greatest && !facts.sums_rows()) return first;
     append(fills_shared ? reloads : shared, &schedules);

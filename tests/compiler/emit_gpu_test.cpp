@@ -355,9 +355,10 @@ TEST_CASE("a condition of a column's place is one comparison where a bound decid
     const auto wrapped = [](Graph& g, std::int64_t columns) {
         const Axis n = g.columns(columns);
         const Value x = g.input("x", bf16, {g.rows("tokens"), n});
-        const Value partner = g.iota(n) + static_cast<double>(columns / 2);
+        const std::int64_t half = columns / 2;
+        const Value partner = g.iota(n) + static_cast<double>(half);
         const Value place = partner - floor_div(partner, columns) * static_cast<double>(columns);
-        g.output("y", select(place < static_cast<double>(columns / 2), x, -x));
+        g.output("y", select(place < static_cast<double>(half), x, -x));
         g.output("z", select(place >= 0.0, x, -x));
     };
     const std::string body = body_of(wrapped, 1024);

@@ -806,7 +806,8 @@ Graph pairs_of_lanes(std::int64_t columns, Dtype dtype) {
     g.output("greatest", maximum(x, y));
     g.output("of_row", product * g.input("of_row_in", dtype, {tokens}) + g.scalar("scale", dtype, 1.5));
     g.output("halved", 0.5 * x);
-    g.output("first_half", select(column < columns / 2, product, x));
+    const auto half = columns / 2;
+    g.output("first_half", select(column < half, product, x));
     g.output("every_second", select(floor_div(column, 2) * 2 == column, product, x));
     g.output("by_value", select(x < y, x + y, y));
     g.output("masked", select(g.input("mask", boolean, {tokens, n}), product, y));
