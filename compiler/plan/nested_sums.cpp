@@ -14,7 +14,7 @@ class NestedSums {
   public:
     explicit NestedSums(const GraphData& from) : from_(from) {
         for (const NodeId id : from_.live_nodes()) {
-            if (is_sum_of_columns(from_.node(id))) sums_.push_back(id);
+            if (is_sum_of_columns(from_, from_.node(id))) sums_.push_back(id);
         }
     }
 
@@ -26,7 +26,7 @@ class NestedSums {
     std::shared_ptr<const GraphData> run() const {
         return rewritten(from_, [&](GraphData& to, NodeId id, const ToHere& to_here) {
             const Node& node = from_.node(id);
-            const auto inner = is_sum_of_columns(node) ? inner_axes(node) : std::nullopt;
+            const auto inner = is_sum_of_columns(from_, node) ? inner_axes(node) : std::nullopt;
             return inner ? nest(to, node, *inner, to_here) : to.add_copy(node, to_here);
         });
     }
@@ -35,13 +35,6 @@ class NestedSums {
     using Axes = std::set<AxisId>;
 
     static Axes set_of(const std::vector<AxisId>& axes) { return {axes.begin(), axes.end()}; }
-
-    // Of what rounds in f32 or wider: a product with what does not vary is then taken out of a sum for less than the
-    // sum itself loses.
-    bool is_sum_of_columns(const Node& node) const {
-        return node.kind == NodeKind::kReduce && node.monoid == Monoid::kSum && !node.is_segmented() &&
-               !from_.axis(node.reduced[0]).is_row && node.state < 0 && !is_narrow(node.dtype);
-    }
 
     // Those of the sum's axes that another is over alone, for all of the others' positions.
     std::optional<Axes> inner_axes(const Node& wide) const {
@@ -94,6 +87,11 @@ class NestedSums {
 };
 
 }  // namespace
+
+bool is_sum_of_columns(const GraphData& graph, const Node& node) {
+    return node.kind == NodeKind::kReduce && node.monoid == Monoid::kSum && !node.is_segmented() &&
+           !graph.axis(node.reduced[0]).is_row && node.state < 0 && !is_narrow(node.dtype);
+}
 
 std::shared_ptr<const GraphData> nest_sums(const std::shared_ptr<const GraphData>& graph) {
     const NestedSums sums(*graph);

@@ -9,6 +9,10 @@
 
 namespace rowjit {
 
+// Of what rounds in f32 or wider: a product with what does not vary is then taken out of a sum for less than the sum
+// itself loses.
+bool is_sum_of_columns(const GraphData& graph, const Node& node);
+
 // `graph` where there are none.
 std::shared_ptr<const GraphData> nest_sums(const std::shared_ptr<const GraphData>& graph);
 

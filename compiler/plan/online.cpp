@@ -25,10 +25,11 @@ class Rewriter {
     explicit Rewriter(const GraphData& from) : from_(from) {}
 
     bool find(bool on_gpu) {
-        for (const NodeId id : from_.live_nodes()) {
-            if (!on_gpu) break;
-            find_divergence(id);
-            find_greatest(id);
+        if (on_gpu) {
+            for (const NodeId id : from_.live_nodes()) {
+                find_divergence(id);
+                find_greatest(id);
+            }
         }
         for (const NodeId id : from_.live_nodes()) {
             if (matches_.contains(id)) continue;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/dtype.h"
+#include "compiler/plan/nested_sums.h"
 #include "compiler/plan/rewrite.h"
 
 namespace rowjit {
@@ -17,7 +18,7 @@ class SharedSums {
     explicit SharedSums(const GraphData& from) : from_(from) {
         for (const NodeId id : from_.live_nodes()) {
             const Node& node = from_.node(id);
-            if (!is_sum_of_columns(node)) continue;
+            if (!is_sum_of_columns(from_, node)) continue;
             Factors factors = factors_of(node);
             if (!covers(factors.varying, from_.node(node.args[0]).axes)) continue;
             ++sharing_.try_emplace(key(node, factors), Sharing{factors.varying}).first->second.sums;
@@ -47,11 +48,6 @@ class SharedSums {
         int sums = 0;
     };
     using Key = std::pair<std::vector<AxisId>, std::vector<NodeId>>;
-
-    bool is_sum_of_columns(const Node& node) const {
-        return node.kind == NodeKind::kReduce && node.monoid == Monoid::kSum && !node.is_segmented() &&
-               !from_.axis(node.reduced[0]).is_row && node.state < 0 && !is_narrow(node.dtype);
-    }
 
     static Key key(const Node& sum, Factors factors) {
         std::sort(factors.varying.begin(), factors.varying.end());

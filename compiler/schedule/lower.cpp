@@ -434,8 +434,9 @@ class Lowering {
             std::vector<LoopPlan> planned;
             planned.reserve(2 * loops.size());
             for (LoopPlan& loop : loops) {
+                std::set<NodeId> computed = visited(roots(loop), {});
                 std::set<NodeId> own;
-                for (const NodeId id : visited(roots(loop), {})) {
+                for (const NodeId id : computed) {
                     const auto turn = turns_.find(id);
                     if (turn != turns_.end() && !is_input(turn->second.own) && !kept.contains(turn->second.own))
                         own.insert(turn->second.own);
@@ -444,7 +445,7 @@ class Lowering {
                 if (!at_hand) before = &planned.emplace_back(LoopPlan{.axes = loop.axes});
                 if (!own.empty()) before->keeps.insert(before->keeps.end(), own.begin(), own.end());
                 kept.insert(own.begin(), own.end());
-                available = visited(roots(loop), {});
+                available = std::move(computed);
                 before = &planned.emplace_back(std::move(loop));
             }
             loops = std::move(planned);
