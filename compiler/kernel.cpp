@@ -51,8 +51,10 @@ class Printer {
             Overloaded{
                 [&](const Inst& inst) { line(2, instruction(inst)); },
                 [&](const ColumnLoop& loop) {
-                    line(2, fmt::format("columns [{}] of {}: {} x {} threads x {} lanes{}{}{}", axes(loop.axes),
-                                        loop.columns, loop.iterations, kernel_.schedule.threads_per_row, loop.vector,
+                    static constexpr std::array<std::string_view, 3> kParts = {"", " whole vectors", " ends"};
+                    line(2, fmt::format("columns [{}] of {}{}: {} x {} threads x {} lanes{}{}{}", axes(loop.axes),
+                                        loop.columns, kParts[static_cast<std::size_t>(loop.part)], loop.iterations,
+                                        kernel_.schedule.threads_per_row, loop.vector,
                                         loop.unrolled ? ", unrolled" : "", loop.backward ? ", backward" : "",
                                         loop.tail == ColumnLoop::Tail::kNone ? "" : ", tail"));
                     for (const Inst& inst : loop.body) line(3, instruction(inst));
@@ -181,8 +183,16 @@ bool Kernel::can_fetch(const Inst& inst) const {
 
 bool Kernel::shares_rounds(const ColumnLoop& loop) const { return cluster_blocks() > 1 && loop.vector > 1; }
 
+std::int64_t Kernel::places(const ColumnLoop& loop) const {
+    if (loop.part == ColumnLoop::Part::kEnds) return std::int64_t{2} * (schedule.vector - 1);
+    return loop.columns / loop.vector * loop.vector;
+}
+
 std::int64_t Kernel::whole_iterations(const ColumnLoop& loop) const {
-    const std::int64_t of_row = loop.columns / (std::int64_t{loop.vector} * schedule.threads_per_row);
+    if (loop.part == ColumnLoop::Part::kEnds) return 0;
+    const bool peeled = loop.part == ColumnLoop::Part::kWhole;  // the head may be a column short of a vector
+    const std::int64_t certain = peeled ? std::max<std::int64_t>(0, loop.columns - (loop.vector - 1)) : loop.columns;
+    const std::int64_t of_row = certain / (std::int64_t{loop.vector} * schedule.threads_per_row);
     if (shares_rounds(loop)) return std::min(of_row / schedule.column_blocks, loop.iterations);
     return std::clamp(of_row - (schedule.column_blocks - 1) * loop.iterations, std::int64_t{0}, loop.iterations);
 }

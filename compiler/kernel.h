@@ -25,6 +25,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -171,15 +172,26 @@ struct Stmt;
 using Block = std::vector<Stmt>;
 
 // for i < iterations, thread t < threads_per_row, lane l < vector:
-//     column = ((column_block · iterations + i) · threads_per_row + t) · vector + l
+//     place = ((column_block · iterations + i) · threads_per_row + t) · vector + l
+//
+// A place is a column of the row. Where rows begin anywhere in memory, as those of an odd number of columns, a row is
+// peeled: `head` of its columns come before the first that a whole aligned access begins at. The whole vectors from
+// there on are one loop, whose column is head + place; what is before and behind them, fewer columns than two vectors
+// have, is the next, one by one.
 struct ColumnLoop {
+    enum class Part : std::uint8_t {
+        kRow,    // all columns
+        kWhole,  // GPU: of a peeled row its whole vectors; the statement behind it is its ends
+        kEnds,
+    };
     enum class Tail : std::uint8_t {
         kNone,    // threads × vector × iterations × column_blocks covers the columns exactly
         kVector,  // whole vectors are in or out: guard once a vector
         kScalar,  // CPU: whole vectors, then one column at a time
     };
     std::vector<AxisId> axes = {};  // outermost first; their extents multiply to `columns`
-    std::int64_t columns = 1;
+    std::int64_t columns = 1;       // of the row, whichever part of it this is
+    Part part = Part::kRow;
     int vector = 1;
     std::int64_t iterations = 1;
     bool unrolled = false;  // registers hold an array entry per iteration; loads of all iterations are issued first
@@ -269,7 +281,8 @@ struct Kernel {
     std::vector<Slot> slots;
     std::vector<Carried> carried;
     AxisId slots_axis = -1;  // ≥ 0: the block's own coordinate along this axis; it stores parts of sums over rows
-    Block before;            // once a block, before its rows; only where there is a slots axis
+    std::optional<Inst> peeled_by;  // Schedule::peel: the access by whose rows' addresses the heads are counted
+    Block before;                   // once a block, before its rows; only where there is a slots axis
     Block body;
     Block after;            // likewise, after them
     Neighbours neighbours;  // compile() sets them: a group alone has none
@@ -299,6 +312,8 @@ struct Kernel {
     // so, 0.365 with the last block's columns less than half of the others'; but softmax of 50257, whose columns are
     // loaded one by one and rounds short, 0.195 and 0.166 (H200).
     bool shares_rounds(const ColumnLoop& loop) const;
+    // How many places the loop must cover.
+    std::int64_t places(const ColumnLoop& loop) const;
     // Of the loop's iterations the first so many lie within the row for every thread, whichever block it is in.
     std::int64_t whole_iterations(const ColumnLoop& loop) const;
     int block_threads() const { return schedule.threads_per_row * schedule.rows_per_block; }

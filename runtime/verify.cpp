@@ -88,15 +88,16 @@ class Run {
 
   private:
     // Strides that leave row_padding elements after each innermost row.
-    std::vector<std::int64_t> padded_strides(const Node& node, const Layout& contiguous) const {
+    std::vector<std::int64_t> padded_strides(const Node& node, const Layout& contiguous) {
         const std::size_t row_axes = graph_.row_axes(node).size();
-        if (options_.row_padding == 0 || row_axes == 0) return {};
+        const std::int64_t padding = options_.row_padding + padded_++ * options_.padding_growth;
+        if (padding == 0 || row_axes == 0) return {};
         std::vector<std::int64_t> strides(row_axes);
         std::int64_t stride = 1;
         for (std::size_t i = row_axes; i < contiguous.extents.size(); ++i) {
             stride += (contiguous.extents[i] - 1) * contiguous.strides[i];
         }
-        stride += options_.row_padding;
+        stride += padding;
         for (std::size_t i = row_axes; i-- > 0;) {
             strides[i] = stride;
             stride *= std::max<std::int64_t>(1, contiguous.extents[i]);
@@ -144,7 +145,7 @@ class Run {
 
     // What lies between rows must still be poison.
     void check_padding(const std::string& name, Argument& argument) const {
-        if (options_.row_padding == 0 || argument.row_strides.empty()) return;
+        if (argument.row_strides.empty()) return;
         Layout bytes = argument.layout;
         const std::size_t size = size_bytes(bytes.dtype);
         Tensor ones{Dtype::kBool, bytes.extents,
@@ -164,6 +165,7 @@ class Run {
     const Bindings& bindings_;
     const RunOptions& options_;
     std::map<std::string, Argument> arguments_;
+    std::int64_t padded_ = 0;  // tensors that have their strides
 };
 
 }  // namespace

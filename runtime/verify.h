@@ -18,6 +18,8 @@ namespace rowjit {
 struct RunOptions {
     // Elements between the end of a row and the start of the next, on every tensor with a row axis.
     std::int64_t row_padding = 0;
+    // So many more on each tensor than on the one before it.
+    std::int64_t padding_growth = 0;
     // In-place outputs get the address of the input they may overwrite.
     bool in_place = true;
     // Behind every buffer. 0 where something else watches the ends, as a sanitizer does.

@@ -411,6 +411,69 @@ RJ_DEVICE void rj_store_whole(T* to, const rj_vec<T, N>& vec) {
 #endif
     rj_store(to, vec);
 }
+// ---- peeled rows --------------------------------------------------------------------------------------------------
+// A row begins at any element. From its column rj_peeled_head on, N columns at a time lie in aligned accesses; what is
+// before and behind them are its ends. Of a tensor whose rows begin otherwise, vectors are taken apart.
+
+template <int N, class T>
+RJ_DEVICE int rj_peeled_head(const T* row) {
+    return static_cast<int>((0ull - reinterpret_cast<unsigned long long>(row) / sizeof(T)) % N);
+}
+// The column of a place among the ends; at least `columns` where there is none.
+template <int N>
+RJ_DEVICE int rj_peeled_end(int place, int head, int columns) {
+    return place < head ? place : place + (columns - head) / N * N;
+}
+template <int N, class T>
+RJ_DEVICE bool rj_is_aligned(const T* first) {
+    constexpr int kBytes = rj_vec<T, N>::kBytes < 16 ? rj_vec<T, N>::kBytes : 16;
+    return reinterpret_cast<unsigned long long>(first) % kBytes == 0;
+}
+template <class T, int N, bool kReadonly>
+RJ_DEVICE rj_vec<T, N> rj_load_peeled_vec(const T* from, bool aligned) {
+    if (aligned) return rj_load_vec<T, N, kReadonly>(from);
+    constexpr int kWords = rj_vec<T, N>::kBytes / 4;
+    constexpr int kBits = 8 * static_cast<int>(sizeof(T));
+    rj_vec<T, N> vec;
+#pragma unroll
+    for (int w = 0; w < kWords; ++w) vec.words[w] = 0;
+#pragma unroll
+    for (int l = 0; l < N; ++l) {
+        const rj_vec<T, 1> one = rj_load_vec<T, 1, kReadonly>(from + l);
+        if constexpr (kBits < 32) {
+            vec.words[l * kBits / 32] |= one.words[0] << l * kBits % 32;
+        } else {
+#pragma unroll
+            for (int w = 0; w < kBits / 32; ++w) vec.words[l * kBits / 32 + w] = one.words[w];
+        }
+    }
+    return vec;
+}
+template <int N, class T>
+RJ_DEVICE rj_vec<T, N> rj_load_peeled(const T* from, bool aligned) {
+    return rj_load_peeled_vec<T, N, false>(from, aligned);
+}
+template <int N, class T>
+RJ_DEVICE rj_vec<T, N> rj_load_peeled_readonly(const T* from, bool aligned) {
+    return rj_load_peeled_vec<T, N, true>(from, aligned);
+}
+template <class T, int N>
+RJ_DEVICE void rj_store_peeled(T* to, const rj_vec<T, N>& vec, bool aligned) {
+    if (aligned) return rj_store_whole(to, vec);
+    constexpr int kBits = 8 * static_cast<int>(sizeof(T));
+#pragma unroll
+    for (int l = 0; l < N; ++l) {
+        rj_vec<T, 1> one;
+        if constexpr (kBits < 32) {
+            one.words[0] = vec.words[l * kBits / 32] >> l * kBits % 32;
+        } else {
+#pragma unroll
+            for (int w = 0; w < kBits / 32; ++w) one.words[w] = vec.words[l * kBits / 32 + w];
+        }
+        rj_store(to + l, one);
+    }
+}
+
 template <class T>
 RJ_DEVICE void rj_store_one(T* to, typename rj_value<T>::type value) {
     rj_store(to, rj_pack_one<T>(value));

@@ -303,7 +303,11 @@ class KernelEmitter {
         const auto first = std::find_if(kernel_.body.begin(), kernel_.body.end(), is_loop);
         if (first == kernel_.body.end()) return;
         ColumnFetch columns(std::get<ColumnLoop>(first->node), scope_);
-        columns.declare();
+        columns.declare("next");
+        if (const ColumnLoop* ends = ends_behind(*first)) {
+            fetched_ends_.emplace(*ends, scope_);
+            fetched_ends_->declare("next");
+        }
         if (!scope_.fetches()) return;
         const bool staged = kernel_.schedule.stages > 0;
         std::vector<const Inst*> scalars;
@@ -324,6 +328,7 @@ class KernelEmitter {
                           : fmt::format("{} = {};", scope_.fetched(*load), scope_.load_one(*load, at)));
         }
         columns.load();
+        if (fetched_ends_) fetched_ends_->load();
         out_.close(";");
         scope_.forget_axes(kernel_.row_axes);
         if (staged) return fill_stages();
@@ -386,13 +391,38 @@ class KernelEmitter {
 
     void statement(const Stmt& stmt) {
         if (const auto* inst = std::get_if<Inst>(&stmt.node)) return row_inst(*inst);
-        if (const auto* loop = std::get_if<ColumnLoop>(&stmt.node)) return emit_column_loop(*loop, scope_, kept_);
+        if (const auto* loop = std::get_if<ColumnLoop>(&stmt.node)) return column_loop(stmt, *loop);
         if (const auto* rows = std::get_if<RowsLoop>(&stmt.node)) return rows_loop(*rows);
         if (const auto* reduce = std::get_if<AllReduce>(&stmt.node)) return all_reduce(*reduce);
         if (const auto* join = std::get_if<JoinRows>(&stmt.node)) return join_rows(*join);
         if (const auto* open = std::get_if<OpenSteps>(&stmt.node)) return open_steps(*open);
         if (const auto* close = std::get_if<CloseSteps>(&stmt.node)) return close_steps(*close);
         out_.line("rj_barrier();");
+    }
+
+    void column_loop(const Stmt& stmt, const ColumnLoop& loop) {
+        if (const ColumnLoop* ends = ends_behind(stmt)) load_ends(*ends);
+        emit_column_loop(loop, scope_, kept_);
+    }
+
+    // Of a peeled row the loop over its ends, where the statement is that over its whole vectors.
+    static const ColumnLoop* ends_behind(const Stmt& stmt) {
+        const auto* loop = std::get_if<ColumnLoop>(&stmt.node);
+        if (loop == nullptr || loop->part != ColumnLoop::Part::kWhole) return nullptr;
+        return &std::get<ColumnLoop>(std::next(&stmt)->node);
+    }
+
+    // Few threads have any of a row's ends, and all of the row's would wait for them: they are on their way with the
+    // rest.
+    void load_ends(const ColumnLoop& ends) {
+        if (fetched_ends_) {
+            fetched_ends_->take("ends");
+            fetched_ends_.reset();
+            return;
+        }
+        ColumnFetch fetch(ends, scope_);
+        fetch.declare("ends");
+        fetch.load();
     }
 
     // A loop whose text is the last round, and variables for what a round reads of those before it.
@@ -705,6 +735,7 @@ class KernelEmitter {
     SourceWriter& out_;
     GpuKept kept_;
     GpuScope::RowNames outside_;  // names that hold for all rows
+    std::optional<ColumnFetch> fetched_ends_;
     // Of the steps that are open.
     std::string state_;
     std::string still_;

@@ -74,7 +74,7 @@ std::string first_lane(const ColumnLoop& loop, const std::string& vector) {
 }
 
 // Blocks that share a round of the columns, or each with all its rounds behind the other's.
-std::string column_of(const ColumnLoop& loop, const GpuScope& scope, const std::string& iteration) {
+std::string place_of(const ColumnLoop& loop, const GpuScope& scope, const std::string& iteration) {
     std::string round = iteration;
     if (const std::int64_t blocks = scope.kernel().schedule.column_blocks; blocks > 1) {
         round = "column_block";
@@ -86,11 +86,25 @@ std::string column_of(const ColumnLoop& loop, const GpuScope& scope, const std::
     return first_lane(loop, vector_of(scope, round));
 }
 
+std::string column_of(const ColumnLoop& loop, GpuScope& scope, const std::string& iteration) {
+    const std::string place = place_of(loop, scope, iteration);
+    switch (loop.part) {
+        case ColumnLoop::Part::kRow: return place;
+        case ColumnLoop::Part::kWhole: return fmt::format("{} + {}", scope.head(), place);
+        case ColumnLoop::Part::kEnds:
+            return fmt::format("rj_peeled_end<{}>({}, {}, {})", scope.kernel().schedule.vector, place, scope.head(),
+                               loop.columns);
+    }
+    RJ_CHECK(false, "emit gpu: {}: part {} of a row", scope.kernel().name, static_cast<int>(loop.part));
+}
+
 // Where a loop is unrolled, so that its iteration is known, the compiler leaves out the guards of those that need none,
 // and may then load when it likes: an add_rms_norm of 128256 f32 columns over 16 blocks spilled with all eight guarded.
 std::string inside_row(const ColumnLoop& loop, const GpuScope& scope, const std::string& unrolled_iteration) {
     const std::int64_t whole = unrolled_iteration.empty() ? 0 : scope.kernel().whole_iterations(loop);
-    const std::string inside = fmt::format("c < {}", loop.columns);
+    const bool shifts = loop.part == ColumnLoop::Part::kWhole;  // and a vector may be neither in nor out
+    const std::string inside =
+        shifts ? fmt::format("c <= {}", loop.columns - loop.vector) : fmt::format("c < {}", loop.columns);
     return whole == 0 ? inside : fmt::format("({} < {} || {})", unrolled_iteration, whole, inside);
 }
 
@@ -101,6 +115,7 @@ std::string guard(const std::string& condition) {
 // Opens all iterations of a resident loop, with the column and its guard.
 void open_resident(const ColumnLoop& loop, GpuScope& scope) {
     SourceWriter& out = scope.out();
+    if (loop.part != ColumnLoop::Part::kRow) scope.head();
     out.line("#pragma unroll");
     out.open(fmt::format("for (int i = 0; i < {}; ++i)", loop.iterations));
     out.line(fmt::format("const int c = {};", column_of(loop, scope, loop.iterations > 1 ? "i" : "")));
@@ -198,6 +213,7 @@ class ColumnEmitter {
 
     // Loads at one address stand before the loop; loads whose address no lane's value decides, at its front.
     void find_accesses() {
+        if (loop_.part != ColumnLoop::Part::kRow) scope_.head();
         for (const Inst& inst : loop_.body) {
             if (!touches_memory(inst)) continue;
             RJ_CHECK(inst.access.kind != Access::Kind::kUnknown, "emit gpu: {}: the access of {} is not decided",
@@ -220,8 +236,9 @@ class ColumnEmitter {
         }
     }
 
-    // Where rows stay in their stages, the next fetch is after the row.
+    // Where rows stay in their stages, the next fetch is after the row. A peeled row's ends were taken before the rest.
     bool fetches_after_loads() const {
+        if (loop_.part == ColumnLoop::Part::kEnds) return false;
         return std::any_of(front_.begin(), front_.end(),
                            [&](const Inst* load) { return scope_.is_fetched(*load) && !stays_in_stage(*load); });
     }
@@ -945,7 +962,7 @@ class ColumnEmitter {
         if (made->kind == InstKind::kCast && made->dtype == Dtype::kI64) return lane_step(made->operands[0]);
         if (made->kind == InstKind::kCoord) {
             const std::int64_t inner = scope_.kernel().axis(loop_.axes.back()).extent;
-            if (inner % loop_.vector != 0) return std::nullopt;
+            if (inner % loop_.vector != 0 && loop_.part == ColumnLoop::Part::kRow) return std::nullopt;
             return made->axis == loop_.axes.back() ? 1 : 0;
         }
         if (made->kind != InstKind::kMap || made->op != Op::kAdd) return std::nullopt;
@@ -977,9 +994,8 @@ class ColumnEmitter {
 
     std::string shared_offset(const Slot& slot) const {
         // Each block keeps its own columns, one round behind the other.
-        const std::string column = scope_.kernel().schedule.column_blocks > 1
-                                       ? in_parentheses(first_lane(loop_, vector_of(scope_, own_iteration())))
-                                       : "c";
+        const bool own = scope_.kernel().schedule.column_blocks > 1 || loop_.part != ColumnLoop::Part::kRow;
+        const std::string column = own ? in_parentheses(first_lane(loop_, vector_of(scope_, own_iteration()))) : "c";
         std::string text = fmt::format("{} * {}", column, size_bytes(slot.dtype));
         if (slot.shared_offset_bytes > 0) text = fmt::format("{} + {}", slot.shared_offset_bytes, text);
         return scope_.rows() > 1 ? "row_shared + " + text : text;
@@ -1099,8 +1115,11 @@ class ColumnEmitter {
             const GpuAddress& at = addresses_.at(&inst);
             std::vector<std::string> conditions = live();
             if (!at.inside.empty()) conditions.push_back(at.inside);
-            const std::string store =
-                fmt::format("{}({}, {});", stores_whole(at) ? "rj_store_whole" : "rj_store", at.text(), packed(inst));
+            const std::string aligned = at.aligned.empty() ? "" : ", " + at.aligned;
+            const std::string_view function = !aligned.empty()   ? "rj_store_peeled"
+                                              : stores_whole(at) ? "rj_store_whole"
+                                                                 : "rj_store";
+            const std::string store = fmt::format("{}({}, {}{});", function, at.text(), packed(inst), aligned);
             out_.line(conditions.empty() ? store : fmt::format("if ({}) {}", fmt::join(conditions, " && "), store));
         }
     }
@@ -1211,7 +1230,7 @@ void emit_tested(const ColumnLoop& loop, GpuScope& scope, GpuKept& kept) {
     ColumnEmitter(loop, scope, kept).declare_tested();
 }
 
-void ColumnFetch::declare() {
+void ColumnFetch::declare(std::string_view suffix) {
     if (!loop_.is_resident()) return;
     const bool staged = scope_.kernel().schedule.stages > 0;
     for (const Inst& inst : loop_.body) {
@@ -1222,10 +1241,24 @@ void ColumnFetch::declare() {
             continue;
         }
         const std::string type = gpu_vec_type(inst.dtype, lanes_of(inst, loop_));
-        const std::string name = scope_.names().fresh(scope_.tensor(inst).name + "_next");
+        const std::string name = scope_.names().fresh(fmt::format("{}_{}", scope_.tensor(inst).name, suffix));
         const bool several = loop_.iterations > 1;
         scope_.out().line(fmt::format("{} {}{};", type, name, all_entries(loop_)));
         scope_.set_fetched(inst, several ? name + "[i]" : name);
+    }
+}
+
+void ColumnFetch::take(std::string_view suffix) {
+    for (const Inst* load : loads_) {
+        const std::string name = scope_.names().fresh(fmt::format("{}_{}", scope_.tensor(*load).name, suffix));
+        const std::string type = gpu_vec_type(load->dtype, lanes_of(*load, loop_));
+        const std::string entry = loop_.iterations > 1 ? "[i]" : "";
+        scope_.out().line(fmt::format("{} {}{};", type, name, all_entries(loop_)));
+        if (loop_.iterations > 1) scope_.out().line("#pragma unroll");
+        const std::string each =
+            loop_.iterations > 1 ? fmt::format("for (int i = 0; i < {}; ++i) ", loop_.iterations) : "";
+        scope_.out().line(fmt::format("{}{}{} = {};", each, name, entry, scope_.fetched(*load)));
+        scope_.set_fetched(*load, name + entry);
     }
 }
 

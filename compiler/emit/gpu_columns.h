@@ -27,13 +27,16 @@ void emit_column_loop(const ColumnLoop& loop, GpuScope& scope, GpuKept& kept);
 // vectors out.
 void emit_tested(const ColumnLoop& loop, GpuScope& scope, GpuKept& kept);
 
-// The loads of a resident loop that are issued before the block comes to their row: the vectors or the places in shared
-// memory that hold them until then, and the loads, inside a function of the row.
+// The loads of a resident loop that are issued before it: before the block comes to their row, or of a peeled row's
+// ends before its whole vectors. The vectors or the places in shared memory that hold them until then, and the loads,
+// which may stand inside a function of the row.
 class ColumnFetch {
   public:
     ColumnFetch(const ColumnLoop& loop, GpuScope& scope) : loop_(loop), scope_(scope) {}
-    void declare();
+    void declare(std::string_view suffix);
     void load();
+    // Leaves the names declared before to the next row, and gives this one's values others.
+    void take(std::string_view suffix);
 
   private:
     bool fits_registers(const Inst& inst) const;

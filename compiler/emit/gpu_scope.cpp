@@ -486,8 +486,19 @@ GpuAddress GpuScope::address(const Inst& inst, const GpuLoop& loop, const std::s
         loop_inside.insert(loop_inside.begin(), row_name(t.name + "_inside", "const bool", joined(row_inside, " && ")));
     }
     result.offset = joined(loop_terms, " + ");
+    const bool shifts = loop.columns->part == ColumnLoop::Part::kWhole && inst.access.kind == Access::Kind::kVector;
+    if (shifts && inst.index != kernel_.peeled_by->index)
+        result.aligned = row_name(t.name + "_aligned", "const bool",
+                                  fmt::format("rj_is_aligned<{}>({} + {})", loop.columns->vector, result.base, head()));
     result.inside = joined(loop_inside, " && ");
     return result;
+}
+
+std::string GpuScope::head() {
+    const KernelTensor& t = tensor(*kernel_.peeled_by);
+    const ColumnLoop row{.axes = {t.axes.back()}};
+    const GpuAddress first = address(*kernel_.peeled_by, {.columns = &row, .axes = {t.axes.back()}}, "0");
+    return row_name("head", "const int", fmt::format("rj_peeled_head<{}>({})", kernel_.schedule.vector, first.base));
 }
 
 // ---- memory ---------------------------------------------------------------------------------------------------------
@@ -495,7 +506,9 @@ GpuAddress GpuScope::address(const Inst& inst, const GpuLoop& loop, const std::s
 std::string GpuScope::load(const Inst& inst, const GpuAddress& at, int lanes) const {
     const KernelTensor& t = tensor(inst);
     const std::string_view suffix = kernel_.is_read_only(t) ? "_readonly" : "";
-    std::string load = fmt::format("rj_load{}<{}>({})", suffix, lanes, at.text());
+    std::string load = at.aligned.empty()
+                           ? fmt::format("rj_load{}<{}>({})", suffix, lanes, at.text())
+                           : fmt::format("rj_load_peeled{}<{}>({}, {})", suffix, lanes, at.text(), at.aligned);
     if (at.inside.empty()) return load;
     return fmt::format("{} ? {} : rj_zeros<{}, {}>()", at.inside, load, gpu_storage_type(t.dtype), lanes);
 }

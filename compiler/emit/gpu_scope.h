@@ -22,6 +22,7 @@ struct GpuAddress {
     std::string base;
     std::string offset;
     std::string inside;
+    std::string aligned = {};  // of a peeled row's vectors: whether each is one access; "" where it is sure to be
 
     std::string text() const { return offset.empty() ? base : base + " + " + offset; }
 };
@@ -102,6 +103,8 @@ class GpuScope {
     // The address of a load or store at the column `position` of the loop. Declares the row's pointer before a column
     // loop, so this comes before the loop's first line.
     GpuAddress address(const Inst& inst, const GpuLoop& loop, const std::string& position);
+    // How many columns of a peeled row come before its whole vectors; declared like a row's pointer.
+    std::string head();
     std::string load(const Inst& inst, const GpuAddress& at, int lanes) const;  // an rj_vec of that many elements
     std::string load_one(const Inst& inst, const GpuAddress& at) const;         // a value
     void store_one(const Inst& inst, const GpuAddress& at, std::vector<std::string> conditions);

@@ -45,7 +45,9 @@ class Indexer {
             if (!touches_memory(inst)) continue;
             KernelTensor& tensor = kernel_.tensors[static_cast<std::size_t>(inst.index)];
             inst.access = classify(inst, tensor, *loop, lane_values);
-            if (inst.access.kind == Access::Kind::kVector) tensor.alignment = std::max(tensor.alignment, loop->vector);
+            // A peeled row's vectors are aligned wherever it begins.
+            if (inst.access.kind == Access::Kind::kVector && loop->part == ColumnLoop::Part::kRow)
+                tensor.alignment = std::max(tensor.alignment, loop->vector);
         }
     }
 
@@ -65,6 +67,10 @@ class Indexer {
             by_column = by_column || mentions_column;
         }
         if (!by_column) return {Access::Kind::kUniform};
+        if (loop.part == ColumnLoop::Part::kWhole) {
+            const bool shifts = kernel_.by_row(inst) && takes_columns_in_order(kernel_, inst, loop);
+            return {shifts ? Access::Kind::kVector : Access::Kind::kGather};
+        }
         if (in_order(inst, loop)) return {loop.vector == 1 ? Access::Kind::kGather : Access::Kind::kVector};
         return evaluate(inst, tensor, loop);
     }

@@ -20,7 +20,12 @@ class Verifier {
     void check(const Block& block) {
         RJ_CHECK(&block == &kernel_.body || block.empty() || kernel_.slots_axis >= 0,
                  "{}: {}: statements outside the rows and no slots axis", after_, kernel_.name);
+        bool whole = false;  // the statement before is a peeled row's whole vectors
         for (const Stmt& stmt : block) {
+            const auto* columns = std::get_if<ColumnLoop>(&stmt.node);
+            RJ_CHECK(whole == (columns != nullptr && columns->part == ColumnLoop::Part::kEnds),
+                     "{}: {}: whole vectors and ends of a row stand apart", after_, kernel_.name);
+            whole = columns != nullptr && columns->part == ColumnLoop::Part::kWhole;
             if (const auto* inst = std::get_if<Inst>(&stmt.node)) instruction(*inst, false);
             if (const auto* loop = std::get_if<ColumnLoop>(&stmt.node)) column_loop(*loop);
             if (const auto* rows = std::get_if<RowsLoop>(&stmt.node)) rows_loop(*rows);
@@ -62,10 +67,14 @@ class Verifier {
                  loop.columns, columns);
         const std::int64_t covered =
             loop.iterations * loop.vector * kernel_.schedule.threads_per_row * kernel_.schedule.column_blocks;
-        RJ_CHECK(loop.tail == ColumnLoop::Tail::kNone ? covered == columns : covered > columns,
+        const bool peeled = loop.part != ColumnLoop::Part::kRow;
+        const bool exactly = peeled ? kernel_.whole_iterations(loop) == loop.iterations : covered == columns;
+        RJ_CHECK(covered >= kernel_.places(loop) && (loop.tail == ColumnLoop::Tail::kNone) == exactly,
                  "{}: {}: {} columns covered by {} with tail {}", after_, kernel_.name, columns, covered,
                  static_cast<int>(loop.tail));
-        RJ_CHECK(loop.tail != ColumnLoop::Tail::kVector || columns % loop.vector == 0,
+        RJ_CHECK(!peeled || kernel_.peeled_by.has_value(), "{}: {}: part {} of a row", after_, kernel_.name,
+                 static_cast<int>(loop.part));
+        RJ_CHECK(peeled || loop.tail != ColumnLoop::Tail::kVector || columns % loop.vector == 0,
                  "{}: {}: {} columns in whole vectors of {}", after_, kernel_.name, columns, loop.vector);
         body(loop.body);
         for (const Inst& inst : loop.body) {

@@ -108,6 +108,7 @@ class Lowering {
             plan_loops();
             if (auto declined = steps_conflict()) return *declined;
             if (auto declined = greatest_conflict()) return *declined;
+            if (auto declined = peel()) return *declined;
             plan_turns();
             plan_keeps();
             open_sums();
@@ -412,7 +413,9 @@ class Lowering {
     // one of its own. None stands before a row's first loop where that is fetched ahead.
     void plan_turns() {
         const bool steps = std::any_of(steps_.begin(), steps_.end(), [](const auto& plans) { return !plans.empty(); });
-        if (!target_.is_gpu() || !schedule().unrolls() || schedule().column_blocks > 1 || steps || !one_axis()) return;
+        if (!target_.is_gpu() || !schedule().unrolls() || schedule().column_blocks > 1 || steps || schedule().peel ||
+            !one_axis())
+            return;
         for (const auto& [id, turn] : find_turns(graph_)) {
             const ColumnLoop loop = column_loop(graph_.column_axes(graph_.node(id)));
             const std::int64_t vectors = std::int64_t{loop.vector} * schedule().threads_per_row;
@@ -464,6 +467,51 @@ class Lowering {
             }
         }
         return axes != nullptr;
+    }
+
+    // ---- rows that begin anywhere ----------------------------------------------------------------------------------
+
+    // Finds the tensor whose rows say where whole vectors begin: of those with the most columns the one of most axes.
+    // Vectors of the others begin there too where their rows are alike in memory, and are taken apart where they are
+    // not.
+    std::optional<Declined> peel() {
+        if (!schedule().peel) return std::nullopt;
+        if (!target_.is_gpu()) return Declined{"rows are peeled on GPUs, whose vectors are aligned"};
+        if (schedule().stages > 0) return Declined{"rows that begin anywhere are not copied in 16 bytes"};
+        // A thread's columns differ from row to row.
+        for (const OutputInfo& output : graph_.outputs()) {
+            if (output.slots >= 0 && columnar(output.node))
+                return Declined{"sums over rows are of a thread's own columns"};
+        }
+        std::pair<std::int64_t, std::size_t> most;
+        for (std::size_t i = 0; i < kernel_.tensors.size(); ++i) {
+            const KernelTensor& tensor = kernel_.tensors[i];
+            if (tensor.axes.size() < 2 || tensor.column_strides != std::vector<std::int64_t>{1}) continue;
+            const std::pair here(graph_.axis(tensor.axes.back()).extent, tensor.axes.size());
+            if (here <= most || !loops_over(tensor.axes.back())) continue;
+            most = here;
+            kernel_.peeled_by = Inst{.kind = InstKind::kLoad, .dtype = tensor.dtype};
+            kernel_.peeled_by->index = static_cast<int>(i);
+            kernel_.peeled_by->coords = own_coords(tensor.axes);
+        }
+        const std::int64_t columns = most.first;
+        if (columns == 0) return Declined{"no tensor has rows of a loop's columns, one behind the other"};
+        if (columns % schedule().vector == 0) return Declined{fmt::format("{} columns are whole vectors", columns)};
+        if (columns < 2 * schedule().vector) return Declined{fmt::format("{} columns are hardly a vector", columns)};
+        return std::nullopt;
+    }
+
+    bool loops_over(AxisId axis) const {
+        return std::any_of(loops_.begin(), loops_.end(), [&](const std::vector<LoopPlan>& loops) {
+            return std::any_of(loops.begin(), loops.end(),
+                               [&](const LoopPlan& loop) { return loop.axes == std::vector<AxisId>{axis}; });
+        });
+    }
+
+    bool is_peeled(const LoopPlan& loop) const {
+        if (!kernel_.peeled_by) return false;
+        const KernelTensor& tensor = kernel_.tensors[static_cast<std::size_t>(kernel_.peeled_by->index)];
+        return loop.axes == std::vector<AxisId>{tensor.axes.back()};
     }
 
     // For each set of columns, walks its loops in phase order and decides at each border what to carry over it.
@@ -776,26 +824,40 @@ class Lowering {
         current().push_back(std::move(inst));
     }
 
-    ColumnLoop column_loop(const std::vector<AxisId>& axes) const {
+    ColumnLoop column_loop(const std::vector<AxisId>& axes, ColumnLoop::Part part = ColumnLoop::Part::kRow) const {
         ColumnLoop loop;
         loop.axes = axes;
+        loop.part = part;
         for (const AxisId axis : axes) loop.columns *= graph_.axis(axis).extent;
         shape(&loop);
         return loop;
     }
 
+    // Of a peeled row the same twice: of its whole vectors, and of its ends into the same accumulators.
     void lower_loop(const LoopPlan& plan, std::vector<int>* accumulated) {
-        ColumnLoop loop = column_loop(plan.axes);
+        std::vector<int> of_row;
+        if (is_peeled(plan)) {
+            lower_part(plan, ColumnLoop::Part::kWhole, &of_row);
+            lower_part(plan, ColumnLoop::Part::kEnds, &of_row);
+        } else {
+            lower_part(plan, ColumnLoop::Part::kRow, &of_row);
+        }
+        accumulated->insert(accumulated->end(), of_row.begin(), of_row.end());
+    }
+
+    void lower_part(const LoopPlan& plan, ColumnLoop::Part part, std::vector<int>* accumulated) {
+        ColumnLoop loop = column_loop(plan.axes, part);
         // What a row's last loop read last lies in the first-level cache still.
         loop.backward = target_.is_gpu() && !loop.is_resident() && serial_loops_++ % 2 == 1;
-        loop_axes_ = plan.axes;
+        loop_columns_ = {plan.axes, part};
         lane_values_.clear();
         loop_body_ = &loop.body;
-        for (const NodeId reduce : plan.reduces) {
-            const Node& node = graph_.node(reduce);
+        for (std::size_t i = 0; i < plan.reduces.size(); ++i) {
+            const Node& node = graph_.node(plan.reduces[i]);
             std::vector<ValueId> terms;
             for (const NodeId arg : node.args) terms.push_back(value(arg));
-            accumulated->push_back(accumulate(node, std::move(terms)));
+            if (i == accumulated->size()) accumulated->push_back(declare_accumulator(node));
+            accumulate(node, std::move(terms), (*accumulated)[i]);
         }
         std::vector<ValueId> stored;
         for (const std::size_t output : plan.outputs) stored.push_back(value(graph_.outputs()[output].node));
@@ -810,15 +872,21 @@ class Lowering {
     }
 
     void shape(ColumnLoop* loop) const {
-        if (target_.is_gpu()) {
-            loop->vector = vector_dividing(loop->columns, schedule().vector);
+        if (loop->part == ColumnLoop::Part::kWhole) {
+            loop->vector = schedule().vector;
+        } else if (target_.is_gpu()) {
+            loop->vector =
+                loop->part == ColumnLoop::Part::kEnds ? 1 : vector_dividing(loop->columns, schedule().vector);
         } else {
             loop->vector = largest_power_of_two_up_to(loop->columns, schedule().vector);
         }
         const std::int64_t step = std::int64_t{loop->vector} * schedule().threads_per_row * schedule().column_blocks;
-        loop->iterations = (loop->columns + step - 1) / step;
+        const std::int64_t places = target_.is_gpu() ? kernel_.places(*loop) : loop->columns;
+        loop->iterations = (places + step - 1) / step;
         loop->unrolled = schedule().unrolls() && target_.is_gpu();
-        if (loop->iterations * step != loop->columns) {
+        const bool covers = loop->part == ColumnLoop::Part::kRow ? loop->iterations * step == places
+                                                                 : kernel_.whole_iterations(*loop) == loop->iterations;
+        if (!covers) {
             loop->tail = target_.is_gpu() ? ColumnLoop::Tail::kVector : ColumnLoop::Tail::kScalar;
         }
     }
@@ -893,19 +961,22 @@ class Lowering {
         }
     }
 
-    int accumulate(const Node& reduce, std::vector<ValueId> operands) {
-        const int index = static_cast<int>(kernel_.accumulators.size());
+    int declare_accumulator(const Node& reduce) {
         const Dtype dtype = accumulator_dtype(graph_.node(reduce.args[0]).dtype);
         kernel_.accumulators.push_back(
             {reduce.monoid, dtype, unique_label(label_of(reduce, name(reduce.monoid)) + "_part"), compensated(reduce)});
         kernel_.accumulators.back().positive = is_positive(reduce.args[0]);
         kernel_.accumulators.back().greatest = greatest_of(reduce);
-        Inst inst{.kind = InstKind::kAccumulate, .dtype = dtype};
+        return static_cast<int>(kernel_.accumulators.size()) - 1;
+    }
+
+    void accumulate(const Node& reduce, std::vector<ValueId> operands, int accumulator) {
+        Inst inst{.kind = InstKind::kAccumulate};
+        inst.dtype = kernel_.accumulators[static_cast<std::size_t>(accumulator)].dtype;
         inst.operands = std::move(operands);
-        inst.index = index;
+        inst.index = accumulator;
         inst.comment = fmt::format("{} of {}", name(reduce.monoid), describe_value(reduce.args[0]));
         current().push_back(std::move(inst));
-        return index;
     }
 
     // How many of the greatest are asked for, where the reduction is of those.
@@ -986,7 +1057,10 @@ class Lowering {
             lane_values_.clear();
             loop_body_ = &loop.body;
             for (const NodeId id : nodes) {
-                accumulated.push_back(accumulate(graph_.node(id), {value(graph_.node(id).args[0])}));
+                const Node& node = graph_.node(id);
+                const ValueId term = value(node.args[0]);
+                accumulated.push_back(declare_accumulator(node));
+                accumulate(node, {term}, accumulated.back());
                 reduces.push_back(id);
             }
             loop_body_ = nullptr;
@@ -1034,7 +1108,7 @@ class Lowering {
         RJ_CHECK(!lane || loop_body_ != nullptr, "lower: {} is needed outside a loop", graph_.describe(id));
         std::map<NodeId, ValueId>& values = lane ? lane_values_ : row_values_;
         if (const auto found = values.find(id); found != values.end()) return found->second;
-        if (const auto slot = slots_.find({loop_axes_, id}); lane && slot != slots_.end()) {
+        if (const auto slot = slots_.find({loop_columns_, id}); lane && slot != slots_.end()) {
             Inst inst{.kind = InstKind::kKept, .dtype = graph_.node(id).dtype};
             inst.index = slot->second;
             return values[id] = emit(std::move(inst), graph_.node(id), "kept");
@@ -1050,7 +1124,7 @@ class Lowering {
 
     // Another value's vector of the same thread: kept, or loaded beside it.
     ValueId turned(const Turn& turn, const Node& node) {
-        const auto slot = slots_.find({loop_axes_, turn.own});
+        const auto slot = slots_.find({loop_columns_, turn.own});
         Inst inst{.kind = InstKind::kKept, .dtype = node.dtype, .turn = static_cast<int>(turn.columns)};
         if (slot != slots_.end()) {
             inst.index = slot->second;
@@ -1169,7 +1243,7 @@ class Lowering {
         RJ_CHECK(found != lane_values_.end(), "lower: {} is to be kept but was not computed", graph_.describe(id));
         Inst inst{.kind = InstKind::kKeep, .dtype = node.dtype, .operands = {found->second}};
         inst.index = static_cast<int>(kernel_.slots.size());
-        slots_[{loop_axes_, id}] = inst.index;
+        slots_[{loop_columns_, id}] = inst.index;
         current().push_back(std::move(inst));
         kernel_.slots.push_back({node.dtype, place_of(node), 0, unique_label(label_of(node, "kept") + "_kept")});
     }
@@ -1273,11 +1347,12 @@ class Lowering {
     std::vector<int> output_tensors_;
     std::map<NodeId, int> phase_;
     int phases_ = 1;
-    std::vector<std::vector<LoopPlan>> loops_;                     // by phase
-    std::vector<std::vector<StepPlan>> steps_;                     // by phase: they stand behind its loops
-    std::map<NodeId, Turn> turns_;                                 // by vectors of a thread
-    std::map<std::pair<std::vector<AxisId>, NodeId>, int> slots_;  // of values kept from loops over those columns
-    std::vector<AxisId> loop_axes_;
+    std::vector<std::vector<LoopPlan>> loops_;  // by phase
+    std::vector<std::vector<StepPlan>> steps_;  // by phase: they stand behind its loops
+    std::map<NodeId, Turn> turns_;              // by vectors of a thread
+    using Columns = std::pair<std::vector<AxisId>, ColumnLoop::Part>;
+    std::map<std::pair<Columns, NodeId>, int> slots_;  // of values kept from loops over those columns
+    Columns loop_columns_;                             // of the open loop
     std::map<NodeId, ValueId> row_values_;
     std::map<NodeId, ValueId> lane_values_;  // of the open loop
     std::map<ValueId, std::string> value_labels_;

@@ -534,9 +534,8 @@ int preferred_threads(const GroupFacts& facts, int vector) {
         std::bit_ceil(static_cast<std::uint64_t>(std::min<std::int64_t>(facts.columns, kMostThreads))));
 }
 
-std::vector<Schedule> gpu_schedules(const GroupFacts& facts, const Target& target) {
+std::vector<Schedule> gpu_schedules(const GroupFacts& facts, const Target& target, int vector) {
     std::vector<Schedule> schedules;
-    const int vector = has_columns(facts) ? vector_dividing(facts.columns, facts.access_columns()) : 1;
     const int preferred = preferred_threads(facts, vector);
     const auto elements = [&](int threads) { return (facts.columns + threads - 1) / threads; };
 
@@ -625,6 +624,23 @@ std::vector<Schedule> gpu_schedules(const GroupFacts& facts, const Target& targe
     schedules.insert(schedules.begin(), steps.begin(), steps.end());
     const std::vector<Schedule> waiting = waiting_in_stages(facts, target, vector);
     schedules.insert(schedules.begin(), waiting.begin(), waiting.end());
+    return schedules;
+}
+
+// Narrower rows have too few whole vectors beside their ends.
+constexpr std::int64_t kLeastPeeledColumns = 512;
+
+// Rows of an odd number of columns are peeled: taken two bytes at a time, a multiprocessor has too little in flight.
+// Rows of halves of vectors are not.
+std::vector<Schedule> gpu_schedules(const GroupFacts& facts, const Target& target) {
+    const int vector = has_columns(facts) ? vector_dividing(facts.columns, facts.access_columns()) : 1;
+    std::vector<Schedule> schedules;
+    if (has_columns(facts) && facts.access_columns() > 2 * vector && facts.columns >= kLeastPeeledColumns &&
+        facts.sums_of_columns == 0) {
+        schedules = gpu_schedules(facts, target, facts.access_columns());
+        for (Schedule& s : schedules) s.peel = true;
+    }
+    append(gpu_schedules(facts, target, vector), &schedules);
     return schedules;
 }
 

@@ -26,6 +26,8 @@ constexpr std::array kFields = {
           [](Schedule* s, std::int64_t v) { s->rows_per_block = static_cast<int>(v); }},
     Field{"vector", [](const Schedule& s) -> std::int64_t { return s.vector; },
           [](Schedule* s, std::int64_t v) { s->vector = static_cast<int>(v); }},
+    Field{"peel", [](const Schedule& s) -> std::int64_t { return s.peel ? 1 : 0; },
+          [](Schedule* s, std::int64_t v) { s->peel = v != 0; }},
     Field{"column_blocks", [](const Schedule& s) -> std::int64_t { return s.column_blocks; },
           [](Schedule* s, std::int64_t v) { s->column_blocks = v; }},
     Field{"online", [](const Schedule& s) -> std::int64_t { return s.online ? 1 : 0; },

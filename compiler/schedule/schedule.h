@@ -37,6 +37,7 @@ struct Schedule {
     int threads_per_row = 1;
     int rows_per_block = 1;
     int vector = 1;                  // columns per thread and access
+    bool peel = false;               // rows that begin anywhere: aligned whole vectors, and the ends one by one
     std::int64_t column_blocks = 1;  // blocks side by side on one row; a cluster where the row is reduced
     bool online = false;             // reductions that would read the row twice carry a pair instead (plan/online)
     int blocks_per_sm = 0;           // > 0: no more blocks than so many on each multiprocessor, looping over rows

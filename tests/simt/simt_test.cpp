@@ -298,6 +298,57 @@ TEST_CASE("sums over rows beside a row reduction agree with the oracle under eve
     }
 }
 
+TEST_CASE("peeled rows agree with the oracle wherever each tensor's begin") {
+    constexpr std::array kPlacements = {RunOptions{.guard_bytes = 0}, RunOptions{.row_padding = 3, .guard_bytes = 0},
+                                        RunOptions{.row_padding = 1, .padding_growth = 1, .guard_bytes = 0}};
+    for (const std::string_view name : {"sm_90a", "gfx942"}) {
+        const Target target = simt::target(name);
+        std::vector<Case> cases;
+        for (const auto& [op, columns, dtype] :
+             std::initializer_list<std::tuple<std::string_view, int, Dtype>>{{"softmax", 1031, bf16},
+                                                                             {"softmax", 4099, bf16},
+                                                                             {"log_softmax", 515, f32},
+                                                                             {"rms_norm", 1031, f16},
+                                                                             {"layer_norm", 1031, bf16},
+                                                                             {"cross_entropy", 2050, bf16},
+                                                                             {"kl_div", 1031, f32},
+                                                                             {"sparsemax", 515, bf16},
+                                                                             {"top_k", 1031, bf16}}) {
+            OpRequest request = {columns, dtype, {}};
+            if (op == "top_k") request.options["count"] = "3";  // whose own rows may lie anywhere too
+            const Graph graph = make_graph(op, request);
+            const std::string called = fmt::format("{} {} on {}", op, columns, name);
+            std::vector<Case> all;
+            add_cases(called, graph, target, &all);
+            if (op == "softmax") add_backward_cases(called, graph, {"x"}, target, &all);
+            std::size_t peeled = 0;
+            for (Case& one : all) {
+                if (main_kernel(one.program).schedule.peel && peeled++ % 3 == 0) cases.push_back(std::move(one));
+            }
+            CHECK_MESSAGE(peeled > 0, called, " is not peeled");
+        }
+        const Device device = simt::device(target);
+        for (std::size_t first = 0; first < cases.size(); first += kKernelsAtOnce) {
+            const std::size_t last = std::min(first + kKernelsAtOnce, cases.size());
+            std::vector<Program> programs;
+            for (std::size_t i = first; i < last; ++i) programs.push_back(cases[i].program);
+            const std::vector<Executable> executables = simt::build(std::move(programs), target, device);
+            for (std::size_t i = first; i < last; ++i) {
+                for (const RunOptions& placed : kPlacements) {
+                    const auto inputs = [&](std::uint64_t launch) {
+                        const RowExtents rows = all_rows(*cases[i].graph.data(), 9);
+                        return inputs_of(cases[i], rows, {.seed = i + launch * cases.size(), .out_of_range = true});
+                    };
+                    const auto outputs =
+                        verify_several(device, executables[i - first], *cases[i].graph.data(), inputs, placed);
+                    CHECK_MESSAGE(within_bar(outputs), cases[i].name, ", rows ", placed.row_padding, " and ",
+                                  placed.padding_growth, " apart\n", describe(outputs));
+                }
+            }
+        }
+    }
+}
+
 TEST_CASE("sums over segments, searches and gathered rows agree with the oracle under every schedule") {
     for (const std::string_view name : {"sm_90a", "gfx942"}) {
         const Target target = simt::target(name);
