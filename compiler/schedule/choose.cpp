@@ -70,6 +70,12 @@ int GroupFacts::access_columns() const {
     return std::max(1, kAccessBytes / (stored_bytes > 0 ? stored_bytes : narrowest_bytes));
 }
 
+bool GroupFacts::peels() const {
+    constexpr std::int64_t kLeastColumns = 512;  // narrower rows are no more than a few vectors beside their ends
+    const int whole = access_columns();
+    return columns >= kLeastColumns && whole > 2 * vector_dividing(columns, whole) && sums_of_columns == 0;
+}
+
 GroupFacts facts_of(const Group& group, const Target& target) {
     const GraphData& graph = *group.graph;
     GroupFacts facts;

@@ -37,12 +37,20 @@ bool reads_at_many_places(const GroupFacts& facts) {
 }
 constexpr std::int64_t kVectorsOfManyPlaces = 2;
 
-void add_gpu(const GroupFacts& facts, int vector, std::int64_t per_thread, std::vector<Schedule>* schedules) {
-    const std::int64_t vectors = (facts.columns + vector - 1) / vector;
+// Columns of an access, and whether those are whole vectors of peeled rows.
+struct Columns {
+    int vector;
+    bool peels;
+};
+
+void add_gpu(const GroupFacts& facts, const Columns& access, std::int64_t per_thread,
+             std::vector<Schedule>* schedules) {
+    const std::int64_t vectors = (facts.columns + access.vector - 1) / access.vector;
     Schedule s;
     s.family = Family::kElementwise;
     s.residency = Residency::kRegisters;
-    s.vector = vector;
+    s.vector = access.vector;
+    s.peel = access.peels;
     s.threads_per_row = power_of_two_at_least((vectors + per_thread - 1) / per_thread, kBlockThreads);
     s.rows_per_block = kBlockThreads / s.threads_per_row;
     s.column_blocks = (vectors + s.threads_per_row * per_thread - 1) / (s.threads_per_row * per_thread);
@@ -77,8 +85,13 @@ FamilyOffer offer_elementwise(const GroupFacts& facts, const Target& target) {
         return offer;
     }
     const int stored = facts.access_columns();
-    for (const int wanted : {stored, std::min(stored * 2, kMostColumns), std::max(1, stored / 2)}) {
-        const int vector = vector_dividing(facts.columns, wanted);
+    const std::array widths = {stored, std::min(stored * 2, kMostColumns), std::max(1, stored / 2)};
+    std::vector<Columns> accesses;
+    if (facts.peels()) {
+        for (const int wanted : widths) accesses.push_back({wanted, true});
+    }
+    for (const int wanted : widths) accesses.push_back({vector_dividing(facts.columns, wanted), false});
+    for (const Columns& access : accesses) {
         // Where nothing streams there is nothing to have in flight, and threads are worth more: tables of angles.
         const std::int64_t streamed = facts.streams == 0 ? 1 : kStreamedVectors / facts.streams;
         const std::int64_t in_flight =
@@ -86,7 +99,7 @@ FamilyOffer offer_elementwise(const GroupFacts& facts, const Target& target) {
                 ? kVectorsOfManyPlaces
                 : std::max<std::int64_t>(1, std::min(streamed, kVectors / std::max(1, facts.column_inputs)));
         for (const std::int64_t per_thread : {in_flight, std::int64_t{1}, std::int64_t{2}, std::int64_t{4}}) {
-            add_gpu(facts, vector, per_thread, &offer.schedules);
+            add_gpu(facts, access, per_thread, &offer.schedules);
         }
     }
     return offer;

@@ -627,20 +627,27 @@ std::vector<Schedule> gpu_schedules(const GroupFacts& facts, const Target& targe
     return schedules;
 }
 
-// Narrower rows have too few whole vectors beside their ends.
-constexpr std::int64_t kLeastPeeledColumns = 512;
-
-// Rows of an odd number of columns are peeled: taken two bytes at a time, a multiprocessor has too little in flight.
-// Rows of halves of vectors are not.
-std::vector<Schedule> gpu_schedules(const GroupFacts& facts, const Target& target) {
-    const int vector = has_columns(facts) ? vector_dividing(facts.columns, facts.access_columns()) : 1;
-    std::vector<Schedule> schedules;
-    if (has_columns(facts) && facts.access_columns() > 2 * vector && facts.columns >= kLeastPeeledColumns &&
-        facts.sums_of_columns == 0) {
-        schedules = gpu_schedules(facts, target, facts.access_columns());
-        for (Schedule& s : schedules) s.peel = true;
+// The same of rows that begin anywhere, which are not copied ahead in 16 bytes.
+Schedule peeled(Schedule s) {
+    s.peel = true;
+    if (s.stages == 0) return s;
+    s.prefetch = s.residency == Residency::kRegisters;
+    if (s.residency == Residency::kStages) {
+        s.residency = Residency::kShared;
+        s.blocks_per_sm = 0;
+        s.skew = false;
     }
-    append(gpu_schedules(facts, target, vector), &schedules);
+    s.stages = 0;
+    return s;
+}
+
+std::vector<Schedule> gpu_schedules(const GroupFacts& facts, const Target& target) {
+    std::vector<Schedule> schedules;
+    if (!has_columns(facts)) return gpu_schedules(facts, target, 1);
+    if (facts.peels()) {
+        for (const Schedule& s : gpu_schedules(facts, target, facts.access_columns())) schedules.push_back(peeled(s));
+    }
+    append(gpu_schedules(facts, target, vector_dividing(facts.columns, facts.access_columns())), &schedules);
     return schedules;
 }
 
