@@ -432,7 +432,7 @@ RJ_DEVICE bool rj_is_aligned(const T* first) {
 template <class T, int N, bool kReadonly>
 RJ_DEVICE rj_vec<T, N> rj_load_peeled_vec(const T* from, bool aligned) {
     if (aligned) return rj_load_vec<T, N, kReadonly>(from);
-    constexpr int kWords = rj_vec<T, N>::kBytes / 4;
+    constexpr int kWords = (rj_vec<T, N>::kBytes + 3) / 4;
     constexpr int kBits = 8 * static_cast<int>(sizeof(T));
     rj_vec<T, N> vec;
 #pragma unroll

@@ -87,7 +87,7 @@ std::string place_of(const ColumnLoop& loop, const GpuScope& scope, const std::s
 }
 
 std::string column_of(const ColumnLoop& loop, GpuScope& scope, const std::string& iteration) {
-    const std::string place = place_of(loop, scope, iteration);
+    std::string place = place_of(loop, scope, iteration);
     switch (loop.part) {
         case ColumnLoop::Part::kRow: return place;
         case ColumnLoop::Part::kWhole: return fmt::format("{} + {}", scope.head(), place);

@@ -512,6 +512,54 @@ TEST_CASE("a row stays in stages only where there are some, and two where rows a
     }
 }
 
+Schedule peeled_schedule(int vector) {
+    Schedule schedule;
+    schedule.family = Family::kRowReduction;
+    schedule.residency = Residency::kRegisters;
+    schedule.threads_per_row = 128;
+    schedule.vector = vector;
+    schedule.peel = true;
+    return schedule;
+}
+
+TEST_CASE("rows of an odd number of columns are whole vectors and ends, and may begin anywhere") {
+    const Target target = find_target("sm_90a");
+    const Kernel kernel = kernel_with(build_softmax, 4099, peeled_schedule(8), target);
+    const std::string body = emit_gpu_body(kernel, target);
+    CHECK(count(body, "rj_peeled_head<8>(x_row)") == 1);
+    CHECK(count(body, "rj_load_readonly<8>(x_row + c)") == 1);
+    // The ends are on their way before the whole vectors are waited for.
+    CHECK(body.find("x_ends = rj_load_readonly<1>(x_row + c)") < body.find("rj_load_readonly<8>(x_row + c)"));
+    CHECK(contains(body, "rj_store_peeled(y_row + c, rj_pack<rj_bf16>(y_lanes), y_aligned)"));
+    for (const KernelTensor& tensor : kernel.tensors) CHECK_MESSAGE(tensor.alignment == 1, tensor.name);
+}
+
+TEST_CASE("what has whole vectors is not peeled, nor what a thread sums over rows or copies ahead") {
+    const Target target = find_target("sm_90a");
+    const auto reason = [&](const Build& build, std::int64_t columns, const Schedule& schedule) {
+        Graph g;
+        build(g, columns);
+        const Plan plan = plan_graph(*g.data(), target);
+        const auto kernel = build_kernel(plan.groups.at(0), schedule, target);
+        REQUIRE_FALSE(kernel);
+        return kernel.reason();
+    };
+    CHECK(reason(build_softmax, 4096, peeled_schedule(8)) == "4096 columns are whole vectors");
+    CHECK(reason(build_softmax, 7, peeled_schedule(8)) == "7 columns are hardly a vector");
+    Schedule staged = peeled_schedule(8);
+    staged.blocks_per_sm = 1;
+    staged.stages = 2;
+    CHECK(reason(build_softmax, 4099, staged) == "rows that begin anywhere are not copied in 16 bytes");
+    const auto summed = [](Graph& g, std::int64_t columns) {
+        const Axis tokens = g.rows("tokens");
+        const Value x = g.input("x", f32, {tokens, columns});
+        g.output("sums", sum(x * rsqrt(mean(x * x)), tokens));
+    };
+    Schedule staying = peeled_schedule(4);
+    staying.blocks_per_sm = 1;
+    CHECK(reason(summed, 4099, staying) == "sums over rows are of a thread's own columns");
+}
+
 TEST_CASE("a target outside the row reads nothing and gives zero") {
     const std::string body = body_of(build_cross_entropy, 1024);
     CHECK(contains(body, "rj_inside(target_value, 1024) ? rj_load_one_readonly("));
