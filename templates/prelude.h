@@ -6,7 +6,9 @@
 //
 //   RJ_DEVICE, RJ_KERNEL(threads[, blocks_per_sm]), RJ_RESTRICT
 //   RJ_ROLLED                                     before a loop that must not be unrolled whole
-//   RJ_GROUP(vectors)                             vectors that a serial loop loads before it computes on them, or fewer
+//   RJ_GROUP(vectors)                             vectors that a serial loop loads before it computes on them, or
+//   fewer,
+//                                                 a divisor of them
 //   rj_thread, rj_block, rj_grid(block_threads)   indices along x, and the number of blocks
 //   rj_barrier                                    of the block, ordering shared memory
 //   rj_shuffle_xor_word<mask>(word)               lane's word from lane ^ mask; every lane of the warp takes part
@@ -1138,6 +1140,10 @@ RJ_DEVICE State rj_state_from_lane(const State& state, int lane) {
     for (unsigned& word : words.word) word = rj_shuffle_from_word<kLanes>(word, lane);
     return __builtin_bit_cast(State, words);
 }
+
+// Half of a group of a serial loop's loads, or one: the whole number of them, as loops of which every group is whole
+// guard none (RJ_GROUP).
+constexpr int rj_half_group(int vectors) { return vectors % 2 == 0 ? vectors / 2 : 1; }
 
 constexpr int rj_power_at_least(int count) {
     int power = 1;

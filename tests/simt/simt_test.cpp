@@ -492,6 +492,25 @@ TEST_CASE("rows divided over clusters of blocks agree with the oracle") {
     check_cases(cases, target, 5, false);
 }
 
+// As kernels that spill are compiled again: of three and five loads a group, which no half divides, and of four.
+TEST_CASE("groups of fewer loads touch nothing past the row") {
+    const Target target = simt::target("sm_90a");
+    Schedule schedule = block_schedule(4);
+    for (const Residency residency : {Residency::kShared, Residency::kReload}) {
+        schedule.residency = residency;
+        for (const int rounds : {3, 4, 5}) {
+            const Graph graph = make_graph("rms_norm", {256 * 4 * rounds, f32, {}});
+            const std::string outcome = outcome_of(graph, schedule, target, [&](std::string text) {
+                REQUIRE(text.find("RJ_GROUP(") != std::string::npos);
+                for (std::size_t at; (at = text.find("RJ_GROUP(")) != std::string::npos;)
+                    text.replace(at, std::string_view("RJ_GROUP(").size(), "rj_half_group(");
+                return text;
+            });
+            CHECK_MESSAGE(outcome == "", print(schedule), ", ", rounds, " rounds: ", outcome);
+        }
+    }
+}
+
 // Three, five and nine warps, whose states no halving folds; seven pass into shared memory what lanes fold of several
 // states at once, and in clusters of four 20 states meet as messages of a block each, of two as messages of each warp.
 TEST_CASE("rows on any number of whole warps agree with the oracle") {
