@@ -6,7 +6,9 @@
 //
 //   RJ_DEVICE, RJ_KERNEL(threads[, blocks_per_sm]), RJ_RESTRICT
 //   RJ_ROLLED                                     before a loop that must not be unrolled whole
-//   RJ_GROUP(vectors)                             vectors that a serial loop loads before it computes on them, or fewer
+//   RJ_GROUP(vectors)                             vectors that a serial loop loads before it computes on them, or
+//   fewer,
+//                                                 a divisor of them
 //   rj_thread, rj_block, rj_grid(block_threads)   indices along x, and the number of blocks
 //   rj_barrier                                    of the block, ordering shared memory
 //   rj_shuffle_xor_word<mask>(word)               lane's word from lane ^ mask; every lane of the warp takes part
@@ -1202,6 +1204,10 @@ RJ_DEVICE State rj_state_from_lane(const State& state, int lane) {
     return __builtin_bit_cast(State, words);
 }
 
+// Half of a group of a serial loop's loads, or one: the whole number of them, as loops of which every group is whole
+// guard none (RJ_GROUP).
+constexpr int rj_half_group(int vectors) { return vectors % 2 == 0 ? vectors / 2 : 1; }
+
 constexpr int rj_power_at_least(int count) {
     int power = 1;
     while (power < count) power *= 2;
@@ -1343,10 +1349,24 @@ RJ_DEVICE State rj_gather_warps(int offset_bytes) {
     if constexpr (kWarps == 1) {
         state = rj_shared_load<State>(offset_bytes);
     } else {
-        state = rj_gather_warps<kWarps / 2, State>(offset_bytes);
-        state.combine(rj_gather_warps<kWarps / 2, State>(offset_bytes + kWarps / 2 * int(sizeof(State))));
+        constexpr int kFirst = rj_power_at_least(kWarps) / 2;
+        state = rj_gather_warps<kFirst, State>(offset_bytes);
+        state.combine(rj_gather_warps<kWarps - kFirst, State>(offset_bytes + kFirst * int(sizeof(State))));
     }
     return state;
+}
+
+// Lanes that fold kStates states together, each its own and those so many further on.
+constexpr int rj_lanes_on(int states, int most) { return states < most ? rj_power_at_least(states) : most; }
+
+// Of kStates states that lie one behind the other the k-th, which kLanes lanes take in turns; where no more are left,
+// one that changes nothing.
+template <int kStates, int kLanes, class State>
+RJ_DEVICE State rj_load_state(int offset_bytes, int k) {
+    if constexpr (kStates % kLanes != 0) {
+        if (k >= kStates) return State();
+    }
+    return rj_shared_load<State>(offset_bytes + k * int(sizeof(State)));
 }
 
 // Whether the states of kWarps warps are several of one kind that need no common origin, and more than each lane may
@@ -1372,21 +1392,22 @@ RJ_DEVICE void rj_all_reduce_apart(int thread, int offset_bytes, State& state, M
             rj_shared_store(offset_bytes + (of * kWarps + thread / RJ_WARP_SIZE) * int(sizeof(State)), mine[0]);
     }
     rj_barrier();
-    constexpr int kLanes = kWarps * kCount < RJ_WARP_SIZE ? kWarps : RJ_WARP_SIZE / kCount;  // on a state
+    constexpr int kLanes = rj_lanes_on(kWarps, RJ_WARP_SIZE / kCount);
     const int of = lane / kLanes % kCount;
-    const int from = offset_bytes + ((of < kGiven ? of : 0) * kWarps + lane % kLanes) * int(sizeof(State));
-    State mine[1] = {rj_shared_load<State>(from)};
+    const int from = offset_bytes + (of < kGiven ? of : 0) * kWarps * int(sizeof(State));
+    State mine[1] = {rj_load_state<kWarps, kLanes, State>(from, lane % kLanes)};
 #pragma unroll
     for (int warp = kLanes; warp < kWarps; warp += kLanes)
-        mine[0].combine(rj_shared_load<State>(from + warp * int(sizeof(State))));
+        mine[0].combine(rj_load_state<kWarps, kLanes, State>(from, warp + lane % kLanes));
     rj_butterfly<kLanes>(mine[0]);
     rj_spread<kLanes * kCount, kCount>(mine, state, more...);
 }
 
-// Folds the states over the kThreads threads of a row (a power of two); every thread gets the result. `thread` is the
-// thread within the row. Rows of more than a warp meet in shared memory at `offset_bytes`: every thread of the block
-// has to call, and a second call must use another place or come after a barrier. Every warp folds the states of all of
-// them: a few are read by each lane; many, one a lane, since together they would take more registers than a row leaves.
+// Folds the states over the kThreads threads of a row (a power of two, or whole warps); every thread gets the result.
+// `thread` is the thread within the row. Rows of more than a warp meet in shared memory at `offset_bytes`: every thread
+// of the block has to call, and a second call must use another place or come after a barrier. Every warp folds the
+// states of all of them: a few are read by each lane; many, one a lane, since together they would take more registers
+// than a row leaves.
 template <int kThreads, class... States>
 RJ_DEVICE void rj_all_reduce(int thread, int offset_bytes, States&... states) {
     constexpr int kLanes = kThreads < RJ_WARP_SIZE ? kThreads : RJ_WARP_SIZE;
@@ -1407,10 +1428,11 @@ RJ_DEVICE void rj_all_reduce(int thread, int offset_bytes, States&... states) {
         if constexpr (kWarps <= 4) {
             ((states = rj_gather_warps<kWarps, States>(at), at += kWarps * int(sizeof(States))), ...);
         } else {
-            const int warp = thread % kWarps;
-            ((states = rj_shared_load<States>(at + warp * int(sizeof(States))), at += kWarps * int(sizeof(States))),
+            constexpr int kReaders = rj_lanes_on(kWarps, RJ_WARP_SIZE);
+            ((states = rj_load_state<kWarps, kReaders, States>(at, thread % kReaders),
+              at += kWarps * int(sizeof(States))),
              ...);
-            rj_fold_lanes<kWarps>(states...);
+            rj_fold_lanes<kReaders>(states...);
         }
     }
 }

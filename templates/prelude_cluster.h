@@ -16,17 +16,18 @@
 // takes every 32nd, in order, and the lanes fold theirs.
 template <int kStates, class State>
 RJ_DEVICE State rj_gather_cluster(int lane, int offset_bytes) {
-    constexpr int kLanes = kStates < RJ_WARP_SIZE ? kStates : RJ_WARP_SIZE;
-    const int first = offset_bytes + lane % kLanes * int(sizeof(State));
+    constexpr int kLanes = rj_lanes_on(kStates, RJ_WARP_SIZE);
+    const int first = lane % kLanes;
     rj_origin<State> origin;
 #pragma unroll
-    for (int k = 0; k < kStates; k += kLanes) origin.take(rj_shared_load<State>(first + k * int(sizeof(State))));
+    for (int k = 0; k < kStates; k += kLanes)
+        origin.take(rj_load_state<kStates, kLanes, State>(offset_bytes, first + k));
     origin.template meet<kLanes>();
-    State state = rj_shared_load<State>(first);
+    State state = rj_load_state<kStates, kLanes, State>(offset_bytes, first);
     origin.move(state);
 #pragma unroll
     for (int k = kLanes; k < kStates; k += kLanes) {
-        State other = rj_shared_load<State>(first + k * int(sizeof(State)));
+        State other = rj_load_state<kStates, kLanes, State>(offset_bytes, first + k);
         origin.move(other);
         rj_beyond_origin(state).combine(rj_beyond_origin(other));
     }

@@ -17,7 +17,7 @@
 #ifdef RJ_ONE_VECTOR
 #define RJ_GROUP(vectors) 1
 #else
-#define RJ_GROUP(vectors) (((vectors) + 1) / 2)
+#define RJ_GROUP(vectors) rj_half_group(vectors)
 #endif
 #ifdef RJ_ONE_BLOCK
 #define RJ_BOUNDS(threads, ...) __launch_bounds__(threads, 1)

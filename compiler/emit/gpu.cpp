@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <bit>
 #include <cstddef>
 #include <optional>
 #include <set>
@@ -64,7 +63,7 @@ class KernelEmitter {
         : kernel_(kernel), scope_(kernel, target), out_(scope_.out()) {}
 
     std::string run() {
-        RJ_CHECK(std::has_single_bit(static_cast<unsigned>(scope_.threads())), "emit gpu: {}: {} threads per row",
+        RJ_CHECK(fills_warps(scope_.threads(), scope_.target().warp_size), "emit gpu: {}: {} threads per row",
                  kernel_.name, scope_.threads());
         signature();
         geometry();

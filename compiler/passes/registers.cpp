@@ -261,9 +261,16 @@ std::string exceeds_unrolling(const Kernel& kernel) {
     return "";
 }
 
+// A multiprocessor's registers belong to its schedulers, whose warps take as many each, eight at a time: of 18 warps,
+// five of which share a scheduler, each has 96.
+constexpr std::int64_t kSchedulers = 4;
+constexpr std::int64_t kRegistersAtOnce = 8;
+
 std::int64_t limit_of(const Kernel& kernel, const Target& target, std::int64_t blocks) {
-    const std::int64_t waves = (kernel.block_threads() + target.warp_size - 1) / target.warp_size;
-    return std::min(kMostRegisters, target.registers_per_sm / (waves * target.warp_size * blocks));
+    const std::int64_t waves = (kernel.block_threads() + target.warp_size - 1) / target.warp_size * blocks;
+    const std::int64_t places = (waves + kSchedulers - 1) / kSchedulers * kSchedulers;
+    const std::int64_t each = target.registers_per_sm / (places * target.warp_size);
+    return std::min(kMostRegisters, each / kRegistersAtOnce * kRegistersAtOnce);
 }
 
 std::int64_t guards_of_skewed(const Kernel& kernel) {
@@ -272,6 +279,20 @@ std::int64_t guards_of_skewed(const Kernel& kernel) {
         return loop != nullptr && loop->tail != ColumnLoop::Tail::kNone;
     });
     return kernel.schedule.skew && kernel.schedule.stages > 0 && guarded ? kSkewedGuards : 0;
+}
+
+// Whether there is room in the working set for what all rows read, as there are registers for: one tensor's row is all
+// that a block holds, and no row to come. Layer norms of four to seven vectors a thread fit 64 registers so, with
+// weight and bias (bf16 of 9216 to 28672 columns, f32 of 2880 and 5120), where a batch of their loads counted 16 more.
+bool loads_with_room(const Kernel& kernel, const Target& target) {
+    const auto is_of_row = [&](const Inst& inst) {
+        return inst.kind == InstKind::kLoad && kernel.by_row(inst) && inst.access.kind != Access::Kind::kUniform;
+    };
+    const bool one = std::all_of(kernel.body.begin(), kernel.body.end(), [&](const Stmt& stmt) {
+        const auto* loop = std::get_if<ColumnLoop>(&stmt.node);
+        return loop == nullptr || std::count_if(loop->body.begin(), loop->body.end(), is_of_row) <= 1;
+    });
+    return target.backend == Backend::kCuda && kernel.schedule.blocks_per_sm == 0 && kernel.carried.empty() && one;
 }
 
 // With as many blocks on a multiprocessor as the schedule wants.
@@ -295,6 +316,7 @@ int estimated_registers(const Kernel& kernel, const Target& target) {
         for (const Inst& inst : loop->body) {
             if (keeps_in_register(kernel, inst)) kept += rows_kept(kernel) * registers_of(inst.dtype, *loop);
             if (inst.kind != InstKind::kLoad || inst.held >= 0 || inst.turn > 0) continue;
+            if (loads_with_room(kernel, target) && keeps_as_loaded(kernel, inst, *loop)) continue;
             const std::int64_t batched = batched_registers(kernel, inst, *loop, batch);
             if (kernel.by_row(inst))
                 batches += batched;
@@ -303,7 +325,7 @@ int estimated_registers(const Kernel& kernel, const Target& target) {
             if (fetching) kept += registers_of(inst.dtype, *loop);
         }
         fetching = false;
-        if (target.backend == Backend::kCuda) shared = std::min(shared, batch);
+        if (target.backend == Backend::kCuda) shared = loads_with_room(kernel, target) ? 0 : std::min(shared, batch);
         most = std::max(most, kept + batches + shared + std::max(kWorkingSet, interleaved(kernel, *loop, target)));
     }
     return static_cast<int>(most);

@@ -1394,6 +1394,9 @@ Offer<Kernel> lower(const Group& group, const Schedule& schedule, const Target& 
         return Declined{"threads lie across rows only in a reduction over rows"};
     if (schedule.across && schedule.threads_per_row > target.warp_size)
         return Declined{fmt::format("{} threads on a row do not fold in a warp", schedule.threads_per_row)};
+    if (target.is_gpu() && !fills_warps(schedule.threads_per_row, target.warp_size))
+        return Declined{
+            fmt::format("{} threads on a row are no whole warps of {}", schedule.threads_per_row, target.warp_size)};
     if (schedule.column_blocks > 1 && phase_count(*group.graph) > 1) {
         if (!target.clusters) return Declined{fmt::format("{} has no clusters of blocks to share a row", target.name)};
         const std::vector<NodeId> nodes = group.graph->live_nodes();

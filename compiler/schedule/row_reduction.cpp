@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cmath>
 #include <cstdint>
 #include <span>
 #include <utility>
@@ -14,6 +15,8 @@
 
 namespace rowjit {
 namespace {
+
+constexpr int kThreadsAlone = 512;  // with as many registers each as leave no room for another block
 
 // A thread's part of a row in registers: past it the work values in f32 spill.
 constexpr std::int64_t kMaxBytesPerThread = 128;
@@ -55,6 +58,9 @@ int alone_threads(const GroupFacts& facts) {
 // only read and stored, one is loaded while another is reduced and a third stored; where they are summed as well, the
 // fewer columns a thread has, the more loads are in flight. Left alone, compilers take what registers there are.
 constexpr std::array kResidentThreadsPerSm = {1024, 512};
+// Rows that end have blocks of 80 registers a thread as well: layer_norm of 16384 bf16 columns runs at 95 % of copy so,
+// at 92 in 128 registers; but of 4096 f32 columns, a thread's 128 bytes, at 96 and 99 (H200).
+constexpr std::array kSharingThreadsPerSm = {1024, 768, 512};
 constexpr std::int64_t kManyBytesPerThread = 64;
 
 Schedule row_schedule(Residency residency, int threads, int vector) {
@@ -127,6 +133,9 @@ std::vector<Schedule> lightly_sharing(const Schedule& s, std::int64_t columns_pe
 constexpr std::int64_t kBlockRowBytes = 64 * 1024;
 constexpr std::int64_t kClusterPartColumns = 16 * 1024;
 constexpr std::int64_t kSmallPartBytes = 16 * 1024;
+// Of a row that is summed over, in threads of one to six vectors each (even_schedules): layer_norm's backward of 9216
+// bf16 columns takes 0.0705 ms in a block of 384 threads, 0.0790 in two of 256; rms_norm's 0.0664 and 0.0690.
+constexpr std::int64_t kPartBesideSums = 20 * 1024;
 
 std::int64_t row_bytes(const GroupFacts& facts) { return facts.columns * facts.widest_bytes; }
 
@@ -227,8 +236,7 @@ std::span<const Ahead> kinds_in_block(const Schedule& s, const GroupFacts& facts
 std::span<const Ahead> kinds_ahead(const Schedule& s, const GroupFacts& facts) {
     if (s.column_blocks == 1) return kinds_in_block(s, facts);
     if (meetings(s, facts) != 1) {
-        const bool room = facts.sums_of_columns == 0 && bytes_per_thread(s, facts) <= kMaxBytesPerThread / 2;
-        return in_small_parts(facts) || room ? kRegistersFirst : kStagesFirst;
+        return facts.sums_of_columns == 0 ? kRegistersFirst : kStagesFirst;
     }
     if (facts.sums_of_columns > 0) return kinds_with_sums(s, facts);
     if (s.online) return kPairsInCluster;
@@ -236,13 +244,11 @@ std::span<const Ahead> kinds_ahead(const Schedule& s, const GroupFacts& facts) {
     return kInCluster;
 }
 
-// The same blocks staying for many rows.
-std::vector<Schedule> staying(Schedule s, int threads_per_sm, const GroupFacts& facts, const Target& target) {
-    s = sharing(s, threads_per_sm);
-    s.blocks_per_sm = s.min_blocks_per_sm;
+// The same blocks staying, with rows in flight in each of those ways.
+std::vector<Schedule> ahead_of(const Schedule& s, std::span<const Ahead> ways, const Target& target) {
     if (s.residency != Residency::kRegisters || target.backend != Backend::kCuda) return {s};
     std::vector<Schedule> kinds;
-    for (const Ahead& ahead : kinds_ahead(s, facts)) {
+    for (const Ahead& ahead : ways) {
         kinds.push_back(s);
         kinds.back().prefetch = ahead.prefetch;
         kinds.back().stages = ahead.stages;
@@ -250,6 +256,13 @@ std::vector<Schedule> staying(Schedule s, int threads_per_sm, const GroupFacts& 
         if (ahead.in_stages) kinds.back().residency = Residency::kStages;
     }
     return kinds;
+}
+
+// The same blocks staying for many rows.
+std::vector<Schedule> staying(Schedule s, int threads_per_sm, const GroupFacts& facts, const Target& target) {
+    s = sharing(s, threads_per_sm);
+    s.blocks_per_sm = s.min_blocks_per_sm;
+    return ahead_of(s, kinds_ahead(s, facts), target);
 }
 
 // A block that sums over its rows stays on its multiprocessor, to keep what it sums.
@@ -291,12 +304,26 @@ std::vector<std::int64_t> cluster_sizes(const GroupFacts& facts, const Target& t
     return sizes;
 }
 
+// Bytes that a thread has of a row at six vectors.
+constexpr std::int64_t kWideBytesPerThread = 96;
+
+// Whether two blocks of clusters are the better on a multiprocessor, one of which meets while the other computes: of
+// one tensor, and where threads that meet once have room to fetch the next row of narrow columns (of f32, 12288 ran at
+// 80 so, at 90 in one block). H200, rms_norm of 49152 bf16 columns, six vectors a thread: 95 % of copy, in one block of
+// 512 threads 86; layer_norm 81 and 70, of 131072 81 and 77.
+bool shares_in_cluster(const GroupFacts& facts, std::int64_t blocks) {
+    constexpr std::int64_t kThreads = 256;
+    const bool room = facts.widest_bytes < 4 && row_bytes(facts) <= blocks * kThreads * kWideBytesPerThread;
+    return !facts.sums_rows() && facts.streams == 1 && (facts.phases > 2 || room);
+}
+
 // Threads of a cluster's blocks, the most promising first.
 std::array<int, 3> cluster_threads(const GroupFacts& facts, std::int64_t blocks) {
     if (in_small_parts(facts)) return {128, 256, 512};
     // A row that waits twice for many blocks leaves its multiprocessors to another: layer_norm of 262144 bf16 columns
     // takes 0.375 ms in blocks of 256 threads, 0.456 in those of 512.
-    if (facts.phases > 2 && blocks == kMostClusterBlocks) return {256, 512, 128};
+    const bool apart = shares_in_cluster(facts, blocks) || (facts.phases > 2 && blocks == kMostClusterBlocks);
+    if (apart) return {256, 512, 128};
     return {512, 256, 128};
 }
 
@@ -327,6 +354,9 @@ std::vector<Schedule> cluster_schedules(const GroupFacts& facts, const Target& t
             // Softmax of 262144 bf16 columns takes 0.627 ms where its cluster meets once a row, 0.728 in blocks that
             // end; of 131072 both take 0.585.
             const bool pairs_first = ends_first && columns * facts.widest_bytes > kSmallPartBytes;
+            const bool waits = facts.phases > 2 && blocks == kMostClusterBlocks && !facts.sums_rows();
+            if (waits && facts.widest_bytes < 4)
+                append(staying(s, kResidentThreadsPerSm.back(), facts, target), &schedules);
             if (pairs_first) append(pairs, &schedules);
             if (ends_first) append(lightly_sharing(s, elements, facts), &schedules);
             if (facts.sums_rows()) continue;
@@ -359,6 +389,11 @@ std::vector<Schedule> staying_schedules(const GroupFacts& facts, const Target& t
     for (const int threads : {512, 1024}) {
         if ((facts.columns + threads - 1) / threads * facts.widest_bytes > kMaxBytesPerThread) continue;
         const Schedule s = row_schedule(Residency::kRegisters, threads, vector);
+        // Two blocks that end share a multiprocessor where a thread's six vectors fit 64 registers: layer_norm of 24576
+        // bf16 columns runs at 91 % of copy so, at 88 where one stays; of 28672 at 92 and 86, of 12288 f32 at 91
+        // and 90.
+        const bool wide = bytes_per_thread(s, facts) >= kWideBytesPerThread;
+        if (wide && threads == kThreadsAlone) schedules.push_back(sharing(s, kResidentThreadsPerSm.front()));
         append(staying(s, kResidentThreadsPerSm.back(), facts, target), &schedules);
         schedules.push_back(sharing(s, kResidentThreadsPerSm.back()));
         append(merging_pairs(s, facts, target), &schedules);
@@ -467,8 +502,6 @@ std::vector<Schedule> waiting_in_steps(const GroupFacts& facts, const Target& ta
 // residual of eight bf16 states of 4096 columns takes 0.123 ms in 214 registers and 0.137 in 127 of one block of 512
 // threads, 0.100 in shared memory (H200).
 constexpr std::int64_t kCrowdedBytes = 192;
-constexpr int kThreadsAlone = 512;  // with as many registers each as leave no room for another block
-
 std::int64_t thread_bytes(int threads, const GroupFacts& facts) {
     return (facts.columns + threads - 1) / threads * facts.widest_bytes * facts.streams;
 }
@@ -498,6 +531,29 @@ int threads_of_many(int threads, const GroupFacts& facts) {
     return many && thread_bytes(kThreadsAlone / 2, facts) > kCrowdedBytes ? kThreadsAlone : threads;
 }
 
+// Lanes of a warp, or whole warps, of which each thread has at most so many of a row's vectors.
+std::int64_t threads_for(std::int64_t vectors, std::int64_t each, int warp_size) {
+    const std::int64_t threads = (vectors + each - 1) / each;
+    if (threads > warp_size / 2) return (threads + warp_size - 1) / warp_size * warp_size;
+    return static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(threads)));
+}
+
+// Whether any column is in memory.
+bool has_columns(const GroupFacts& facts) { return facts.column_inputs > 0 || facts.stores_columns; }
+
+// Of a row that a block's threads would have seven vectors of, the last of them not all, six in as many warps as that
+// takes, and 0 of others: layer_norm of 13824 bf16 columns runs at 97 % of copy in blocks of 288 threads, at 82 in
+// those of 256.
+int threads_of_six(const GroupFacts& facts, const Target& target, int vector) {
+    constexpr std::int64_t kSix = 6;
+    const std::int64_t vectors = facts.columns / vector;
+    const bool seven = vectors > kSix * kMostThreads && vectors < (kSix + 1) * kMostThreads;
+    if (target.backend != Backend::kCuda || !seven || vector == 1 || facts.sums_rows() || facts.streams != 1 ||
+        !has_columns(facts))
+        return 0;
+    return static_cast<int>(threads_for(vectors, kSix, target.warp_size));
+}
+
 // One block's rows leave no shared memory for another's. Eight f32 states: 0.153 ms read again, of which the
 // second-level cache has most, 0.174 in shared memory; their backward 0.177 and 0.203; group_norm's of four channels
 // 0.137 and 0.144, a hyper-connection's 0.144 either way.
@@ -519,9 +575,6 @@ std::array<int, 3> threads_of_greatest(const GroupFacts& facts, int vector) {
     return {threads, threads * 2, threads * 4};
 }
 
-// Whether any column is in memory.
-bool has_columns(const GroupFacts& facts) { return facts.column_inputs > 0 || facts.stores_columns; }
-
 int preferred_threads(const GroupFacts& facts, int vector) {
     if (!facts.meets && facts.sums_of_columns > 0) return alone_threads(facts);
     if (has_columns(facts)) {
@@ -534,6 +587,163 @@ int preferred_threads(const GroupFacts& facts, int vector) {
         std::bit_ceil(static_cast<std::uint64_t>(std::min<std::int64_t>(facts.columns, kMostThreads))));
 }
 
+// ---- Rows of any width beside sums of rows --------------------------------------------------------------------------
+
+// What part of the lanes have columns, where each thread of a row takes as many vectors as the first.
+double share_at_work(const Schedule& s, const GroupFacts& facts) {
+    const std::int64_t lanes = s.column_blocks * s.threads_per_row * s.vector;
+    const std::int64_t rounds = (facts.columns + lanes - 1) / lanes;
+    return static_cast<double>(facts.columns) / static_cast<double>(rounds * lanes);
+}
+
+// Where a thread has three vectors and a half, the half costs more than what seven would save: layer_norm's backward of
+// 896 bf16 columns runs at 72 % of copy with 32 threads a row, at 78 with 64; of 3584 at 85 with 128, at 92 with 160.
+constexpr double kLeastAtWork = 8.0 / 9;
+
+// What part of its places a multiprocessor's schedulers fill, of which each has a quarter of the warps.
+double share_of_schedulers(std::int64_t warps) {
+    return static_cast<double>(warps) / static_cast<double>((warps + 3) / 4 * 4);
+}
+
+// By vectors of a thread: what a row costs besides its columns, two sums' shuffles, addresses and copies, is as much as
+// a vector's; past three of them registers leave less room to fetch ahead.
+constexpr std::array kWorthOfVectors = {0.0, 0.0, 0.9, 1.0, 0.98, 0.98, 0.93};
+
+// Warps of a multiprocessor, which have 255, 168 or 128 registers a thread, and how many vectors of each tensor those
+// are for. Few threads of many columns are the faster: layer_norm's backward of 3072 bf16 columns runs at 93 % of copy
+// in two blocks of 128 threads (H200), at 89 in three, at 85 in four; of 24576 over eight blocks at 78, 76 and 73.
+struct WarpsSm {
+    std::int64_t warps;
+    std::size_t least_vectors;
+    std::size_t most_vectors;
+    std::size_t most_in_cluster;
+    double worth;
+};
+constexpr std::array kWarpsBesideSums = {WarpsSm{8, 3, 6, 6, 1.0}, WarpsSm{12, 2, 4, 3, 0.92},
+                                         WarpsSm{16, 2, 2, 0, 0.85}};
+
+// A cluster meets in twice the time, and a block alone on its multiprocessor has nothing to do meanwhile: rms_norm's
+// backward of 24576 bf16 columns runs at 88 % of copy in two blocks of 128 threads, at 81 in one of 256.
+constexpr double kWorthOfCluster = 0.93;
+constexpr double kWorthOfWidest = 0.92;  // of sixteen blocks, which are few a card, besides
+constexpr double kWorthAlone = 0.92;
+
+// Where one row is in flight ahead, in registers, vectors of each tensor that all of a multiprocessor's warps have
+// together: of fewer memory waits. rms_norm's backward of 24576 columns: 48 run at 88 % of copy, 36 at 85, 24 at 76.
+constexpr double kVectorsAhead = 44;
+
+bool fetches_in_registers(const GroupFacts& facts) { return facts.sums_of_columns == 1 || facts.widest_bytes >= 4; }
+
+constexpr std::size_t kMostEven = 5;
+
+struct EvenSchedule {
+    double worth;          // a share of what memory would allow, by which schedules of one row are compared
+    std::int64_t vectors;  // of a thread
+    Schedule schedule;
+};
+
+double worth_of(const Schedule& s, std::int64_t vectors, const WarpsSm& sm, std::int64_t warps,
+                const GroupFacts& facts) {
+    double worth = std::sqrt(share_at_work(s, facts)) * std::pow(share_of_schedulers(warps), 0.75) *
+                   kWorthOfVectors[static_cast<std::size_t>(vectors)] * sm.worth;
+    if (s.column_blocks == 1) return worth;
+    if (s.blocks_per_sm == 1) worth *= kWorthAlone;
+    if (s.column_blocks == kMostClusterBlocks) worth *= kWorthOfWidest;
+    if (fetches_in_registers(facts))
+        worth *= std::pow(std::min(1.0, static_cast<double>(vectors * warps) / kVectorsAhead), 0.3);
+    return worth * kWorthOfCluster;
+}
+
+// One for each number of a row's blocks, of a thread's vectors and of a multiprocessor's warps that go together, the
+// most promising first: what the numbers above come to is within 3 % of the fastest schedule that was timed, in the
+// mean of 67 norms' backwards (docs/performance.md).
+std::vector<EvenSchedule> even_schedules(const GroupFacts& facts, const Target& target, int vector) {
+    std::vector<EvenSchedule> all;
+    const std::int64_t vectors = facts.columns / vector;
+    for (std::int64_t blocks = 1; blocks <= (target.clusters ? kMostClusterBlocks : 1); blocks *= 2) {
+        if (row_bytes(facts) > blocks * kPartBesideSums) continue;
+        for (std::size_t each = 2; each < kWorthOfVectors.size(); ++each) {
+            const auto most = static_cast<std::int64_t>(each);
+            if (most * vector * facts.widest_bytes > kMaxBytesPerThread) break;
+            const std::int64_t threads = threads_for((vectors + blocks - 1) / blocks, most, target.warp_size);
+            if (threads > 1024 || (blocks > 1 && threads < kBlockThreads)) continue;
+            Schedule s = row_schedule(Residency::kRegisters, static_cast<int>(threads), vector);
+            s.column_blocks = blocks;
+            if (share_at_work(s, facts) < kLeastAtWork) continue;
+            const std::int64_t warps = s.threads_per_row * s.rows_per_block / target.warp_size;
+            for (const WarpsSm& sm : kWarpsBesideSums) {
+                const std::int64_t resident = sm.warps / std::max<std::int64_t>(1, warps);
+                const bool holds =
+                    each >= sm.least_vectors && each <= (blocks > 1 ? sm.most_in_cluster : sm.most_vectors);
+                if (!holds || 4 * resident * warps < 3 * sm.warps) continue;
+                const Schedule staying = staying_apart(s, resident);
+                all.push_back({worth_of(staying, most, sm, resident * warps, facts), most, staying});
+            }
+        }
+    }
+    std::stable_sort(all.begin(), all.end(),
+                     [](const EvenSchedule& a, const EvenSchedule& b) { return a.worth > b.worth; });
+    all.resize(std::min(all.size(), kMostEven));
+    return all;
+}
+
+// In a block, up to four vectors of a thread and more.
+constexpr std::array kFewVectors = {kTwoStages, kInTwoStages, kRegisters, Ahead{}};
+constexpr std::array kManyVectors = {kInTwoStages, kTwoStages, kRegisters, Ahead{}};
+// In a cluster, with two sums of narrow columns, likewise; and with one sum, or of f32, where a row ahead in registers
+// is enough in flight and where it is not: of 28672 bf16 columns, 28 vectors a lane, 80 % of copy with stages, 77
+// without.
+constexpr std::array kFewInCluster = {kSkewedStages, kTwoStages, kSkewedInStages, kInTwoStages};
+constexpr std::array kManyInCluster = {kSkewedInStages, kInTwoStages, kRegisters, Ahead{}};
+constexpr std::array kAheadInCluster = {kRegisters, kSkewedStages, kSkewedInStages, kTwoStages};
+constexpr std::array kLittleAhead = {kSkewedStages, kTwoStages, kRegisters, kSkewedInStages};
+constexpr std::int64_t kEnoughAhead = 36;
+constexpr std::int64_t kFew = 4;
+
+std::span<const Ahead> kinds_of_even(const EvenSchedule& even, const GroupFacts& facts) {
+    const bool few = even.vectors <= kFew;
+    if (even.schedule.column_blocks == 1) return few ? kFewVectors : kManyVectors;
+    const std::int64_t warps = std::int64_t{even.schedule.threads_per_row} * even.schedule.blocks_per_sm / kWarpThreads;
+    if (fetches_in_registers(facts)) return even.vectors * warps >= kEnoughAhead ? kAheadInCluster : kLittleAhead;
+    return few ? std::span<const Ahead>(kFewInCluster) : kManyInCluster;
+}
+
+std::vector<Schedule> summing_evenly(const GroupFacts& facts, const Target& target, int vector) {
+    std::vector<Schedule> schedules;
+    const bool sums = facts.sums_of_columns > 0 && facts.meets && facts.streams < kManyTensors;
+    if (target.backend != Backend::kCuda || !sums || vector == 1 || facts.columns / vector < kWarpThreads / 2)
+        return schedules;
+    for (const EvenSchedule& even : even_schedules(facts, target, vector))
+        append(ahead_of(even.schedule, kinds_of_even(even, facts), target), &schedules);
+    return schedules;
+}
+
+// Where those come: behind schedules of powers of two that were timed against them and are no slower. One sum of two
+// tensors' narrow rows in one block has registers for 16 warps of two vectors, of which idle warps cost nothing: of
+// 7168 columns 94 % of copy with 512 threads, 84 with 224. Of rows that halves divide, only of two sums those of narrow
+// columns in clusters and those of f32 in a block are slower so: layer_norm's backward of 32768 bf16 columns runs at 57
+// where it is at 68 over eight blocks of 128 threads; of 4096 at 85, and 81 in such blocks. Nor is anything gained in
+// clusters of sixteen: of 131072 columns 57, and 51.
+std::vector<Schedule>::iterator behind_timed(const GroupFacts& facts, const Target& target,
+                                             std::vector<Schedule>* schedules) {
+    const bool wide = wider_than_block(facts, target);
+    const bool narrow = facts.widest_bytes < 4;
+    if (row_bytes(facts) > kMostClusterBlocks / 2 * kPartBesideSums) return schedules->end();
+    if (std::has_single_bit(static_cast<std::uint64_t>(facts.columns)))
+        return facts.sums_of_columns > 1 && wide == narrow ? schedules->begin() : schedules->end();
+    if (facts.sums_of_columns > 1 || facts.streams > 2 || !narrow || wide) return schedules->begin();
+    return std::stable_partition(schedules->begin(), schedules->end(), [&](const Schedule& s) {
+        const bool few = s.unrolls() && s.column_blocks == 1 && bytes_per_thread(s, facts) <= kStayingBytesPerThread;
+        return few && s.threads_per_row >= kMostThreads && share_at_work(s, facts) >= 7.0 / 8;
+    });
+}
+
+// Whether blocks of threads with so many columns may have 80 registers a thread: not those of 128 bytes of f32.
+bool shares_between(std::int64_t columns, const GroupFacts& facts, const Target& target) {
+    const bool room = facts.widest_bytes < 4 || columns * facts.widest_bytes <= kWideBytesPerThread;
+    return target.backend == Backend::kCuda && room;
+}
+
 std::vector<Schedule> gpu_schedules(const GroupFacts& facts, const Target& target, int vector) {
     std::vector<Schedule> schedules;
     const int preferred = preferred_threads(facts, vector);
@@ -541,6 +751,7 @@ std::vector<Schedule> gpu_schedules(const GroupFacts& facts, const Target& targe
 
     std::vector<Schedule> crowded;
     std::vector<int> widths = {preferred};
+    if (const int of_six = threads_of_six(facts, target, vector); of_six > 0) widths.insert(widths.begin(), of_six);
     for (const int threads : {preferred * 2, preferred / 2, preferred * 4, 512, 1024}) {
         const bool half_idle = threads / 2 * std::int64_t{vector} >= facts.columns;
         const bool known = std::find(widths.begin(), widths.end(), threads) != widths.end();
@@ -557,8 +768,10 @@ std::vector<Schedule> gpu_schedules(const GroupFacts& facts, const Target& targe
             continue;
         }
         if (alone_first) append(lightly_sharing(s, elements(threads), facts), &schedules);
-        for (const int per_sm : kResidentThreadsPerSm) {
+        for (const int per_sm : kSharingThreadsPerSm) {
             const bool shares = threads >= kBlockThreads && per_sm > threads;
+            const bool between = per_sm == kSharingThreadsPerSm[1];
+            if (between && !shares_between(elements(threads), facts, target)) continue;
             if (many && shares && !facts.sums_rows()) schedules.push_back(sharing(s, per_sm));
         }
         if (!alone_first) schedules.push_back(s);
@@ -619,7 +832,11 @@ std::vector<Schedule> gpu_schedules(const GroupFacts& facts, const Target& targe
         schedules.push_back(row_schedule(Residency::kReload, preferred, vector));
         if (facts.sums_rows()) schedules.back().rows_per_block = 1;
     }
-    if (facts.sums_rows()) schedules = all_staying(schedules, facts, target);
+    if (facts.sums_rows()) {
+        schedules = all_staying(schedules, facts, target);
+        const std::vector<Schedule> even = summing_evenly(facts, target, vector);
+        schedules.insert(behind_timed(facts, target, &schedules), even.begin(), even.end());
+    }
     const std::vector<Schedule> steps = waiting_in_steps(facts, target, vector);
     schedules.insert(schedules.begin(), steps.begin(), steps.end());
     const std::vector<Schedule> waiting = waiting_in_stages(facts, target, vector);

@@ -63,16 +63,22 @@ std::optional<std::int64_t> parse_integer(std::string_view text) {
 
 bool power_of_two(std::int64_t value) { return value > 0 && (value & (value - 1)) == 0; }
 
+constexpr int kLeastWarp = 32;  // of all targets
+
 bool valid(const Schedule& s) {
-    return power_of_two(s.threads_per_row) && power_of_two(s.vector) && s.rows_per_block > 0 && s.column_blocks > 0 &&
-           std::int64_t{s.threads_per_row} * s.rows_per_block <= 1024 && s.vector <= 256 && s.stages <= kMostStages &&
-           !(s.prefetch && s.stages > 0);
+    return fills_warps(s.threads_per_row, kLeastWarp) && power_of_two(s.vector) && s.rows_per_block > 0 &&
+           s.column_blocks > 0 && std::int64_t{s.threads_per_row} * s.rows_per_block <= 1024 && s.vector <= 256 &&
+           s.stages <= kMostStages && !(s.prefetch && s.stages > 0);
 }
 
 }  // namespace
 
 std::string_view name(Family family) { return kFamilies[static_cast<std::size_t>(family)]; }
 std::string_view name(Residency residency) { return kResidencies[static_cast<std::size_t>(residency)]; }
+
+bool fills_warps(int threads, int warp_size) {
+    return threads > warp_size ? threads % warp_size == 0 : power_of_two(threads);
+}
 
 int vector_dividing(std::int64_t columns, int limit) {
     int vector = 1;

@@ -54,6 +54,9 @@ struct Schedule {
     bool fetches_ahead() const { return prefetch || stages > 0; }
 };
 
+// Whether the threads of a row can meet: a part of a warp whose lanes fold in halves, or any number of whole warps.
+bool fills_warps(int threads, int warp_size);
+
 // The largest power of two, at most `limit`, that divides `columns`: columns of an access where none may be a part of
 // one.
 int vector_dividing(std::int64_t columns, int limit);

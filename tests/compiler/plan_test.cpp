@@ -307,3 +307,56 @@ TEST_CASE("for AMD no schedule unrolls more sines than clang does, which would l
     CHECK(most_columns("gfx942") == 16);  // of 32 the vectors were 272 bytes of memory a thread
     CHECK(most_columns("sm_90a") > 16);
 }
+
+namespace {
+
+Group norms_backward(std::string_view op, std::int64_t columns, Dtype dtype, const Target& target) {
+    const Graph graph = make_graph(op, {columns, dtype, {}});
+    return plan_graph(*differentiate(graph, trained_inputs(op, graph)).backward.data(), target).groups.at(0);
+}
+
+// What part of the lanes have columns in the rounds that a row takes.
+double share_at_work(const Schedule& s, std::int64_t columns) {
+    const std::int64_t lanes = s.column_blocks * s.threads_per_row * s.vector;
+    return static_cast<double>(columns) / static_cast<double>((columns + lanes - 1) / lanes * lanes);
+}
+
+}  // namespace
+
+TEST_CASE("beside sums of rows the static rule keeps lanes at work at the widths that models have") {
+    const Target target = find_target("sm_90a");
+    for (const char* op : {"rms_norm", "layer_norm"}) {
+        for (const std::int64_t columns :
+             {192,  384,  576,  768,  896,   1152,  1280,  1536,  2304,  2560,  2880,  3072, 3584,
+              5120, 6144, 7168, 9216, 10240, 12288, 13824, 18432, 20480, 24576, 28672, 49152}) {
+            const Group group = norms_backward(op, columns, bf16, target);
+            const Schedule first = legal_schedules(group, target).at(0);
+            CHECK_MESSAGE(share_at_work(first, columns) >= 0.875, op, " ", columns, ": ", print(first));
+        }
+    }
+}
+
+TEST_CASE("threads of a row are a part of a warp, or any number of whole warps") {
+    const auto schedule =
+        parse_schedule("row_reduction keep=registers threads=96 vector=8 blocks_per_sm=4 min_blocks=4");
+    REQUIRE(schedule);
+    CHECK(!parse_schedule("row_reduction keep=registers threads=48 vector=8"));
+    CHECK(!parse_schedule("row_reduction keep=registers threads=1056 vector=8"));
+    const Target nvidia = find_target("sm_90a");
+    CHECK(build_kernel(norms_backward("layer_norm", 2304, bf16, nvidia), *schedule, nvidia));
+    const Target amd = find_target("gfx942");  // of waves of 64
+    const auto declined = build_kernel(norms_backward("layer_norm", 2304, bf16, amd), *schedule, amd);
+    REQUIRE(!declined);
+    CHECK(declined.reason() == "96 threads on a row are no whole warps of 64");
+}
+
+// 18 warps are five on two of the schedulers, and registers are dealt out eight at a time.
+TEST_CASE("a thread has the registers that its scheduler has for it") {
+    const Target target = find_target("sm_90a");
+    const Group group = norms_backward("layer_norm", 9216, bf16, target);
+    const auto schedule =
+        parse_schedule("row_reduction keep=registers threads=288 vector=8 stages=2 blocks_per_sm=2 min_blocks=2");
+    const auto kernel = build_kernel(group, schedule.value(), target);
+    REQUIRE(!kernel);
+    CHECK(kernel.reason().find("blocks of 288 threads have 96") != std::string::npos);
+}

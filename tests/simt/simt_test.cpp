@@ -548,6 +548,69 @@ TEST_CASE("rows divided over clusters of blocks agree with the oracle") {
     check_cases(cases, target, 5, false);
 }
 
+// As kernels that spill are compiled again: of three and five loads a group, which no half divides, and of four.
+TEST_CASE("groups of fewer loads touch nothing past the row") {
+    const Target target = simt::target("sm_90a");
+    Schedule schedule = block_schedule(4);
+    for (const Residency residency : {Residency::kShared, Residency::kReload}) {
+        schedule.residency = residency;
+        for (const int rounds : {3, 4, 5}) {
+            const Graph graph = make_graph("rms_norm", {256 * 4 * rounds, f32, {}});
+            const std::string outcome = outcome_of(graph, schedule, target, [&](std::string text) {
+                REQUIRE(text.find("RJ_GROUP(") != std::string::npos);
+                for (std::size_t at; (at = text.find("RJ_GROUP(")) != std::string::npos;)
+                    text.replace(at, std::string_view("RJ_GROUP(").size(), "rj_half_group(");
+                return text;
+            });
+            CHECK_MESSAGE(outcome == "", print(schedule), ", ", rounds, " rounds: ", outcome);
+        }
+    }
+}
+
+// Three, five and nine warps, whose states no halving folds; seven pass into shared memory what lanes fold of several
+// states at once, and in clusters of four 20 states meet as messages of a block each, of two as messages of each warp.
+TEST_CASE("rows on any number of whole warps agree with the oracle") {
+    using enum Residency;
+    for (const auto& [architecture, threads] :
+         {std::pair("sm_90a", std::vector<int>{96, 160, 224, 288}), {"gfx942", {192, 320}}}) {
+        const Target target = simt::target(architecture);
+        std::vector<Case> cases;
+        const auto add = [&, threads = threads](const std::string& name, const Graph& graph) {
+            for (const int each : threads) {
+                const int blocks = target.clusters && each <= 160 ? (each < 160 ? 2 : 4) : 1;
+                for (const auto& [residency, rows, column_blocks, online, stages] :
+                     {std::tuple(kRegisters, 1, 1, false, 0),
+                      {kRegisters, each < 256 ? 2 : 1, 1, true, 0},
+                      {kShared, 1, 1, false, 0},
+                      {kRegisters, 1, blocks, false, target.clusters ? 2 : 0}}) {
+                    Schedule schedule = block_schedule(4);
+                    schedule.threads_per_row = each;
+                    schedule.residency = residency;
+                    schedule.rows_per_block = rows;
+                    schedule.column_blocks = column_blocks;
+                    schedule.online = online;
+                    schedule.stages = stages;
+                    const auto choose = [&](const Group& group) {
+                        Schedule chosen = schedule;
+                        if (makes_parts(*group.graph) || stages > 0) chosen.blocks_per_sm = 2 * blocks;
+                        if (makes_parts(*group.graph) && residency == kShared) chosen.rows_per_block = 1;
+                        return if_main(group, chosen, target, name);
+                    };
+                    cases.push_back({fmt::format("{}: {} on {}", name, print(schedule), architecture), graph,
+                                     compile(*graph.data(), target, choose)});
+                }
+            }
+        };
+        for (const std::int64_t columns : {1000, 2304}) {
+            for (const char* op : {"rms_norm", "layer_norm", "softmax", "kl_div", "poly_norm"})
+                add(fmt::format("{} {}", op, columns), make_graph(op, {columns, bf16, {}}));
+            add(fmt::format("layer_norm {} f32", columns), make_graph("layer_norm", {columns, f32, {}}));
+            add(fmt::format("norm_backward {}", columns), norm_backward(columns, bf16));
+        }
+        check_cases(cases, target, 5, false);
+    }
+}
+
 // Extreme rows among them: every fourth.
 TEST_CASE("divergences of two tensors' rows, carried in one pass, agree with the oracle") {
     const Target target = simt::target("sm_90a");
