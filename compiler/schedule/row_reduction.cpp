@@ -351,11 +351,13 @@ std::vector<Schedule> cluster_schedules(const GroupFacts& facts, const Target& t
             // that stay; of 65536 0.418, 0.448 (H200).
             const bool ends_first = facts.sums_rows() || (in_small_parts(facts) && !waits_alone(facts));
             const std::vector<Schedule> pairs = merging_pairs(s, facts, target);
-            // Softmax of 262144 bf16 columns takes 0.627 ms where its cluster meets once a row, 0.728 in blocks that
-            // end; of 131072 both take 0.585.
+            // Narrow rows that wait twice for sixteen blocks have the next in registers: 256 softmax rows of 262144
+            // bf16 columns take 0.077 ms so, 0.109 where pairs meet once, whose 178 registers a thread leave room for
+            // one block of the two; of 129280 0.073, and 0.078 in blocks that end. Of f32 pairs have room: of 131072
+            // columns they run at 87 % of copy, at 81 without.
             const bool pairs_first = ends_first && columns * facts.widest_bytes > kSmallPartBytes;
-            const bool waits = facts.phases > 2 && blocks == kMostClusterBlocks && !facts.sums_rows();
-            if (waits && facts.widest_bytes < 4)
+            const bool waits = facts.phases > 2 && blocks == kMostClusterBlocks && facts.widest_bytes < 4;
+            if (waits && !facts.sums_rows())
                 append(staying(s, kResidentThreadsPerSm.back(), facts, target), &schedules);
             if (pairs_first) append(pairs, &schedules);
             if (ends_first) append(lightly_sharing(s, elements, facts), &schedules);
@@ -390,8 +392,7 @@ std::vector<Schedule> staying_schedules(const GroupFacts& facts, const Target& t
         if ((facts.columns + threads - 1) / threads * facts.widest_bytes > kMaxBytesPerThread) continue;
         const Schedule s = row_schedule(Residency::kRegisters, threads, vector);
         // Two blocks that end share a multiprocessor where a thread's six vectors fit 64 registers: layer_norm of 24576
-        // bf16 columns runs at 91 % of copy so, at 88 where one stays; of 28672 at 92 and 86, of 12288 f32 at 91
-        // and 90.
+        // bf16 columns runs at 91 % of copy so, at 88 where one stays; of 12288 f32 columns at 91 and 90.
         const bool wide = bytes_per_thread(s, facts) >= kWideBytesPerThread;
         if (wide && threads == kThreadsAlone) schedules.push_back(sharing(s, kResidentThreadsPerSm.front()));
         append(staying(s, kResidentThreadsPerSm.back(), facts, target), &schedules);
@@ -502,6 +503,7 @@ std::vector<Schedule> waiting_in_steps(const GroupFacts& facts, const Target& ta
 // residual of eight bf16 states of 4096 columns takes 0.123 ms in 214 registers and 0.137 in 127 of one block of 512
 // threads, 0.100 in shared memory (H200).
 constexpr std::int64_t kCrowdedBytes = 192;
+
 std::int64_t thread_bytes(int threads, const GroupFacts& facts) {
     return (facts.columns + threads - 1) / threads * facts.widest_bytes * facts.streams;
 }
@@ -730,7 +732,8 @@ std::vector<Schedule>::iterator behind_timed(const GroupFacts& facts, const Targ
     const bool narrow = facts.widest_bytes < 4;
     if (row_bytes(facts) > kMostClusterBlocks / 2 * kPartBesideSums) return schedules->end();
     if (std::has_single_bit(static_cast<std::uint64_t>(facts.columns)))
-        return facts.sums_of_columns > 1 && wide == narrow ? schedules->begin() : schedules->end();
+        return facts.sums_of_columns > 1 && facts.streams <= 2 && wide == narrow ? schedules->begin()
+                                                                                 : schedules->end();
     if (facts.sums_of_columns > 1 || facts.streams > 2 || !narrow || wide) return schedules->begin();
     return std::stable_partition(schedules->begin(), schedules->end(), [&](const Schedule& s) {
         const bool few = s.unrolls() && s.column_blocks == 1 && bytes_per_thread(s, facts) <= kStayingBytesPerThread;
@@ -752,7 +755,10 @@ std::vector<Schedule> gpu_schedules(const GroupFacts& facts, const Target& targe
     std::vector<Schedule> crowded;
     std::vector<int> widths = {preferred};
     if (const int of_six = threads_of_six(facts, target, vector); of_six > 0) widths.insert(widths.begin(), of_six);
-    for (const int threads : {preferred * 2, preferred / 2, preferred * 4, 512, 1024}) {
+    // Eight times as many where a few tensors' rows leave no registers for less: a gated norm's backward of 1792
+    // columns has room in 256 threads, and in no other number of a block's.
+    const int most = facts.streams < kManyTensors ? preferred * 8 : preferred * 4;
+    for (const int threads : {preferred * 2, preferred / 2, preferred * 4, most, 512, 1024}) {
         const bool half_idle = threads / 2 * std::int64_t{vector} >= facts.columns;
         const bool known = std::find(widths.begin(), widths.end(), threads) != widths.end();
         if (threads >= 1 && threads <= 1024 && !half_idle && !known) widths.push_back(threads);

@@ -350,6 +350,14 @@ TEST_CASE("threads of a row are a part of a warp, or any number of whole warps")
     CHECK(declined.reason() == "96 threads on a row are no whole warps of 64");
 }
 
+TEST_CASE("every width has a schedule where the tensors of a row leave few registers") {
+    const Target target = find_target("sm_90a");
+    for (std::int64_t columns = 128; columns <= 8192; columns += 128) {
+        const Group group = norms_backward("gated_rms_norm", columns, bf16, target);
+        CHECK_MESSAGE(!legal_schedules(group, target).empty(), columns);
+    }
+}
+
 // 18 warps are five on two of the schedulers, and registers are dealt out eight at a time.
 TEST_CASE("a thread has the registers that its scheduler has for it") {
     const Target target = find_target("sm_90a");
