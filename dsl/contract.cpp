@@ -25,13 +25,9 @@ std::span<const Item> part(const std::vector<Item>& items, std::size_t first, st
 template <class T>
 class Tile {
   public:
-    Tile(const ProductPlace& origin, std::span<const ProductPlace> rows, std::span<const ProductPlace> columns,
-         const double* left, const double* right)
-        : rows_(rows),
-          columns_(columns),
-          left_(left + origin.left),
-          right_(right + origin.right),
-          sums_(rows.size() * kTileColumns, 0) {}
+    Tile(std::span<const ProductPlace> rows, std::span<const ProductPlace> columns, const double* left,
+         const double* right)
+        : rows_(rows), columns_(columns), left_(left), right_(right), sums_(rows.size() * kTileColumns, 0) {}
 
     void add(std::span<const ProductPlace> terms) {
         std::array<T, kTileTerms * kTileColumns> tile = {};  // columns beyond the last are zero, and not stored
@@ -72,13 +68,12 @@ template <class T>
 void contract(const ProductPlaces& places, const double* left, const double* right, double* result) {
     const std::size_t tiles = parts(places.columns.size(), kTileColumns);
     const std::size_t blocks = parts(places.rows.size(), kBlockRows);
-    in_parallel(places.both.size() * blocks * tiles, [&](std::size_t i) {
-        const ProductPlace& origin = places.both[i / tiles / blocks];
-        Tile<T> tile(origin, part(places.rows, i / tiles % blocks * kBlockRows, kBlockRows),
+    in_parallel(blocks * tiles, [&](std::size_t i) {
+        Tile<T> tile(part(places.rows, i / tiles * kBlockRows, kBlockRows),
                      part(places.columns, i % tiles * kTileColumns, kTileColumns), left, right);
         for (std::size_t first = 0; first < places.terms.size(); first += kTileTerms)
             tile.add(part(places.terms, first, kTileTerms));
-        tile.store(result + origin.result);
+        tile.store(result);
     });
 }
 

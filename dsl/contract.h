@@ -17,9 +17,8 @@ struct ProductPlace {
 
 // Every position along the axes of a group, which together are all axes of the product.
 struct ProductPlaces {
-    std::vector<ProductPlace> both;     // of the result, in both operands
-    std::vector<ProductPlace> rows;     // likewise, not in the right one
-    std::vector<ProductPlace> columns;  // likewise, not in the left one
+    std::vector<ProductPlace> rows;     // of the result, in the left operand
+    std::vector<ProductPlace> columns;  // likewise, in the right one
     std::vector<ProductPlace> terms;    // contracted, in the order of the sums
 };
 

@@ -177,7 +177,8 @@ double fold(Monoid monoid, int component, std::span<const double> values) {
             return pairwise_sum<T>(values, [&](T x) { return (x - mean) * (x - mean); });
         }
         case Monoid::kDivergence:
-        case Monoid::kGreatest: break;  // the planner's
+        case Monoid::kGreatest:
+        case Monoid::kExactSum: break;  // the planner's
     }
     RJ_CHECK(false, "monoid {}", static_cast<int>(monoid));
 }
@@ -401,16 +402,12 @@ class Interpreter {
     void matmul(const Node& node, Buffer& result) const {
         const std::vector<AxisId>& left = graph_.node(node.args[0]).axes;
         const std::vector<AxisId>& right = graph_.node(node.args[1]).axes;
-        const auto has = [](const std::vector<AxisId>& axes, AxisId axis) {
-            return std::find(axes.begin(), axes.end(), axis) != axes.end();
-        };
-        std::vector<AxisId> both;
         std::vector<AxisId> rows;
         std::vector<AxisId> columns;
         for (const AxisId axis : node.axes)
-            (!has(right, axis) ? rows : has(left, axis) ? both : columns).push_back(axis);
+            (std::find(left.begin(), left.end(), axis) != left.end() ? rows : columns).push_back(axis);
         const auto all = [&](const std::vector<AxisId>& axes) { return places(axes, left, right, node.axes); };
-        const ProductPlaces where = {all(both), all(rows), all(columns), all(node.reduced)};
+        const ProductPlaces where = {all(rows), all(columns), all(node.reduced)};
         const bool wide = rounding_ == Rounding::kExact || node.dtype == Dtype::kF64;
         const auto sums = wide ? contract<double> : contract<float>;
         sums(where, data(node.args[0]), data(node.args[1]), result.data());

@@ -823,6 +823,27 @@ struct rj_compensated_sum {
     RJ_DEVICE float result() const { return sum.result(); }
 };
 
+// Of each term by itself, and with what rounding the result lost beside it: for sums whose difference is taken, of which
+// what a vector's own sum would lose is many units in the last place.
+template <class T>
+struct rj_exact_sum {
+    rj_compensated sum;
+
+    template <int N>
+    RJ_DEVICE void add(const float (&values)[N]) {
+#pragma unroll
+        for (int k = 0; k < N; ++k) sum.add(values[k]);
+    }
+    RJ_DEVICE void add_one(float added) { sum.add(added); }
+    RJ_DEVICE void combine(const rj_exact_sum& other) { sum.combine(other.sum); }
+    template <int kMask>
+    RJ_DEVICE rj_exact_sum from_lane_xor() const {
+        return {sum.from_lane_xor<kMask>()};
+    }
+    RJ_DEVICE float result() const { return sum.result(); }
+    RJ_DEVICE float rest() const { return sum.lost - (sum.result() - sum.total); }
+};
+
 // The greatest x and the sum of exp(x - greatest), in one pass (Milakov and Gimelshein, arXiv:1805.02867). A vector
 // costs one exponential an element and one to rescale the sum. In a row of narrow floats the fast exponential loses
 // nothing that matters: the error of a term is at most |x| exp(-|x|) 2^-24.
