@@ -24,6 +24,10 @@ class Differences {
         }
     }
 
+    Lost lost(NodeId id) const {
+        return is_wanted_[at(id)] ? Lost::kHandedOn : carries(id) ? Lost::kTakenIn : Lost::kNothing;
+    }
+
     bool applies() const { return std::find(is_wanted_.begin(), is_wanted_.end(), true) != is_wanted_.end(); }
 
     std::shared_ptr<const GraphData> run() {
@@ -139,6 +143,13 @@ class Differences {
 std::shared_ptr<const GraphData> carry_lost(const std::shared_ptr<const GraphData>& group) {
     Differences differences(*group);
     return differences.applies() ? differences.run() : group;
+}
+
+std::vector<Lost> lost_by_node(const GraphData& graph) {
+    const Differences differences(graph);
+    std::vector<Lost> found(static_cast<std::size_t>(graph.size()), Lost::kNothing);
+    for (const NodeId id : graph.live_nodes()) found[static_cast<std::size_t>(id)] = differences.lost(id);
+    return found;
 }
 
 // Knuth's, exact whichever is larger.

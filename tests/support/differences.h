@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "base/dtype.h"
 #include "dsl/graph.h"
@@ -14,19 +15,20 @@
 
 namespace rowjit {
 
-// Of sums, of means over other counts, and of sums of which some were added before, and one beside its terms.
-inline Graph differences_of_sums(std::int64_t columns, Dtype dtype) {
-    Graph g;
-    const Axis tokens = g.rows("tokens");
-    const auto total = [&](const char* name) { return sum(cast(g.input(name, dtype, {tokens, columns}), f32)); };
-    const Value a = total("a");
-    const Value b = total("b");
-    const Value c = total("c");
-    g.output("difference", a - b);
-    g.output("of_means", a / 7.0 - b / 9.0);
-    g.output("of_three", (a - b) - (-c));
-    g.output("sum", a);
-    return g;
+// Of sums, of means over other counts, and of sums of which some were added before; beside one of the sums.
+inline std::vector<Graph> differences_of_sums(std::int64_t columns, Dtype dtype) {
+    const auto made = [&](const auto& difference) {
+        Graph g;
+        const Axis tokens = g.rows("tokens");
+        const auto total = [&](const char* name) { return sum(cast(g.input(name, dtype, {tokens, columns}), f32)); };
+        const Value a = total("a");
+        g.output("difference", difference(a, total));
+        g.output("sum", a);
+        return g;
+    };
+    return {made([](const Value& a, const auto& total) { return a - total("b"); }),
+            made([](const Value& a, const auto& total) { return a / 7.0 - total("b") / 9.0; }),
+            made([](const Value& a, const auto& total) { return (a - total("b")) - (-total("c")); })};
 }
 
 // Each to the last unit, whatever cancelled.
