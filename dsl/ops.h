@@ -47,7 +47,7 @@ enum class Monoid : std::uint8_t {
     // Of x beside i32 places, by the planner alone: component r is the place of the element that comes r-th, the
     // greatest first, NaN before all numbers, and of equal ones the one of the least place first.
     kGreatest,
-    // Of f32, by the planner alone: Σ x of which no term loses anything, and what rounding that to f32 lost.
+    // Of f32, by the planner alone: Σ x to which terms of full width lose nothing, and what rounding that to f32 lost.
     kExactSum,
 };
 
