@@ -139,6 +139,7 @@ struct Accumulator {
     Dtype dtype = Dtype::kF32;  // what it folds in: f32 for narrow floats
     std::string label = {};  // of one thread's part; what the all-reduce gives is called so without a trailing "_part"
     // f32 sums, also those of the pairs: carries what the roundings of the sum lost, and is as exact in any order.
+    // Exact sums always do; here that their terms are of full width.
     bool compensated = false;
     bool of_block = false;  // of all rows of the block: its threads meet over it once, after the last
     bool positive = false;  // no term of a sum is below 0, so that none cancels another

@@ -388,6 +388,8 @@ NodeId GraphData::add_reduce(Monoid monoid, NodeId arg, std::vector<AxisId> redu
         fail(ErrorCode::kInvalidGraph, "{}({}): the planner's alone; write the sums", what, describe(arg));
     if (monoid == Monoid::kGreatest)
         fail(ErrorCode::kInvalidGraph, "{}({}): the planner's alone; write the rounds", what, describe(arg));
+    if (monoid == Monoid::kExactSum)
+        fail(ErrorCode::kInvalidGraph, "{}({}): the planner's alone; write the sum", what, describe(arg));
     if (components(monoid) > 1 && !is_float(from.dtype)) {
         fail(ErrorCode::kInvalidGraph, "{}({}): a float dtype is needed; cast the operand", what, describe(arg));
     }
@@ -420,6 +422,16 @@ NodeId GraphData::add_greatest(NodeId x, NodeId places, std::vector<AxisId> redu
     result.component = r;
     result.dtype = Dtype::kI32;
     result.args = {x, places};
+    result.label.clear();
+    return intern(std::move(result));
+}
+
+NodeId GraphData::add_exact_sum(NodeId sum, int component) {
+    Node result = node(sum);
+    RJ_CHECK(result.kind == NodeKind::kReduce && result.monoid == Monoid::kSum && result.dtype == Dtype::kF32,
+             "graph: exactly {}", describe(sum));
+    result.monoid = Monoid::kExactSum;
+    result.component = component;
     result.label.clear();
     return intern(std::move(result));
 }
@@ -602,6 +614,12 @@ NodeId GraphData::add_copy(const Node& node, const std::function<NodeId(NodeId)>
             case NodeKind::kMap: return add_map(node.op, std::move(args));
             case NodeKind::kCast: return add_cast(args[0], node.dtype);
             case NodeKind::kReduce:
+                if (node.monoid == Monoid::kExactSum) {
+                    Node sum = node;
+                    sum.monoid = Monoid::kSum;
+                    sum.component = 0;
+                    return add_exact_sum(add_copy(sum, to_here), node.component);
+                }
                 if (node.is_segmented())
                     return add_segment_reduce(node.monoid, args[0], node.reduced[0], args[1], node.axis);
                 if (node.monoid == Monoid::kDivergence)

@@ -145,6 +145,8 @@ class GraphData {
     NodeId add_divergence(NodeId x, NodeId y, std::vector<AxisId> reduced, int component);
     // The place, of `places` over the same axes, of the element of x that comes r-th (Monoid::kGreatest).
     NodeId add_greatest(NodeId x, NodeId places, std::vector<AxisId> reduced, int r);
+    // A component of the sum, taken exactly.
+    NodeId add_exact_sum(NodeId sum, int component);
     NodeId add_segment_reduce(Monoid monoid, NodeId arg, AxisId reduced, NodeId offsets, AxisId segments);
     NodeId add_search(NodeId sorted, NodeId key);
     // Over all rows of `arg`, and over those of its columns that become rows.

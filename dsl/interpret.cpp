@@ -14,6 +14,8 @@
 #include "base/check.h"
 #include "base/dtype.h"
 #include "base/fail.h"
+#include "base/parallel.h"
+#include "dsl/contract.h"
 #include "rowjit/coord.h"
 
 namespace rowjit {
@@ -53,27 +55,62 @@ class Loop {
     std::int64_t run() const { return extents_.back(); }                                 // length of the innermost run
     std::int64_t stride(std::size_t operand) const { return strides_[operand].back(); }  // along it
     bool is_one_run() const { return extents_.size() == 1; }
+    std::int64_t size() const { return element_count(extents_); }
 
-    // `body` with the operands' offsets at the start of each innermost run, in row-major order.
+    // `body` with the operands' offsets at the start of each innermost run and its length, in row-major order; of the
+    // runs that `first` and `last` lie in, what is between them.
     template <class Body>
-    void for_each_run(Body body) const {
-        if (element_count(extents_) == 0) return;
-        std::vector<std::int64_t> coordinate(extents_.size() - 1, 0);
+    void for_each_run(std::int64_t first, std::int64_t last, Body body) const {
+        if (first >= last) return;
+        std::vector<std::int64_t> coordinate = coordinate_of(first / run());
         std::vector<std::int64_t> offsets(strides_.size(), 0);
+        for (std::size_t axis = 0; axis < coordinate.size(); ++axis) advance(offsets, axis, coordinate[axis]);
+        const std::size_t innermost = extents_.size() - 1;
+        std::int64_t skipped = first % run();
         while (true) {
-            body(std::span<const std::int64_t>(offsets));
-            std::size_t axis = coordinate.size();
-            while (axis-- > 0) {
+            const std::int64_t count = std::min(run() - skipped, last - first);
+            advance(offsets, innermost, skipped);
+            body(std::span<const std::int64_t>(offsets), count);
+            advance(offsets, innermost, -skipped);
+            first += count;
+            if (first == last) return;
+            skipped = 0;
+            for (std::size_t axis = coordinate.size(); axis-- > 0;) {
                 advance(offsets, axis, 1);
                 if (++coordinate[axis] < extents_[axis]) break;
                 advance(offsets, axis, -extents_[axis]);
                 coordinate[axis] = 0;
             }
-            if (axis == static_cast<std::size_t>(-1)) return;
         }
     }
 
+    template <class Body>
+    void for_each_run(Body body) const {
+        for_each_run(0, size(), body);
+    }
+
+    // The same by all processors: `body` with the place of the run's first element too.
+    template <class Body>
+    void for_each_run_in_parallel(Body body) const {
+        in_parallel_pieces(at(size()), [&](std::size_t first, std::size_t last) {
+            auto place = static_cast<std::int64_t>(first);
+            for_each_run(place, static_cast<std::int64_t>(last),
+                         [&](std::span<const std::int64_t> offsets, std::int64_t count) {
+                             body(offsets, count, place);
+                             place += count;
+                         });
+        });
+    }
+
   private:
+    // Of a run, by all axes but the innermost.
+    std::vector<std::int64_t> coordinate_of(std::int64_t run) const {
+        std::vector<std::int64_t> coordinate(extents_.size() - 1);
+        for (std::size_t axis = coordinate.size(); axis-- > 0; run /= extents_[axis])
+            coordinate[axis] = run % extents_[axis];
+        return coordinate;
+    }
+
     void advance(std::vector<std::int64_t>& offsets, std::size_t axis, std::int64_t steps) const {
         for (std::size_t i = 0; i < offsets.size(); ++i) offsets[i] += strides_[i][axis] * steps;
     }
@@ -140,7 +177,8 @@ double fold(Monoid monoid, int component, std::span<const double> values) {
             return pairwise_sum<T>(values, [&](T x) { return (x - mean) * (x - mean); });
         }
         case Monoid::kDivergence:
-        case Monoid::kGreatest: break;  // the planner's
+        case Monoid::kGreatest:
+        case Monoid::kExactSum: break;  // the planner's
     }
     RJ_CHECK(false, "monoid {}", static_cast<int>(monoid));
 }
@@ -167,7 +205,7 @@ class Interpreter {
             }
             evaluate(id);
             for (const NodeId arg : graph_.node(id).args) {
-                if (last_user[at(arg)] == id) values_[at(arg)] = {};
+                if (last_user[at(arg)] == id) release(arg);
             }
         }
         Tensors results;
@@ -183,6 +221,23 @@ class Interpreter {
     };
 
     const double* data(NodeId id) const { return values_[at(id)].data; }
+
+    // Memory of nodes whose users have run is given to others: to map new pages took an eighth of the time.
+    void release(NodeId id) {
+        if (!values_[at(id)].own.empty()) spare_.push_back(std::move(values_[at(id)].own));
+        values_[at(id)] = {};
+    }
+
+    Buffer buffer(std::size_t elements) {
+        const auto fits = std::find_if(spare_.begin(), spare_.end(), [&](const Buffer& spare) {
+            return spare.size() >= elements && spare.size() / 2 <= elements;
+        });
+        if (fits == spare_.end()) return Buffer(elements);
+        Buffer found = std::move(*fits);
+        spare_.erase(fits);
+        found.resize(elements);
+        return found;
+    }
     std::int64_t extent(AxisId axis) const { return extent_of(graph_, axis, bindings_.rows); }
 
     std::vector<std::int64_t> extents(const std::vector<AxisId>& axes) const {
@@ -228,7 +283,7 @@ class Interpreter {
             result.data = bound(node.name, "input", node).values.data();
             return;
         }
-        result.own.resize(at(element_count(extents(node.axes))));
+        result.own = buffer(at(element_count(extents(node.axes))));
         switch (node.kind) {
             case NodeKind::kScalar: result.own[0] = held(node.dtype, scalar(node)); break;
             case NodeKind::kConst: result.own[0] = held(node.dtype, node.value); break;
@@ -264,7 +319,7 @@ class Interpreter {
     }
 
     // Arithmetic results: narrow floats from the f32 result, as their kernels compute.
-    void round(Dtype dtype, Buffer& buffer) const {
+    void round(Dtype dtype, std::span<double> buffer) const {
         if (dtype == Dtype::kBool || (is_float(dtype) && rounding_ == Rounding::kExact)) return;
         if (is_narrow(dtype)) {
             for (double& value : buffer) value = round_to(dtype, static_cast<float>(value));
@@ -283,27 +338,28 @@ class Interpreter {
         }
         const Loop loop(extents(node.axes), std::move(operand_strides));
         const auto reference = info(node.op).reference;
-        double* out = result.data();
-        loop.for_each_run([&](std::span<const std::int64_t> offsets) {
-            const double* a = operands[0] + offsets[0];
-            const double* b = operands[1] + offsets[1];
-            const double* c = operands[2] + offsets[2];
-            for (std::int64_t i = 0; i < loop.run(); ++i) {
-                *out++ = reference(*a, *b, *c);
-                a += loop.stride(0);
-                b += loop.stride(1);
-                c += loop.stride(2);
-            }
-        });
-        round(node.dtype, result);
+        loop.for_each_run_in_parallel(
+            [&](std::span<const std::int64_t> offsets, std::int64_t count, std::int64_t place) {
+                const double* a = operands[0] + offsets[0];
+                const double* b = operands[1] + offsets[1];
+                const double* c = operands[2] + offsets[2];
+                const std::span<double> out(result.data() + place, at(count));
+                for (double& element : out) {
+                    element = reference(*a, *b, *c);
+                    a += loop.stride(0);
+                    b += loop.stride(1);
+                    c += loop.stride(2);
+                }
+                round(node.dtype, out);
+            });
     }
 
     void cast(const Node& node, Buffer& result) const {
         const double* source = data(node.args[0]);
         const bool rounds = !is_float(node.dtype) || rounding_ == Rounding::kEager;
-        for (std::size_t i = 0; i < result.size(); ++i) {
-            result[i] = rounds ? round_to(node.dtype, source[i]) : source[i];
-        }
+        in_parallel_pieces(result.size(), [&](std::size_t first, std::size_t last) {
+            for (std::size_t i = first; i < last; ++i) result[i] = rounds ? round_to(node.dtype, source[i]) : source[i];
+        });
     }
 
     double fold_row(const Node& node, std::span<const double> values) const {
@@ -327,9 +383,9 @@ class Interpreter {
         constexpr std::int64_t kBlock = 8;
         Buffer gathered(contiguous ? 0 : at(kBlock * length));
         double* out = result.data();
-        kept.for_each_run([&](std::span<const std::int64_t> offsets) {
-            for (std::int64_t first = 0; first < kept.run(); first += kBlock) {
-                const std::int64_t block = std::min(kBlock, kept.run() - first);
+        kept.for_each_run([&](std::span<const std::int64_t> offsets, std::int64_t count) {
+            for (std::int64_t first = 0; first < count; first += kBlock) {
+                const std::int64_t block = std::min(kBlock, count - first);
                 const double* start = source + offsets[0] + first * kept.stride(0);
                 if (!contiguous) gather(reduced, start, kept.stride(0), block, length, gathered);
                 for (std::int64_t i = 0; i < block; ++i) {
@@ -344,35 +400,31 @@ class Interpreter {
     // Eager: products and sums in f32, in the order of the contracted axes, as the longest chain of a GEMM would add
     // them.
     void matmul(const Node& node, Buffer& result) const {
+        const std::vector<AxisId>& left = graph_.node(node.args[0]).axes;
+        const std::vector<AxisId>& right = graph_.node(node.args[1]).axes;
+        std::vector<AxisId> rows;
+        std::vector<AxisId> columns;
+        for (const AxisId axis : node.axes)
+            (std::find(left.begin(), left.end(), axis) != left.end() ? rows : columns).push_back(axis);
+        const auto all = [&](const std::vector<AxisId>& axes) { return places(axes, left, right, node.axes); };
+        const ProductPlaces where = {all(rows), all(columns), all(node.reduced)};
         const bool wide = rounding_ == Rounding::kExact || node.dtype == Dtype::kF64;
-        wide ? contract<double>(node, result) : contract<float>(node, result);
+        const auto sums = wide ? contract<double> : contract<float>;
+        sums(where, data(node.args[0]), data(node.args[1]), result.data());
         round(node.dtype, result);
     }
 
-    // The innermost loop is over results, whose sums are then independent.
-    template <class T>
-    void contract(const Node& node, Buffer& result) const {
-        const std::vector<AxisId>& left = graph_.node(node.args[0]).axes;
-        const std::vector<AxisId>& right = graph_.node(node.args[1]).axes;
-        std::vector<T> sums(result.size(), 0);
-        const Loop terms(extents(node.reduced), {strides(node.reduced, left), strides(node.reduced, right)});
-        const Loop results(extents(node.axes), {strides(node.axes, left), strides(node.axes, right)});
-        const auto add_term = [&](const double* a, const double* b) {
-            T* out = sums.data();
-            results.for_each_run([&](std::span<const std::int64_t> offsets) {
-                const double* x = a + offsets[0];
-                const double* y = b + offsets[1];
-                for (std::int64_t i = 0; i < results.run(); ++i, x += results.stride(0), y += results.stride(1))
-                    *out++ += static_cast<T>(*x) * static_cast<T>(*y);
-            });
-        };
-        terms.for_each_run([&](std::span<const std::int64_t> offsets) {
-            for (std::int64_t k = 0; k < terms.run(); ++k) {
-                add_term(data(node.args[0]) + offsets[0] + k * terms.stride(0),
-                         data(node.args[1]) + offsets[1] + k * terms.stride(1));
-            }
+    // Every position along `over`, innermost last, in tensors of those axes.
+    std::vector<ProductPlace> places(const std::vector<AxisId>& over, const std::vector<AxisId>& left,
+                                     const std::vector<AxisId>& right, const std::vector<AxisId>& result) const {
+        std::vector<ProductPlace> found;
+        const Loop loop(extents(over), {strides(over, left), strides(over, right), strides(over, result)});
+        loop.for_each_run([&](std::span<const std::int64_t> offsets, std::int64_t count) {
+            for (std::int64_t i = 0; i < count; ++i)
+                found.push_back({offsets[0] + i * loop.stride(0), offsets[1] + i * loop.stride(1),
+                                 offsets[2] + i * loop.stride(2)});
         });
-        std::copy(sums.begin(), sums.end(), result.begin());
+        return found;
     }
 
     // All rows take as many steps as the slowest of them; those that stand still do.
@@ -439,8 +491,8 @@ class Interpreter {
     static void gather(const Loop& reduced, const double* start, std::int64_t step, std::int64_t block,
                        std::int64_t length, Buffer& gathered) {
         std::int64_t position = 0;
-        reduced.for_each_run([&](std::span<const std::int64_t> offsets) {
-            for (std::int64_t k = 0; k < reduced.run(); ++k, ++position) {
+        reduced.for_each_run([&](std::span<const std::int64_t> offsets, std::int64_t count) {
+            for (std::int64_t k = 0; k < count; ++k, ++position) {
                 const double* element = start + offsets[0] + k * reduced.stride(0);
                 for (std::int64_t i = 0; i < block; ++i) gathered[at(i * length + position)] = element[i * step];
             }
@@ -502,17 +554,18 @@ class Interpreter {
             table_strides.push_back(strides(node.axes, tables.back().axes));
         }
         const Loop loop(extents(node.axes), std::move(table_strides));
-        double* out = result.data();
-        loop.for_each_run([&](std::span<const std::int64_t> offsets) {
-            for (std::int64_t i = 0; i < loop.run(); ++i) {
-                std::int64_t position = 0;
-                for (std::size_t t = 0; t < tables.size() && position != kOutside; ++t) {
-                    const std::int64_t part = tables[t].offsets[at(offsets[t] + i * loop.stride(t))];
-                    position = part == kOutside ? kOutside : position + part;
+        loop.for_each_run_in_parallel(
+            [&](std::span<const std::int64_t> offsets, std::int64_t count, std::int64_t place) {
+                double* out = result.data() + place;
+                for (std::int64_t i = 0; i < count; ++i) {
+                    std::int64_t position = 0;
+                    for (std::size_t t = 0; t < tables.size() && position != kOutside; ++t) {
+                        const std::int64_t part = tables[t].offsets[at(offsets[t] + i * loop.stride(t))];
+                        position = part == kOutside ? kOutside : position + part;
+                    }
+                    *out++ = position == kOutside ? 0 : source[position];
                 }
-                *out++ = position == kOutside ? 0 : source[position];
-            }
-        });
+            });
     }
 
     Tensor result(const OutputInfo& output) {
@@ -533,6 +586,7 @@ class Interpreter {
     const Bindings& bindings_;
     Rounding rounding_;
     std::vector<Elements> values_;
+    std::vector<Buffer> spare_;
     std::map<NodeId, std::vector<NodeId>> steps_;  // by state: the nodes that are computed from it, it first
 };
 

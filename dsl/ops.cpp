@@ -47,6 +47,7 @@ constexpr std::array kMonoids = {
     MonoidRow{Monoid::kWelford, "welford", 2},
     MonoidRow{Monoid::kDivergence, "divergence", 5},
     MonoidRow{Monoid::kGreatest, "greatest", 64},
+    MonoidRow{Monoid::kExactSum, "exact_sum", 2},
 };
 
 }  // namespace

@@ -47,12 +47,14 @@ enum class Monoid : std::uint8_t {
     // Of x beside i32 places, by the planner alone: component r is the place of the element that comes r-th, the
     // greatest first, NaN before all numbers, and of equal ones the one of the least place first.
     kGreatest,
+    // Of f32, by the planner alone: Σ x to which terms of full width lose nothing, and what rounding that to f32 lost.
+    kExactSum,
 };
 
 std::string_view name(Monoid monoid);
 std::optional<Monoid> find_monoid(std::string_view name);
-// Values a reduction yields: 1, 2 for the pairs, 5 for a divergence, of the greatest as many as are asked for, at most
-// these.
+// Values a reduction yields: 1, 2 for the pairs and an exact sum, 5 for a divergence, of the greatest as many as are
+// asked for, at most these.
 int components(Monoid monoid);
 
 // What a sum of such values is carried in: f32 for the narrow floats, whose total is rounded once.

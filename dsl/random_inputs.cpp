@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "base/dtype.h"
+#include "base/parallel.h"
 #include "rowjit/coord.h"
 
 namespace rowjit {
@@ -193,24 +194,22 @@ Tensor random_tensor(const Layout& layout, const Stream& stream, Range range, co
     const bool is_coordinate = range.bounded();
     if (!is_coordinate) range = {0, 99};
     if (range.high < range.low) range = {0, 0};  // nothing stays inside, as with no rows; zero reads nothing then
-    for (std::size_t i = 0; i < tensor.values.size(); ++i) {
-        const auto element = static_cast<std::int64_t>(i);
+    const auto value_of = [&](std::int64_t element) -> double {
         const std::uint64_t choice = stream.bits(element, 2);
         const std::uint64_t detail = stream.bits(element, 3);
-        double& value = tensor.values[i];
-        if (layout.dtype == Dtype::kBool) {
-            value = static_cast<double>(choice & 1);
-        } else if (is_i8) {
-            value = static_cast<double>(stream.uniform(element, {-128, 127}));
-        } else if (is_integer(layout.dtype)) {
+        if (layout.dtype == Dtype::kBool) return static_cast<double>(choice & 1);
+        if (is_i8) return static_cast<double>(stream.uniform(element, {-128, 127}));
+        if (is_integer(layout.dtype)) {
             const bool leaves = options.out_of_range && is_coordinate && choice % 8 == 0;
-            value = static_cast<double>(leaves ? outside(range, detail) : stream.uniform(element, range));
-        } else if (options.extremes && choice % 16 == 0) {
-            value = round_to(layout.dtype, extreme(layout.dtype, detail, sums_rows));
-        } else {
-            value = round_to(layout.dtype, stream.bell(element) * options.scale);
+            return static_cast<double>(leaves ? outside(range, detail) : stream.uniform(element, range));
         }
-    }
+        if (options.extremes && choice % 16 == 0)
+            return round_to(layout.dtype, extreme(layout.dtype, detail, sums_rows));
+        return round_to(layout.dtype, stream.bell(element) * options.scale);
+    };
+    in_parallel_pieces(tensor.values.size(), [&](std::size_t first, std::size_t last) {
+        for (std::size_t i = first; i < last; ++i) tensor.values[i] = value_of(static_cast<std::int64_t>(i));
+    });
     return tensor;
 }
 

@@ -1,12 +1,11 @@
 #include "runtime/build.h"
 
 #include <algorithm>
-#include <atomic>
 #include <exception>
 #include <optional>
-#include <thread>
 
 #include "base/fail.h"
+#include "base/parallel.h"
 #include "compiler/emit/gpu.h"
 #include "compiler/toolchain/orc.h"
 #include "compiler/toolchain/toolchain.h"
@@ -67,18 +66,6 @@ BuiltKernel build(const Kernel& kernel, const Target& target, KernelCache& cache
         return make ? make() : compile_kernel(kernel, target);
     });
     return {std::move(key), std::move(artifact), !compiled};
-}
-
-void in_parallel(std::size_t count, const std::function<void(std::size_t)>& work) {
-    std::atomic<std::size_t> next{0};
-    const auto take = [&] {
-        for (std::size_t i = next++; i < count; i = next++) work(i);
-    };
-    const std::size_t helpers = std::min<std::size_t>(count, std::max(1U, std::thread::hardware_concurrency()));
-    std::vector<std::thread> threads;
-    for (std::size_t i = 1; i < helpers; ++i) threads.emplace_back(take);
-    take();
-    for (std::thread& thread : threads) thread.join();
 }
 
 std::vector<BuiltKernel> build_all(const std::vector<const Kernel*>& kernels, const Target& target,

@@ -36,9 +36,6 @@ Artifact compile_kernel(const Kernel& kernel, const Target& target);
 BuiltKernel build(const Kernel& kernel, const Target& target, KernelCache& cache,
                   const KernelCache::Compile& make = {});
 
-// Calls work(0), work(1), … work(count - 1), as many at once as there are processors. `work` must not throw.
-void in_parallel(std::size_t count, const std::function<void(std::size_t)>& work);
-
 // Whether it keeps some of a thread's values in memory. A CPU has the stack for that.
 bool spills(const BuiltKernel& kernel, const Target& target);
 

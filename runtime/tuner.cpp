@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "base/fail.h"
+#include "base/parallel.h"
 #include "compiler/cost.h"
 #include "compiler/plan/partial_sums.h"
 #include "runtime/candidates.h"

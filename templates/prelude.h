@@ -888,6 +888,33 @@ struct rj_compensated_sum {
     RJ_DEVICE float result() const { return sum.result(); }
 };
 
+// With what rounding the result lost beside it, and each term added by itself: for sums whose difference is taken, of
+// which what a vector's own sum loses is many units in the last place. Narrow floats, of 8 or 11 bits, lose next to
+// nothing in one, and six additions each took them from 104 % of copy to 95 (H200, kto of 4096 bf16 columns).
+template <bool kByLane>
+struct rj_exact_sums {
+    rj_compensated sum;
+
+    template <int N>
+    RJ_DEVICE void add(const float (&values)[N]) {
+        if (!kByLane) return sum.add(rj_fold<rj_adding>(values));
+#pragma unroll
+        for (int k = 0; k < N; ++k) sum.add(values[k]);
+    }
+    RJ_DEVICE void add_one(float added) { sum.add(added); }
+    RJ_DEVICE void combine(const rj_exact_sums& other) { sum.combine(other.sum); }
+    template <int kMask>
+    RJ_DEVICE rj_exact_sums from_lane_xor() const {
+        return {sum.from_lane_xor<kMask>()};
+    }
+    RJ_DEVICE float result() const { return sum.result(); }
+    RJ_DEVICE float rest() const { return sum.lost - (sum.result() - sum.total); }
+};
+template <class T>
+using rj_exact_sum = rj_exact_sums<true>;
+template <class T>
+using rj_exact_narrow_sum = rj_exact_sums<false>;
+
 // The greatest x and the sum of exp(x - greatest), in one pass (Milakov and Gimelshein, arXiv:1805.02867). A vector
 // costs one exponential an element and one to rescale the sum. In a row of narrow floats the fast exponential loses
 // nothing that matters: the error of a term is at most |x| exp(-|x|) 2^-24.

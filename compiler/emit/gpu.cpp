@@ -53,6 +53,7 @@ std::vector<Component> state_components(const Accumulator& accumulator) {
                     {"other_sum", "_other_sum"},
                     {"between", "_between"}};
         case Monoid::kGreatest: return greatest_components(accumulator.greatest);
+        case Monoid::kExactSum: return {{"result", ""}, {"rest", "_rest"}};
     }
     RJ_CHECK(false, "emit gpu: monoid {}", static_cast<int>(accumulator.monoid));
 }

@@ -26,6 +26,7 @@ std::string_view state_template(const Accumulator& accumulator) {
         case Monoid::kWelford: return compensated ? "rj_compensated_welford" : "rj_welford";
         case Monoid::kDivergence: return compensated ? "rj_compensated_divergence" : "rj_divergence";
         case Monoid::kGreatest: return "rj_greatest";
+        case Monoid::kExactSum: return compensated ? "rj_exact_sum" : "rj_exact_narrow_sum";
     }
     RJ_CHECK(false, "emit gpu: monoid {}", static_cast<int>(accumulator.monoid));
 }

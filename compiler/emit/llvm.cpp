@@ -157,6 +157,9 @@ void KernelEmitter::make_running() {
             const bool together = folds_together(kernel_.accumulators[static_cast<std::size_t>(inst.index)].monoid);
             running.width = std::max(running.width, together ? std::min(loop->vector, kStateLanes) : loop->vector);
             running.chains = std::max(running.chains, together ? 1 : unroll_of(*loop));
+            if (sums_in_blocks(inst, *loop))
+                running.blocks = stack(carried(Dtype::kF64, running.width),
+                                       kernel_.accumulators[static_cast<std::size_t>(inst.index)].label + "_blocks");
         }
     }
     for (std::size_t i = 0; i < running_.size(); ++i) {
@@ -332,6 +335,8 @@ void KernelEmitter::clear_running(std::size_t index) {
     for (const auto& parts : running_[index].parts) {
         for (std::size_t part = 0; part < parts.size(); ++part) b_.CreateStore(start[part], parts[part]);
     }
+    llvm::AllocaInst* blocks = running_[index].blocks;
+    if (blocks != nullptr) b_.CreateStore(llvm::Constant::getNullValue(blocks->getAllocatedType()), blocks);
 }
 
 Value* KernelEmitter::positions_of(const std::vector<AxisId>& axes) {

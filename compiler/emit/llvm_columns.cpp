@@ -123,15 +123,49 @@ void KernelEmitter::emit_columns(const ColumnLoop& loop, Value* from, Value* to,
         }
         in_each_row([&] { fold_terms(); });
     };
-    if (unroll == 1) {
-        count(from, to, i64(loop.vector), "column", [&](Value* column) { body(column, 1); });
-        return;
-    }
+    const auto turns = [&](Value* first, Value* last, int copies) {
+        const char* name = copies == 1 ? "column" : "columns";
+        count(first, last, i64(std::int64_t{loop.vector} * copies), name, [&](Value* column) { body(column, copies); });
+    };
+    const bool in_blocks =
+        std::any_of(loop.body.begin(), loop.body.end(), [&](const Inst& i) { return sums_in_blocks(i, loop); });
+    const auto all_turns = [&](Value* first, Value* last) {
+        if (!in_blocks) return turns(first, last, unroll);
+        count(first, last, i64(kSumBlock), "block", [&](Value* begin) {
+            Value* end = b_.CreateAdd(begin, i64(kSumBlock));
+            turns(begin, b_.CreateBinaryIntrinsic(llvm::Intrinsic::smin, end, last, {}, "block_end"), unroll);
+            in_each_row([&] { end_block(loop); });
+        });
+    };
+    if (unroll == 1) return all_turns(from, to);
     Value* step = i64(std::int64_t{loop.vector} * unroll);
     Value* span = b_.CreateSub(to, from);
     Value* split = b_.CreateAdd(from, b_.CreateSub(span, b_.CreateSRem(span, step)));
-    count(from, split, step, "columns", [&](Value* column) { body(column, unroll); });
-    count(split, to, i64(loop.vector), "column", [&](Value* column) { body(column, 1); });
+    all_turns(from, split);
+    turns(split, to, 1);
+}
+
+bool KernelEmitter::sums_in_blocks(const Inst& inst, const ColumnLoop& loop) const {
+    if (inst.kind != InstKind::kAccumulate || loop.columns <= kSumBlock) return false;
+    const Accumulator& accumulator = kernel_.accumulators[static_cast<std::size_t>(inst.index)];
+    return accumulator.monoid == Monoid::kSum && accumulator.dtype == Dtype::kF32 && !accumulator.compensated;
+}
+
+void KernelEmitter::end_block(const ColumnLoop& loop) {
+    for (const Inst& inst : loop.body) {
+        if (!sums_in_blocks(inst, loop)) continue;
+        const Running& running = running_[static_cast<std::size_t>(inst.index)];
+        llvm::AllocaInst* part = running.parts[0][0];
+        b_.CreateStore(sum_of_blocks(running), running.blocks);
+        b_.CreateStore(llvm::Constant::getNullValue(part->getAllocatedType()), part);
+    }
+}
+
+// This one's too.
+Value* KernelEmitter::sum_of_blocks(const Running& running) {
+    llvm::Type* type = running.blocks->getAllocatedType();
+    Value* block = b_.CreateFPExt(read(running, 0)[0], type);
+    return b_.CreateFAdd(b_.CreateLoad(type, running.blocks), block);
 }
 
 // The body for some lanes, of one row or of all that are abreast.
@@ -266,6 +300,7 @@ void KernelEmitter::emit_all_reduce(const AllReduce& reduce) {
         const Running& running = running_[static_cast<std::size_t>(index)];
         std::vector<FoldState> states;
         for (int chain = 0; chain < running.chains; ++chain) states.push_back(read(running, chain));
+        if (running.blocks != nullptr) states = {{sum_of_blocks(running)}};
         fold_level(b_, accumulator, &states);
         while (states.size() > 1) {
             std::vector<FoldState> merged;
@@ -291,6 +326,7 @@ void KernelEmitter::emit_all_reduce(const AllReduce& reduce) {
             }
             state = fold_merge_level(b_, accumulator, left, right);
         }
+        if (running.blocks != nullptr) state = {b_.CreateFPTrunc(state[0], b_.getFloatTy())};
         for (Value* component : fold_finish(b_, accumulator, state)) {
             define(reduce.results.at(result++), accumulator.dtype, component, accumulator.label);
         }

@@ -11,6 +11,7 @@
 #include "base/dtype.h"
 #include "base/fail.h"
 #include "compiler/plan/cheaper.h"
+#include "compiler/plan/differences.h"
 #include "compiler/plan/logistic.h"
 #include "compiler/plan/rewrite.h"
 #include "compiler/plan/shared_sums.h"
@@ -84,7 +85,7 @@ class Canonicalizer {
         NodeId total = terms[0];
         for (std::size_t i = 1; i < terms.size(); ++i) {
             const NodeId next = to_->add_map(op, {total, terms[i]});
-            if (keeps_lost) lost.push_back(lost_by_sum(next, total, terms[i]));
+            if (keeps_lost) lost.push_back(lost_by_sum(*to_, next, total, terms[i]));
             total = next;
         }
         if (!keeps_lost) return total;
@@ -92,13 +93,6 @@ class Canonicalizer {
         for (std::size_t i = 1; i < lost.size(); ++i) rest = to_->add_map(Op::kAdd, {rest, lost[i]});
         const NodeId is_number = to_->add_map(Op::kEq, {rest, rest});
         return to_->add_map(Op::kSelect, {is_number, to_->add_map(Op::kAdd, {total, rest}), total});
-    }
-
-    // a + b less their rounded sum, exactly (Knuth).
-    NodeId lost_by_sum(NodeId sum, NodeId a, NodeId b) {
-        const NodeId of_b = to_->add_map(Op::kSub, {sum, a});
-        const NodeId of_a = to_->add_map(Op::kSub, {sum, of_b});
-        return to_->add_map(Op::kAdd, {to_->add_map(Op::kSub, {a, of_a}), to_->add_map(Op::kSub, {b, of_b})});
     }
 
     static bool has_narrow_inputs(const GraphData& graph) {

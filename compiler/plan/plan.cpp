@@ -14,6 +14,7 @@
 
 #include "base/check.h"
 #include "base/fail.h"
+#include "compiler/plan/differences.h"
 #include "compiler/plan/live_numbers.h"
 #include "compiler/plan/partial_sums.h"
 
@@ -362,11 +363,13 @@ class Cutter {
     }
 
     // Every thread of a row computes what the row has one of. Where nothing of it flows back into columns, the
-    // reductions it starts from are the place to go on in a kernel that has a thread for each row.
+    // reductions it starts from are the place to go on in a kernel that has a thread for each row; where the difference
+    // of two is taken, that is, since what their roundings lost is not stored.
     void cut_numbers() {
         const std::vector<NodeId> live = graph_.live_nodes();
         std::vector<bool> widened(static_cast<std::size_t>(graph_.size()), false);  // flows into something with columns
         std::vector<bool> mapped(static_cast<std::size_t>(graph_.size()), false);
+        const std::vector<Lost> lost = lost_by_node(graph_);
         for (const NodeId id : std::views::reverse(live)) {
             const Node& node = graph_.node(id);
             const bool wide = widened[static_cast<std::size_t>(id)] || !graph_.column_axes(node).empty();
@@ -374,8 +377,9 @@ class Cutter {
                 if (wide) widened[static_cast<std::size_t>(arg)] = true;
                 if (node.kind == NodeKind::kMap) mapped[static_cast<std::size_t>(arg)] = true;
             }
-            const bool is_number = reduces_columns(graph_, node) && graph_.column_axes(node).empty();
-            if (is_number && !wide && mapped[static_cast<std::size_t>(id)]) cut(id);
+            const bool is_sum = reduces_columns(graph_, node) && lost[static_cast<std::size_t>(id)] != Lost::kHandedOn;
+            const bool is_number = is_sum || lost[static_cast<std::size_t>(id)] == Lost::kTakenIn;
+            if (is_number && graph_.column_axes(node).empty() && !wide && mapped[static_cast<std::size_t>(id)]) cut(id);
         }
     }
 

@@ -12,6 +12,7 @@
 #include "base/check.h"
 #include "base/dtype.h"
 #include "base/min_cut.h"
+#include "compiler/plan/differences.h"
 #include "compiler/plan/online.h"
 #include "compiler/schedule/turns.h"
 
@@ -87,7 +88,7 @@ class Lowering {
   public:
     Lowering(const Group& group, const Schedule& schedule, const Target& target)
         : group_(group),
-          owned_graph_(schedule.online ? rewrite_online(group.graph, target) : group.graph),
+          owned_graph_(carry_lost(schedule.online ? rewrite_online(group.graph, target) : group.graph)),
           graph_(*owned_graph_),
           target_(target) {
         kernel_.name = group.name;

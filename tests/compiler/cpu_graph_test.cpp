@@ -18,6 +18,7 @@
 #include "rowjit/library.h"
 #include "tests/compiler/cpu_kernel.h"
 #include "tests/support/coverage.h"
+#include "tests/support/differences.h"
 #include "tests/support/refusal.h"
 
 namespace rowjit {
@@ -238,6 +239,38 @@ TEST_CASE("infinities, NaN and subnormal inputs come out as eager gives them") {
             check(fmt::format("{} {}", op, name(dtype)), *graph.data(), {{"tokens", 40}}, {},
                   {.seed = 5, .extremes = true});
         }
+    }
+}
+
+TEST_CASE("what is left of sums that cancel is exact to the last unit, and what overflows is eager's") {
+    std::vector<Graph> graphs;
+    for (const Dtype dtype : {bf16, f32}) {
+        for (const std::int64_t columns : {100, 4096}) {
+            for (Graph& graph : differences_of_sums(columns, dtype)) graphs.push_back(std::move(graph));
+        }
+    }
+    for (const Graph& graph : graphs) {
+        const Program program = compile(*graph.data(), host());
+        const Bindings bindings = random_inputs(*graph.data(), {{"tokens", 50}}, {.seed = 7});
+        ProgramRun run(*graph.data(), program, bindings);
+        Tensors got;
+        for (const OutputInfo& output : graph.data()->outputs()) got[output.name] = run.output(output.name);
+        check_differences(got, interpret(*graph.data(), bindings, Rounding::kExact));
+        check("extreme", *graph.data(), {{"tokens", 50}}, {}, {.seed = 8, .extremes = true});
+    }
+}
+
+TEST_CASE("sums in f32 of narrow rows are as exact as eager's at any width") {
+    for (const std::int64_t columns : {512, 513, 1000, 4096, 16384, 32768, 50257}) {
+        Graph g;
+        const Axis tokens = g.rows("tokens");
+        const Value x = cast(g.input("x", bf16, {tokens, columns}), f32);
+        const Value factor = cast(g.input("factor", bf16, {tokens, columns}), f32);
+        g.output("y", x - factor * mean(x * factor));
+        // Of few columns the largest error is of the mean's and the product's own roundings, and luck.
+        const int launches = columns < 16384 ? 3 : 1;
+        for (const std::uint64_t seed : {1, 2, 3})
+            check(fmt::format("mean of {}", columns), *g.data(), {{"tokens", 7}}, {}, {.seed = seed}, launches);
     }
 }
 

@@ -53,6 +53,39 @@ TEST_CASE("rms norm of a row comes out as computed by hand") {
     CHECK(y[2] == 0);
 }
 
+TEST_CASE("products are sums of their terms in order, whatever tiles they are taken in") {
+    constexpr std::int64_t kRows = 261, kColumns = 67, kTerms = 35;  // beside the tiles' edges
+    Graph g;
+    const Axis rows = g.rows("rows");
+    const Axis columns = g.columns("columns", kColumns);
+    const Axis terms = g.columns("terms", kTerms);
+    g.output("y", matmul(g.input("a", f32, {rows, terms}), g.input("b", f32, {columns, terms}), {terms}));
+    const auto values = [](std::int64_t count, double step) {
+        std::vector<double> found;
+        for (std::int64_t i = 0; i < count; ++i)
+            found.push_back(round_to(f32, std::sin(static_cast<double>(i) * step)));
+        return found;
+    };
+    const std::vector<double> a = values(kRows * kTerms, 0.7);
+    const std::vector<double> b = values(kColumns * kTerms, 1.3);
+    const Bindings bindings = {
+        {{"a", tensor(f32, {kRows, kTerms}, a)}, {"b", tensor(f32, {kColumns, kTerms}, b)}}, {}, {{"rows", kRows}}};
+    const std::vector<double> eager = run(g, bindings);
+    const std::vector<double> exact = run(g, bindings, Rounding::kExact);
+    for (std::size_t i = 0; i < eager.size(); ++i) {
+        float narrow = 0;
+        double wide = 0;
+        for (std::size_t k = 0; k < kTerms; ++k) {
+            const double x = a[i / kColumns * kTerms + k];
+            const double y = b[i % kColumns * kTerms + k];
+            narrow += static_cast<float>(x) * static_cast<float>(y);
+            wide += x * y;
+        }
+        CHECK(eager[i] == narrow);
+        CHECK(exact[i] == wide);
+    }
+}
+
 TEST_CASE("exact mode ignores casts to floats and eager mode rounds at them") {
     Graph g;
     const Value x = g.input("x", f32, {3});

@@ -30,6 +30,7 @@
 #include "tests/runtime/device_fixture.h"
 #include "tests/simt/simt_device.h"
 #include "tests/support/coverage.h"
+#include "tests/support/differences.h"
 #include "tests/support/far_rows.h"
 
 using namespace rowjit;
@@ -513,6 +514,28 @@ TEST_CASE("sums of two products overflow and cancel on GPUs as eager's do") {
             const auto outputs = verify(device, executables[i], *graphs[i].data(), bindings);
             CHECK_MESSAGE(within_bar(outputs), huge, describe(outputs));
         }
+    }
+}
+
+TEST_CASE("what is left of sums that cancel is exact to the last unit under every schedule, and overflows as eager's") {
+    const Target target = simt::target("sm_90a");
+    const Device device = simt::device(target);
+    std::vector<Case> cases;
+    for (const Dtype dtype : {bf16, f32}) {
+        for (const Graph& graph : differences_of_sums(1000, dtype)) add_cases("differences", graph, target, &cases);
+    }
+    std::vector<Program> programs;
+    for (const Case& one : cases) programs.push_back(one.program);
+    const std::vector<Executable> executables = simt::build(std::move(programs), target, device);
+    for (std::size_t i = 0; i < cases.size(); ++i) {
+        CAPTURE(cases[i].name);
+        const GraphData& graph = *cases[i].graph.data();
+        const auto inputs = [&](bool extremes) {
+            return random_inputs(graph, all_rows(graph, 5), {.seed = 9, .extremes = extremes});
+        };
+        check_differences(run(device, executables[i], graph, inputs(false)),
+                          interpret(graph, inputs(false), Rounding::kExact));
+        CHECK(within_bar(verify(device, executables[i], graph, inputs(true))));
     }
 }
 
