@@ -6,9 +6,7 @@
 //
 //   RJ_DEVICE, RJ_KERNEL(threads[, blocks_per_sm]), RJ_RESTRICT
 //   RJ_ROLLED                                     before a loop that must not be unrolled whole
-//   RJ_GROUP(vectors)                             vectors that a serial loop loads before it computes on them, or
-//   fewer,
-//                                                 a divisor of them
+//   RJ_GROUP(vectors)                             vectors that a serial loop loads at once, or a divisor of them
 //   rj_thread, rj_block, rj_grid(block_threads)   indices along x, and the number of blocks
 //   rj_barrier                                    of the block, ordering shared memory
 //   rj_shuffle_xor_word<mask>(word)               lane's word from lane ^ mask; every lane of the warp takes part
