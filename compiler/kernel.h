@@ -202,6 +202,7 @@ struct ColumnLoop {
 
     // Whether nothing of it loops: there is one iteration, or all are unrolled.
     bool is_resident() const { return unrolled || iterations == 1; }
+    bool is_peeled() const { return part != Part::kRow; }
 };
 
 // Positions of reduced row axes, divided over the row's threads: thread t takes t, t + threads_per_row, … Of the one

@@ -115,7 +115,7 @@ std::string guard(const std::string& condition) {
 // Opens all iterations of a resident loop, with the column and its guard.
 void open_resident(const ColumnLoop& loop, GpuScope& scope) {
     SourceWriter& out = scope.out();
-    if (loop.part != ColumnLoop::Part::kRow) scope.head();
+    if (loop.is_peeled()) scope.head();
     out.line("#pragma unroll");
     out.open(fmt::format("for (int i = 0; i < {}; ++i)", loop.iterations));
     out.line(fmt::format("const int c = {};", column_of(loop, scope, loop.iterations > 1 ? "i" : "")));
@@ -213,7 +213,7 @@ class ColumnEmitter {
 
     // Loads at one address stand before the loop; loads whose address no lane's value decides, at its front.
     void find_accesses() {
-        if (loop_.part != ColumnLoop::Part::kRow) scope_.head();
+        if (loop_.is_peeled()) scope_.head();
         for (const Inst& inst : loop_.body) {
             if (!touches_memory(inst)) continue;
             RJ_CHECK(inst.access.kind != Access::Kind::kUnknown, "emit gpu: {}: the access of {} is not decided",
@@ -962,7 +962,7 @@ class ColumnEmitter {
         if (made->kind == InstKind::kCast && made->dtype == Dtype::kI64) return lane_step(made->operands[0]);
         if (made->kind == InstKind::kCoord) {
             const std::int64_t inner = scope_.kernel().axis(loop_.axes.back()).extent;
-            if (inner % loop_.vector != 0 && loop_.part == ColumnLoop::Part::kRow) return std::nullopt;
+            if (inner % loop_.vector != 0 && !loop_.is_peeled()) return std::nullopt;
             return made->axis == loop_.axes.back() ? 1 : 0;
         }
         if (made->kind != InstKind::kMap || made->op != Op::kAdd) return std::nullopt;
@@ -994,7 +994,7 @@ class ColumnEmitter {
 
     std::string shared_offset(const Slot& slot) const {
         // Each block keeps its own columns, one round behind the other.
-        const bool own = scope_.kernel().schedule.column_blocks > 1 || loop_.part != ColumnLoop::Part::kRow;
+        const bool own = scope_.kernel().schedule.column_blocks > 1 || loop_.is_peeled();
         const std::string column = own ? in_parentheses(first_lane(loop_, vector_of(scope_, own_iteration()))) : "c";
         std::string text = fmt::format("{} * {}", column, size_bytes(slot.dtype));
         if (slot.shared_offset_bytes > 0) text = fmt::format("{} + {}", slot.shared_offset_bytes, text);

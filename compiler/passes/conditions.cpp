@@ -196,8 +196,7 @@ Kernel share_conditions(Kernel kernel, const Target& target) {
     for (Block* block : {&kernel.before, &kernel.body, &kernel.after}) {
         for (Stmt& stmt : *block) {
             auto* loop = std::get_if<ColumnLoop>(&stmt.node);
-            const bool shifts = loop != nullptr && loop->part != ColumnLoop::Part::kRow;
-            if (loop != nullptr && loop->vector > 1 && !shifts) Conditions(kernel, *loop).run();
+            if (loop != nullptr && loop->vector > 1 && !loop->is_peeled()) Conditions(kernel, *loop).run();
         }
     }
     return kernel;

@@ -46,7 +46,7 @@ class Indexer {
             KernelTensor& tensor = kernel_.tensors[static_cast<std::size_t>(inst.index)];
             inst.access = classify(inst, tensor, *loop, lane_values);
             // A peeled row's vectors are aligned wherever it begins.
-            if (inst.access.kind == Access::Kind::kVector && loop->part == ColumnLoop::Part::kRow)
+            if (inst.access.kind == Access::Kind::kVector && !loop->is_peeled())
                 tensor.alignment = std::max(tensor.alignment, loop->vector);
         }
     }

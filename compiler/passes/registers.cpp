@@ -307,6 +307,7 @@ int estimated_registers(const Kernel& kernel, const Target& target) {
     std::int64_t kept = registers_through_rows(kernel) * (clang_holds_more(kernel, target) ? 2 : 1) +
                         (has_moments(kernel) ? kMomentsRegisters : 0) + guards_of_skewed(kernel);
     std::int64_t most = kept + kWorkingSet;
+    const bool with_room = loads_with_room(kernel, target);
     bool fetching = kernel.schedule.prefetch;  // the first loop's loads are held a row longer
     for (const Stmt& stmt : kernel.body) {
         const auto* loop = std::get_if<ColumnLoop>(&stmt.node);
@@ -316,7 +317,7 @@ int estimated_registers(const Kernel& kernel, const Target& target) {
         for (const Inst& inst : loop->body) {
             if (keeps_in_register(kernel, inst)) kept += rows_kept(kernel) * registers_of(inst.dtype, *loop);
             if (inst.kind != InstKind::kLoad || inst.held >= 0 || inst.turn > 0) continue;
-            if (loads_with_room(kernel, target) && keeps_as_loaded(kernel, inst, *loop)) continue;
+            if (with_room && keeps_as_loaded(kernel, inst, *loop)) continue;
             const std::int64_t batched = batched_registers(kernel, inst, *loop, batch);
             if (kernel.by_row(inst))
                 batches += batched;
@@ -325,7 +326,7 @@ int estimated_registers(const Kernel& kernel, const Target& target) {
             if (fetching) kept += registers_of(inst.dtype, *loop);
         }
         fetching = false;
-        if (target.backend == Backend::kCuda) shared = loads_with_room(kernel, target) ? 0 : std::min(shared, batch);
+        if (target.backend == Backend::kCuda) shared = with_room ? 0 : std::min(shared, batch);
         most = std::max(most, kept + batches + shared + std::max(kWorkingSet, interleaved(kernel, *loop, target)));
     }
     return static_cast<int>(most);

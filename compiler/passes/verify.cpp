@@ -67,14 +67,13 @@ class Verifier {
                  loop.columns, columns);
         const std::int64_t covered =
             loop.iterations * loop.vector * kernel_.schedule.threads_per_row * kernel_.schedule.column_blocks;
-        const bool peeled = loop.part != ColumnLoop::Part::kRow;
-        const bool exactly = peeled ? kernel_.whole_iterations(loop) == loop.iterations : covered == columns;
+        const bool exactly = loop.is_peeled() ? kernel_.whole_iterations(loop) == loop.iterations : covered == columns;
         RJ_CHECK(covered >= kernel_.places(loop) && (loop.tail == ColumnLoop::Tail::kNone) == exactly,
                  "{}: {}: {} columns covered by {} with tail {}", after_, kernel_.name, columns, covered,
                  static_cast<int>(loop.tail));
-        RJ_CHECK(!peeled || kernel_.peeled_by.has_value(), "{}: {}: part {} of a row", after_, kernel_.name,
+        RJ_CHECK(!loop.is_peeled() || kernel_.peeled_by.has_value(), "{}: {}: part {} of a row", after_, kernel_.name,
                  static_cast<int>(loop.part));
-        RJ_CHECK(peeled || loop.tail != ColumnLoop::Tail::kVector || columns % loop.vector == 0,
+        RJ_CHECK(loop.is_peeled() || loop.tail != ColumnLoop::Tail::kVector || columns % loop.vector == 0,
                  "{}: {}: {} columns in whole vectors of {}", after_, kernel_.name, columns, loop.vector);
         body(loop.body);
         for (const Inst& inst : loop.body) {

@@ -885,8 +885,8 @@ class Lowering {
         const std::int64_t places = target_.is_gpu() ? kernel_.places(*loop) : loop->columns;
         loop->iterations = (places + step - 1) / step;
         loop->unrolled = schedule().unrolls() && target_.is_gpu();
-        const bool covers = loop->part == ColumnLoop::Part::kRow ? loop->iterations * step == places
-                                                                 : kernel_.whole_iterations(*loop) == loop->iterations;
+        const bool covers =
+            loop->is_peeled() ? kernel_.whole_iterations(*loop) == loop->iterations : loop->iterations * step == places;
         if (!covers) {
             loop->tail = target_.is_gpu() ? ColumnLoop::Tail::kVector : ColumnLoop::Tail::kScalar;
         }

@@ -865,8 +865,8 @@ Schedule peeled(Schedule s) {
 }
 
 std::vector<Schedule> gpu_schedules(const GroupFacts& facts, const Target& target) {
-    std::vector<Schedule> schedules;
     if (!has_columns(facts)) return gpu_schedules(facts, target, 1);
+    std::vector<Schedule> schedules;
     if (facts.peels()) {
         for (const Schedule& s : gpu_schedules(facts, target, facts.access_columns())) schedules.push_back(peeled(s));
     }

@@ -203,29 +203,38 @@ Bindings inputs_of(const Case& one, const RowExtents& rows, const RandomOptions&
                               : random_inputs(*one.graph.data(), rows, options);
 }
 
-// `extremes`: huge values, infinities and NaN in every fourth case, of forwards. A sum over rows of both signs
-// overflows, or not, by the order it is taken in.
-void check_cases(const std::vector<Case>& cases, const Target& target, std::int64_t rows = 5, bool extremes = true) {
+RowExtents extents_of(const Case& one, std::int64_t rows) {
+    RowExtents extents = all_rows(*one.graph.data(), rows);
+    if (one.differentiated) extents.merge(all_rows(*one.differentiated->forward.data(), rows));
+    return extents;
+}
+
+// Builds the cases, some at a time, and calls check(i, device, executable) for each.
+template <typename Check>
+void each_built(const std::vector<Case>& cases, const Target& target, const Check& check) {
     const Device device = simt::device(target);
     for (std::size_t first = 0; first < cases.size(); first += kKernelsAtOnce) {
         const std::size_t last = std::min(first + kKernelsAtOnce, cases.size());
         std::vector<Program> programs;
         for (std::size_t i = first; i < last; ++i) programs.push_back(cases[i].program);
         const std::vector<Executable> executables = simt::build(std::move(programs), target, device);
-        for (std::size_t i = first; i < last; ++i) {
-            const GraphData& graph = *cases[i].graph.data();
-            RowExtents extents = all_rows(graph, rows);
-            if (cases[i].differentiated) extents.merge(all_rows(*cases[i].differentiated->forward.data(), rows));
-            const bool extreme = extremes && !cases[i].differentiated && i % 4 == 3;
-            const auto inputs = [&](std::uint64_t launch) {
-                return inputs_of(cases[i], extents,
-                                 {.seed = i + launch * cases.size(), .out_of_range = true, .extremes = extreme});
-            };
-            const auto outputs = verify_several(device, executables[i - first], graph, inputs,
-                                                {.row_padding = i % 2 == 0 ? 0 : 16, .guard_bytes = 0});
-            CHECK_MESSAGE(within_bar(outputs), cases[i].name, "\n", describe(outputs));
-        }
+        for (std::size_t i = first; i < last; ++i) check(i, device, executables[i - first]);
     }
+}
+
+// `extremes`: huge values, infinities and NaN in every fourth case, of forwards. A sum over rows of both signs
+// overflows, or not, by the order it is taken in.
+void check_cases(const std::vector<Case>& cases, const Target& target, std::int64_t rows = 5, bool extremes = true) {
+    each_built(cases, target, [&](std::size_t i, const Device& device, const Executable& executable) {
+        const bool extreme = extremes && !cases[i].differentiated && i % 4 == 3;
+        const auto inputs = [&](std::uint64_t launch) {
+            return inputs_of(cases[i], extents_of(cases[i], rows),
+                             {.seed = i + launch * cases.size(), .out_of_range = true, .extremes = extreme});
+        };
+        const auto outputs = verify_several(device, executable, *cases[i].graph.data(), inputs,
+                                            {.row_padding = i % 2 == 0 ? 0 : 16, .guard_bytes = 0});
+        CHECK_MESSAGE(within_bar(outputs), cases[i].name, "\n", describe(outputs));
+    });
 }
 
 // Runs one program whose emitted text was changed; the first fault or wrong output, or "" when nothing was noticed.
@@ -333,25 +342,17 @@ TEST_CASE("peeled rows agree with the oracle wherever each tensor's begin") {
             }
             CHECK_MESSAGE(peeled > 0, called, " is not peeled");
         }
-        const Device device = simt::device(target);
-        for (std::size_t first = 0; first < cases.size(); first += kKernelsAtOnce) {
-            const std::size_t last = std::min(first + kKernelsAtOnce, cases.size());
-            std::vector<Program> programs;
-            for (std::size_t i = first; i < last; ++i) programs.push_back(cases[i].program);
-            const std::vector<Executable> executables = simt::build(std::move(programs), target, device);
-            for (std::size_t i = first; i < last; ++i) {
-                for (const RunOptions& placed : kPlacements) {
-                    const auto inputs = [&](std::uint64_t launch) {
-                        const RowExtents rows = all_rows(*cases[i].graph.data(), 9);
-                        return inputs_of(cases[i], rows, {.seed = i + launch * cases.size(), .out_of_range = true});
-                    };
-                    const auto outputs =
-                        verify_several(device, executables[i - first], *cases[i].graph.data(), inputs, placed);
-                    CHECK_MESSAGE(within_bar(outputs), cases[i].name, ", rows ", placed.row_padding, " and ",
-                                  placed.padding_growth, " apart\n", describe(outputs));
-                }
+        each_built(cases, target, [&](std::size_t i, const Device& device, const Executable& executable) {
+            for (const RunOptions& placed : kPlacements) {
+                const auto inputs = [&](std::uint64_t launch) {
+                    return inputs_of(cases[i], extents_of(cases[i], 9),
+                                     {.seed = i + launch * cases.size(), .out_of_range = true});
+                };
+                const auto outputs = verify_several(device, executable, *cases[i].graph.data(), inputs, placed);
+                CHECK_MESSAGE(within_bar(outputs), cases[i].name, ", rows ", placed.row_padding, " and ",
+                              placed.padding_growth, " apart\n", describe(outputs));
             }
-        }
+        });
     }
 }
 
@@ -519,24 +520,20 @@ TEST_CASE("sums of two products overflow and cancel on GPUs as eager's do") {
 
 TEST_CASE("what is left of sums that cancel is exact to the last unit under every schedule, and overflows as eager's") {
     const Target target = simt::target("sm_90a");
-    const Device device = simt::device(target);
     std::vector<Case> cases;
     for (const Dtype dtype : {bf16, f32}) {
         for (const Graph& graph : differences_of_sums(1000, dtype)) add_cases("differences", graph, target, &cases);
     }
-    std::vector<Program> programs;
-    for (const Case& one : cases) programs.push_back(one.program);
-    const std::vector<Executable> executables = simt::build(std::move(programs), target, device);
-    for (std::size_t i = 0; i < cases.size(); ++i) {
+    each_built(cases, target, [&](std::size_t i, const Device& device, const Executable& executable) {
         CAPTURE(cases[i].name);
         const GraphData& graph = *cases[i].graph.data();
         const auto inputs = [&](bool extremes) {
             return random_inputs(graph, all_rows(graph, 5), {.seed = 9, .extremes = extremes});
         };
-        check_differences(run(device, executables[i], graph, inputs(false)),
+        check_differences(run(device, executable, graph, inputs(false)),
                           interpret(graph, inputs(false), Rounding::kExact));
-        CHECK(within_bar(verify(device, executables[i], graph, inputs(true))));
-    }
+        CHECK(within_bar(verify(device, executable, graph, inputs(true))));
+    });
 }
 
 TEST_CASE("rows divided over clusters of blocks agree with the oracle") {
