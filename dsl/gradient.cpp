@@ -199,6 +199,7 @@ class Saving {
         for (const OutputInfo& output : joint.forward) {
             if (!output.accumulate) output_of_.emplace(output.node, output.name);
         }
+        keep_extrema_equal();
         find_read();
         find_below_reduction();
     }
@@ -259,6 +260,43 @@ class Saving {
             if (labels.contains(label)) continue;
             fail(ErrorCode::kInvalidArgument, "gradient: no value is labelled '{}'; the labels are {}", label,
                  fmt::join(labels, ", "));
+        }
+    }
+
+    // The share of a minimum or maximum goes to the elements that are equal to it, which those computed again are only
+    // to what is computed again of them, by the same instructions: not to what another kernel stored, in an f32.
+    void keep_extrema_equal() {
+        std::vector<bool> rounds;
+        for (NodeId id = 0; id < joint_.forward_size; ++id) {
+            const Node& node = graph_.node(id);
+            const bool below = std::any_of(node.args.begin(), node.args.end(),
+                                           [&](NodeId arg) { return rounds[static_cast<std::size_t>(arg)]; });
+            rounds.push_back(below || !is_exact(node));
+        }
+        for (const NodeId extremum : joint_.compared) {
+            const NodeId elements = graph_.node(extremum).args[0];
+            if (!rounds[static_cast<std::size_t>(elements)]) continue;
+            Forced& forced = forced_[static_cast<std::size_t>(extremum)];
+            if (forced == Forced::kSave) {
+                forced_[static_cast<std::size_t>(elements)] = Forced::kSave;
+            } else {
+                forced = Forced::kRecompute;
+            }
+        }
+    }
+
+    // Whether the result is some operand, or its sign or place changed, in no fewer bits.
+    bool is_exact(const Node& node) const {
+        switch (node.kind) {
+            case NodeKind::kCast: return size_bytes(node.dtype) > size_bytes(graph_.node(node.args[0]).dtype);
+            case NodeKind::kReduce: return node.monoid == Monoid::kMax || node.monoid == Monoid::kMin;
+            case NodeKind::kMap:
+                return node.op == Op::kNeg || node.op == Op::kAbs || node.op == Op::kMin || node.op == Op::kMax ||
+                       node.op == Op::kSelect || node.op == Op::kDetach;
+            case NodeKind::kMatmul:
+            case NodeKind::kFix:
+            case NodeKind::kState: return false;
+            default: return true;
         }
     }
 

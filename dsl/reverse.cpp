@@ -5,11 +5,13 @@
 #include <algorithm>
 #include <numbers>
 #include <optional>
+#include <ranges>
 #include <utility>
 
 #include "base/check.h"
 #include "base/fail.h"
 #include "dsl/coordinate_value.h"
+#include "dsl/invariance.h"
 #include "dsl/library/operands.h"
 #include "dsl/preimage.h"
 #include "dsl/stable_order.h"
@@ -60,7 +62,7 @@ class Reverse {
             joint_.forward.push_back(std::move(output));
         }
         cotangents_.resize(static_cast<std::size_t>(joint_.forward_size));
-        find_active();
+        find_active(of);
         seed(of, unit_cotangent);
     }
 
@@ -92,11 +94,17 @@ class Reverse {
     bool is_active(NodeId id) const { return active_[static_cast<std::size_t>(id)]; }
 
     // Values through which one of those wanted reaches an output.
-    void find_active() {
+    void find_active(const std::vector<std::string>& of) {
+        std::vector<NodeId> outputs;
+        for (const OutputInfo& output : joint_.forward) {
+            if (std::find(of.begin(), of.end(), output.name) != of.end()) outputs.push_back(output.node);
+        }
+        const std::vector<bool> invariant = find_invariant(*graph_, outputs);
         active_.assign(static_cast<std::size_t>(joint_.forward_size), false);
         for (const NodeId id : wanted_) active_[static_cast<std::size_t>(id)] = true;
         for (NodeId id = 0; id < joint_.forward_size; ++id) {
             if (!is_float(node(id).dtype) || node(id).kind == NodeKind::kFix) continue;
+            if (invariant[static_cast<std::size_t>(id)] && !contains(wanted_, id)) continue;
             for (const NodeId arg : node(id).args) {
                 if (is_active(arg)) active_[static_cast<std::size_t>(id)] = true;
             }
@@ -146,19 +154,66 @@ class Reverse {
         return select(*everywhere, v, constant(v.dtype(), 0.0));
     }
 
-    // Σ over `reduced`, with what does not vary along it taken out of the sum: a row's divisor divides once.
-    Value reduced_sum(const Value& v, const std::vector<AxisId>& reduced) const {
+    bool varies(NodeId id, const std::vector<AxisId>& along) const {
+        return std::any_of(along.begin(), along.end(), [&](AxisId axis) { return contains(node(id).axes, axis); });
+    }
+
+    // What this is the same multiple of for all positions along those axes; -1 where it is none, and not negative,
+    // twice, or times or over a number.
+    NodeId multiplied(const Node& n, const std::vector<AxisId>& along) const {
+        if (n.kind != NodeKind::kMap) return -1;
+        const bool twice = n.op == Op::kAdd && n.args[0] == n.args[1];
+        const bool over = (n.op == Op::kMul || n.op == Op::kDiv) && !varies(n.args[1], along);
+        if (n.op == Op::kNeg || twice || over) return n.args[0];
+        return n.op == Op::kMul && !varies(n.args[0], along) ? n.args[1] : -1;
+    }
+
+    // Whether it is a multiple of x less the mean of x over those axes, whose sum is 0.
+    bool is_centred(NodeId id, const std::vector<AxisId>& over) const {
+        for (NodeId of = multiplied(node(id), over); of >= 0; of = multiplied(node(of), over)) id = of;
+        if (node(id).kind != NodeKind::kMap || node(id).op != Op::kSub) return false;
+        const Node& mean = node(node(id).args[1]);
+        if (mean.kind != NodeKind::kMap || mean.op != Op::kDiv) return false;
+        const Node& total = node(mean.args[0]);
+        return total.kind == NodeKind::kReduce && total.monoid == Monoid::kSum && !total.is_segmented() &&
+               total.args[0] == node(id).args[0] && total.reduced == over && counts(mean.args[1], over);
+    }
+
+    // Whether it is the number of positions along those axes.
+    bool counts(NodeId id, const std::vector<AxisId>& along) const {
+        const Node& n = node(id);
+        if (n.kind == NodeKind::kExtent) return along == std::vector<AxisId>{n.axis};
+        double positions = 1;
+        for (const AxisId axis : along) positions *= static_cast<double>(graph_->axis(axis).extent);
+        return n.kind == NodeKind::kConst && n.value == positions;
+    }
+
+    // The terms of a sum but those that come to 0 over these axes, if any is left.
+    std::optional<Value> uncentred(const Value& v, const std::vector<AxisId>& over) const {
+        std::vector<NodeId> terms;  // the last first
+        NodeId first = v.id();
+        for (; node(first).kind == NodeKind::kMap && node(first).op == Op::kAdd; first = node(first).args[0])
+            terms.push_back(node(first).args[1]);
+        terms.push_back(first);
+        if (std::erase_if(terms, [&](NodeId term) { return is_centred(term, over); }) == 0) return v;
+        std::optional<Value> total;
+        for (const NodeId term : std::views::reverse(terms)) total = total ? *total + value(term) : value(term);
+        return total;
+    }
+
+    // Σ over `reduced`, with what does not vary along it taken out of the sum: a row's divisor divides once. A variance
+    // adds multiples of the deviations to what flows back to them, of which nothing comes to the mean.
+    Value reduced_sum(const Value& given, const std::vector<AxisId>& reduced) const {
+        const std::optional<Value> left = wide(given.dtype()) == given.dtype() ? uncentred(given, reduced) : given;
+        if (!left) return constant(given.dtype(), 0.0);
+        const Value v = axes(*left) == axes(given) ? *left : given;
         const Node n = node(v.id());
-        const auto varies = [&](NodeId id) {
-            return std::any_of(reduced.begin(), reduced.end(),
-                               [&](AxisId axis) { return contains(node(id).axes, axis); });
-        };
         if (n.kind == NodeKind::kMap && wide(n.dtype) == n.dtype) {
             if (n.op == Op::kNeg) return -reduced_sum(value(n.args[0]), reduced);
-            if (n.op == Op::kDiv && !varies(n.args[1]))
+            if (n.op == Op::kDiv && !varies(n.args[1], reduced))
                 return reduced_sum(value(n.args[0]), reduced) / value(n.args[1]);
             for (const std::size_t factor : {0, 1}) {
-                if (n.op != Op::kMul || varies(n.args[factor])) continue;
+                if (n.op != Op::kMul || varies(n.args[factor], reduced)) continue;
                 return reduced_sum(value(n.args[1 - factor]), reduced) * value(n.args[factor]);
             }
         }
@@ -271,6 +326,7 @@ class Reverse {
                  name(y.monoid), graph_->describe(arg));
         }
         // Divided evenly among equal extrema, as torch.amax does.
+        joint_.compared.push_back(id);
         const Value is_extremum = (value(arg) == value(id));
         const Value one = constant(wide(y.dtype), 1.0);
         const Value count = sum_to(select(is_extremum, one, one * 0.0), axes(arg), y.axes);
@@ -316,6 +372,7 @@ class Reverse {
         const Segments segments{Axis{y.axis}, value(y.args[1])};
         const Value whole = spread(g, y.axes);
         if (y.monoid == Monoid::kSum) return add(arg, rowjit::spread(whole, over, segments));
+        joint_.compared.push_back(id);
         const Value one = constant(wide(y.dtype), 1.0);
         const Value is_extremum = value(arg) == rowjit::spread(value(id), over, segments);
         const Value count = sum(select(is_extremum, one, one * 0.0), over, segments);

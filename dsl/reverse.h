@@ -19,6 +19,7 @@ struct Joint {
     NodeId forward_size = 0;            // nodes below are the forward's
     std::vector<OutputInfo> forward;    // its outputs
     std::vector<OutputInfo> gradients;  // "d_<name>", with the value's dtype and axes
+    std::vector<NodeId> compared;       // minima and maxima of the forward that their own elements are compared with
 };
 
 // The input or scalar of that name, or the values that have it as their label; -1 for none, and for several.

@@ -202,11 +202,15 @@ class Cutter {
 
   private:
     void settle() {
-        for (std::size_t before = 0; before != roots_.size();) {
-            before = roots_.size();
+        for (bool any = true; any;) {
+            any = false;
             for (const NodeId root : std::set<NodeId>(roots_)) {
                 if (graph_.node(root).kind == NodeKind::kMatmul || settled_.contains(root)) continue;
-                if (!cut_below(root)) settled_.insert(root);
+                if (cut_below(root)) {
+                    any = true;  // which adds no root where an output was cut
+                } else {
+                    settled_.insert(root);
+                }
             }
         }
     }
@@ -480,13 +484,13 @@ class Cutter {
     bool cut_below(NodeId root) {
         const Reach found = reach(root);
         if (has_products_ && cut_between_products(found)) return true;
+        for (const NodeId id : found.nodes) {
+            if (cut_for_rows_reduction(root, id, found)) return true;
+        }
         // A block that adds up its rows has them whole: what sums other rows for each of them is stored first.
         if (graph_.node(root).kind == NodeKind::kPartialSum && found.reduces_rows) {
             cut(graph_.node(root).args[0]);
             return true;
-        }
-        for (const NodeId id : found.nodes) {
-            if (cut_for_rows_reduction(root, id, found)) return true;
         }
         for (const NodeId id : found.nodes) {
             if (id != root && reduces_columns(graph_, graph_.node(id)) && cut_column_reduction(root, id, found))
@@ -1406,14 +1410,14 @@ double group_bytes(const GraphData& group, double rows) {
     }
     for (const OutputInfo& output : group.outputs()) {
         const Node& node = group.node(output.node);
+        const double size = elements(group, node, rows) * static_cast<double>(size_bytes(node.dtype));
+        if (node.kind == NodeKind::kInput) read[node.name] = size;
         if (output.slots >= 0) {
             bytes += static_cast<double>(group.column_count(node)) * kPlanningParts *
                      static_cast<double>(size_bytes(output.parts_dtype));
-            continue;
+        } else {
+            bytes += output.accumulate ? 2 * size : size;
         }
-        const double size = elements(group, node, rows) * static_cast<double>(size_bytes(node.dtype));
-        bytes += output.accumulate ? 2 * size : size;
-        if (node.kind == NodeKind::kInput) read[node.name] = size;
     }
     for (const auto& [name, size] : read) bytes += size;
     return bytes;

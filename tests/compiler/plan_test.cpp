@@ -251,6 +251,34 @@ TEST_CASE("sums of a group that no block holds are sums of its channels' on a GP
     CHECK(waiting(backward_of(1024), "sm_90a") == 1);
 }
 
+TEST_CASE("sums over rows of what other sums over rows are needed for read the rows again, and store no row") {
+    const Graph graph = Graph::parse(R"(
+rows tokens
+input x: bf16[tokens, 1536]
+input w: f32[1536]
+input b: f32[1536]
+n = extent(tokens, f32)
+mean = sum(cast(x, f32), tokens) / n
+d = cast(x, f32) - mean
+var = sum(d * d, tokens) / n
+output y = cast(d * rsqrt(var + 1e-5) * w + b, bf16)
+output mean
+output var
+)");
+    for (const Graph& one : {graph, differentiate(graph).backward}) {
+        const Plan plan = plan_graph(*one.data(), find_target("sm_90a"));
+        const auto is_of_rows = [&](AxisId axis) {
+            return plan.graph->axis(axis).is_row && !plan.graph->axis(axis).is_slots;
+        };
+        for (const Temporary& stored : plan.temporaries)
+            CHECK_FALSE(std::any_of(stored.axes.begin(), stored.axes.end(), is_of_rows));
+        // Nor are parts of a sum added up for each row.
+        for (const Group& group : plan.groups) {
+            if (adds_parts(*group.graph)) CHECK(group_bytes(*group.graph, 8192) < 8192 * 1536);
+        }
+    }
+}
+
 TEST_CASE("of a row's numbers no kernel for a GPU has more at once than a thread's registers hold") {
     const Graph graph = make_graph("hyper_pre", {4096, bf16, {}});
     const Graph backward = differentiate(graph, trained_inputs("hyper_pre", graph)).backward;

@@ -231,6 +231,33 @@ TEST_CASE("the gradient of options that are numbers is its finite difference") {
     }
 }
 
+// As people write them, with nothing detached: maxima that are subtracted, means in variances, scales of extrema.
+TEST_CASE("the gradient of what is written by hand is its finite difference") {
+    constexpr std::string_view kHead = "rows tokens\ninput x: f32[tokens, 12]\ninput b: f32[tokens]\n";
+    constexpr std::string_view kWritten[] = {
+        "m = max(x)\ne = exp(x - m)\noutput y = e / sum(e)\n",
+        "h = x / 0.7\nm = max(h)\ne = exp(h - m)\noutput y = m + log(sum(e))\noutput z = sum(e * h) / sum(e)\n",
+        "m = maximum(max(x), b)\ne = exp(x - m)\noutput y = e / (sum(e) + exp(b - m))\n",
+        "m = min(x)\ns = sum(exp(-2 * (x - m)))\noutput y = log(s) / 2 - m\noutput z = rsqrt(s) * exp(m)\n",
+        "m = max(x)\ne = select(x > b, exp(x - m), 0)\noutput y = log(sum(e) + exp(b - m)) - (b - m)\n",
+        // Which do depend on it.
+        "m = max(x)\ne = exp(x - m)\noutput y = e / sum(e)\noutput z = m * b\n",
+        "m = max(x)\noutput y = exp(x - m)\n",
+        "m = max(x)\ns = sum(exp(x - m))\noutput y = m + 2 * log(s)\noutput z = s / (1 + s)\n",
+        "m = max(x)\noutput y = sum(x - m)\n",
+        "h = x * b\na = max(abs(h)) / 127\noutput y = a\noutput z = tanh(h / a)\n",
+        // Means and what is left of a row without them.
+        "d = x - mean(x)\nv = mean(d * d)\noutput y = d * rsqrt(v + 0.1) * b\n",
+        "d = x - mean(x)\noutput y = d * d * d + d * b\noutput z = sum(d * d)\n",
+        "d = x - sum(x) / 11\noutput y = d * rsqrt(sum(d * d) / 12 + 0.1)\n",
+        "n = extent(tokens, f32)\nd = x - sum(x, tokens) / n\noutput y = d * rsqrt(sum(d * d, tokens) / n + 0.1)\n",
+    };
+    for (const std::string_view written : kWritten) {
+        CAPTURE(written);
+        CHECK(disagreement(Graph::parse(std::string(kHead) + std::string(written)), 5, 3) < 1e-4);
+    }
+}
+
 TEST_CASE("the gradient of a random graph is its finite difference") {
     const char* first = std::getenv("ROWJIT_FUZZ_FIRST");
     const char* count = std::getenv("ROWJIT_FUZZ_SEEDS");

@@ -270,6 +270,35 @@ TEST_CASE("nothing flows through detach") {
     CHECK(d_x({2, 3}, [](const Value& x) { return x * detach(x); }) == Doubles{2, 3});
 }
 
+TEST_CASE("nothing flows back to an extremum that outputs do not depend on, nor from a variance to its mean") {
+    const auto reductions = [](const std::string& text) {
+        const Graph backward = gradient(Graph::parse("rows tokens\ninput x: f32[tokens, 8]\n" + text), {"x"});
+        const GraphData& data = *backward.data();
+        const std::vector<NodeId> live = data.live_nodes();
+        return std::count_if(live.begin(), live.end(),
+                             [&](NodeId id) { return data.node(id).kind == NodeKind::kReduce; });
+    };
+    // The maximum and the sum, and the sum of the derivative.
+    CHECK(reductions("e = exp(x - max(x))\noutput y = e / sum(e)\n") == 3);
+    CHECK(reductions("m = max(x)\noutput y = m + log(sum(exp(x - m)))\n") == 2);
+    // Beside the maximum, how many elements are equal to it and what their share is.
+    CHECK(reductions("output y = exp(x - max(x))\n") == 3);
+    CHECK(reductions("m = max(x)\ne = exp(x - m)\noutput y = e / detach(sum(e))\n") > 3);
+    // Mean and variance, and one sum for each.
+    CHECK(reductions("d = x - mean(x)\noutput y = d * rsqrt(mean(d * d) + 0.1)\n") == 4);
+}
+
+TEST_CASE("an extremum that computed elements are compared with is computed again, or they are saved with it") {
+    const auto saved = [](const std::string& elements, const GradientOptions& options = {}) {
+        const std::string head = "rows tokens\ninput x: bf16[tokens, 8]\ninput w: bf16[tokens, 8]\n";
+        const std::string tail = "a = max(abs(h))\noutput y = cast(h / a, bf16)\n";
+        return saved_names(differentiate(Graph::parse(head + elements + tail), {}, options));
+    };
+    CHECK(saved("h = cast(x, f32)\n") == std::vector<std::string>{"saved_a"});
+    CHECK(saved("h = cast(x * w, f32)\n").empty());
+    CHECK(saved("h = cast(x, f32) * cast(w, f32)\n", {.save = {"a"}}).size() == 2);
+}
+
 TEST_CASE("a masked value gets exactly 0, whatever it is") {
     const auto masked = [](const Value& x) {
         const Value keep = x < 100.0;
