@@ -117,8 +117,8 @@ class Dependences {
     // Over places that share the variable.
     Dependence sum(const Node& node) const {
         const std::vector<AxisId>& own = graph_.node(variable_).axes;
-        const bool shared = std::none_of(node.reduced.begin(), node.reduced.end(),
-                                         [&](AxisId axis) { return contains(own, axis); });
+        const bool shared =
+            std::none_of(node.reduced.begin(), node.reduced.end(), [&](AxisId axis) { return contains(own, axis); });
         const Dependence term = at(node.args[0]);
         return shared && node.monoid == Monoid::kSum && term.scales() ? term : kOther;
     }

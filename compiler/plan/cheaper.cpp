@@ -1,7 +1,10 @@
 #include "compiler/plan/cheaper.h"
 
 #include <cmath>
+#include <optional>
 #include <utility>
+
+#include "compiler/plan/inverse.h"
 
 namespace rowjit {
 namespace {
@@ -60,10 +63,26 @@ NodeId divide_by_power(GraphData& graph, NodeId id) {
     return product;
 }
 
+// x / c for another number c, as a temperature or a cap is: two instructions where a quotient whose divisor is known
+// takes nine, and the same bits. Not what is rounded further, where less will do (passes/precision).
+NodeId divide_by_constant(GraphData& graph, NodeId id) {
+    const Node quotient = graph.node(id);
+    if (!is_map(quotient, Op::kDiv) || quotient.dtype != Dtype::kF32 || is_number_of_row(graph, id)) return id;
+    const Node& divisor = graph.node(quotient.args[1]);
+    if (divisor.kind != NodeKind::kConst) return id;
+    const std::optional<Inverse> inverse = inverse_of(static_cast<float>(divisor.value));
+    if (!inverse) return id;
+    const NodeId x = quotient.args[0];
+    const NodeId low = graph.add_map(Op::kMul, {x, graph.add_const(Dtype::kF32, inverse->low)});
+    const NodeId product = graph.add_map(Op::kFma, {x, graph.add_const(Dtype::kF32, inverse->high), low});
+    graph.set_label(product, quotient.label);
+    return product;
+}
+
 }  // namespace
 
 NodeId cheaper(GraphData& graph, NodeId id) {
-    return share_quotient(graph, double_number(graph, divide_by_power(graph, id)));
+    return share_quotient(graph, double_number(graph, divide_by_constant(graph, divide_by_power(graph, id))));
 }
 
 }  // namespace rowjit

@@ -110,6 +110,7 @@ class Cutter {
                 if (node.reads_from_memory(i) && graph.node(node.args[i]).kind != NodeKind::kInput) cut(node.args[i]);
             }
         }
+        cut_columns_of_sums();
         if (is_gpu_) cut_summed_numbers();
         if (is_gpu_) cut_many_sums();
         if (is_gpu_) cut_sums_of_sums();
@@ -242,6 +243,30 @@ class Cutter {
     bool is_read(NodeId id) const {
         const std::vector<NodeId> live = graph_.live_nodes();
         return std::any_of(live.begin(), live.end(), [&](NodeId user) { return contains(graph_.node(user).args, id); });
+    }
+
+    // What sums over rows come to is a number of each column. What takes long to make of those, a mean or a root, is
+    // made where they are added up, and not for each row again.
+    void cut_columns_of_sums() {
+        std::vector<bool> of_sums(static_cast<std::size_t>(graph_.size()), false);
+        std::vector<bool> dear(static_cast<std::size_t>(graph_.size()), false);
+        for (const NodeId id : graph_.live_nodes()) {
+            const Node& node = graph_.node(id);
+            const auto any = [&](const std::vector<bool>& is) {
+                return std::any_of(node.args.begin(), node.args.end(),
+                                   [&](NodeId arg) { return is[static_cast<std::size_t>(arg)]; });
+            };
+            const std::vector<AxisId> rows = graph_.row_axes(node);
+            if (std::any_of(rows.begin(), rows.end(), [&](AxisId axis) { return graph_.axis(axis).is_given(); })) {
+                for (const NodeId arg : node.args) {
+                    if (dear[static_cast<std::size_t>(arg)] && !graph_.column_axes(graph_.node(arg)).empty()) cut(arg);
+                }
+                continue;
+            }
+            const bool special = node.kind == NodeKind::kMap && specials_of(node.op) >= 1;
+            of_sums[static_cast<std::size_t>(id)] = any(of_sums) || rowjit::reduces_rows(graph_, node);
+            dear[static_cast<std::size_t>(id)] = of_sums[static_cast<std::size_t>(id)] && (special || any(dear));
+        }
     }
 
     // Blocks that keep parts of sums over rows stay on their multiprocessors and come to their rows one after the

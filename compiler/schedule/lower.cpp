@@ -33,6 +33,7 @@ constexpr std::int64_t kMostExpBytes = 128;
 constexpr double kRoundCost = 0.5;  // a map or cast that rounds to bf16 or f16
 constexpr double kPlainCost = 0.3;
 constexpr double kAlreadyKept = 0.01;
+constexpr double kTooMany = 1000;
 
 // On the CPU a sum over rows is taken in this many parts whatever the number of threads, so that threads do not change
 // its bits; enough for the threads of a large server.
@@ -578,6 +579,12 @@ class Lowering {
 
     double keep_cost(const Node& node) const {
         const Residency place = place_of(node);
+        // Beside rows in their stage there are registers for a few computed columns.
+        const std::int64_t columns =
+            graph_.column_count(node) / (schedule().threads_per_row * schedule().column_blocks);
+        if (schedule().residency == Residency::kStages && place == Residency::kRegisters &&
+            columns * static_cast<std::int64_t>(size_bytes(node.dtype)) > kMostExpBytes)
+            return kTooMany;
         const double weight = place == Residency::kShared   ? kSharedWeight
                               : place == Residency::kStages ? kStagedWeight
                                                             : kRegisterWeight;

@@ -432,16 +432,17 @@ std::vector<Schedule> in_one_stage(const GroupFacts& facts, const Target& target
 // before they are compared: they wait in their stage, divided over as few blocks as leave room for several parts on a
 // multiprocessor, of which one is loaded while another is computed. H200, 128256 bf16 columns of two tensors: a kl_div
 // that met twice took 0.205 ms in three blocks of 256 threads, 0.262 in two of 512, 0.286 over sixteen blocks, 0.224
-// read twice from memory. f32 rows, in twice as many blocks, take twice as long as read twice.
+// read twice from memory. f32 rows, in twice as many blocks, take twice as long as read twice; where one block has a
+// row, it meets at once.
 std::vector<Schedule> waiting_in_stages(const GroupFacts& facts, const Target& target, int vector) {
     constexpr std::int64_t kParts = 3;
     constexpr int kThreads = 256;
     const bool met_again = !facts.stores_columns && facts.online_phases > 2 && facts.sums_of_columns == 0;
-    const bool wide = facts.widest_bytes < 4 && facts.columns >= kStreamedColumns;
-    if (target.backend != Backend::kCuda || !met_again || !wide) return {};
+    if (target.backend != Backend::kCuda || !met_again || facts.columns < kStreamedColumns) return {};
     std::int64_t blocks = 1;
     while (resident_blocks(facts, target, blocks) < kParts) blocks *= 2;
-    if (blocks > kMostClusterBlocks || (blocks > 1 && !target.clusters)) return {};
+    const bool narrow = facts.widest_bytes < 4;
+    if (blocks > 1 && (blocks > kMostClusterBlocks || !narrow || !target.clusters)) return {};
     std::vector<Schedule> schedules;
     for (const int threads : {kThreads, 2 * kThreads}) {
         const std::int64_t resident =
@@ -581,7 +582,9 @@ int preferred_threads(const GroupFacts& facts, int vector) {
     if (!facts.meets && facts.sums_of_columns > 0) return alone_threads(facts);
     if (has_columns(facts)) {
         const int by_columns = threads_of_many(static_threads(facts.columns * facts.widest_bytes / 2), facts);
-        return threads_of_narrow(by_columns, facts, vector);
+        // No more than have columns: a row's widest tensor may be a table that is loaded in several accesses a vector.
+        const auto vectors = static_cast<std::uint64_t>((facts.columns + vector - 1) / vector);
+        return threads_of_narrow(std::min(by_columns, static_cast<int>(std::bit_ceil(vectors))), facts, vector);
     }
     // There is nothing to have in flight, and a thread for each column does most at once: searches for 16 places, one
     // behind the other in four threads, took the sort of 16384 ids 22 us a kernel (H200).
