@@ -53,6 +53,29 @@ bool is_list(const GraphData& graph, NodeId id) {
     return true;
 }
 
+// Whether what takes long to compute of a column is reduced, and wanted again with what that comes to: its f32 is kept,
+// but an exponential, of which the logit may be (schedule/lower).
+bool holds_computed(const GraphData& graph) {
+    std::vector<bool> dear(static_cast<std::size_t>(graph.size()), false);  // of columns, and no reduction below it
+    std::vector<bool> late(static_cast<std::size_t>(graph.size()), false);
+    bool reduced = false;
+    bool again = false;
+    for (const NodeId id : graph.live_nodes()) {
+        const Node& node = graph.node(id);
+        const auto at = static_cast<std::size_t>(id);
+        const bool below = std::any_of(node.args.begin(), node.args.end(),
+                                       [&](NodeId arg) { return dear[static_cast<std::size_t>(arg)]; });
+        late[at] = node.kind == NodeKind::kReduce || std::any_of(node.args.begin(), node.args.end(), [&](NodeId arg) {
+                       return late[static_cast<std::size_t>(arg)];
+                   });
+        reduced = reduced || (below && node.kind == NodeKind::kReduce);
+        again = again || (below && late[at] && node.kind != NodeKind::kReduce);
+        const bool special = node.kind == NodeKind::kMap && is_special(node.op) && node.op != Op::kExp;
+        dear[at] = !late[at] && !graph.column_axes(node).empty() && (special || below);
+    }
+    return reduced && again;
+}
+
 // Two rules of a family may lead to one schedule.
 void keep_first_of_equal(std::vector<Schedule>* schedules) {
     std::vector<Schedule> distinct;
@@ -93,6 +116,7 @@ GroupFacts facts_of(const Group& group, const Target& target) {
                                  [&](AxisId axis) { return graph.axis(axis).is_promoted; });
     facts.widest_bytes = 1;
     facts.narrowest_bytes = 8;
+    int widest_table = 1;
     const auto tensor = [&](const Node& node) {
         if (graph.column_axes(node).empty()) return;
         std::int64_t columns = graph.column_count(node);
@@ -101,7 +125,9 @@ GroupFacts facts_of(const Group& group, const Target& target) {
         }
         facts.columns = std::max(facts.columns, columns);
         const int bytes = static_cast<int>(size_bytes(node.dtype));
-        facts.widest_bytes = std::max(facts.widest_bytes, bytes);
+        const bool is_table = node.kind == NodeKind::kInput && graph.row_axes(node).empty();
+        int& widest = is_table ? widest_table : facts.widest_bytes;
+        widest = std::max(widest, bytes);
         facts.narrowest_bytes = std::min(facts.narrowest_bytes, bytes);
     };
     const std::set<NodeId> in_part = read_in_part(graph);
@@ -141,7 +167,10 @@ GroupFacts facts_of(const Group& group, const Target& target) {
         tensor(node);
         if (has_columns) facts.stored_bytes = std::max(facts.stored_bytes, static_cast<int>(size_bytes(node.dtype)));
     }
+    if (facts.streams == 0 && !facts.stores_columns) facts.widest_bytes = widest_table;
     if (facts.narrowest_bytes > facts.widest_bytes) facts.narrowest_bytes = facts.widest_bytes = 4;
+    const int computed = holds_computed(graph) ? static_cast<int>(size_bytes(Dtype::kF32)) : 0;
+    facts.held_bytes = std::max(facts.widest_bytes, computed);
     return facts;
 }
 

@@ -579,16 +579,22 @@ class Lowering {
 
     double keep_cost(const Node& node) const {
         const Residency place = place_of(node);
-        // Beside rows in their stage there are registers for a few computed columns.
-        const std::int64_t columns =
-            graph_.column_count(node) / (schedule().threads_per_row * schedule().column_blocks);
-        if (schedule().residency == Residency::kStages && place == Residency::kRegisters &&
-            columns * static_cast<std::int64_t>(size_bytes(node.dtype)) > kMostExpBytes)
+        if (schedule().residency == Residency::kStages && place == Residency::kRegisters && crowds(node))
             return kTooMany;
         const double weight = place == Residency::kShared   ? kSharedWeight
                               : place == Residency::kStages ? kStagedWeight
                                                             : kRegisterWeight;
         return weight * static_cast<double>(size_bytes(node.dtype));
+    }
+
+    // Whether a value's columns take more than half of the registers that a thread has, so many as there are at once.
+    bool crowds(const Node& node) const {
+        const Schedule& s = schedule();
+        const std::int64_t columns = graph_.column_count(node) / (s.threads_per_row * s.column_blocks);
+        const std::int64_t threads =
+            std::int64_t{s.threads_per_row} * s.rows_per_block * std::max(1, s.min_blocks_per_sm);
+        const std::int64_t bytes = target_.registers_per_sm / threads * static_cast<std::int64_t>(sizeof(float));
+        return 2 * columns * static_cast<std::int64_t>(size_bytes(node.dtype)) > bytes;
     }
 
     // A GPU's resident row is read once, but for what all rows read where a block stays and holds it (passes/held); on

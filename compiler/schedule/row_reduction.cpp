@@ -343,7 +343,7 @@ std::vector<Schedule> cluster_schedules(const GroupFacts& facts, const Target& t
         std::vector<Schedule> ending;  // after all that stay, where those come first
         for (const int threads : cluster_threads(facts, blocks)) {
             const std::int64_t elements = (columns + threads - 1) / threads;
-            if (elements * facts.widest_bytes > kMaxBytesPerThread || elements < vector) continue;
+            if (elements * facts.held_bytes > kMaxBytesPerThread || elements < vector) continue;
             if (waits_alone(facts) && elements > kColumnsFetchedAhead) continue;
             Schedule s = row_schedule(Residency::kRegisters, threads, vector);
             s.column_blocks = blocks;
@@ -581,7 +581,7 @@ std::array<int, 3> threads_of_greatest(const GroupFacts& facts, int vector) {
 int preferred_threads(const GroupFacts& facts, int vector) {
     if (!facts.meets && facts.sums_of_columns > 0) return alone_threads(facts);
     if (has_columns(facts)) {
-        const int by_columns = threads_of_many(static_threads(facts.columns * facts.widest_bytes / 2), facts);
+        const int by_columns = threads_of_many(static_threads(facts.columns * facts.held_bytes / 2), facts);
         // No more than have columns: a row's widest tensor may be a table that is loaded in several accesses a vector.
         const auto vectors = static_cast<std::uint64_t>((facts.columns + vector - 1) / vector);
         return threads_of_narrow(std::min(by_columns, static_cast<int>(std::bit_ceil(vectors))), facts, vector);
@@ -767,9 +767,9 @@ std::vector<Schedule> gpu_schedules(const GroupFacts& facts, const Target& targe
         if (threads >= 1 && threads <= 1024 && !half_idle && !known) widths.push_back(threads);
     }
     for (const int threads : widths) {
-        if (elements(threads) * facts.widest_bytes > kMaxBytesPerThread) continue;
+        if (elements(threads) * facts.held_bytes > kMaxBytesPerThread) continue;
         Schedule s = row_schedule(Residency::kRegisters, threads, vector);
-        const bool many = elements(threads) * facts.widest_bytes >= kManyBytesPerThread;
+        const bool many = elements(threads) * facts.held_bytes >= kManyBytesPerThread;
         // Softmax's backward of 4096 bf16 columns: 0.100 ms with the registers it wants, 0.113 with a share.
         const bool alone_first = reads_several_narrow(facts);
         if (crowds(threads, facts)) {
