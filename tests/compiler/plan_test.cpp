@@ -3,6 +3,7 @@
 #include "compiler/plan/plan.h"
 
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 
@@ -362,6 +363,29 @@ TEST_CASE("beside sums of rows the static rule keeps lanes at work at the widths
             CHECK_MESSAGE(share_at_work(first, columns) >= 0.875, op, " ", columns, ": ", print(first));
         }
     }
+}
+
+TEST_CASE("a table beside rows gives them no more threads than their own columns want") {
+    const Target target = find_target("sm_90a");
+    const auto schedule_of = [&](std::int64_t columns, const char* weights, bool backward) {
+        const Graph graph = Graph::parse(fmt::format(R"(
+rows tokens
+input x: bf16[tokens, {0}]
+input w: {1}[{0}]
+h = cast(x, f32)
+output y = cast(h * rsqrt(mean(h * h) + 1e-6) * cast(w, f32), bf16)
+)",
+                                                     columns, weights));
+        const Graph planned = backward ? differentiate(graph).backward : graph;
+        return legal_schedules(plan_graph(*planned.data(), target).groups.at(0), target).at(0);
+    };
+    for (const std::int64_t columns : {128, 1024, 4096, 8192}) {
+        CAPTURE(columns);
+        const Schedule wide = schedule_of(columns, "f32", false);
+        CHECK(wide == schedule_of(columns, "bf16", false));
+        CHECK(wide.threads_per_row * wide.vector <= columns);
+    }
+    CHECK(schedule_of(8192, "f32", true).column_blocks == 1);
 }
 
 TEST_CASE("threads of a row are a part of a warp, or any number of whole warps") {

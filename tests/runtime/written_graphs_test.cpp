@@ -1,0 +1,76 @@
+// Graphs as people write them, none of them an operation of the library: the texts that benchmarks/graphs and
+// examples/graphs have, forward and derived backward, on the CPU against the oracle.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "dsl/random_inputs.h"
+#include "dsl/tensor.h"
+#include "rowjit/engine.h"
+#include "rowjit/gradient.h"
+#include "runtime/device.h"
+#include "runtime/verify.h"
+#include "tests/support/launches.h"
+
+using namespace rowjit;
+
+namespace {
+
+constexpr std::int64_t kRows = 3;
+constexpr std::int64_t kFewestElements = 256;  // of fewer, eager's largest error is luck
+
+std::vector<std::filesystem::path> written_graphs() {
+    std::vector<std::filesystem::path> found;
+    for (const char* folder : {"benchmarks/graphs", "examples/graphs"}) {
+        for (const auto& file : std::filesystem::directory_iterator(std::filesystem::path(ROWJIT_SOURCE_DIR) / folder))
+            found.push_back(file.path());
+    }
+    std::sort(found.begin(), found.end());
+    return found;
+}
+
+std::string text_of(const std::filesystem::path& path) {
+    std::ifstream file(path);
+    return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// Whose inputs are overwritten, and whose rows are gathered at data along themselves.
+bool has_gradient(const std::filesystem::path& file) {
+    return file.stem() != "lamb_step" && file.stem() != "token_shift";
+}
+
+template <typename Inputs>
+void check(const Engine& engine, const Executable& executable, const GraphData& graph, const RowExtents& rows,
+           const Inputs& inputs) {
+    const auto outputs =
+        verify(engine.device(), executable, graph, launches(graph, rows, kFewestElements, inputs), {.row_padding = 16});
+    CHECK_MESSAGE(within_bar(outputs), describe(outputs));
+}
+
+}  // namespace
+
+TEST_CASE("graphs that are written as texts meet the bar, and so do their backwards") {
+    Engine engine(Device("cpu"), {.cache_directory = "off", .use_tuning = false});
+    const std::vector<std::filesystem::path> files = written_graphs();
+    REQUIRE(files.size() > 20);
+    for (const std::filesystem::path& file : files) {
+        CAPTURE(file.filename().string());
+        const Graph graph = Graph::parse(text_of(file), file.filename().string());
+        RowExtents rows = all_rows(*graph.data(), kRows);
+        check(engine, engine.compile(graph), *graph.data(), rows,
+              [&](std::uint64_t seed) { return random_inputs(*graph.data(), rows, {.seed = seed}); });
+        if (!has_gradient(file)) {
+            CHECK_THROWS_AS(differentiate(graph), Error);
+            continue;
+        }
+        const Differentiated both = differentiate(graph);
+        rows.merge(all_rows(*both.backward.data(), kRows));
+        check(engine, engine.compile(both.backward), *both.backward.data(), rows,
+              [&](std::uint64_t seed) { return random_inputs(both, rows, {.seed = seed}); });
+    }
+}
