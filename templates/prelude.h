@@ -32,6 +32,7 @@
 //   rj_add_f16x2, rj_sub_f16x2, rj_mul_f16x2      likewise, everywhere
 //   rj_abs, rj_floor, rj_round, rj_fma, rj_div    correctly rounded; rj_round: to a whole number, half to even
 //   rj_exp2_fast                                  2^a, within 2^-22 of it; may flush below 2^-126
+//   rj_exp2_bias                                  what it is off by in the mean, of 1
 //   rj_reciprocal_fast                            1 / a, within a unit in the last place; may flush denormals to 0
 //
 // and, unless prelude_math.h follows it,

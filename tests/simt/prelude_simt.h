@@ -228,6 +228,7 @@ RJ_DEVICE float rj_round(float a) { return std::nearbyint(a); }
 RJ_DEVICE float rj_fma(float a, float b, float c) { return std::fma(a, b, c); }
 RJ_DEVICE float rj_div(float a, float b) { return a / b; }
 RJ_DEVICE float rj_exp2_fast(float a) { return std::exp2(a); }
+constexpr float rj_exp2_bias = 0.0f;
 RJ_DEVICE float rj_reciprocal_fast(float a) { return 1.0f / a; }
 
 #ifdef RJ_SIMT_MATH
