@@ -2,12 +2,12 @@
 // multiplied by one of them: what is below 2^-126 of 1 is nothing (compiler/passes/precision). Needs rj_fma,
 // rj_exp2_fast, rj_exp2_bias, rj_bits and rj_float of the vendor's half.
 //
-// A divergence of distributions adds up the logarithms of weights' shares in such sums, each times the weight: whatever
-// all weights are off by in the mean it is off by, and 128256 columns are enough to see the half of a last place that
-// NVIDIA's instruction truncates. So a weight is 2^t of t = a as rounded to multiples of log 2, and its logarithm is
-// taken to be what t says: what t lost, and log2 e itself, whose rounding alone is 10^-8 of a, then make another row of
-// it, by less than a bf16 of it could tell, where as an error of the weight they were 3 units of the loss to one side
-// (eager 1). ln 2 is one number, as off in a share as in its sum.
+// A divergence adds up logarithms of weights' shares, each times its weight. What all weights are off by in the mean it
+// is off by, and of 128256 columns nothing else is left: f32's log2 e makes weights 1.3 10^-8 |a| too large, and
+// NVIDIA's instruction, which truncates, 5 10^-8 too small, 2.6 and 3.3 units of the loss (docs/performance.md). So a
+// weight's logarithm is what its exponent says, t ln 2 of t = a log2 e as it was rounded: exact, of a row that differs
+// by 10^-8 of its logits. The logarithm of a sum takes the instruction's bias back. ln 2 is one number, whose error a
+// weight's logarithm and a sum's have alike.
 
 // The rounding of the product moves e^a by at most |a| e^a 2^-24, which is most where a is -1.
 RJ_DEVICE float rj_exp_weight(float a) { return rj_exp2_fast(a * 1.44269504f); }
@@ -26,8 +26,10 @@ RJ_DEVICE float rj_log_weight(float a) {
     p = rj_fma(p, f, -0.250143409f);
     p = rj_fma(p, f, 0.33338043f);
     p = rj_fma(p, f, -0.499998331f);
+    // p is -0.523 in the mean; added to f itself the bias would be rounded to the places that f has.
+    const float square = rj_fma(f, f, rj_exp2_bias * 1.91f);
     const float powers = static_cast<float>(static_cast<int>(exponent));
-    const float logarithm = rj_fma(powers, 8.2629583e-8f, rj_fma(p, f * f, f - rj_exp2_bias));
+    const float logarithm = rj_fma(powers, 8.2629583e-8f, rj_fma(p, square, f));
     return bits < 0x7f800000u ? logarithm : rj_float(0x7fc00000u);  // neither negative nor NaN
 }
 
