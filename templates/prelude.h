@@ -32,6 +32,7 @@
 //   rj_add_f16x2, rj_sub_f16x2, rj_mul_f16x2      likewise, everywhere
 //   rj_abs, rj_floor, rj_round, rj_fma, rj_div    correctly rounded; rj_round: to a whole number, half to even
 //   rj_exp2_fast                                  2^a, within 2^-22 of it; may flush below 2^-126
+//   rj_exp2_bias                                  what it is off by in the mean, of 1
 //   rj_reciprocal_fast                            1 / a, within a unit in the last place; may flush denormals to 0
 //
 // and, unless prelude_math.h follows it,
@@ -828,6 +829,11 @@ struct rj_plain {
         return other;
     }
     static RJ_DEVICE float exp(float x) { return rj_exp_weight(x); }
+    // What all of a thread's terms are multiplied by when threads meet: of a bias they have their own, and no other's.
+    static RJ_DEVICE float step(float x) {
+        const float factor = rj_exp_weight(x);
+        return rj_fma(factor, -rj_exp2_bias, factor);
+    }
 };
 struct rj_compensated {
     float total = 0.0f;
@@ -867,6 +873,7 @@ struct rj_compensated {
         return other;
     }
     static RJ_DEVICE float exp(float x) { return rj_exp(x); }
+    static RJ_DEVICE float step(float x) { return rj_exp(x); }
 };
 
 template <class T>
@@ -923,8 +930,10 @@ struct rj_rescaled {
 
     template <int N>
     RJ_DEVICE void add(const float (&values)[N]) {
-        move_to(rj_max(greatest, rj_fold<rj_larger>(values)));
-        const float from = origin(greatest);
+        const float raised = rj_max(greatest, rj_fold<rj_larger>(values));
+        const float from = origin(raised);
+        terms.scale(Sum::exp(greatest - from));
+        greatest = raised;
         float powers[N];
 #pragma unroll
         for (int k = 0; k < N; ++k) powers[k] = Sum::exp(values[k] - from);
@@ -944,7 +953,7 @@ struct rj_rescaled {
         add(values);
     }
     RJ_DEVICE void move_to(float raised) {
-        terms.scale(Sum::exp(greatest - origin(raised)));
+        terms.scale(Sum::step(greatest - origin(raised)));
         greatest = raised;
     }
     template <int kMask>

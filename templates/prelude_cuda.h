@@ -366,6 +366,8 @@ RJ_DEVICE float rj_exp2_fast(float a) {
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(a));
     return power;
 }
+// It truncates: over the fractions of f32 it is off by 5.0 10^-8 in the mean, from 2 to 7 in each 64th of them (H200).
+constexpr float rj_exp2_bias = -5.0e-8f;
 
 // The square of e^(a/2), which is no denormal where e^a is one: without flushing, the instruction takes three more. The
 // rounding of the product moves e^a by at most |a| 2^-24 of it, and |a| is below 104 where e^a is finite and not 0.

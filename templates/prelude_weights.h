@@ -1,13 +1,20 @@
 // Weights beside 1 in a row's f32 sums, e^a of a at most 0, and the logarithm of a sum of such weights, which is
 // multiplied by one of them: what is below 2^-126 of 1 is nothing (compiler/passes/precision). Needs rj_fma,
-// rj_exp2_fast, rj_bits and rj_float of the vendor's half.
+// rj_exp2_fast, rj_exp2_bias, rj_bits and rj_float of the vendor's half.
+//
+// A divergence adds up logarithms of weights' shares, each times its weight. What all weights are off by in the mean it
+// is off by, and of 128256 columns nothing else is left: f32's log2 e makes weights 1.3 10^-8 |a| too large, and
+// NVIDIA's instruction, which truncates, 5 10^-8 too small, 2.6 and 3.3 units of the loss (docs/performance.md). So a
+// weight's logarithm is what its exponent says, t ln 2 of t = a log2 e as it was rounded: exact, of a row that differs
+// by 10^-8 of its logits. The logarithm of a sum takes the instruction's bias back. ln 2 is one number, whose error a
+// weight's logarithm and a sum's have alike.
 
 // The rounding of the product moves e^a by at most |a| e^a 2^-24, which is most where a is -1.
 RJ_DEVICE float rj_exp_weight(float a) { return rj_exp2_fast(a * 1.44269504f); }
 
-// Within 2^-24 or a unit in the last place: f + f^2 p(f) of 1 + f in [2/3, 4/3], p fitted to the least error (Lawson's
-// iteration), whose sign alternates. NVIDIA's own logarithm to base 2 errs to one side, which a sum of 128256 columns
-// shows: a Jensen-Shannon divergence of bf16 rows was 6 units off by it, where eager is by one (H200).
+// Of a sum of weights as they should be, of what came of them: within 2^-24 or a unit in the last place. f + f^2 p(f)
+// of 1 + f in [2/3, 4/3], p fitted to the least error (Lawson's iteration), whose sign alternates. NVIDIA's own
+// logarithm to base 2 errs to one side as well: the loss was 6 units in the last place off by it.
 RJ_DEVICE float rj_log_weight(float a) {
     const unsigned bits = rj_bits(a);  // of 0 and denormals f is small, and the exponent finite
     const unsigned exponent = (bits - 0x3f2aaaabu) & 0xff800000u;
@@ -19,8 +26,12 @@ RJ_DEVICE float rj_log_weight(float a) {
     p = rj_fma(p, f, -0.250143409f);
     p = rj_fma(p, f, 0.33338043f);
     p = rj_fma(p, f, -0.499998331f);
-    // ln 2 in two parts: the first alone is 2 10^-9 more, at the 2^-17 of a vocabulary's weights a bias of 3 10^-8.
+    // p is -0.523 in the mean; added to f itself the bias would be rounded to the places that f has.
+    const float square = rj_fma(f, f, rj_exp2_bias * 1.91f);
     const float powers = static_cast<float>(static_cast<int>(exponent));
-    const float logarithm = rj_fma(powers, 8.2629583e-8f, rj_fma(p, f * f, rj_fma(powers, -2.27052475e-16f, f)));
+    const float logarithm = rj_fma(powers, 8.2629583e-8f, rj_fma(p, square, f));
     return bits < 0x7f800000u ? logarithm : rj_float(0x7fc00000u);  // neither negative nor NaN
 }
+
+// The logarithm of e^a, a weight, less that of a sum.
+RJ_DEVICE float rj_log_share(float a, float logarithm) { return rj_fma(a * 1.44269504f, 0.693147182f, -logarithm); }

@@ -115,6 +115,15 @@ class Uses {
         return !weights.empty() && is_weighted(logarithm.id, weights, &known);
     }
 
+    // Whether it is the logarithm of one of such weights less that of a sum of them.
+    bool is_log_of_share(const Inst& difference) {
+        const Inst* logarithm = maker(difference.operands[1]);
+        if (logarithm == nullptr || !is_f32_map(*logarithm, Op::kLog) || !is_log_of_weights(*logarithm)) return false;
+        const std::set<const Inst*>& weights = weights_of(logarithm->operands[0]);
+        return std::any_of(weights.begin(), weights.end(),
+                           [&](const Inst* weight) { return are_same(difference.operands[0], weight->operands[0]); });
+    }
+
     // Whether an error of a few units in the last place is lost: the value is only multiplied and divided before it is
     // rounded, or added to what keeps away from it, or it is a term of an f32 sum over columns or rows, whose own
     // roundings move it by as much.
@@ -547,6 +556,7 @@ bool may_be_narrow(const Inst& inst, const std::set<ValueId>& inside, Uses& uses
     if (is_f32_map(inst, Op::kErf)) return uses.is_beside_one(inst);
     if (is_f32_map(inst, Op::kTanh)) return uses.is_of_its_own(inst);
     if (is_f32_map(inst, Op::kLog)) return uses.is_log_of_weights(inst);
+    if (is_f32_map(inst, Op::kSub)) return uses.is_log_of_share(inst);
     if (is_f32_map(inst, Op::kDiv) && uses.divides_weight(inst)) return !inside.contains(inst.operands[1]);
     if (!is_f32_map(inst, Op::kDiv) || !uses.is_scaled_or_summed(inst.id)) return false;
     return !inside.contains(inst.operands[1]) || uses.is_one_and_exponential(inst.operands[1]);

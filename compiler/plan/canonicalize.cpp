@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
 #include <unordered_map>
 #include <utility>
 
@@ -296,6 +297,7 @@ class Canonicalizer {
                 return to_->add_fix(push(node.args[0], coords), push(node.args[1], coords), node.most_steps);
             case NodeKind::kMap:
             case NodeKind::kCast: {
+                if (is_of_another_row(node, coords) && joins_sums(source)) return to_->add_index(source, coords);
                 const NodeId copy = to_->add_copy(
                     node, [&](NodeId arg) { return push(arg, select_coords(node, coords, to_->node(arg).axes)); });
                 return fold(copy);
@@ -357,6 +359,24 @@ class Canonicalizer {
         const std::vector<Axis> along = coords[0].axes();
         return along.size() == 1 && along[0].id != node.axes[0] && coords[0].is_axis(along[0]) &&
                to_->same_rows(along[0].id, node.axes[0]);
+    }
+
+    // Whether it is a number that several of a row's reductions are made into: where another row asks for it, one is
+    // stored in the place of several, with what their roundings lost (plan/differences).
+    bool joins_sums(NodeId id) const {
+        std::set<NodeId> reductions;
+        std::set<NodeId> seen;
+        std::vector<NodeId> work = {id};
+        while (!work.empty() && reductions.size() < 2) {
+            const NodeId next = work.back();
+            work.pop_back();
+            if (!seen.insert(next).second) continue;
+            const Node& node = to_->node(next);
+            if (node.kind == NodeKind::kReduce) reductions.insert(next);
+            if (node.kind == NodeKind::kMap || node.kind == NodeKind::kCast)
+                work.insert(work.end(), node.args.begin(), node.args.end());
+        }
+        return reductions.size() > 1;
     }
 
     // Whether it is numbers that wide rows come to, at one position of some row axes, as of a batch's halves, and at

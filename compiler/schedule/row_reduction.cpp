@@ -112,17 +112,19 @@ bool reads_several_narrow(const GroupFacts& facts) {
     return facts.phases == 2 && facts.column_inputs > 1 && facts.widest_bytes < 4;
 }
 
-// A thread of many columns of several tensors, with a third more registers than where four blocks share: softmax's
-// backward of 64 columns a thread takes as many by itself, log_softmax's 254, and ran at 77 % of copy.
+// A thread of many columns of several tensors, where four blocks leave it too few registers with a third more: left
+// alone ptxas took 255 for tvd's backward of 64 columns a thread, which ran at 40 % of copy, at 52 in 168;
+// log_softmax's has room in 128, and runs at 91 and 98 % so, at 79 and 90 in 168 (H200, 128256 and 32000 columns of
+// bf16). Registers hold whole vectors: 128256 columns over 16 blocks are as many as 131072.
 constexpr int kLightlySharedThreadsPerSm = 384;
 constexpr std::int64_t kColumnsOfManyRegisters = 64;
 
 std::vector<Schedule> lightly_sharing(const Schedule& s, std::int64_t columns_per_thread, const GroupFacts& facts) {
     const bool fits = s.threads_per_row >= kBlockThreads && s.threads_per_row < kLightlySharedThreadsPerSm;
-    const bool many =
-        in_small_parts(facts) && reads_several_narrow(facts) && columns_per_thread >= kColumnsOfManyRegisters;
+    const std::int64_t held = (columns_per_thread + s.vector - 1) / s.vector * s.vector;
+    const bool many = in_small_parts(facts) && reads_several_narrow(facts) && held >= kColumnsOfManyRegisters;
     if (!fits || !many) return {s};
-    return {sharing(s, kLightlySharedThreadsPerSm), s};
+    return {sharing(s, kResidentThreadsPerSm.back()), sharing(s, kLightlySharedThreadsPerSm), s};
 }
 
 // A row of more bytes of its widest tensor than a block takes is divided over a cluster; a row that is also summed

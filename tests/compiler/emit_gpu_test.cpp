@@ -753,18 +753,20 @@ TEST_CASE("of weights at most 1 a sum of differences and of logarithms of their 
             const Value q = exp(y - max(y));
             const Value logarithm = log(p + 0.5 * q);
             g.output("distance", sum(abs(p / sum(p) - q / sum(q))));
-            g.output("mixed", sum(logarithm_alone ? logarithm : p * (x - logarithm)));
+            g.output("mixed", sum(logarithm_alone ? logarithm : p * (x - max(x) - logarithm)));
         };
     };
     const std::string narrow = body_of(divergence(bf16, false), 1024);
     CHECK(contains(narrow, "rj_exp_weight("));
     CHECK(contains(narrow, "rj_log_weight("));
+    CHECK(contains(narrow, "rj_log_share("));  // of the weight as it came out, which is 2^t of a rounded t
     CHECK(contains(narrow, "rj_div_narrow("));
     for (const char* exact : {"rj_exp(", "rj_log("}) CHECK(!contains(narrow, exact));
     // Of weights that are all 0 the logarithm is not what the narrow one says, and nothing takes that away.
     CHECK(contains(body_of(divergence(bf16, true), 1024), "rj_log("));
     const std::string wide = body_of(divergence(f32, false), 1024);
-    for (const char* spent : {"rj_exp_weight(", "rj_log_weight(", "rj_div_narrow("}) CHECK(!contains(wide, spent));
+    for (const char* spent : {"rj_exp_weight(", "rj_log_weight(", "rj_log_share(", "rj_div_narrow("})
+        CHECK(!contains(wide, spent));
 }
 
 TEST_CASE("a row of two tensors' divergence is read once, with one meeting") {

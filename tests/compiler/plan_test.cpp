@@ -119,6 +119,19 @@ TEST_CASE("a sum of what is zero but at one position is what stands there") {
     CHECK(count(NodeKind::kReduce) == 1);
 }
 
+TEST_CASE("a difference of sums that other rows ask for is stored, not its sums") {
+    OpRequest request = {4096, f32, {}};
+    request.options["loss"] = "aot";  // which has the differences of all sequences in order
+    const Plan plan = plan_graph(*make_graph("dpo", request).data(), find_target("sm_90a"));
+    const GraphData& sums = *plan.groups.front().graph;
+    CHECK(sums.outputs().size() == 2);
+    for (const OutputInfo& output : sums.outputs()) {
+        const Node& number = sums.node(output.node);
+        CHECK(number.kind == NodeKind::kMap);
+        CHECK(number.op == Op::kSub);
+    }
+}
+
 TEST_CASE("an index is pushed through a deep value at once") {
     Graph g;
     const Axis columns = g.columns(64);

@@ -227,7 +227,17 @@ RJ_DEVICE float rj_floor(float a) { return std::floor(a); }
 RJ_DEVICE float rj_round(float a) { return std::nearbyint(a); }
 RJ_DEVICE float rj_fma(float a, float b, float c) { return std::fma(a, b, c); }
 RJ_DEVICE float rj_div(float a, float b) { return a / b; }
+#ifdef RJ_SIMT_MATH
 RJ_DEVICE float rj_exp2_fast(float a) { return std::exp2(a); }
+constexpr float rj_exp2_bias = 0.0f;
+#else  // truncated, as NVIDIA's
+RJ_DEVICE float rj_exp2_fast(float a) {
+    const double power = std::exp2(static_cast<double>(a));
+    const float near = static_cast<float>(power);
+    return static_cast<double>(near) > power ? std::nextafter(near, 0.0f) : near;
+}
+constexpr float rj_exp2_bias = -4.3e-8f;
+#endif
 RJ_DEVICE float rj_reciprocal_fast(float a) { return 1.0f / a; }
 
 #ifdef RJ_SIMT_MATH

@@ -536,6 +536,28 @@ TEST_CASE("what is left of sums that cancel is exact to the last unit under ever
     });
 }
 
+TEST_CASE("a divergence of mixtures errs to neither side") {
+    const Target target = simt::target("sm_90a");
+    const Device device = simt::device(target);
+    for (const Dtype dtype : {bf16, f16}) {
+        const Graph graph = make_graph("jsd", {4096, dtype, {}});
+        std::vector<Program> programs;
+        programs.push_back(compile(*graph.data(), target));
+        const Executable executable = simt::build(std::move(programs), target, device)[0];
+        double units = 0;
+        constexpr int kLaunches = 6;
+        for (std::uint64_t seed = 1; seed <= kLaunches; ++seed) {
+            const Bindings bindings = random_inputs(*graph.data(), all_rows(*graph.data(), 4), {.seed = seed});
+            const double got =
+                run(device, executable, *graph.data(), bindings, {.guard_bytes = 0}).at("loss").values[0];
+            const double exact = interpret(*graph.data(), bindings, Rounding::kExact).at("loss").values[0];
+            units += (got - exact) / ulp(f32, exact) / kLaunches;
+        }
+        // The rounding of log2 e was 2.5 units of it.
+        CHECK_MESSAGE(std::fabs(units) < 1, name(dtype), ": ", units);
+    }
+}
+
 TEST_CASE("rows divided over clusters of blocks agree with the oracle") {
     const Target target = simt::target("sm_90a");
     std::vector<Case> cases;
