@@ -10,6 +10,7 @@
 #include <llvm/IR/IRBuilder.h>
 
 #include <map>
+#include <utility>
 
 #include "compiler/emit/cpu_features.h"
 #include "dsl/ops.h"
@@ -26,6 +27,7 @@ class LaneBuilder : public llvm::IRBuilder<> {
     bool full_width = true;  // whether a result keeps all of f32, or every one is rounded to bf16
     bool narrow = false;     // what is built now may be less exact than f32 (passes/precision)
     std::map<llvm::Value*, llvm::Value*> stored_bf16;  // of carried values that were made of what memory holds
+    std::map<std::pair<llvm::BasicBlock*, llvm::Constant*>, llvm::Value*> opaque;  // by a function's entry
 };
 
 // Values of bf16 and f16 are carried as f32.
