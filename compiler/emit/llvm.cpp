@@ -487,8 +487,9 @@ Value* KernelEmitter::emit_map(const Inst& inst, const Lanes& lanes) {
     Value* divisor = inst.op == Op::kDiv ? value(inst.operands[1]) : nullptr;
     const bool one_divisor = divisor != nullptr && width > 1 && !divisor->getType()->isVectorTy();
     b_.narrow = inst.narrow;
-    Value* result = one_divisor ? divide_by_one(b_, operands[0], divisor)
-                                : apply(b_, inst.op, operands[0], operands[1], operands[2]);
+    Value* result = one_divisor                   ? divide_by_one(b_, operands[0], divisor)
+                    : inst.weighs && !inst.narrow ? exp_weight(b_, operands[0])
+                                                  : apply(b_, inst.op, operands[0], operands[1], operands[2]);
     b_.narrow = false;
     return is_exact(inst.op) ? result : round_carried(b_, inst.dtype, result);
 }

@@ -157,7 +157,7 @@ FoldState include_weights(Builder& b, const Accumulator& accumulator, const Fold
     llvm::Value* lowest = extreme(state[0]->getType(), true);
     llvm::Value* origin = b.CreateSelect(b.CreateFCmpOEQ(state[0], lowest), zero_like(state[0]), state[0]);
     std::vector<Term> weights;
-    for (const Term& term : terms) weights.push_back({exp_weight(b, b.CreateFSub(term.x, origin))});
+    for (const Term& term : terms) weights.push_back({exp_in_sum(b, b.CreateFSub(term.x, origin))});
     add_to_sum(b, accumulator, &state, sum_of(b, weights));
     return state;
 }
