@@ -164,6 +164,11 @@ void KernelEmitter::make_running() {
     }
     for (std::size_t i = 0; i < running_.size(); ++i) {
         const Accumulator& accumulator = kernel_.accumulators[i];
+        if (accumulator.monoid == Monoid::kGreatest) {
+            running_[i].keys = stack(greatest_type(b_, accumulator.greatest), accumulator.label);
+            running_[i].last = stack(b_.getFloatTy(), accumulator.label + "_last");
+            continue;
+        }
         for (int chain = 0; chain < running_[i].chains; ++chain) {
             std::vector<llvm::AllocaInst*>& parts = running_[i].parts.emplace_back();
             for (int part = 0; part < fold_parts(accumulator); ++part) {
@@ -331,6 +336,11 @@ void KernelEmitter::emit_rows_abreast(Value* first) {
 
 void KernelEmitter::clear_running(std::size_t index) {
     const Accumulator& accumulator = kernel_.accumulators[index];
+    if (llvm::AllocaInst* keys = running_[index].keys; keys != nullptr) {
+        b_.CreateStore(llvm::Constant::getNullValue(keys->getAllocatedType()), keys);
+        b_.CreateStore(lowest_element(b_), running_[index].last);
+        return;
+    }
     const FoldState start = fold_identity(accumulator, carried(accumulator.dtype, running_[index].width));
     for (const auto& parts : running_[index].parts) {
         for (std::size_t part = 0; part < parts.size(); ++part) b_.CreateStore(start[part], parts[part]);

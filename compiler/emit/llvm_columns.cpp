@@ -1,6 +1,7 @@
 // Loops over the columns of a row: whole vectors, several side by side where a reduction would wait for itself, then
 // the powers of two that are left; the fold at their end; and stores that pass the caches.
 #include <llvm/IR/Intrinsics.h>
+#include <llvm/IR/MDBuilder.h>
 
 #include <algorithm>
 #include <numeric>
@@ -238,6 +239,10 @@ void KernelEmitter::emit_accumulate(const Inst& inst, const Lanes& lanes) {
     }
     const Running& running = running_[static_cast<std::size_t>(inst.index)];
     Value* factor = inst.operands.size() > 1 ? spread(value(inst.operands[1]), lanes.width) : nullptr;
+    if (running.keys != nullptr) {
+        terms_[inst.index].push_back({x, factor});
+        return;
+    }
     if (folds_together(accumulator.monoid) && lanes.width >= running.width) {
         std::vector<Term>& terms = terms_[inst.index];
         const auto part = [&](Value* v, int from) {
@@ -276,12 +281,39 @@ void KernelEmitter::emit_accumulate(const Inst& inst, const Lanes& lanes) {
 // What the vectors of a turn have left, at its end.
 void KernelEmitter::fold_terms() {
     for (const auto& [index, terms] : terms_) {
+        const Accumulator& accumulator = kernel_.accumulators[static_cast<std::size_t>(index)];
         const Running& running = running_[static_cast<std::size_t>(index)];
-        const FoldState after =
-            fold_include_all(b_, kernel_.accumulators[static_cast<std::size_t>(index)], read(running, 0), terms);
+        if (running.keys != nullptr) {
+            offer_terms(accumulator, running, terms);
+            continue;
+        }
+        const FoldState after = fold_include_all(b_, accumulator, read(running, 0), terms);
         for (std::size_t part = 0; part < after.size(); ++part) b_.CreateStore(after[part], running.parts[0][part]);
     }
     terms_.clear();
+}
+
+// A turn's elements, whose places are their factors: where none is as great as the last that is kept they are done
+// with.
+void KernelEmitter::offer_terms(const Accumulator& accumulator, const Running& running,
+                                const std::vector<Term>& terms) {
+    Value* last = b_.CreateLoad(b_.getFloatTy(), running.last);
+    Value* passing = nullptr;
+    for (const Term& term : terms) {
+        const auto* type = llvm::dyn_cast<llvm::FixedVectorType>(term.x->getType());
+        Value* passes =
+            b_.CreateFCmpUGE(term.x, spread(last, type != nullptr ? static_cast<int>(type->getNumElements()) : 1));
+        passing = passing == nullptr ? passes : b_.CreateOr(passing, passes);
+    }
+    if (passing->getType()->isVectorTy()) passing = b_.CreateOrReduce(passing);
+    auto* offer = llvm::BasicBlock::Create(b_.getContext(), "offer", function_);
+    auto* after = llvm::BasicBlock::Create(b_.getContext(), "offered", function_);
+    b_.CreateCondBr(passing, offer, after, llvm::MDBuilder(b_.getContext()).createUnlikelyBranchWeights());
+    b_.SetInsertPoint(offer);
+    for (const Term& term : terms)
+        b_.CreateStore(offer_elements(b_, running.keys, accumulator.greatest, term.x, term.factor), running.last);
+    b_.CreateBr(after);
+    b_.SetInsertPoint(after);
 }
 
 FoldState KernelEmitter::read(const Running& running, int chain) {
@@ -298,6 +330,13 @@ void KernelEmitter::emit_all_reduce(const AllReduce& reduce) {
     for (const int index : reduce.accumulators) {
         const Accumulator& accumulator = kernel_.accumulators[static_cast<std::size_t>(index)];
         const Running& running = running_[static_cast<std::size_t>(index)];
+        if (running.keys != nullptr) {
+            for (int rank = 0; rank < accumulator.greatest; ++rank) {
+                Value* place = place_of(b_, running.keys, accumulator.greatest, rank);
+                define(reduce.results.at(result++), accumulator.result(), place, accumulator.label);
+            }
+            continue;
+        }
         std::vector<FoldState> states;
         for (int chain = 0; chain < running.chains; ++chain) states.push_back(read(running, chain));
         if (running.blocks != nullptr) states = {{sum_of_blocks(running)}};
