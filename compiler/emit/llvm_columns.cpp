@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "compiler/emit/llvm_emitter.h"
+#include "compiler/emit/passing.h"
 #include "compiler/schedule/lower.h"
 
 namespace rowjit::cpu_emit {
@@ -117,12 +118,17 @@ void KernelEmitter::emit_whole_columns(const ColumnLoop& loop, Value* from, Valu
 // Whole vectors of [from, to): several at a time, then one.
 void KernelEmitter::emit_columns(const ColumnLoop& loop, Value* from, Value* to, Value* first_column) {
     const int unroll = abreast_ ? 1 : unroll_of(loop);
+    const std::vector<const Inst*> test = abreast_ ? std::vector<const Inst*>() : passing_test(kernel_, loop);
     const auto body = [&](Value* column, int copies) {
+        std::vector<Lanes> turn;
         for (int copy = 0; copy < copies; ++copy) {
             Value* mine = b_.CreateAdd(column, i64(std::int64_t{copy} * loop.vector));
-            emit_copy(loop, {&loop.axes, loop.vector, mine, b_.CreateSub(mine, first_column), loop.vector, copy});
+            turn.push_back({&loop.axes, loop.vector, mine, b_.CreateSub(mine, first_column), loop.vector, copy});
         }
-        in_each_row([&] { fold_terms(); });
+        emit_where_some_pass(test, turn, [&] {
+            for (const Lanes& lanes : turn) emit_copy(loop, lanes);
+            in_each_row([&] { fold_terms(); });
+        });
     };
     const auto turns = [&](Value* first, Value* last, int copies) {
         const char* name = copies == 1 ? "column" : "columns";
@@ -144,6 +150,29 @@ void KernelEmitter::emit_columns(const ColumnLoop& loop, Value* from, Value* to,
     Value* split = b_.CreateAdd(from, b_.CreateSub(span, b_.CreateSRem(span, step)));
     all_turns(from, split);
     turns(split, to, 1);
+}
+
+// The body, behind a branch around it where there is a test: of a sparsemax of 128256 columns 40 pass the first step's,
+// and fewer those of later ones.
+void KernelEmitter::emit_where_some_pass(const std::vector<const Inst*>& test, const std::vector<Lanes>& turn,
+                                         const std::function<void()>& body) {
+    if (test.empty()) return body();
+    Value* some = nullptr;
+    for (const Lanes& lanes : turn) {
+        for (const Inst* inst : test) {
+            if (!can_hoist(*inst)) emit_inst(*inst, lanes);
+        }
+        Value* passes = value(test.back()->id);
+        some = some == nullptr ? passes : b_.CreateOr(some, passes);
+    }
+    if (some->getType()->isVectorTy()) some = b_.CreateOrReduce(some);
+    auto* passing = llvm::BasicBlock::Create(b_.getContext(), "some_pass", function_);
+    auto* after = llvm::BasicBlock::Create(b_.getContext(), "passed", function_);
+    b_.CreateCondBr(some, passing, after, llvm::MDBuilder(b_.getContext()).createUnlikelyBranchWeights());
+    b_.SetInsertPoint(passing);
+    body();
+    b_.CreateBr(after);
+    b_.SetInsertPoint(after);
 }
 
 bool KernelEmitter::sums_in_blocks(const Inst& inst, const ColumnLoop& loop) const {

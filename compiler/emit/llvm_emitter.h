@@ -183,6 +183,8 @@ class KernelEmitter {
     void emit_store(const Inst& inst, const Lanes& lanes);
     void emit_accumulate(const Inst& inst, const Lanes& lanes);
     void fold_terms();
+    void emit_where_some_pass(const std::vector<const Inst*>& test, const std::vector<Lanes>& turn,
+                              const std::function<void()>& body);
     void offer_terms(const Accumulator& accumulator, const Running& running, const std::vector<Term>& terms);
     bool sums_in_blocks(const Inst& inst, const ColumnLoop& loop) const;
     void end_block(const ColumnLoop& loop);
