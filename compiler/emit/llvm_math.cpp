@@ -190,6 +190,8 @@ Value* call_shared(Builder& b, const std::string& name, llvm::Type* type, llvm::
                                           llvm::Function::InternalLinkage, symbol, module);
         function->addFnAttr(llvm::Attribute::AlwaysInline);
         function->addFnAttr(llvm::Attribute::NoUnwind);
+        function->addFnAttr(llvm::Attribute::WillReturn);
+        function->setMemoryEffects(llvm::MemoryEffects::none());  // so that of two calls alike one is left
         Builder body(llvm::BasicBlock::Create(b.getContext(), "entry", function), b.cpu);
         Value* result = define(body, function);
         body.CreateRet(result);
@@ -703,8 +705,7 @@ Value* bf16_bits(Builder& b, llvm::Function* function) {
     llvm::BasicBlock* usual = llvm::BasicBlock::Create(context, "usual", function);
     llvm::MDNode* unlikely = llvm::MDBuilder(context).createUnlikelyBranchWeights();
     Value* words = bf16_by_instruction(b, x);
-    // Of a mask it knew the optimiser would make a comparison of bf16, which is done lane by lane.
-    Value* sizes = b.CreateAnd(words, opaque(b, llvm::ConstantInt::get(words->getType(), 0x7FFF)));
+    Value* sizes = b.CreateAnd(words, function->getArg(1));
     b.CreateCondBr(b.CreateOrReduce(b.CreateICmpEQ(sizes, integer(sizes, 0))), zeros, usual, unlikely);
 
     b.SetInsertPoint(zeros);
@@ -719,7 +720,9 @@ Value* bf16_bits(Builder& b, llvm::Function* function) {
 
 Value* round_bf16(Builder& b, Value* x) {
     if (!b.cpu.bf16_rounding || width(x) < kZmmLanes) return rounded_to_upper_half(b, x);
-    return widen(b, Dtype::kBf16, call_shared(b, "bf16", shaped(b.getInt16Ty(), x), {x}, bf16_bits));
+    // Of a mask it knew the optimiser would make a comparison of bf16, which is done lane by lane.
+    Value* size = opaque(b, llvm::ConstantInt::get(shaped(b.getInt16Ty(), x), 0x7FFF));
+    return widen(b, Dtype::kBf16, call_shared(b, "bf16", shaped(b.getInt16Ty(), x), {x, size}, bf16_bits));
 }
 
 // f32 bits that are a representable f16, or need rounding to one, as i16; without F16C.
