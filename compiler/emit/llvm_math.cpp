@@ -14,6 +14,7 @@
 #include <functional>
 #include <limits>
 #include <numeric>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -159,6 +160,16 @@ Value* opaque(Builder& b, llvm::Constant* constant) {
         known = llvm::IRBuilder<>(&entry, entry.begin()).CreateLoad(constant->getType(), place, true);
     }
     return known;
+}
+
+// What all lanes are, where that is a constant other than zero and NaN.
+std::optional<double> known_number(const Value* v) {
+    const auto* constant = llvm::dyn_cast<llvm::Constant>(v);
+    if (constant != nullptr && v->getType()->isVectorTy()) constant = constant->getSplatValue();
+    const auto* number = llvm::dyn_cast_or_null<llvm::ConstantFP>(constant);
+    if (number == nullptr || number->isZero() || number->isNaN()) return std::nullopt;
+    return number->getType()->isDoubleTy() ? number->getValueAPF().convertToDouble()
+                                           : static_cast<double>(number->getValueAPF().convertToFloat());
 }
 
 // a·b + c, fused when the target has the instruction.
@@ -983,6 +994,12 @@ Value* round_carried(Builder& b, Dtype dtype, Value* value) {
 Value* convert(Builder& b, Dtype from, Dtype to, Value* value) {
     if (from == to) return value;
     if (from == Dtype::kI8) return convert(b, Dtype::kI32, to, value);
+    if (to == Dtype::kI8 && is_fp(value)) {
+        // Bounded before it becomes an integer, which then fits.
+        Value* bounded = at_most(b, at_least(b, value, -128), 127);
+        bounded = b.CreateSelect(is_nan(b, value), constant(value, 0), bounded);
+        return b.CreateFPToSI(bounded, shaped(b.getInt32Ty(), value));
+    }
     if (to == Dtype::kI8) {
         value = convert(b, from, Dtype::kI32, value);
         value = b.CreateBinaryIntrinsic(llvm::Intrinsic::smax, value, integer(value, -128));
@@ -1102,13 +1119,16 @@ ROWJIT_UNARY(abs) {
     return b.CreateBinaryIntrinsic(llvm::Intrinsic::abs, x, b.getFalse());
 }
 
+// Of a number that is known and no zero, which is no NaN either, a bound does.
 ROWJIT_BINARY(minimum) {
     if (!is_fp(x)) return b.CreateBinaryIntrinsic(llvm::Intrinsic::smin, x, y);
+    if (const auto known = known_number(y)) return at_most(b, x, *known);
     return nan_where(b, is_nan(b, x), b.CreateSelect(b.CreateFCmpOLT(x, y), x, y));
 }
 
 ROWJIT_BINARY(maximum) {
     if (!is_fp(x)) return b.CreateBinaryIntrinsic(llvm::Intrinsic::smax, x, y);
+    if (const auto known = known_number(y)) return at_least(b, x, *known);
     return nan_where(b, is_nan(b, x), b.CreateSelect(b.CreateFCmpOGT(x, y), x, y));
 }
 
