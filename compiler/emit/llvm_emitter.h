@@ -149,6 +149,7 @@ class KernelEmitter {
     void emit_block(const Block& block);
     void emit_column_loop(const ColumnLoop& loop);
     void emit_copy(const ColumnLoop& loop, const Lanes& lanes);
+    void emit_side_by_side(const ColumnLoop& loop, const std::vector<Lanes>& turn);
     void emit_whole_columns(const ColumnLoop& loop, Value* from, Value* to, Value* first_column);
     void emit_columns(const ColumnLoop& loop, Value* from, Value* to, Value* first_column);
     void emit_column_tail(const ColumnLoop& loop, Value* from, Value* first_column);
