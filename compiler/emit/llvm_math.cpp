@@ -815,18 +815,30 @@ Value* uniform_by_lane(Builder& b, Value* seed, Value* offset, Value* position) 
     return uniform_of_word(b, b.CreateTrunc(word, shaped(b.getInt32Ty(), position)));
 }
 
-// Where four neighbours are those of a block, a lane computes them all: a quarter of the multiplications.
+// Where four neighbours are those of a block, a lane computes them all: a quarter of the multiplications. Of the blocks
+// of a register the first half has the even lanes, so that pairs of words from two registers come out in order.
 Value* uniform_by_block(Builder& b, Value* seed, Value* offset, Value* first, unsigned lanes) {
+    constexpr unsigned kBlocksOfRegister = 8;
     const unsigned blocks = lanes / 4;
+    const unsigned group = std::min(blocks, kBlocksOfRegister);
+    std::vector<std::uint64_t> block_of_lane(blocks);
+    std::vector<int> pairs(std::size_t{2} * blocks);
+    for (unsigned block = 0; block < blocks; ++block) {
+        const unsigned half = std::max(1U, group / 2);
+        const unsigned lane = block / group * group + block % half * 2 + block % group / half;
+        block_of_lane[lane] = block;
+        pairs[std::size_t{2} * block] = static_cast<int>(lane);
+        pairs[std::size_t{2} * block + 1] = static_cast<int>(blocks + lane);
+    }
     const auto all = [&](Value* v) { return b.CreateVectorSplat(blocks, v); };
     Value* block = b.CreateAdd(all(b.CreateLShr(first, integer(first, 2))),
-                               b.CreateStepVector(llvm::FixedVectorType::get(b.getInt64Ty(), blocks)));
-    std::array<Value*, 4> words = philox_words(b, all(seed), all(offset), block);
-    for (Value*& word : words) word = b.CreateTrunc(word, shaped(b.getInt32Ty(), word));
-    Value* both = joined(b, joined(b, words[0], words[1]), joined(b, words[2], words[3]));
-    std::vector<int> in_order(lanes);
-    for (unsigned lane = 0; lane < lanes; ++lane) in_order[lane] = static_cast<int>(lane % 4 * blocks + lane / 4);
-    return uniform_of_word(b, b.CreateShuffleVector(both, in_order));
+                               llvm::ConstantDataVector::get(b.getContext(), block_of_lane));
+    const std::array<Value*, 4> words = philox_words(b, all(seed), all(offset), block);
+    const auto pair = [&](Value* low, Value* high) {
+        return b.CreateOr(b.CreateAnd(low, integer(low, 0xFFFFFFFF)), b.CreateShl(high, integer(high, 32)));
+    };
+    Value* in_order = b.CreateShuffleVector(pair(words[0], words[1]), pair(words[2], words[3]), pairs);
+    return uniform_of_word(b, b.CreateBitCast(in_order, llvm::FixedVectorType::get(b.getInt32Ty(), lanes)));
 }
 
 // The bits of an f32, representable or not, in a format of eight bits: those of prelude.h's rj_rounded_f8.
