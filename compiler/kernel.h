@@ -77,11 +77,12 @@ struct Access {
         kUnknown,
         kUniform,  // the same address for every lane and iteration: no column coordinate takes part
         kSplat,    // one address for all lanes of a vector
-        kVector,   // lanes are a permutation of `vector` consecutive elements, aligned on a GPU
+        kVector,   // lanes are of `vector` consecutive elements, aligned on a GPU and each of them once; on a CPU a
+                   // load's lanes may be of some twice and of others never
         kGather,   // an address per lane
     };
     Kind kind = Kind::kUnknown;
-    int anchor = 0;               // kVector: the lane that reads the vector's first element
+    int anchor = 0;               // kVector: the lane that reads the vector's first element, lane 0 where none does
     std::vector<int> lanes = {};  // kVector: lane l is element lanes[l]; empty for the identity
 };
 

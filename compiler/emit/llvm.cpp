@@ -582,7 +582,12 @@ Value* KernelEmitter::emit_load(const Inst& inst, const Lanes& lanes) {
     if (reached == Reach::kOneAddress) {
         stored = load_memory(inst, address(inst, lanes, 0, outside_), 1);
     } else if (reached == Reach::kVector) {
-        stored = load_memory(inst, address(inst, lanes, inst.access.anchor, outside_), lanes.width);
+        Value* place = address(inst, lanes, inst.access.anchor, outside_);
+        if (!inst.access.lanes.empty()) {
+            const int before = inst.access.lanes[static_cast<std::size_t>(inst.access.anchor)];
+            place = b_.CreateGEP(stored_type(b_, dtype), place, i64(-before));
+        }
+        stored = load_memory(inst, place, lanes.width);
         if (!inst.access.lanes.empty()) stored = b_.CreateShuffleVector(stored, inst.access.lanes);
     } else {
         for (int lane = 0; lane < lanes.width; ++lane) {
