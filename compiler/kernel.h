@@ -77,11 +77,12 @@ struct Access {
         kUnknown,
         kUniform,  // the same address for every lane and iteration: no column coordinate takes part
         kSplat,    // one address for all lanes of a vector
-        kVector,   // lanes are a permutation of `vector` consecutive elements, aligned on a GPU
+        kVector,   // lanes are of `vector` consecutive elements, aligned on a GPU and each of them once; on a CPU a
+                   // load's lanes may be of some twice and of others never
         kGather,   // an address per lane
     };
     Kind kind = Kind::kUnknown;
-    int anchor = 0;               // kVector: the lane that reads the vector's first element
+    int anchor = 0;               // kVector: the lane that reads the vector's first element, lane 0 where none does
     std::vector<int> lanes = {};  // kVector: lane l is element lanes[l]; empty for the identity
 };
 
@@ -127,7 +128,7 @@ struct Inst {
     int turn = 0;                          // kLoad, kKept: of the thread's vector so many further on, behind the last
                                            // the first; in unrolled loops, of a load beside the same one not turned
     bool narrow = false;                   // kMap: may be less exact than f32 (passes/precision)
-    bool weighs = false;                   // narrow kExp: of at most 0, and below 2^-126 may be 0 (passes/precision)
+    bool weighs = false;                   // kExp: of at most 0, and below 2^-126 may be 0 (passes/precision)
     Packing packing = Packing::kNone;      // of a column loop's bf16 and f16 values
     bool alike = false;                    // kMap: a condition that all lanes of a vector share (passes/conditions)
     std::string label = {};                // the graph's name for the value, unique and an identifier

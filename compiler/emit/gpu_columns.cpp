@@ -11,6 +11,7 @@
 #include "base/check.h"
 #include "base/dtype.h"
 #include "compiler/emit/gpu_pairs.h"
+#include "compiler/emit/passing.h"
 
 namespace rowjit {
 namespace {
@@ -167,7 +168,7 @@ class ColumnEmitter {
 
     // Before steps that find the row in registers: what they test of each vector is the same in all of them.
     void declare_tested() {
-        const std::vector<const Inst*> test = passing_test();
+        const std::vector<const Inst*> test = few_pass();
         const Inst* element = rises_with(test);
         resident_ = loop_.is_resident();
         if (element == nullptr || element->kind != InstKind::kKept || !in_registers(*element) || !resident_) return;
@@ -543,7 +544,7 @@ class ColumnEmitter {
             one_matches_ = scope_.names().fresh("one_matches");
             out_.open(fmt::format("const auto {} = [&](auto {})", lanes, one_matches_));
         }
-        const std::vector<const Inst*> test = passing_test();
+        const std::vector<const Inst*> test = few_pass();
         if (!test.empty()) open_passing(test);
         packs_lanes() ? pairs() : each_lane();
         if (!matches.empty()) {
@@ -562,46 +563,10 @@ class ColumnEmitter {
         if (!test.empty()) out_.close();
     }
 
-    // Sums of what passes a number of the row, and nothing else, as a sparsemax's support: few columns of a row do, and
-    // a vector of which none does adds nothing but +0. What says whether a lane's does, operands first; none where that
-    // is not all the loop is for, or where rows share a block, which are too narrow for their columns to be few.
-    std::vector<const Inst*> passing_test() const {
+    // None of rows that share a block, which are too narrow for their columns to be few.
+    std::vector<const Inst*> few_pass() const {
         if (loop_.vector == 1 || scope_.kernel().schedule.rows_per_block > 1) return {};
-        const Inst* test = nullptr;
-        for (const Inst& inst : loop_.body) {
-            const bool leaves = inst.kind == InstKind::kStore || inst.kind == InstKind::kKeep ||
-                                inst.kind == InstKind::kCarry || inst.packing != Packing::kNone;
-            if (leaves) return {};
-            if (inst.kind != InstKind::kAccumulate) continue;
-            const Inst* asked = chooses_or_zero(inst);
-            if (asked == nullptr || (test != nullptr && asked != test) || !compares_with_row(*asked)) return {};
-            test = asked;
-        }
-        if (test == nullptr) return {};
-        std::set<ValueId> needed = {test->id};
-        std::vector<const Inst*> made;
-        for (const Inst& inst : std::views::reverse(loop_.body)) {
-            if (!needed.contains(inst.id)) continue;
-            made.push_back(&inst);
-            each_use(inst, [&](ValueId value) { needed.insert(value); });
-        }
-        std::ranges::reverse(made);
-        return made;
-    }
-
-    // Of a sum of what is zero but where a condition holds, that condition.
-    const Inst* chooses_or_zero(const Inst& accumulate) const {
-        const bool sums = scope_.accumulator(accumulate).monoid == Monoid::kSum && accumulate.operands.size() == 1;
-        const Inst* chosen = sums && !terms_.contains(&accumulate) ? made_here(accumulate.operands[0]) : nullptr;
-        if (chosen == nullptr || chosen->kind != InstKind::kMap || chosen->op != Op::kSelect) return nullptr;
-        const Inst* otherwise = constant(chosen->operands[2]);
-        return otherwise != nullptr && otherwise->value == 0 ? made_here(chosen->operands[0]) : nullptr;
-    }
-
-    bool compares_with_row(const Inst& inst) const {
-        const bool compares = inst.kind == InstKind::kMap &&
-                              (inst.op == Op::kGt || inst.op == Op::kGe || inst.op == Op::kLt || inst.op == Op::kLe);
-        return compares && inside_.values.contains(inst.operands[0]) && !inside_.values.contains(inst.operands[1]);
+        return passing_test(scope_.kernel(), loop_);
     }
 
     // The vector of which what is tested rises with each element, where it is of one: then whether any lane passes is
@@ -697,7 +662,7 @@ class ColumnEmitter {
     // adds nothing. A sum of zeros is +0, to which +0 adds nothing.
     bool adds_match(const Inst& inst) const {
         if (inst.kind != InstKind::kAccumulate || !arrays_.contains(&inst)) return false;
-        const Inst* asked = chooses_or_zero(inst);
+        const Inst* asked = chooses_or_zero(scope_.kernel(), loop_, inst);
         return asked != nullptr && compared_column(*asked);
     }
 

@@ -164,6 +164,11 @@ void KernelEmitter::make_running() {
     }
     for (std::size_t i = 0; i < running_.size(); ++i) {
         const Accumulator& accumulator = kernel_.accumulators[i];
+        if (accumulator.monoid == Monoid::kGreatest) {
+            running_[i].keys = stack(greatest_type(b_, accumulator.greatest), accumulator.label);
+            running_[i].last = stack(b_.getFloatTy(), accumulator.label + "_last");
+            continue;
+        }
         for (int chain = 0; chain < running_[i].chains; ++chain) {
             std::vector<llvm::AllocaInst*>& parts = running_[i].parts.emplace_back();
             for (int part = 0; part < fold_parts(accumulator); ++part) {
@@ -331,6 +336,11 @@ void KernelEmitter::emit_rows_abreast(Value* first) {
 
 void KernelEmitter::clear_running(std::size_t index) {
     const Accumulator& accumulator = kernel_.accumulators[index];
+    if (llvm::AllocaInst* keys = running_[index].keys; keys != nullptr) {
+        b_.CreateStore(llvm::Constant::getNullValue(keys->getAllocatedType()), keys);
+        b_.CreateStore(lowest_element(b_), running_[index].last);
+        return;
+    }
     const FoldState start = fold_identity(accumulator, carried(accumulator.dtype, running_[index].width));
     for (const auto& parts : running_[index].parts) {
         for (std::size_t part = 0; part < parts.size(); ++part) b_.CreateStore(start[part], parts[part]);
@@ -487,8 +497,9 @@ Value* KernelEmitter::emit_map(const Inst& inst, const Lanes& lanes) {
     Value* divisor = inst.op == Op::kDiv ? value(inst.operands[1]) : nullptr;
     const bool one_divisor = divisor != nullptr && width > 1 && !divisor->getType()->isVectorTy();
     b_.narrow = inst.narrow;
-    Value* result = one_divisor ? divide_by_one(b_, operands[0], divisor)
-                                : apply(b_, inst.op, operands[0], operands[1], operands[2]);
+    Value* result = one_divisor                   ? divide_by_one(b_, operands[0], divisor)
+                    : inst.weighs && !inst.narrow ? exp_weight(b_, operands[0])
+                                                  : apply(b_, inst.op, operands[0], operands[1], operands[2]);
     b_.narrow = false;
     return is_exact(inst.op) ? result : round_carried(b_, inst.dtype, result);
 }
@@ -571,7 +582,12 @@ Value* KernelEmitter::emit_load(const Inst& inst, const Lanes& lanes) {
     if (reached == Reach::kOneAddress) {
         stored = load_memory(inst, address(inst, lanes, 0, outside_), 1);
     } else if (reached == Reach::kVector) {
-        stored = load_memory(inst, address(inst, lanes, inst.access.anchor, outside_), lanes.width);
+        Value* place = address(inst, lanes, inst.access.anchor, outside_);
+        if (!inst.access.lanes.empty()) {
+            const int before = inst.access.lanes[static_cast<std::size_t>(inst.access.anchor)];
+            place = b_.CreateGEP(stored_type(b_, dtype), place, i64(-before));
+        }
+        stored = load_memory(inst, place, lanes.width);
         if (!inst.access.lanes.empty()) stored = b_.CreateShuffleVector(stored, inst.access.lanes);
     } else {
         for (int lane = 0; lane < lanes.width; ++lane) {

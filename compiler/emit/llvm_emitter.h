@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "compiler/emit/llvm_greatest.h"
 #include "compiler/emit/llvm_math.h"
 #include "compiler/emit/llvm_monoid.h"
 #include "compiler/kernel.h"
@@ -53,6 +54,8 @@ struct Running {
     int chains = 1;
     std::vector<std::vector<llvm::AllocaInst*>> parts;  // [chain][part]
     llvm::AllocaInst* blocks = nullptr;                 // of a sum in blocks: those before this one, in f64
+    llvm::AllocaInst* keys = nullptr;                   // of the greatest, in place of parts, …
+    llvm::AllocaInst* last = nullptr;                   // … and the last of them
 };
 
 // Plain sums of more columns than this are of blocks of so many: each in f32 lanes as narrower rows are, added to the
@@ -146,6 +149,7 @@ class KernelEmitter {
     void emit_block(const Block& block);
     void emit_column_loop(const ColumnLoop& loop);
     void emit_copy(const ColumnLoop& loop, const Lanes& lanes);
+    void emit_side_by_side(const ColumnLoop& loop, const std::vector<Lanes>& turn);
     void emit_whole_columns(const ColumnLoop& loop, Value* from, Value* to, Value* first_column);
     void emit_columns(const ColumnLoop& loop, Value* from, Value* to, Value* first_column);
     void emit_column_tail(const ColumnLoop& loop, Value* from, Value* first_column);
@@ -180,6 +184,9 @@ class KernelEmitter {
     void emit_store(const Inst& inst, const Lanes& lanes);
     void emit_accumulate(const Inst& inst, const Lanes& lanes);
     void fold_terms();
+    void emit_where_some_pass(const std::vector<const Inst*>& test, const std::vector<Lanes>& turn,
+                              const std::function<void()>& body);
+    void offer_terms(const Accumulator& accumulator, const Running& running, const std::vector<Term>& terms);
     bool sums_in_blocks(const Inst& inst, const ColumnLoop& loop) const;
     void end_block(const ColumnLoop& loop);
     Value* sum_of_blocks(const Running& running);

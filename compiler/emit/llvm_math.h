@@ -10,6 +10,7 @@
 #include <llvm/IR/IRBuilder.h>
 
 #include <map>
+#include <utility>
 
 #include "compiler/emit/cpu_features.h"
 #include "dsl/ops.h"
@@ -26,6 +27,7 @@ class LaneBuilder : public llvm::IRBuilder<> {
     bool full_width = true;  // whether a result keeps all of f32, or every one is rounded to bf16
     bool narrow = false;     // what is built now may be less exact than f32 (passes/precision)
     std::map<llvm::Value*, llvm::Value*> stored_bf16;  // of carried values that were made of what memory holds
+    std::map<std::pair<llvm::BasicBlock*, llvm::Constant*>, llvm::Value*> opaque;  // by a function's entry
 };
 
 // Values of bf16 and f16 are carried as f32.
@@ -51,7 +53,9 @@ llvm::Value* apply(LaneBuilder& builder, Op op, llvm::Value* a, llvm::Value* b, 
 // vector or quotient is tiny (below 2^-100, a denormal), then within a unit and a half.
 llvm::Value* divide_by_one(LaneBuilder& builder, llvm::Value* vector, llvm::Value* divisor);
 
-// e^x for x ≤ 0 or NaN: exp, without the bound that such an x does not need.
+// e^x for x ≤ 0 or NaN, at full width. What is below 2^-124 is that beside a sum of which another term is 1, as
+// exp_in_sum has it, and 0 as exp_weight does.
+llvm::Value* exp_in_sum(LaneBuilder& builder, llvm::Value* x);
 llvm::Value* exp_weight(LaneBuilder& builder, llvm::Value* x);
 
 // uniform() of `lanes` positions from `first` on, all three of them numbers; a multiple of four lanes.

@@ -157,15 +157,16 @@ FoldState include_weights(Builder& b, const Accumulator& accumulator, const Fold
     llvm::Value* lowest = extreme(state[0]->getType(), true);
     llvm::Value* origin = b.CreateSelect(b.CreateFCmpOEQ(state[0], lowest), zero_like(state[0]), state[0]);
     std::vector<Term> weights;
-    for (const Term& term : terms) weights.push_back({exp_weight(b, b.CreateFSub(term.x, origin))});
+    for (const Term& term : terms) weights.push_back({exp_in_sum(b, b.CreateFSub(term.x, origin))});
     add_to_sum(b, accumulator, &state, sum_of(b, weights));
     return state;
 }
 
 }  // namespace
 
-// Welford's third part counts the elements of each lane; an exact sum is one number of f64.
+// Welford's third part counts the elements of each lane; an exact sum is one number of f64; the greatest are a list.
 int fold_parts(const Accumulator& accumulator) {
+    if (accumulator.monoid == Monoid::kGreatest) return 0;
     if (accumulator.monoid == Monoid::kExactSum) return 1;
     const int parts = accumulator.monoid == Monoid::kWelford ? 3 : components(accumulator.monoid);
     return parts + (accumulator.compensated && !sums_in_f64(accumulator) ? 1 : 0);
@@ -212,8 +213,8 @@ FoldState fold_include(Builder& b, const Accumulator& accumulator, const FoldSta
             add_to_sum(b, accumulator, &state, b.CreateFMul(distance, b.CreateFSub(x, mean)));
             return state;
         }
-        case Monoid::kDivergence:
-        case Monoid::kGreatest: break;  // a GPU's
+        case Monoid::kDivergence:       // a GPU's
+        case Monoid::kGreatest: break;  // llvm_greatest's
     }
     RJ_CHECK(false, "monoid {}", static_cast<int>(accumulator.monoid));
 }

@@ -133,11 +133,39 @@ class Indexer {
         std::sort(sorted.begin(), sorted.end());
         for (std::size_t lane = 0; lane < sorted.size(); ++lane)
             vector = vector && sorted[lane] == static_cast<int>(lane);
-        if (!vector) return {Access::Kind::kGather};
+        if (!vector)
+            return inst.kind == InstKind::kLoad && !aligned_ ? spread_vector(inst, tensor, loop)
+                                                             : Access{Access::Kind::kGather};
         Access access{Access::Kind::kVector};
         access.anchor = static_cast<int>(std::find(lanes.begin(), lanes.end(), 0) - lanes.begin());
         if (!ordered) access.lanes = std::move(lanes);
         return access;
+    }
+
+    // Where all vectors read alike from their own part of the row, some elements in several lanes and others in none,
+    // as both halves of complex numbers take the real one: that part, and what each lane takes of it.
+    Access spread_vector(const Inst& inst, const KernelTensor& tensor, const ColumnLoop& loop) const {
+        const Access gather{Access::Kind::kGather};
+        for (const Coord& coord : inst.coords) {
+            if (!coord.data_nodes().empty()) return gather;  // it may lie outside, and the part of a row with it
+        }
+        std::int64_t elements = 1;
+        const std::size_t first_column = tensor.axes.size() - tensor.column_strides.size();
+        for (std::size_t i = first_column; i < tensor.axes.size(); ++i)
+            elements += (kernel_.axis(tensor.axes[i]).extent - 1) * tensor.column_strides[i - first_column];
+        Access access{Access::Kind::kVector};
+        for (std::int64_t column = 0; column + loop.vector <= loop.columns; column += loop.vector) {
+            std::vector<std::int64_t> offsets;
+            for (int lane = 0; lane < loop.vector; ++lane) offsets.push_back(offset(inst, tensor, loop, column + lane));
+            const std::int64_t begin = *std::min_element(offsets.begin(), offsets.end()) / loop.vector * loop.vector;
+            const std::int64_t last = *std::max_element(offsets.begin(), offsets.end());
+            if (last >= begin + loop.vector || begin + loop.vector > elements) return gather;
+            std::vector<int> lanes;
+            for (const std::int64_t place : offsets) lanes.push_back(static_cast<int>(place - begin));
+            if (column > 0 && lanes != access.lanes) return gather;
+            access.lanes = std::move(lanes);
+        }
+        return access.lanes.empty() ? gather : access;
     }
 
     Kernel& kernel_;

@@ -26,7 +26,7 @@ bool is_f32_map(const Inst& inst, Op op) {
 // Where values go: the maps, sums, slots and tensors that they end up in.
 class Uses {
   public:
-    explicit Uses(const Kernel& kernel) : kernel_(kernel) {
+    Uses(const Kernel& kernel, bool is_gpu) : kernel_(kernel), is_gpu_(is_gpu) {
         each_inst(kernel, [&](const Inst& inst) {
             for (const ValueId operand : inst.operands) uses_[operand].push_back(&inst);
             if (inst.id >= 0) made_by_[inst.id] = &inst;
@@ -93,16 +93,26 @@ class Uses {
     // Whether an exponential is one of x − max x, at most 1, so that narrow it is off by less than 2^-25, and is only a
     // weight of what f32 sums over columns add up, or compared with 0, or rounded, as where a softmax's sum is saved.
     bool is_weight_in_sums(const Inst& exponential) {
-        return is_below_maximum(exponential.operands[0]) && is_only_summed(exponential.id);
+        return is_below_maximum(exponential.operands[0]) && is_as_summed(exponential) && is_only_summed(exponential.id);
     }
 
     // Whether an exponential is one of x − max x, and goes into nothing but f32 sums over columns, of which one of
     // these weights, 1, is a term: what it is off by, below 2^-22 of it, is less than what eager's logarithm of such a
     // weight is, and below 2^-126 it may as well be 0. Neither a difference, whose size is added up, nor a mixture's
-    // logarithm makes more of that.
+    // logarithm makes more of that. A CPU's weights are exact to the last unit, so that there any sum will do.
     bool only_weighs(const Inst& exponential) {
         return is_below_maximum(exponential.operands[0]) && is_only_in_sums(exponential.id);
     }
+
+    // Whether its maximum was known before it was summed, so that the sum is of the weights as this has them. A sum
+    // that was carried with its maximum is of others, which were scaled on their way.
+    bool is_as_summed(const Inst& exponential) const {
+        const Inst* difference = maker(exponential.operands[0]);
+        const auto maximum = maxima_.find(difference->operands[1]);
+        return kernel_.accumulators[static_cast<std::size_t>(maximum->second)].monoid == Monoid::kMax;
+    }
+
+    bool is_gpu() const { return is_gpu_; }
 
     // Whether a quotient is one of such a weight.
     bool divides_weight(const Inst& quotient) { return weight_of(quotient.operands[0]) != nullptr; }
@@ -187,9 +197,10 @@ class Uses {
                 const Accumulator& accumulator = kernel_.accumulators[static_cast<std::size_t>(index)];
                 if (accumulator.monoid == Monoid::kSum)
                     sums_[index] = Sum{reduce->results[result], !accumulator.compensated};
-                // Not of pairs, whose sum is of weights that were scaled on their way: where a mixture's parts are not
-                // what their sums are of, its logarithm is off by as much.
-                if (accumulator.monoid == Monoid::kMax) maxima_[reduce->results[result]] = index;
+                // Of pairs only where weights are exact: where a mixture's parts are not what their sums are of, its
+                // logarithm is off by as much.
+                const bool pairs = accumulator.monoid == Monoid::kMaxSumExp && !is_gpu_;
+                if (accumulator.monoid == Monoid::kMax || pairs) maxima_[reduce->results[result]] = index;
                 result += static_cast<std::size_t>(accumulator.components());
             }
         }
@@ -308,7 +319,7 @@ class Uses {
 
     bool is_only_in_sums(ValueId value) {
         return all_of(value, is_only_in_sums_, [&](const Inst& use) {
-            if (use.kind == InstKind::kAccumulate) return adds_up(use);
+            if (use.kind == InstKind::kAccumulate) return adds_up(use) || (!is_gpu_ && sums_.contains(use.index));
             if (use.kind == InstKind::kKeep) return kept_ends(use, [&](ValueId next) { return is_only_in_sums(next); });
             if (use.kind != InstKind::kMap) return false;
             if (use.op == Op::kEq) return is_constant(use.operands[0], 0) || is_constant(use.operands[1], 0);
@@ -471,6 +482,7 @@ class Uses {
     }
 
     const Kernel& kernel_;
+    const bool is_gpu_;
     std::map<ValueId, std::vector<const Inst*>> uses_;
     std::map<ValueId, const Inst*> made_by_;
     std::map<int, std::vector<ValueId>> kept_;  // by slot
@@ -552,7 +564,8 @@ class Products {
 // where it is known to have one.
 bool may_be_narrow(const Inst& inst, const std::set<ValueId>& inside, Uses& uses) {
     if (is_f32_map(inst, Op::kExp))
-        return inst.weighs || uses.only_scale(inst.id) || uses.is_logistic(inst) || uses.is_weight_in_sums(inst);
+        return (inst.weighs && uses.is_gpu()) || uses.only_scale(inst.id) || uses.is_logistic(inst) ||
+               uses.is_weight_in_sums(inst);
     if (is_f32_map(inst, Op::kErf)) return uses.is_beside_one(inst);
     if (is_f32_map(inst, Op::kTanh)) return uses.is_of_its_own(inst);
     if (is_f32_map(inst, Op::kLog)) return uses.is_log_of_weights(inst);
@@ -612,12 +625,12 @@ void divide_by_powers(Kernel* kernel) {
 
 }  // namespace
 
-Kernel spend_precision(Kernel kernel, const Target& /*target*/) {
+Kernel spend_precision(Kernel kernel, const Target& target) {
     divide_by_powers(&kernel);
     const auto opens = [](const Stmt& stmt) { return std::holds_alternative<OpenSteps>(stmt.node); };
     if (std::any_of(kernel.body.begin(), kernel.body.end(), opens)) return kernel;
     const Kernel written = kernel;
-    Uses uses(written);
+    Uses uses(written, target.is_gpu());
     for (Stmt& stmt : kernel.body) {
         auto* loop = std::get_if<ColumnLoop>(&stmt.node);
         if (loop == nullptr) continue;

@@ -25,11 +25,9 @@ class Rewriter {
     explicit Rewriter(const GraphData& from) : from_(from) {}
 
     bool find(bool on_gpu) {
-        if (on_gpu) {
-            for (const NodeId id : from_.live_nodes()) {
-                find_divergence(id);
-                find_greatest(id);
-            }
+        for (const NodeId id : from_.live_nodes()) {
+            if (on_gpu) find_divergence(id);
+            find_greatest(id);
         }
         for (const NodeId id : from_.live_nodes()) {
             if (matches_.contains(id)) continue;
@@ -142,10 +140,12 @@ class Rewriter {
         }
     }
 
-    // max x, and from it round after round.
+    // max x, and from it round after round. Keys are of f32.
     void find_greatest(NodeId id) {
         const Node& maximum = from_.node(id);
-        if (maximum.kind != NodeKind::kReduce || maximum.monoid != Monoid::kMax || !is_float(maximum.dtype)) return;
+        if (maximum.kind != NodeKind::kReduce || maximum.monoid != Monoid::kMax || !is_float(maximum.dtype) ||
+            maximum.dtype == Dtype::kF64)
+            return;
         const NodeId x = maximum.args[0];
         if (from_.column_axes(from_.node(x)) != maximum.reduced || maximum.reduced.size() != 1 || !has_places()) return;
         GraphData written = from_;

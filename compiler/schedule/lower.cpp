@@ -364,8 +364,9 @@ class Lowering {
         return std::nullopt;
     }
 
-    // A warp keeps the greatest of what its lanes have seen, and those of a row's warps meet in one block.
+    // A GPU's warp keeps the greatest of what its lanes have seen, and those of a row's warps meet in one block.
     std::optional<Declined> greatest_conflict() const {
+        if (!target_.is_gpu()) return std::nullopt;
         if (kernel_.cluster_blocks() == 1 && schedule().threads_per_row >= target_.warp_size) return std::nullopt;
         for (const NodeId id : graph_.live_nodes()) {
             const Node& node = graph_.node(id);

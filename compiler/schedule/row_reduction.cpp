@@ -885,15 +885,16 @@ std::vector<Schedule> gpu_schedules(const GroupFacts& facts, const Target& targe
 std::vector<Schedule> cpu_schedules(const GroupFacts& facts) {
     std::vector<Schedule> schedules;
     const bool fits = facts.columns * facts.widest_bytes * std::max(1, facts.column_inputs) <= kCpuCacheBytes;
-    // A pair costs one exponential a column, and the row is read once.
-    const bool pairs_alone = facts.sums_exponentials && facts.online_phases == 2 && !facts.stores_columns;
+    // A pair costs one exponential a column, and the row is read once; so it is where its greatest are kept.
+    const bool pairs_alone =
+        facts.keeps_greatest || (facts.sums_exponentials && facts.online_phases == 2 && !facts.stores_columns);
     if (facts.columns <= kCpuKeptColumns && !pairs_alone) {
         for (const int vector : {32, 16}) {
             schedules.push_back(row_schedule(Residency::kRegisters, 1, vector));
             schedules.back().rows_per_block = 1;
         }
     }
-    const bool online_first = !fits || facts.sums_exponentials;
+    const bool online_first = !fits || facts.sums_exponentials || facts.keeps_greatest;
     for (const bool online : {online_first, !online_first}) {
         for (const int vector : {32, 16, 64}) {
             Schedule s = row_schedule(Residency::kReload, 1, vector);

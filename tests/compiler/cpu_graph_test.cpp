@@ -233,11 +233,30 @@ TEST_CASE("kept values serve a row reduction's later loops on the CPU too") {
 }
 
 TEST_CASE("infinities, NaN and subnormal inputs come out as eager gives them") {
-    for (const char* op : {"softmax", "log_softmax", "rms_norm", "layer_norm", "gelu", "swiglu"}) {
+    for (const char* op :
+         {"softmax", "log_softmax", "logsumexp", "sparsemax", "rms_norm", "layer_norm", "gelu", "swiglu", "quantize"}) {
         for (const Dtype dtype : {bf16, f32}) {
             const Graph graph = make_graph(op, {.columns = 70, .dtype = dtype});
             check(fmt::format("{} {}", op, name(dtype)), *graph.data(), {{"tokens", 40}}, {},
                   {.seed = 5, .extremes = true});
+        }
+    }
+}
+
+TEST_CASE("the greatest of a row are the oracle's, equal ones and NaN among them, under every schedule") {
+    for (const Dtype dtype : {bf16, f32}) {
+        for (const auto& [columns, count] : {std::pair(70, "12"), {1031, "3"}}) {
+            const Graph graph = make_graph("top_k", {columns, dtype, {{"count", count}}});
+            const Plan plan = plan_graph(*graph.data(), host());
+            const Program program = compile(*graph.data(), host());
+            CHECK(program.steps[0].kernel.accumulators[0].monoid == Monoid::kGreatest);
+            for (const Schedule& schedule : legal_schedules(plan.groups[0], host())) {
+                for (const bool extremes : {false, true}) {
+                    check(fmt::format("top {} of {} {}: {}", count, columns, name(dtype), print(schedule)),
+                          *graph.data(), {{"tokens", 9}}, [&](const Group&) { return std::optional(schedule); },
+                          {.seed = 11, .extremes = extremes});
+                }
+            }
         }
     }
 }

@@ -21,13 +21,16 @@ namespace {
 constexpr std::int64_t kColumns = 4096;
 
 // y = op(x) on rows of 4096 columns.
-Kernel unary_kernel(Op op, Dtype dtype, bool narrow = false) {
+Kernel unary_kernel(Op op, Dtype dtype, bool narrow = false, bool weighs = false) {
     KernelWriter w("unary", kColumns, 16);
     const int x = w.tensor("x", dtype, {w.rows(), w.columns()});
     const int y = w.tensor("y", dtype, {w.rows(), w.columns()}, true);
     w.open_loop();
     w.store(y, w.map(op, {w.load(x)}, dtype));
-    for (Inst& inst : w.loop().body) inst.narrow = narrow && inst.kind == InstKind::kMap;
+    for (Inst& inst : w.loop().body) {
+        inst.narrow = narrow && inst.kind == InstKind::kMap;
+        inst.weighs = weighs && inst.kind == InstKind::kMap;
+    }
     w.close_loop();
     return w.kernel();
 }
@@ -136,6 +139,44 @@ TEST_CASE("a narrow exponential errs by its argument's size, and takes every f32
         CHECK(std::isinf(y[2]));
         CHECK(y[3] == 0);
         CHECK(std::isnan(y[4]));
+    }
+}
+
+TEST_CASE("a weight is within a unit of e^x down to e^-86, and 0 or no more than that below") {
+    std::vector<float> x = sweep();
+    std::erase_if(x, [](float v) { return v > 0; });
+    std::vector<float> y;
+    for (const std::string level : {"x86-64-v3", "x86-64-v4", "native"}) {
+        run(unary_kernel(Op::kExp, Dtype::kF32, false, true), find_target(level), x, &y);
+        int wrong = 0;
+        for (std::size_t i = 0; i < x.size(); ++i) {
+            const double exact = std::exp(double{x[i]});
+            const bool nothing = x[i] < -86 && y[i] >= 0 && y[i] <= exact * 1.01 + 0x1p-149;
+            if (!nothing && !(error_ulp(y[i], exact) <= 1)) ++wrong;
+        }
+        CHECK_MESSAGE(wrong == 0, level);
+        std::vector<float> ends = {0, -0.0F, -std::numeric_limits<float>::infinity(), std::nanf("")};
+        run(unary_kernel(Op::kExp, Dtype::kF32, false, true), find_target(level), ends, &y);
+        CHECK(y[0] == 1);
+        CHECK(y[1] == 1);
+        CHECK(y[2] == 0);
+        CHECK(std::isnan(y[3]));
+    }
+}
+
+TEST_CASE("a narrow logarithm errs by 2^-25 and a unit, and takes every f32") {
+    std::vector<float> x = sweep();
+    std::vector<float> y;
+    for (const std::string level : {"x86-64-v3", "x86-64-v4", "native"}) {
+        run(unary_kernel(Op::kLog, Dtype::kF32, true), find_target(level), x, &y);
+        int wrong = 0;
+        for (std::size_t i = 0; i < x.size(); ++i) {
+            const double exact = std::log(double{x[i]});
+            if (std::isfinite(exact) ? std::abs(y[i] - exact) > 0x1p-25 + ulp(Dtype::kF32, exact)
+                                     : !(error_ulp(y[i], exact) == 0))
+                ++wrong;
+        }
+        CHECK_MESSAGE(wrong == 0, level);
     }
 }
 
