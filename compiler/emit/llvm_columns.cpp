@@ -23,12 +23,12 @@ constexpr int kAccumulatingLanes = 64;
 constexpr int kLightlyAccumulatingLanes = 128;
 constexpr std::size_t kLightInsts = 12;
 constexpr int kPlainLanes = 32;
-constexpr int kRoundingLanes = 64;
+constexpr int kRoundingLanes = 64;  // of loops that rounds_often
 constexpr int kMaxUnroll = 4;
 // Rows of no more vectors are taken without a loop where a column needs others', so that what two of them need is made
-// once: of a head of 128 columns that is normed and rotated, what was rounded for the partner. On Zen 4 in cache
-// qk_norm_rope of bf16 5.2 and 7.0 GB/s, rope 14.9 and 20.6; norms alone gained a twentieth and took two to three times
-// as long to compile.
+// once: of a head of 128 columns that is normed and rotated, what was rounded for the partner. On one core of Zen 4
+// qk_norm_rope of bf16 took 4.3 ms and takes 3.3, rope 1.23 and 0.97; norms alone gained a twentieth and took two to
+// three times as long to compile.
 constexpr std::int64_t kVectorsAtOnce = 4;
 
 bool needs_other_columns(const ColumnLoop& loop) {
@@ -164,10 +164,11 @@ void KernelEmitter::emit_columns(const ColumnLoop& loop, Value* from, Value* to,
             turn.push_back({&loop.axes, loop.vector, mine, b_.CreateSub(mine, first_column), loop.vector, copy});
         }
         emit_where_some_pass(test, turn, [&] {
-            if (!abreast_ && rounds_often(loop))
+            if (!abreast_ && rounds_often(loop)) {
                 emit_side_by_side(loop, turn);
-            else
+            } else {
                 for (const Lanes& lanes : turn) emit_copy(loop, lanes);
+            }
             in_each_row([&] { fold_terms(); });
         });
     };

@@ -79,11 +79,11 @@ fit("erf, small", mp.mpf("1e-3"), split, 5, lambda x: mp.erf(x) / x - 1, lambda 
 fit("erf, large", split, mp.mpf("4.0"), 6, lambda t: -mp.log(mp.erfc(t)) / t - 1, lambda t: t * mp.erfc(t) / mp.erf(t))
 
 
-def exact_erf_near(x):
-    """The f32 within 3000 units of x whose erf is closest to an f32."""
+def exact_near(function, x):
+    """The f32 within 3000 units of x whose function(x) is closest to an f32."""
     x = np.float32(float(x))
     near = [f32(x + np.float32(units) * np.spacing(x)) for units in range(-3000, 3001)]
-    return min(near, key=lambda y: abs(mp.erf(y) - f32(mp.erf(y))))
+    return min(near, key=lambda y: abs(function(y) - f32(function(y))))
 
 
 # erf(x) = erf(x_i) + t q(t), t = x - x_i, i = round(3.9 x); of i = 0 it is t + t q(t), q of t^2. Each of the 16 gives a
@@ -92,10 +92,22 @@ PER_ONE = mp.mpf("3.9")
 fit("erf, 0 of 16", mp.mpf("1e-3"), mp.mpf("0.5") / PER_ONE, 2, lambda x: mp.erf(x) / x - 1, lambda x: x / mp.erf(x),
     lambda x: x * x)
 for i in range(1, 16):
-    x = exact_erf_near(i / PER_ONE)
+    x = exact_near(mp.erf, i / PER_ONE)
     print(f"// x {x.hex()}, erf x {f32(mp.erf(x)).hex()}")
     reach = mp.mpf("0.5") / PER_ONE + abs(x - i / PER_ONE)
     fit(f"erf, {i} of 16", -reach, reach, 4, lambda t: (mp.erf(x + t) - mp.erf(x)) / t, lambda t: abs(t) / mp.erf(x + t))
+
+# log(m) = -log(r_i) + log(1 + f), f = m r_i - 1, of m in [3/4, 3/2) the i-th sixteenth of its binade; r_i near the
+# inverse of its middle, beside 1 it is 1. Each gives a column of kLogTables.
+low, high = mp.mpf(0), mp.mpf(0)
+for i in range(16):
+    unit = one if i < 8 else one / 2
+    begin, end = (1 + mp.mpf(i) / 16) * unit, (1 + mp.mpf(i + 1) / 16) * unit
+    r = 1.0 if i in (0, 15) else exact_near(mp.log, 2 / (begin + end))
+    print(f"// r {r.hex()}, -log r {f32(-mp.log(r)).hex()}")
+    low, high = min(low, begin * r - 1), max(high, end * r - 1)
+# log(1 + f) = f + f^2 q(f), absolutely
+fit("log near 1", low, high, 2, lambda f: (mp.log(1 + f) - f) / f**2, lambda f: f**2)
 
 quarter = mp.pi / 4 * mp.mpf("1.001")
 fit("sin", mp.mpf("1e-3"), quarter, 3, lambda r: (mp.sin(r) - r) / r**3, lambda r: r**3 / mp.sin(r), lambda r: r * r)
