@@ -54,6 +54,7 @@ bool whole_row_at_once(const Value* from, const Value* to, const ColumnLoop& loo
 // roundings the optimiser does as much, and more vectors than it asks for only spill: dropout of f32 14.2 and 12.1.
 bool rounds_often(const ColumnLoop& loop) {
     constexpr std::ptrdiff_t kOften = 2;
+    constexpr std::size_t kMostInsts = 48;  // of more the values of two vectors spill
     const auto rounds = [](const Inst& inst) {
         const bool makes = inst.kind == InstKind::kMap || inst.kind == InstKind::kCast;
         return makes && inst.dtype == Dtype::kBf16 && !is_exact_on_narrow(inst.op);
@@ -61,7 +62,8 @@ bool rounds_often(const ColumnLoop& loop) {
     const bool draws = std::any_of(loop.body.begin(), loop.body.end(), [](const Inst& inst) {
         return inst.kind == InstKind::kMap && inst.op == Op::kUniform;
     });
-    return !draws && std::count_if(loop.body.begin(), loop.body.end(), rounds) >= kOften;
+    return !draws && loop.body.size() <= kMostInsts &&
+           std::count_if(loop.body.begin(), loop.body.end(), rounds) >= kOften;
 }
 
 int unroll_of(const ColumnLoop& loop) {

@@ -79,8 +79,9 @@ FamilyOffer offer_elementwise(const GroupFacts& facts, const Target& target) {
     if (!target.is_gpu()) {
         Schedule s;
         // Four registers of f32 side by side, which neither the core nor the optimiser has to look for: dropout of 4096
-        // bf16 columns in cache 5.9 and 7.2 GB/s, geglu 14.5 and 15.4.
-        const bool whole = facts.columns % 64 == 0;
+        // bf16 columns in cache 5.9 and 7.2 GB/s, geglu 14.5 and 15.4. Not of many tensors: of hyper_post's five 1.03
+        // and 1.64 ms.
+        const bool whole = facts.columns % 64 == 0 && facts.column_inputs <= 2;
         for (const int vector : whole ? std::array{64, 32, 16} : std::array{32, 16, 64}) {
             s.vector = vector;
             offer.schedules.push_back(s);
