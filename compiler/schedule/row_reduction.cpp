@@ -5,26 +5,21 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <cmath>
 #include <cstdint>
-#include <span>
 #include <utility>
 
 #include "compiler/kernel.h"
 #include "compiler/schedule/choose.h"
+#include "compiler/schedule/row_schedules.h"
 
 namespace rowjit {
 namespace {
 
-constexpr int kThreadsAlone = 512;  // with as many registers each as leave no room for another block
+using namespace reduced_rows;
 
-// A thread's part of a row in registers: past it the work values in f32 spill.
-constexpr std::int64_t kMaxBytesPerThread = 128;
 constexpr std::int64_t kStreamedColumns = 8192;
 constexpr std::int64_t kCpuCacheBytes = 512 * 1024;  // half a second-level cache of today's servers
 constexpr std::int64_t kCpuKeptColumns = 32768;      // of f32 in half a first- or a quarter of a second-level cache
-constexpr int kBlockThreads = 128;                   // when a row takes less: this many threads share a block
-constexpr int kWarpThreads = 32;                     // that meet without shared memory
 
 // Threads on a row by its width in bf16 columns, measured on Hopper for norms and softmax (docs/performance.md). A
 // wider element counts as more columns: what matters is the bytes a thread has in flight.
@@ -33,7 +28,6 @@ struct ThreadsRow {
     int threads;
 };
 constexpr std::array kThreads = {ThreadsRow{64, 8}, ThreadsRow{128, 16}, ThreadsRow{3072, 32}, ThreadsRow{16384, 128}};
-constexpr int kMostThreads = 256;
 
 int static_threads(std::int64_t columns) {
     for (const ThreadsRow& row : kThreads) {
@@ -54,39 +48,10 @@ int alone_threads(const GroupFacts& facts) {
     return threads;
 }
 
-// Threads of so many registers that this many of them share a multiprocessor: 64 registers each, or 128. Where rows are
-// only read and stored, one is loaded while another is reduced and a third stored; where they are summed as well, the
-// fewer columns a thread has, the more loads are in flight. Left alone, compilers take what registers there are.
-constexpr std::array kResidentThreadsPerSm = {1024, 512};
 // Rows that end have blocks of 80 registers a thread as well: layer_norm of 16384 bf16 columns runs at 95 % of copy so,
 // at 92 in 128 registers; but of 4096 f32 columns, a thread's 128 bytes, at 96 and 99 (H200).
 constexpr std::array kSharingThreadsPerSm = {1024, 768, 512};
 constexpr std::int64_t kManyBytesPerThread = 64;
-
-Schedule row_schedule(Residency residency, int threads, int vector) {
-    Schedule s;
-    s.family = Family::kRowReduction;
-    s.residency = residency;
-    s.threads_per_row = threads;
-    s.rows_per_block = std::max(1, kBlockThreads / threads);
-    s.vector = vector;
-    return s;
-}
-
-// With blocks whose registers let `threads_per_sm` threads share a multiprocessor.
-Schedule sharing(Schedule s, int threads_per_sm) {
-    s.min_blocks_per_sm = std::max(1, threads_per_sm / (s.threads_per_row * s.rows_per_block));
-    return s;
-}
-
-// The same blocks staying, as many on a multiprocessor.
-Schedule staying_apart(Schedule s, std::int64_t blocks_per_sm) {
-    s.min_blocks_per_sm = s.blocks_per_sm = static_cast<int>(blocks_per_sm);
-    return s;
-}
-
-// A row that reads nothing but itself loses nothing in small blocks, and more of them share a multiprocessor.
-bool in_small_parts(const GroupFacts& facts) { return !facts.sums_rows() && !facts.shares_columns; }
 
 // A number of the row is a load of its own, and what it is the index of another: a block that ends has nothing else in
 // flight meanwhile. H200, cross-entropy with its gradient of 32000 bf16 classes: 0.322 ms in clusters that stay and
@@ -102,15 +67,6 @@ bool waits_alone(const GroupFacts& facts) {
 // Columns of a thread that leave registers to fetch the next row's: cross-entropy with its gradient of 32000 bf16
 // classes takes 0.61 to 0.64 ms with 31 columns a thread and the next row fetched ahead, 0.75 with 62 and none.
 constexpr std::int64_t kColumnsFetchedAhead = 32;
-
-void append(const std::vector<Schedule>& more, std::vector<Schedule>* schedules) {
-    schedules->insert(schedules->end(), more.begin(), more.end());
-}
-
-// Narrow rows of several tensors that are met over once.
-bool reads_several_narrow(const GroupFacts& facts) {
-    return facts.phases == 2 && facts.column_inputs > 1 && facts.widest_bytes < 4;
-}
 
 // A thread of many columns of several tensors, where four blocks leave it too few registers with a third more: left
 // alone ptxas took 255 for tvd's backward of 64 columns a thread, which ran at 40 % of copy, at 52 in 168;
@@ -134,149 +90,6 @@ std::vector<Schedule> lightly_sharing(const Schedule& s, std::int64_t columns_pe
 // ms, over 16 of 256 0.498.
 constexpr std::int64_t kBlockRowBytes = 64 * 1024;
 constexpr std::int64_t kClusterPartColumns = 16 * 1024;
-constexpr std::int64_t kSmallPartBytes = 16 * 1024;
-// Of a row that is summed over, in threads of one to six vectors each (even_schedules): layer_norm's backward of 9216
-// bf16 columns takes 0.0705 ms in a block of 384 threads, 0.0790 in two of 256; rms_norm's 0.0664 and 0.0690.
-constexpr std::int64_t kPartBesideSums = 20 * 1024;
-
-std::int64_t row_bytes(const GroupFacts& facts) { return facts.columns * facts.widest_bytes; }
-
-// Rows in flight while a block that stays works on another: fetched through registers or through shared memory, and, in
-// a cluster that meets once a row, with the meeting behind the next row's first phase. clang keeps what is fetched
-// ahead beside all that the row itself unrolls to, and spills: CUDA only.
-struct Ahead {
-    bool prefetch = false;
-    int stages = 0;
-    bool skew = false;
-    bool in_stages = false;  // where a row also stays, which leaves registers to its sums
-};
-
-constexpr Ahead kRegisters{.prefetch = true};
-constexpr Ahead kTwoStages{.stages = 2};
-constexpr Ahead kSkewedRegisters{.prefetch = true, .skew = true};
-constexpr Ahead kSkewedStages{.stages = 2, .skew = true};
-constexpr Ahead kSkewed{.skew = true};
-constexpr Ahead kInTwoStages{.stages = 2, .in_stages = true};
-constexpr Ahead kInThreeStages{.stages = 3, .in_stages = true};
-constexpr Ahead kSkewedInStages{.stages = 3, .skew = true, .in_stages = true};
-
-// The most promising first, by what H200 said. Sums over rows leave registers for less: rms_norm's backward of 16384
-// bf16 columns (a cluster of two) takes 0.423 ms with registers, 0.427 with stages.
-constexpr std::array kSumsInCluster = {kRegisters, kSkewedStages,   kTwoStages,   kSkewed,       kSkewedRegisters,
-                                       Ahead{},    kSkewedInStages, kInTwoStages, kInThreeStages};
-// bf16 rows that wait for many blocks: of 131072 columns over 16 blocks 0.507 ms skewed with stages, 0.576 with
-// registers.
-constexpr std::array kNarrowSumsInWideCluster = {kSkewedStages,    kRegisters, kTwoStages,      kSkewed,
-                                                 kSkewedRegisters, Ahead{},    kSkewedInStages, kInTwoStages};
-// layer_norm's backward has two sums, beside which few registers have room for a row: of 65536 bf16 columns 0.593 ms
-// where rows stay in their stages, 0.595 skewed in registers, 0.695 with stages besides, which leaves none for weights.
-constexpr std::array kSeveralSums = {kRegisters, kSkewedInStages, kInTwoStages,  kTwoStages,      kSkewed,
-                                     Ahead{},    kInThreeStages,  kSkewedStages, kSkewedRegisters};
-// Larger parts of a row: three stages leave no room for a first-level cache, which has the weights. Of 131072 columns
-// over 8 blocks 0.671 ms with two, 0.712 with three and skewed; of 262144 over 16 0.837, 0.903.
-constexpr std::array kSumsOfLargeParts = {kInTwoStages,  kSkewedInStages, kInThreeStages, kRegisters,
-                                          kSkewedStages, kTwoStages,      Ahead{}};
-// rms_norm of 131072 f32 columns: 0.271 ms skewed, 0.298 with registers, 0.317 with neither.
-constexpr std::array kInCluster = {kSkewedRegisters, kSkewed, kRegisters, kSkewedStages, kTwoStages, Ahead{}};
-// Of those that stay, softmax's backward of 65536 bf16 columns was the fastest with stages.
-constexpr std::array kSeveralNarrow = {kTwoStages, kRegisters, Ahead{}, kSkewedStages, kSkewedRegisters, kSkewed};
-// Pairs take more registers than a sum: softmax of 262144 bf16 columns 0.627 ms with the next row in registers, 0.696
-// with stages, 0.712 skewed as well.
-constexpr std::array kPairsInCluster = {kRegisters, kTwoStages, kSkewedStages, kSkewedRegisters, kSkewed, Ahead{}};
-// Where rows cannot be skewed. One block: layer_norm's backward at 8192 bf16 columns 0.266 ms with stages, else 0.284;
-// add_rms_norm's at 4096 f32 columns 0.345 with registers, 0.396 with stages. A cluster that meets twice a row:
-// layer_norm of 131072 bf16 columns 0.331 ms with registers, 0.344 with stages; cross-entropy with its gradient, in
-// small parts, 0.322 at 32000 with registers, 0.334 with stages.
-constexpr std::array kStagesFirst = {kTwoStages, kRegisters, Ahead{}};
-constexpr std::array kRegistersFirst = {kRegisters, kTwoStages, Ahead{}};
-// A block on a row, two vectors of each tensor a thread. One sum of rows of two tensors leaves them where they were
-// copied to: rms_norm's backward of 4096 bf16 columns takes 0.106 ms so, 0.116 with registers, of f32 0.103 and 0.118,
-// of 8192 bf16 columns 0.113 and 0.122. Two sums, or a third tensor that only the last phase reads, which is then
-// copied ahead too, gain little or lose: add_layer_norm's of f32 takes 0.099 and 0.101, of bf16 0.109, 0.107 with
-// stages.
-constexpr std::array kSumOfPair = {kInTwoStages, kRegisters, kTwoStages, kInThreeStages, Ahead{}};
-constexpr std::array kSumsStagesFirst = {kTwoStages, kRegisters, Ahead{}, kInTwoStages, kInThreeStages};
-constexpr std::array kSumsRegistersFirst = {kRegisters, kTwoStages, Ahead{}, kInTwoStages, kInThreeStages};
-constexpr std::int64_t kStayingBytesPerThread = 32;
-
-// How often the threads of a row meet.
-int meetings(const Schedule& s, const GroupFacts& facts) { return (s.online ? facts.online_phases : facts.phases) - 1; }
-
-std::int64_t bytes_per_thread(const Schedule& s, const GroupFacts& facts) {
-    return row_bytes(facts) / (s.column_blocks * s.threads_per_row);
-}
-
-std::span<const Ahead> kinds_with_sums(const Schedule& s, const GroupFacts& facts) {
-    if (row_bytes(facts) > s.column_blocks * kSmallPartBytes) return kSumsOfLargeParts;
-    if (facts.sums_of_columns > 1) return kSeveralSums;
-    if (s.column_blocks > kMostClusterBlocks / 4 && facts.widest_bytes < 4) return kNarrowSumsInWideCluster;
-    return kSumsInCluster;
-}
-
-// A row in one block. bf16 sums: rows are copied ahead but for one sum of columns in blocks that share a multiprocessor
-// and whose warps meet. H200: rms_norm's backward of 4096 columns takes 0.117 ms with registers, 0.120 with stages,
-// add_rms_norm's 0.0928, 0.0945; of 8192, a block alone, 0.239 and 0.212.
-bool stages_first(const Schedule& s, const GroupFacts& facts) {
-    const bool shares = s.min_blocks_per_sm > 1 && s.threads_per_row > kWarpThreads;
-    return facts.sums_rows() && facts.widest_bytes < 4 && !(facts.sums_of_columns == 1 && shares);
-}
-
-// Threads that never meet over a row, and sum numbers alone, wait for nothing that a row fetched ahead would hide.
-// H200, a gradient's norm of 4096 bf16 columns: 0.0365 ms, 0.0454 with stages.
-constexpr std::array kNothingFirst = {Ahead{}, kRegisters, kTwoStages};
-
-std::span<const Ahead> kinds_in_block(const Schedule& s, const GroupFacts& facts) {
-    if (!facts.meets && facts.sums_of_columns == 0) return kNothingFirst;
-    const bool stages = stages_first(s, facts);
-    const bool may_stay = facts.sums_of_columns > 0 && facts.meets && s.rows_per_block == 1 &&
-                          bytes_per_thread(s, facts) <= kStayingBytesPerThread;
-    if (!may_stay) return stages ? kStagesFirst : kRegistersFirst;
-    if (facts.sums_of_columns == 1 && facts.streams <= 2) return kSumOfPair;
-    return stages ? std::span<const Ahead>(kSumsStagesFirst) : kSumsRegistersFirst;
-}
-
-std::span<const Ahead> kinds_ahead(const Schedule& s, const GroupFacts& facts) {
-    if (s.column_blocks == 1) return kinds_in_block(s, facts);
-    if (meetings(s, facts) != 1) {
-        return facts.sums_of_columns == 0 ? kRegistersFirst : kStagesFirst;
-    }
-    if (facts.sums_of_columns > 0) return kinds_with_sums(s, facts);
-    if (s.online) return kPairsInCluster;
-    if (in_small_parts(facts) && reads_several_narrow(facts)) return kSeveralNarrow;
-    return kInCluster;
-}
-
-// The same blocks staying, with rows in flight in each of those ways.
-std::vector<Schedule> ahead_of(const Schedule& s, std::span<const Ahead> ways, const Target& target) {
-    if (s.residency != Residency::kRegisters || target.backend != Backend::kCuda) return {s};
-    std::vector<Schedule> kinds;
-    for (const Ahead& ahead : ways) {
-        kinds.push_back(s);
-        kinds.back().prefetch = ahead.prefetch;
-        kinds.back().stages = ahead.stages;
-        kinds.back().skew = ahead.skew;
-        if (ahead.in_stages) kinds.back().residency = Residency::kStages;
-    }
-    return kinds;
-}
-
-// The same blocks staying for many rows.
-std::vector<Schedule> staying(Schedule s, int threads_per_sm, const GroupFacts& facts, const Target& target) {
-    s = sharing(s, threads_per_sm);
-    s.blocks_per_sm = s.min_blocks_per_sm;
-    return ahead_of(s, kinds_ahead(s, facts), target);
-}
-
-// A block that sums over its rows stays on its multiprocessor, to keep what it sums.
-std::vector<Schedule> all_staying(const std::vector<Schedule>& schedules, const GroupFacts& facts,
-                                  const Target& target) {
-    std::vector<Schedule> all;
-    for (const Schedule& s : schedules) {
-        for (const int per_sm : kResidentThreadsPerSm) append(staying(s, per_sm, facts, target), &all);
-    }
-    return all;
-}
-
 bool wider_than_block(const GroupFacts& facts, const Target& target) {
     // A row whose sums are numbers alone leaves registers to itself where it is stored again.
     const bool sums = facts.sums_of_columns > 0 || (facts.sums_rows() && !facts.stores_columns);
@@ -481,8 +294,6 @@ std::vector<Schedule> in_shared_of_cluster(const GroupFacts& facts, const Target
     return schedules;
 }
 
-constexpr int kManyTensors = 4;  // whose rows a block holds at once
-
 // Rows that meet in steps wait most of their time for the blocks of their cluster, so of the fewer the better. H200,
 // sparsemax of 128256 bf16 columns: 0.253 ms in the registers of 8 blocks of 256 threads, 0.301 of 16 of 128; of f32
 // 0.318 in the shared memory of 8, 0.419 in registers of 16.
@@ -536,16 +347,6 @@ int threads_of_many(int threads, const GroupFacts& facts) {
     return many && thread_bytes(kThreadsAlone / 2, facts) > kCrowdedBytes ? kThreadsAlone : threads;
 }
 
-// Lanes of a warp, or whole warps, of which each thread has at most so many of a row's vectors.
-std::int64_t threads_for(std::int64_t vectors, std::int64_t each, int warp_size) {
-    const std::int64_t threads = (vectors + each - 1) / each;
-    if (threads > warp_size / 2) return (threads + warp_size - 1) / warp_size * warp_size;
-    return static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(threads)));
-}
-
-// Whether any column is in memory.
-bool has_columns(const GroupFacts& facts) { return facts.column_inputs > 0 || facts.stores_columns; }
-
 // Of a row that a block's threads would have seven vectors of, the last of them not all, six in as many warps as that
 // takes, and 0 of others: layer_norm of 13824 bf16 columns runs at 97 % of copy in blocks of 288 threads, at 82 in
 // those of 256.
@@ -592,137 +393,6 @@ int preferred_threads(const GroupFacts& facts, int vector) {
     // behind the other in four threads, took the sort of 16384 ids 22 us a kernel (H200).
     return static_cast<int>(
         std::bit_ceil(static_cast<std::uint64_t>(std::min<std::int64_t>(facts.columns, kMostThreads))));
-}
-
-// ---- Rows of any width beside sums of rows --------------------------------------------------------------------------
-
-// What part of the lanes have columns, where each thread of a row takes as many vectors as the first.
-double share_at_work(const Schedule& s, const GroupFacts& facts) {
-    const std::int64_t lanes = s.column_blocks * s.threads_per_row * s.vector;
-    const std::int64_t rounds = (facts.columns + lanes - 1) / lanes;
-    return static_cast<double>(facts.columns) / static_cast<double>(rounds * lanes);
-}
-
-// Where a thread has three vectors and a half, the half costs more than what seven would save: layer_norm's backward of
-// 896 bf16 columns runs at 72 % of copy with 32 threads a row, at 78 with 64; of 3584 at 85 with 128, at 92 with 160.
-constexpr double kLeastAtWork = 8.0 / 9;
-
-// What part of its places a multiprocessor's schedulers fill, of which each has a quarter of the warps.
-double share_of_schedulers(std::int64_t warps) {
-    return static_cast<double>(warps) / static_cast<double>((warps + 3) / 4 * 4);
-}
-
-// By vectors of a thread: what a row costs besides its columns, two sums' shuffles, addresses and copies, is as much as
-// a vector's; past three of them registers leave less room to fetch ahead.
-constexpr std::array kWorthOfVectors = {0.0, 0.0, 0.9, 1.0, 0.98, 0.98, 0.93};
-
-// Warps of a multiprocessor, which have 255, 168 or 128 registers a thread, and how many vectors of each tensor those
-// are for. Few threads of many columns are the faster: layer_norm's backward of 3072 bf16 columns runs at 93 % of copy
-// in two blocks of 128 threads (H200), at 89 in three, at 85 in four; of 24576 over eight blocks at 78, 76 and 73.
-struct WarpsSm {
-    std::int64_t warps;
-    std::size_t least_vectors;
-    std::size_t most_vectors;
-    std::size_t most_in_cluster;
-    double worth;
-};
-constexpr std::array kWarpsBesideSums = {WarpsSm{8, 3, 6, 6, 1.0}, WarpsSm{12, 2, 4, 3, 0.92},
-                                         WarpsSm{16, 2, 2, 0, 0.85}};
-
-// A cluster meets in twice the time, and a block alone on its multiprocessor has nothing to do meanwhile: rms_norm's
-// backward of 24576 bf16 columns runs at 88 % of copy in two blocks of 128 threads, at 81 in one of 256.
-constexpr double kWorthOfCluster = 0.93;
-constexpr double kWorthOfWidest = 0.92;  // of sixteen blocks, which are few a card, besides
-constexpr double kWorthAlone = 0.92;
-
-// Where one row is in flight ahead, in registers, vectors of each tensor that all of a multiprocessor's warps have
-// together: of fewer memory waits. rms_norm's backward of 24576 columns: 48 run at 88 % of copy, 36 at 85, 24 at 76.
-constexpr double kVectorsAhead = 44;
-
-bool fetches_in_registers(const GroupFacts& facts) { return facts.sums_of_columns == 1 || facts.widest_bytes >= 4; }
-
-constexpr std::size_t kMostEven = 5;
-
-struct EvenSchedule {
-    double worth;          // a share of what memory would allow, by which schedules of one row are compared
-    std::int64_t vectors;  // of a thread
-    Schedule schedule;
-};
-
-double worth_of(const Schedule& s, std::int64_t vectors, const WarpsSm& sm, std::int64_t warps,
-                const GroupFacts& facts) {
-    double worth = std::sqrt(share_at_work(s, facts)) * std::pow(share_of_schedulers(warps), 0.75) *
-                   kWorthOfVectors[static_cast<std::size_t>(vectors)] * sm.worth;
-    if (s.column_blocks == 1) return worth;
-    if (s.blocks_per_sm == 1) worth *= kWorthAlone;
-    if (s.column_blocks == kMostClusterBlocks) worth *= kWorthOfWidest;
-    if (fetches_in_registers(facts))
-        worth *= std::pow(std::min(1.0, static_cast<double>(vectors * warps) / kVectorsAhead), 0.3);
-    return worth * kWorthOfCluster;
-}
-
-// One for each number of a row's blocks, of a thread's vectors and of a multiprocessor's warps that go together, the
-// most promising first: what the numbers above come to is within 3 % of the fastest schedule that was timed, in the
-// mean of 67 norms' backwards (docs/performance.md).
-std::vector<EvenSchedule> even_schedules(const GroupFacts& facts, const Target& target, int vector) {
-    std::vector<EvenSchedule> all;
-    const std::int64_t vectors = facts.columns / vector;
-    for (std::int64_t blocks = 1; blocks <= (target.clusters ? kMostClusterBlocks : 1); blocks *= 2) {
-        if (row_bytes(facts) > blocks * kPartBesideSums) continue;
-        for (std::size_t each = 2; each < kWorthOfVectors.size(); ++each) {
-            const auto most = static_cast<std::int64_t>(each);
-            if (most * vector * facts.widest_bytes > kMaxBytesPerThread) break;
-            const std::int64_t threads = threads_for((vectors + blocks - 1) / blocks, most, target.warp_size);
-            if (threads > 1024 || (blocks > 1 && threads < kBlockThreads)) continue;
-            Schedule s = row_schedule(Residency::kRegisters, static_cast<int>(threads), vector);
-            s.column_blocks = blocks;
-            if (share_at_work(s, facts) < kLeastAtWork) continue;
-            const std::int64_t warps = s.threads_per_row * s.rows_per_block / target.warp_size;
-            for (const WarpsSm& sm : kWarpsBesideSums) {
-                const std::int64_t resident = sm.warps / std::max<std::int64_t>(1, warps);
-                const bool holds =
-                    each >= sm.least_vectors && each <= (blocks > 1 ? sm.most_in_cluster : sm.most_vectors);
-                if (!holds || 4 * resident * warps < 3 * sm.warps) continue;
-                const Schedule staying = staying_apart(s, resident);
-                all.push_back({worth_of(staying, most, sm, resident * warps, facts), most, staying});
-            }
-        }
-    }
-    std::stable_sort(all.begin(), all.end(),
-                     [](const EvenSchedule& a, const EvenSchedule& b) { return a.worth > b.worth; });
-    all.resize(std::min(all.size(), kMostEven));
-    return all;
-}
-
-// In a block, up to four vectors of a thread and more.
-constexpr std::array kFewVectors = {kTwoStages, kInTwoStages, kRegisters, Ahead{}};
-constexpr std::array kManyVectors = {kInTwoStages, kTwoStages, kRegisters, Ahead{}};
-// In a cluster, with two sums of narrow columns, likewise; and with one sum, or of f32, where a row ahead in registers
-// is enough in flight and where it is not: of 28672 bf16 columns, 28 vectors a lane, 80 % of copy with stages, 77
-// without.
-constexpr std::array kFewInCluster = {kSkewedStages, kTwoStages, kSkewedInStages, kInTwoStages};
-constexpr std::array kManyInCluster = {kSkewedInStages, kInTwoStages, kRegisters, Ahead{}};
-constexpr std::array kAheadInCluster = {kRegisters, kSkewedStages, kSkewedInStages, kTwoStages};
-constexpr std::array kLittleAhead = {kSkewedStages, kTwoStages, kRegisters, kSkewedInStages};
-constexpr std::int64_t kEnoughAhead = 36;
-constexpr std::int64_t kFew = 4;
-
-std::span<const Ahead> kinds_of_even(const EvenSchedule& even, const GroupFacts& facts) {
-    const bool few = even.vectors <= kFew;
-    if (even.schedule.column_blocks == 1) return few ? kFewVectors : kManyVectors;
-    const std::int64_t warps = std::int64_t{even.schedule.threads_per_row} * even.schedule.blocks_per_sm / kWarpThreads;
-    if (fetches_in_registers(facts)) return even.vectors * warps >= kEnoughAhead ? kAheadInCluster : kLittleAhead;
-    return few ? std::span<const Ahead>(kFewInCluster) : kManyInCluster;
-}
-
-std::vector<Schedule> summing_evenly(const GroupFacts& facts, const Target& target, int vector) {
-    std::vector<Schedule> schedules;
-    const bool sums = facts.sums_of_columns > 0 && facts.meets && facts.streams < kManyTensors;
-    if (target.backend != Backend::kCuda || !sums || vector == 1 || facts.columns / vector < kWarpThreads / 2)
-        return schedules;
-    for (const EvenSchedule& even : even_schedules(facts, target, vector))
-        append(ahead_of(even.schedule, kinds_of_even(even, facts), target), &schedules);
-    return schedules;
 }
 
 // Where those come: behind schedules of powers of two that were timed against them and are no slower. One sum of two

@@ -1,0 +1,118 @@
+// Which rows a block that stays has in flight while it works on another, and how.
+#include <array>
+#include <span>
+
+#include "compiler/schedule/row_schedules.h"
+
+namespace rowjit::reduced_rows {
+namespace {
+
+// The most promising first, by what H200 said. Sums over rows leave registers for less: rms_norm's backward of 16384
+// bf16 columns (a cluster of two) takes 0.423 ms with registers, 0.427 with stages.
+constexpr std::array kSumsInCluster = {kRegisters, kSkewedStages,   kTwoStages,   kSkewed,       kSkewedRegisters,
+                                       Ahead{},    kSkewedInStages, kInTwoStages, kInThreeStages};
+// bf16 rows that wait for many blocks: of 131072 columns over 16 blocks 0.507 ms skewed with stages, 0.576 with
+// registers.
+constexpr std::array kNarrowSumsInWideCluster = {kSkewedStages,    kRegisters, kTwoStages,      kSkewed,
+                                                 kSkewedRegisters, Ahead{},    kSkewedInStages, kInTwoStages};
+// layer_norm's backward has two sums, beside which few registers have room for a row: of 65536 bf16 columns 0.593 ms
+// where rows stay in their stages, 0.595 skewed in registers, 0.695 with stages besides, which leaves none for weights.
+constexpr std::array kSeveralSums = {kRegisters, kSkewedInStages, kInTwoStages,  kTwoStages,      kSkewed,
+                                     Ahead{},    kInThreeStages,  kSkewedStages, kSkewedRegisters};
+// Larger parts of a row: three stages leave no room for a first-level cache, which has the weights. Of 131072 columns
+// over 8 blocks 0.671 ms with two, 0.712 with three and skewed; of 262144 over 16 0.837, 0.903.
+constexpr std::array kSumsOfLargeParts = {kInTwoStages,  kSkewedInStages, kInThreeStages, kRegisters,
+                                          kSkewedStages, kTwoStages,      Ahead{}};
+// rms_norm of 131072 f32 columns: 0.271 ms skewed, 0.298 with registers, 0.317 with neither.
+constexpr std::array kInCluster = {kSkewedRegisters, kSkewed, kRegisters, kSkewedStages, kTwoStages, Ahead{}};
+// Of those that stay, softmax's backward of 65536 bf16 columns was the fastest with stages.
+constexpr std::array kSeveralNarrow = {kTwoStages, kRegisters, Ahead{}, kSkewedStages, kSkewedRegisters, kSkewed};
+// Pairs take more registers than a sum: softmax of 262144 bf16 columns 0.627 ms with the next row in registers, 0.696
+// with stages, 0.712 skewed as well.
+constexpr std::array kPairsInCluster = {kRegisters, kTwoStages, kSkewedStages, kSkewedRegisters, kSkewed, Ahead{}};
+// Where rows cannot be skewed. One block: layer_norm's backward at 8192 bf16 columns 0.266 ms with stages, else 0.284;
+// add_rms_norm's at 4096 f32 columns 0.345 with registers, 0.396 with stages. A cluster that meets twice a row:
+// layer_norm of 131072 bf16 columns 0.331 ms with registers, 0.344 with stages; cross-entropy with its gradient, in
+// small parts, 0.322 at 32000 with registers, 0.334 with stages.
+constexpr std::array kStagesFirst = {kTwoStages, kRegisters, Ahead{}};
+constexpr std::array kRegistersFirst = {kRegisters, kTwoStages, Ahead{}};
+// A block on a row, two vectors of each tensor a thread. One sum of rows of two tensors leaves them where they were
+// copied to: rms_norm's backward of 4096 bf16 columns takes 0.106 ms so, 0.116 with registers, of f32 0.103 and 0.118,
+// of 8192 bf16 columns 0.113 and 0.122. Two sums, or a third tensor that only the last phase reads, which is then
+// copied ahead too, gain little or lose: add_layer_norm's of f32 takes 0.099 and 0.101, of bf16 0.109, 0.107 with
+// stages.
+constexpr std::array kSumOfPair = {kInTwoStages, kRegisters, kTwoStages, kInThreeStages, Ahead{}};
+constexpr std::array kSumsStagesFirst = {kTwoStages, kRegisters, Ahead{}, kInTwoStages, kInThreeStages};
+constexpr std::array kSumsRegistersFirst = {kRegisters, kTwoStages, Ahead{}, kInTwoStages, kInThreeStages};
+
+std::span<const Ahead> kinds_with_sums(const Schedule& s, const GroupFacts& facts) {
+    if (row_bytes(facts) > s.column_blocks * kSmallPartBytes) return kSumsOfLargeParts;
+    if (facts.sums_of_columns > 1) return kSeveralSums;
+    if (s.column_blocks > kMostClusterBlocks / 4 && facts.widest_bytes < 4) return kNarrowSumsInWideCluster;
+    return kSumsInCluster;
+}
+
+// A row in one block. bf16 sums: rows are copied ahead but for one sum of columns in blocks that share a multiprocessor
+// and whose warps meet. H200: rms_norm's backward of 4096 columns takes 0.117 ms with registers, 0.120 with stages,
+// add_rms_norm's 0.0928, 0.0945; of 8192, a block alone, 0.239 and 0.212.
+bool stages_first(const Schedule& s, const GroupFacts& facts) {
+    const bool shares = s.min_blocks_per_sm > 1 && s.threads_per_row > kWarpThreads;
+    return facts.sums_rows() && facts.widest_bytes < 4 && !(facts.sums_of_columns == 1 && shares);
+}
+
+// Threads that never meet over a row, and sum numbers alone, wait for nothing that a row fetched ahead would hide.
+// H200, a gradient's norm of 4096 bf16 columns: 0.0365 ms, 0.0454 with stages.
+constexpr std::array kNothingFirst = {Ahead{}, kRegisters, kTwoStages};
+
+std::span<const Ahead> kinds_in_block(const Schedule& s, const GroupFacts& facts) {
+    if (!facts.meets && facts.sums_of_columns == 0) return kNothingFirst;
+    const bool stages = stages_first(s, facts);
+    const bool may_stay = facts.sums_of_columns > 0 && facts.meets && s.rows_per_block == 1 &&
+                          bytes_per_thread(s, facts) <= kStayingBytesPerThread;
+    if (!may_stay) return stages ? kStagesFirst : kRegistersFirst;
+    if (facts.sums_of_columns == 1 && facts.streams <= 2) return kSumOfPair;
+    return stages ? std::span<const Ahead>(kSumsStagesFirst) : kSumsRegistersFirst;
+}
+
+std::span<const Ahead> kinds_ahead(const Schedule& s, const GroupFacts& facts) {
+    if (s.column_blocks == 1) return kinds_in_block(s, facts);
+    if (meetings(s, facts) != 1) {
+        return facts.sums_of_columns == 0 ? kRegistersFirst : kStagesFirst;
+    }
+    if (facts.sums_of_columns > 0) return kinds_with_sums(s, facts);
+    if (s.online) return kPairsInCluster;
+    if (in_small_parts(facts) && reads_several_narrow(facts)) return kSeveralNarrow;
+    return kInCluster;
+}
+
+}  // namespace
+
+std::vector<Schedule> ahead_of(const Schedule& s, std::span<const Ahead> ways, const Target& target) {
+    if (s.residency != Residency::kRegisters || target.backend != Backend::kCuda) return {s};
+    std::vector<Schedule> kinds;
+    for (const Ahead& ahead : ways) {
+        kinds.push_back(s);
+        kinds.back().prefetch = ahead.prefetch;
+        kinds.back().stages = ahead.stages;
+        kinds.back().skew = ahead.skew;
+        if (ahead.in_stages) kinds.back().residency = Residency::kStages;
+    }
+    return kinds;
+}
+
+std::vector<Schedule> staying(Schedule s, int threads_per_sm, const GroupFacts& facts, const Target& target) {
+    s = sharing(s, threads_per_sm);
+    s.blocks_per_sm = s.min_blocks_per_sm;
+    return ahead_of(s, kinds_ahead(s, facts), target);
+}
+
+std::vector<Schedule> all_staying(const std::vector<Schedule>& schedules, const GroupFacts& facts,
+                                  const Target& target) {
+    std::vector<Schedule> all;
+    for (const Schedule& s : schedules) {
+        for (const int per_sm : kResidentThreadsPerSm) append(staying(s, per_sm, facts, target), &all);
+    }
+    return all;
+}
+
+}  // namespace rowjit::reduced_rows

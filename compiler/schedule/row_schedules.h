@@ -1,0 +1,106 @@
+// What the schedules of reduced rows are made of, for the files of that family: row_reduction.cpp, which has the static
+// rule, and of rows that a block which stays has in flight (row_ahead.cpp) and rows of any width beside sums of rows
+// (row_even.cpp).
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "compiler/schedule/choose.h"
+
+namespace rowjit::reduced_rows {
+
+// A thread's part of a row in registers: past it the work values in f32 spill.
+inline constexpr std::int64_t kMaxBytesPerThread = 128;
+inline constexpr int kBlockThreads = 128;  // when a row takes less: this many threads share a block
+inline constexpr int kThreadsAlone = 512;  // with as many registers each as leave no room for another block
+inline constexpr int kWarpThreads = 32;    // that meet without shared memory
+inline constexpr int kMostThreads = 256;   // of a row by its width
+inline constexpr int kManyTensors = 4;     // whose rows a block holds at once
+
+// Threads of so many registers that this many of them share a multiprocessor: 64 registers each, or 128. Where rows are
+// only read and stored, one is loaded while another is reduced and a third stored; where they are summed as well, the
+// fewer columns a thread has, the more loads are in flight. Left alone, compilers take what registers there are.
+inline constexpr std::array kResidentThreadsPerSm = {1024, 512};
+
+// What a block of a cluster has of a row that shares a multiprocessor with others.
+inline constexpr std::int64_t kSmallPartBytes = 16 * 1024;
+// Of a row that is summed over, in threads of one to six vectors each (row_even.cpp): layer_norm's backward of 9216
+// bf16 columns takes 0.0705 ms in a block of 384 threads, 0.0790 in two of 256; rms_norm's 0.0664 and 0.0690.
+inline constexpr std::int64_t kPartBesideSums = 20 * 1024;
+// Of a row that stays in the stage that it was copied to.
+inline constexpr std::int64_t kStayingBytesPerThread = 32;
+
+Schedule row_schedule(Residency residency, int threads, int vector);
+
+// With blocks whose registers let `threads_per_sm` threads share a multiprocessor.
+Schedule sharing(Schedule s, int threads_per_sm);
+
+// The same blocks staying, as many on a multiprocessor.
+Schedule staying_apart(Schedule s, std::int64_t blocks_per_sm);
+
+// A row that reads nothing but itself loses nothing in small blocks, and more of them share a multiprocessor.
+bool in_small_parts(const GroupFacts& facts);
+
+// Narrow rows of several tensors that are met over once.
+bool reads_several_narrow(const GroupFacts& facts);
+
+std::int64_t row_bytes(const GroupFacts& facts);
+
+std::int64_t bytes_per_thread(const Schedule& s, const GroupFacts& facts);
+
+// How often the threads of a row meet.
+int meetings(const Schedule& s, const GroupFacts& facts);
+
+// Lanes of a warp, or whole warps, of which each thread has at most so many of a row's vectors.
+std::int64_t threads_for(std::int64_t vectors, std::int64_t each, int warp_size);
+
+// Whether any column is in memory.
+bool has_columns(const GroupFacts& facts);
+
+void append(const std::vector<Schedule>& more, std::vector<Schedule>* schedules);
+
+// Rows in flight while a block that stays works on another: fetched through registers or through shared memory, and, in
+// a cluster that meets once a row, with the meeting behind the next row's first phase. clang keeps what is fetched
+// ahead beside all that the row itself unrolls to, and spills: CUDA only.
+struct Ahead {
+    bool prefetch = false;
+    int stages = 0;
+    bool skew = false;
+    bool in_stages = false;  // where a row also stays, which leaves registers to its sums
+};
+
+inline constexpr Ahead kRegisters{.prefetch = true};
+inline constexpr Ahead kTwoStages{.stages = 2};
+inline constexpr Ahead kSkewedRegisters{.prefetch = true, .skew = true};
+inline constexpr Ahead kSkewedStages{.stages = 2, .skew = true};
+inline constexpr Ahead kSkewed{.skew = true};
+inline constexpr Ahead kInTwoStages{.stages = 2, .in_stages = true};
+inline constexpr Ahead kInThreeStages{.stages = 3, .in_stages = true};
+inline constexpr Ahead kSkewedInStages{.stages = 3, .skew = true, .in_stages = true};
+
+// ---- row_ahead.cpp --------------------------------------------------------------------------------------------------
+
+// The same blocks staying, with rows in flight in each of those ways.
+std::vector<Schedule> ahead_of(const Schedule& s, std::span<const Ahead> ways, const Target& target);
+
+// The same blocks staying for many rows.
+std::vector<Schedule> staying(Schedule s, int threads_per_sm, const GroupFacts& facts, const Target& target);
+
+// A block that sums over its rows stays on its multiprocessor, to keep what it sums.
+std::vector<Schedule> all_staying(const std::vector<Schedule>& schedules, const GroupFacts& facts,
+                                  const Target& target);
+
+// ---- row_even.cpp ---------------------------------------------------------------------------------------------------
+
+// What part of the lanes have columns, where each thread of a row takes as many vectors as the first.
+double share_at_work(const Schedule& s, const GroupFacts& facts);
+
+// Schedules of rows that are summed over columns' places as well, in any number of whole warps, the most promising
+// first; none of other rows.
+std::vector<Schedule> summing_evenly(const GroupFacts& facts, const Target& target, int vector);
+
+}  // namespace rowjit::reduced_rows
