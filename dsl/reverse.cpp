@@ -158,8 +158,8 @@ class Reverse {
         return std::any_of(along.begin(), along.end(), [&](AxisId axis) { return contains(node(id).axes, axis); });
     }
 
-    // What this is the same multiple of for all positions along those axes; -1 where it is none, and not negative,
-    // twice, or times or over a number.
+    // What this is a multiple of, by one number for all positions along those axes: the operand of a product with such
+    // a number or a quotient by it, of a negation, of x + x; -1 for none.
     NodeId multiplied(const Node& n, const std::vector<AxisId>& along) const {
         if (n.kind != NodeKind::kMap) return -1;
         const bool twice = n.op == Op::kAdd && n.args[0] == n.args[1];
@@ -184,7 +184,10 @@ class Reverse {
         const Node& n = node(id);
         if (n.kind == NodeKind::kExtent) return along == std::vector<AxisId>{n.axis};
         double positions = 1;
-        for (const AxisId axis : along) positions *= static_cast<double>(graph_->axis(axis).extent);
+        for (const AxisId axis : along) {
+            if (graph_->axis(axis).extent == kRuntimeExtent) return false;
+            positions *= static_cast<double>(graph_->axis(axis).extent);
+        }
         return n.kind == NodeKind::kConst && n.value == positions;
     }
 

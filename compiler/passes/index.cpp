@@ -145,7 +145,7 @@ class Indexer {
     // Where all vectors read alike from their own part of the row, some elements in several lanes and others in none,
     // as both halves of complex numbers take the real one: that part, and what each lane takes of it.
     Access spread_vector(const Inst& inst, const KernelTensor& tensor, const ColumnLoop& loop) const {
-        const Access gather{Access::Kind::kGather};
+        Access gather{Access::Kind::kGather};
         for (const Coord& coord : inst.coords) {
             if (!coord.data_nodes().empty()) return gather;  // it may lie outside, and the part of a row with it
         }

@@ -250,6 +250,7 @@ TEST_CASE("the gradient of what is written by hand is its finite difference") {
         "d = x - mean(x)\nv = mean(d * d)\noutput y = d * rsqrt(v + 0.1) * b\n",
         "d = x - mean(x)\noutput y = d * d * d + d * b\noutput z = sum(d * d)\n",
         "d = x - sum(x) / 11\noutput y = d * rsqrt(sum(d * d) / 12 + 0.1)\n",
+        "d = x - sum(x, tokens) / -1\noutput y = sum(d * d, tokens)\n",
         "n = extent(tokens, f32)\nd = x - sum(x, tokens) / n\noutput y = d * rsqrt(sum(d * d, tokens) / n + 0.1)\n",
     };
     for (const std::string_view written : kWritten) {
