@@ -51,7 +51,7 @@ struct Fiber {
     int mailbox = -1;  // that it waits for, by its place in the cluster's shared memory
     int parity = 0;    // of the turn it waits for
     unsigned word = 0;
-    int mask = 0;    // of a shuffle's lanes; 0 where each names the one it asks, as `source`
+    int mask = 0;  // of a shuffle's lanes; 0 where each names the one it asks, as `source`
     int source = 0;
     unsigned received = 0;
     std::vector<Copy> copies;
