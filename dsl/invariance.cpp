@@ -21,10 +21,6 @@ constexpr Dependence kOther{Dependence::Kind::kOther, 0};
 Dependence adding(double k) { return k == 0 ? Dependence{} : Dependence{Dependence::Kind::kAdds, k}; }
 Dependence scaling(double k) { return k == 0 ? Dependence{} : Dependence{Dependence::Kind::kScales, k}; }
 
-bool contains(const std::vector<AxisId>& axes, AxisId axis) {
-    return std::find(axes.begin(), axes.end(), axis) != axes.end();
-}
-
 // How every value depends on one.
 class Dependences {
   public:

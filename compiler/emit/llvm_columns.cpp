@@ -215,11 +215,16 @@ void KernelEmitter::emit_where_some_pass(const std::vector<const Inst*>& test, c
         Value* passes = value(test.back()->id);
         some = some == nullptr ? passes : b_.CreateOr(some, passes);
     }
-    if (some->getType()->isVectorTy()) some = b_.CreateOrReduce(some);
-    auto* passing = llvm::BasicBlock::Create(b_.getContext(), "some_pass", function_);
-    auto* after = llvm::BasicBlock::Create(b_.getContext(), "passed", function_);
-    b_.CreateCondBr(some, passing, after, llvm::MDBuilder(b_.getContext()).createUnlikelyBranchWeights());
-    b_.SetInsertPoint(passing);
+    emit_where_any(some, "some_pass", body);
+}
+
+// The body, behind a branch that is seldom taken, where any lane's condition holds.
+void KernelEmitter::emit_where_any(Value* condition, const char* name, const std::function<void()>& body) {
+    if (condition->getType()->isVectorTy()) condition = b_.CreateOrReduce(condition);
+    auto* inside = llvm::BasicBlock::Create(b_.getContext(), name, function_);
+    auto* after = llvm::BasicBlock::Create(b_.getContext(), std::string("after_") + name, function_);
+    b_.CreateCondBr(condition, inside, after, llvm::MDBuilder(b_.getContext()).createUnlikelyBranchWeights());
+    b_.SetInsertPoint(inside);
     body();
     b_.CreateBr(after);
     b_.SetInsertPoint(after);
@@ -405,15 +410,10 @@ void KernelEmitter::offer_terms(const Accumulator& accumulator, const Running& r
             b_.CreateFCmpUGE(term.x, spread(last, type != nullptr ? static_cast<int>(type->getNumElements()) : 1));
         passing = passing == nullptr ? passes : b_.CreateOr(passing, passes);
     }
-    if (passing->getType()->isVectorTy()) passing = b_.CreateOrReduce(passing);
-    auto* offer = llvm::BasicBlock::Create(b_.getContext(), "offer", function_);
-    auto* after = llvm::BasicBlock::Create(b_.getContext(), "offered", function_);
-    b_.CreateCondBr(passing, offer, after, llvm::MDBuilder(b_.getContext()).createUnlikelyBranchWeights());
-    b_.SetInsertPoint(offer);
-    for (const Term& term : terms)
-        b_.CreateStore(offer_elements(b_, running.keys, accumulator.greatest, term.x, term.factor), running.last);
-    b_.CreateBr(after);
-    b_.SetInsertPoint(after);
+    emit_where_any(passing, "offer", [&] {
+        for (const Term& term : terms)
+            b_.CreateStore(offer_elements(b_, running.keys, accumulator.greatest, term.x, term.factor), running.last);
+    });
 }
 
 FoldState KernelEmitter::read(const Running& running, int chain) {

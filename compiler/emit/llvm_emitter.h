@@ -186,6 +186,7 @@ class KernelEmitter {
     void fold_terms();
     void emit_where_some_pass(const std::vector<const Inst*>& test, const std::vector<Lanes>& turn,
                               const std::function<void()>& body);
+    void emit_where_any(Value* condition, const char* name, const std::function<void()>& body);
     void offer_terms(const Accumulator& accumulator, const Running& running, const std::vector<Term>& terms);
     bool sums_in_blocks(const Inst& inst, const ColumnLoop& loop) const;
     void end_block(const ColumnLoop& loop);

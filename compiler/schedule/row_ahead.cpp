@@ -45,6 +45,9 @@ constexpr std::array kSumOfPair = {kInTwoStages, kRegisters, kTwoStages, kInThre
 constexpr std::array kSumsStagesFirst = {kTwoStages, kRegisters, Ahead{}, kInTwoStages, kInThreeStages};
 constexpr std::array kSumsRegistersFirst = {kRegisters, kTwoStages, Ahead{}, kInTwoStages, kInThreeStages};
 
+// How often the threads of a row meet.
+int meetings(const Schedule& s, const GroupFacts& facts) { return (s.online ? facts.online_phases : facts.phases) - 1; }
+
 std::span<const Ahead> kinds_with_sums(const Schedule& s, const GroupFacts& facts) {
     if (row_bytes(facts) > s.column_blocks * kSmallPartBytes) return kSumsOfLargeParts;
     if (facts.sums_of_columns > 1) return kSeveralSums;

@@ -17,6 +17,7 @@ namespace {
 
 using namespace reduced_rows;
 
+constexpr int kThreadsAlone = 512;  // with as many registers each as leave no room for another block
 constexpr std::int64_t kStreamedColumns = 8192;
 constexpr std::int64_t kCpuCacheBytes = 512 * 1024;  // half a second-level cache of today's servers
 constexpr std::int64_t kCpuKeptColumns = 32768;      // of f32 in half a first- or a quarter of a second-level cache
@@ -28,6 +29,7 @@ struct ThreadsRow {
     int threads;
 };
 constexpr std::array kThreads = {ThreadsRow{64, 8}, ThreadsRow{128, 16}, ThreadsRow{3072, 32}, ThreadsRow{16384, 128}};
+constexpr int kMostThreads = 256;
 
 int static_threads(std::int64_t columns) {
     for (const ThreadsRow& row : kThreads) {
@@ -346,6 +348,9 @@ int threads_of_many(int threads, const GroupFacts& facts) {
     const bool many = facts.streams >= kManyTensors && facts.phases == 2 && !facts.sums_rows();
     return many && thread_bytes(kThreadsAlone / 2, facts) > kCrowdedBytes ? kThreadsAlone : threads;
 }
+
+// Whether any column is in memory.
+bool has_columns(const GroupFacts& facts) { return facts.column_inputs > 0 || facts.stores_columns; }
 
 // Of a row that a block's threads would have seven vectors of, the last of them not all, six in as many warps as that
 // takes, and 0 of others: layer_norm of 13824 bf16 columns runs at 97 % of copy in blocks of 288 threads, at 82 in

@@ -36,15 +36,11 @@ std::int64_t bytes_per_thread(const Schedule& s, const GroupFacts& facts) {
     return row_bytes(facts) / (s.column_blocks * s.threads_per_row);
 }
 
-int meetings(const Schedule& s, const GroupFacts& facts) { return (s.online ? facts.online_phases : facts.phases) - 1; }
-
 std::int64_t threads_for(std::int64_t vectors, std::int64_t each, int warp_size) {
     const std::int64_t threads = (vectors + each - 1) / each;
     if (threads > warp_size / 2) return (threads + warp_size - 1) / warp_size * warp_size;
     return static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(threads)));
 }
-
-bool has_columns(const GroupFacts& facts) { return facts.column_inputs > 0 || facts.stores_columns; }
 
 void append(const std::vector<Schedule>& more, std::vector<Schedule>* schedules) {
     schedules->insert(schedules->end(), more.begin(), more.end());

@@ -16,9 +16,7 @@ namespace rowjit::reduced_rows {
 // A thread's part of a row in registers: past it the work values in f32 spill.
 inline constexpr std::int64_t kMaxBytesPerThread = 128;
 inline constexpr int kBlockThreads = 128;  // when a row takes less: this many threads share a block
-inline constexpr int kThreadsAlone = 512;  // with as many registers each as leave no room for another block
 inline constexpr int kWarpThreads = 32;    // that meet without shared memory
-inline constexpr int kMostThreads = 256;   // of a row by its width
 inline constexpr int kManyTensors = 4;     // whose rows a block holds at once
 
 // Threads of so many registers that this many of them share a multiprocessor: 64 registers each, or 128. Where rows are
@@ -52,14 +50,8 @@ std::int64_t row_bytes(const GroupFacts& facts);
 
 std::int64_t bytes_per_thread(const Schedule& s, const GroupFacts& facts);
 
-// How often the threads of a row meet.
-int meetings(const Schedule& s, const GroupFacts& facts);
-
 // Lanes of a warp, or whole warps, of which each thread has at most so many of a row's vectors.
 std::int64_t threads_for(std::int64_t vectors, std::int64_t each, int warp_size);
-
-// Whether any column is in memory.
-bool has_columns(const GroupFacts& facts);
 
 void append(const std::vector<Schedule>& more, std::vector<Schedule>* schedules);
 
