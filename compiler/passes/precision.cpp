@@ -50,25 +50,18 @@ class Uses {
     }
 
     // Whether it is 1 + e^x, whatever the exponential loses.
-    bool is_one_and_exponential(ValueId value) const {
-        const Inst* sum = maker(value);
-        if (sum == nullptr || !is_f32_map(*sum, Op::kAdd)) return false;
-        const auto is_exponential = [&](ValueId term) {
-            const Inst* inst = maker(term);
-            return inst != nullptr && is_f32_map(*inst, Op::kExp);
-        };
-        const ValueId first = sum->operands[0];
-        const ValueId second = sum->operands[1];
-        return (is_exponential(first) && is_constant(second, 1)) || (is_exponential(second) && is_constant(first, 1));
-    }
+    bool is_one_and_exponential(ValueId value) const { return exponential_beside_one(value) != nullptr; }
 
-    // Whether the exponential is only that of a logistic function's divisor, of which an error is the less the smaller
-    // it is beside 1, and what is divided by it is rounded.
+    // Whether the exponential is that of a logistic function's divisor, of which an error is the less the smaller it is
+    // beside 1, or a factor, as in the derivative of one, and what comes of either hides it.
     bool is_logistic(const Inst& exponential) {
-        return all_of(exponential.id, is_logistic_, [&](const Inst& sum) {
-            return sum.kind == InstKind::kMap && is_one_and_exponential(sum.id) &&
-                   all_of(sum.id, is_logistic_, [&](const Inst& use) {
-                       return is_f32_map(use, Op::kDiv) && use.operands[0] != sum.id && is_rounded(use.id);
+        return all_of(exponential.id, is_logistic_, [&](const Inst& use) {
+            if (use.kind != InstKind::kMap) return false;
+            if (scales(use))
+                return is_rounded(use.id) || (is_bounded(use.id, exponential) && is_scaled_or_summed(use.id));
+            return is_one_and_exponential(use.id) && all_of(use.id, is_logistic_, [&](const Inst& quotient) {
+                       return is_f32_map(quotient, Op::kDiv) && quotient.operands[0] != use.id &&
+                              (is_rounded(quotient.id) || is_hidden_quotient(quotient));
                    });
         });
     }
@@ -85,9 +78,16 @@ class Uses {
     // Whether it is scaled and rounded, or added on its way to what none of its argument's numbers are in, which it has
     // no reason to cancel: where it does by chance, eager's error shows as well. Numbers of 11 bits show it sooner.
     bool is_of_its_own(const Inst& tanh) {
-        std::set<ValueId> numbers = origin(tanh.id).factors;
-        numbers.insert(origin(tanh.id).inner.begin(), origin(tanh.id).inner.end());
-        return is_scaled(tanh.id) || (!reads_f16() && is_apart(tanh.id, numbers) && ends_in_rounding(tanh.id));
+        return is_scaled(tanh.id) || (!reads_f16() && is_apart(tanh.id, tanh.id) && ends_in_rounding(tanh.id));
+    }
+
+    // Whether an error of a quotient by 1 + e^x is lost, or is of its own likewise. A sum of its dividend and it is
+    // near 0 wherever 1 + e^x is near 1.
+    bool is_hidden_quotient(const Inst& quotient) {
+        if (is_scaled_or_summed(quotient.id)) return true;
+        if (reads_f16() || !is_one_and_exponential(quotient.operands[1]) || !ends_in_rounding(quotient.id))
+            return false;
+        return is_apart(quotient.id, maker(quotient.operands[1])->id);
     }
 
     // Whether an exponential is one of x − max x, at most 1, so that narrow it is off by less than 2^-25, and is only a
@@ -170,6 +170,20 @@ class Uses {
                is_given(inst->operands[1]);
     }
 
+    // Whether it is x / c, as plan/inverse writes the quotient by a constant, of which a product would be within a unit
+    // in the last place, and that is lost.
+    bool is_roughly_product(const Inst& sum) {
+        if (!is_f32_map(sum, Op::kFma) || !is_constant(sum.operands[1])) return false;
+        const Inst* low = maker(sum.operands[2]);
+        if (low == nullptr || !is_f32_map(*low, Op::kMul) || !is_constant(low->operands[1])) return false;
+        const double part = maker(low->operands[1])->value / maker(sum.operands[1])->value;
+        if (low->operands[0] != sum.operands[0] || std::fabs(part) > std::numeric_limits<float>::epsilon())
+            return false;
+        return is_scaled_or_summed(sum.id) || all_of(sum.id, is_argument_, [&](const Inst& use) {
+                   return is_f32_map(use, Op::kTanh) && is_of_its_own(use);
+               });
+    }
+
     int count(ValueId value) const {
         const auto uses = uses_.find(value);
         return uses == uses_.end() ? 0 : static_cast<int>(uses->second.size());
@@ -211,44 +225,90 @@ class Uses {
         return op == Op::kAdd || op == Op::kSub || op == Op::kMul || op == Op::kDiv || op == Op::kFma || op == Op::kNeg;
     }
 
-    // What a value is multiplied by, of what is loaded, narrow or the row's, and what else it is made of.
-    struct Origin {
-        std::set<ValueId> factors;
-        std::set<ValueId> inner;
-    };
+    // A value as a product: how often each of its factors is in it, less than 0 for what it is divided by. Constants
+    // are none, and what is loaded, narrow, the row's, a sum or a function's result is one.
+    using Factors = std::map<ValueId, int>;
 
-    const Origin& origin(ValueId value) {
-        const auto [known, is_new] = origins_.try_emplace(value);
-        if (is_new) known->second = find_origin(value);
+    const Factors& factors(ValueId value) {
+        const auto [known, is_new] = factors_.try_emplace(value);
+        if (is_new) known->second = find_factors(value);
         return known->second;
     }
 
-    Origin find_origin(ValueId value) {
+    // What of a product is not in the other of a sum's terms as well.
+    static Factors without_common(const Factors& term, const Factors& other) {
+        Factors rest;
+        const auto times = [](const Factors& in, ValueId factor) {
+            const auto found = in.find(factor);
+            return found == in.end() ? 0 : found->second;
+        };
+        for (const Factors* one : {&term, &other}) {
+            for (const auto& [factor, count] : *one) {
+                const int least = std::min(times(term, factor), times(other, factor));
+                if (times(term, factor) != least) rest[factor] = times(term, factor) - least;
+            }
+        }
+        return rest;
+    }
+
+    static Factors product(Factors left, const Factors& right, int times) {
+        for (const auto& [factor, count] : right) left[factor] += times * count;
+        std::erase_if(left, [](const auto& factor) { return factor.second == 0; });
+        return left;
+    }
+
+    // What the factors are made of, of what is loaded, narrow or the row's.
+    std::set<ValueId> numbers(const Factors& of) const {
+        std::set<ValueId> all;
+        for (const auto& [factor, times] : of) {
+            const auto made_of = numbers_.find(factor);
+            if (made_of == numbers_.end()) all.insert(factor);
+            if (made_of != numbers_.end()) all.insert(made_of->second.begin(), made_of->second.end());
+        }
+        return all;
+    }
+
+    Factors find_factors(ValueId value) {
         const Inst* inst = maker(value);
-        if (inst == nullptr) return {{value}, {}};
-        const bool is_made = inst->kind == InstKind::kMap || inst->kind == InstKind::kCast ||
-                             inst->kind == InstKind::kConst || inst->kind == InstKind::kScalar;
-        if (!is_made || is_narrow(inst->dtype)) return {{inst->id}, {}};
-        Origin all;
-        std::vector<Origin> each;
-        for (const ValueId operand : inst->operands) {
-            each.push_back(origin(operand));
-            all.factors.insert(each.back().factors.begin(), each.back().factors.end());
-            all.inner.insert(each.back().inner.begin(), each.back().inner.end());
+        if (inst == nullptr) return {{value, 1}};
+        if (inst->kind == InstKind::kConst || inst->kind == InstKind::kScalar) return {};
+        const bool is_made = inst->kind == InstKind::kMap || inst->kind == InstKind::kCast;
+        if (!is_made || is_narrow(inst->dtype)) return {{inst->id, 1}};
+        const bool is_f32 = inst->dtype == Dtype::kF32;
+        if (is_f32 && (inst->kind == InstKind::kCast || inst->op == Op::kNeg)) return factors(inst->operands[0]);
+        const auto of = [&](std::size_t operand) { return factors(inst->operands[operand]); };
+        if (is_f32_map(*inst, Op::kMul)) return product(of(0), of(1), 1);
+        if (is_f32_map(*inst, Op::kDiv)) return product(of(0), of(1), -1);
+        if (is_sum(*inst)) {
+            const auto [a, b] = terms(*inst);
+            return sum(inst->id, a, b);
         }
-        if (inst->dtype == Dtype::kF32 &&
-            (inst->kind == InstKind::kCast || inst->op == Op::kMul || inst->op == Op::kNeg))
-            return all;
-        std::set<ValueId> kept;
-        if (is_f32_map(*inst, Op::kDiv)) kept = each[0].factors;
-        if (is_f32_map(*inst, Op::kAdd) || is_f32_map(*inst, Op::kSub)) {
-            std::set_intersection(each[0].factors.begin(), each[0].factors.end(), each[1].factors.begin(),
-                                  each[1].factors.end(), std::inserter(kept, kept.end()));
-        }
-        for (const ValueId factor : all.factors) {
-            if (!kept.contains(factor)) all.inner.insert(factor);
-        }
-        return {kept, all.inner};
+        std::set<ValueId>& made_of = numbers_[inst->id];
+        for (std::size_t i = 0; i < inst->operands.size(); ++i) made_of.merge(numbers(of(i)));
+        return {{inst->id, 1}};
+    }
+
+    static bool is_sum(const Inst& inst) {
+        return is_f32_map(inst, Op::kAdd) || is_f32_map(inst, Op::kSub) || is_f32_map(inst, Op::kFma);
+    }
+
+    std::pair<Factors, Factors> terms(const Inst& sum) {
+        const auto of = [&](std::size_t operand) { return factors(sum.operands[operand]); };
+        if (sum.op == Op::kFma) return {product(of(0), of(1), 1), of(2)};
+        return {of(0), of(1)};
+    }
+
+    // A sum is a factor beside those that both terms have.
+    Factors sum(ValueId id, const Factors& a, const Factors& b) {
+        const Factors rest_of_a = without_common(a, b);
+        const Factors rest_of_b = without_common(b, a);
+        Factors both = product(a, rest_of_a, -1);
+        if (rest_of_a.empty() && rest_of_b.empty()) return both;
+        std::set<ValueId> made_of = numbers(rest_of_a);
+        made_of.merge(numbers(rest_of_b));
+        numbers_[id] = std::move(made_of);
+        ++both[id];
+        return both;
     }
 
     // Whether a sum is, but for what both of its terms are multiplied by, a function of one narrow number, as the
@@ -256,15 +316,35 @@ class Uses {
     // or 11 bits come near it by some 2^-11, which leaves f32 the bits that the rounding needs. Not where a term is a
     // constant: e^x - 1 has its zero where numbers are dense.
     bool hardly_cancels(const Inst& use) {
-        if (!is_f32_map(use, Op::kAdd) && !is_f32_map(use, Op::kSub)) return false;
-        const bool has_constant = std::any_of(use.operands.begin(), use.operands.end(), [&](ValueId term) {
-            return origin(term).factors.empty() && origin(term).inner.empty();
-        });
-        const std::set<ValueId>& inner = origin(use.id).inner;
-        if (has_constant || inner.size() > 1) return false;
-        return std::all_of(inner.begin(), inner.end(), [&](ValueId number) {
-            const Inst* made = maker(number);
-            return made != nullptr && is_narrow(made->dtype);
+        if (!is_sum(use)) return false;
+        const auto [a, b] = terms(use);
+        if (a.empty() || b.empty()) return false;
+        std::set<ValueId> inner = numbers(without_common(a, b));
+        inner.merge(numbers(without_common(b, a)));
+        return inner.size() <= 1 && std::all_of(inner.begin(), inner.end(), [&](ValueId number) {
+                   const Inst* made = maker(number);
+                   return made != nullptr && is_narrow(made->dtype);
+               });
+    }
+
+    // The exponential of 1 + e^x.
+    const Inst* exponential_beside_one(ValueId value) const {
+        const Inst* sum = maker(value);
+        if (sum == nullptr || !is_f32_map(*sum, Op::kAdd)) return nullptr;
+        for (const auto& [term, other] :
+             {std::pair(sum->operands[0], sum->operands[1]), {sum->operands[1], sum->operands[0]}}) {
+            const Inst* inst = maker(term);
+            if (inst != nullptr && is_f32_map(*inst, Op::kExp) && is_constant(other, 1)) return inst;
+        }
+        return nullptr;
+    }
+
+    // Whether a product with e^x in it is divided by 1 + e^x: where e^x is large, or has much of an error, a sum has
+    // terms beside it that are larger.
+    bool is_bounded(ValueId product, const Inst& exponential) {
+        const Factors& of = factors(product);
+        return std::any_of(of.begin(), of.end(), [&](const auto& factor) {
+            return factor.second < 0 && exponential_beside_one(factor.first) == &exponential;
         });
     }
 
@@ -286,21 +366,36 @@ class Uses {
         });
     }
 
-    // Whether no sum on the value's way to where it is rounded or kept has another term with one of those numbers in
-    // it.
-    bool is_apart(ValueId value, const std::set<ValueId>& numbers) {
+    // Whether every sum on the value's way to where it is rounded has another term with no reason to cancel it: one
+    // that neither the function nor a number in it is in, but as a factor of both, or that lacks a number of the row's
+    // columns which the value is a multiple of; weights may all be 1. No constant but beside a tanh: its derivative, 1
+    // - tanh^2, is small where nothing is made of it.
+    bool is_apart(ValueId value, ValueId function) {
         const auto uses = uses_.find(value);
         return uses == uses_.end() || std::all_of(uses->second.begin(), uses->second.end(), [&](const Inst* use) {
+                   if (use->kind == InstKind::kKeep)
+                       return kept_ends(*use, [&](ValueId next) { return is_apart(next, function); });
                    if (use->kind != InstKind::kMap) return true;
-                   if (is_f32_map(*use, Op::kAdd) || is_f32_map(*use, Op::kSub)) {
-                       const Origin& other = origin(use->operands[use->operands[0] == value ? 1 : 0]);
-                       const auto is_one = [&](ValueId number) { return numbers.contains(number); };
-                       if (std::any_of(other.factors.begin(), other.factors.end(), is_one) ||
-                           std::any_of(other.inner.begin(), other.inner.end(), is_one))
-                           return false;
+                   if (is_sum(*use)) {
+                       auto [term, other] = terms(*use);
+                       if (value == use->operands.back()) std::swap(term, other);
+                       if (!are_apart(without_common(term, other), without_common(other, term), function)) return false;
                    }
-                   return is_apart(use->id, numbers);
+                   return is_apart(use->id, function);
                });
+    }
+
+    bool are_apart(const Factors& term, const Factors& other, ValueId function) const {
+        const std::set<ValueId> others = numbers(other);
+        const std::set<ValueId> inner = numbers({{function, 1}});
+        const auto is_other = [&](ValueId number) { return others.contains(number); };
+        const bool is_multiple = std::any_of(term.begin(), term.end(), [&](const auto& factor) {
+            const Inst* made = maker(factor.first);
+            const bool is_own = made != nullptr && made->kind == InstKind::kLoad && kernel_.by_row(*made);
+            return is_own && !is_other(factor.first);
+        });
+        const bool is_new = !other.contains(function) && std::none_of(inner.begin(), inner.end(), is_other);
+        return is_multiple || (is_new && (!other.empty() || term.empty() || is_f32_map(*maker(function), Op::kTanh)));
     }
 
     bool reads_f16() const {
@@ -431,10 +526,12 @@ class Uses {
                is_constant(made->second->operands[2], 0);
     }
 
-    bool is_constant(ValueId value, double number) const {
+    bool is_constant(ValueId value) const {
         const Inst* made = maker(value);
-        return made != nullptr && made->kind == InstKind::kConst && made->value == number;
+        return made != nullptr && made->kind == InstKind::kConst;
     }
+
+    bool is_constant(ValueId value, double number) const { return is_constant(value) && maker(value)->value == number; }
 
     // Whether `holds` of every use. A value may be reached in 2^n ways, so what is known of it is kept.
     template <class Holds>
@@ -491,7 +588,8 @@ class Uses {
     std::map<int, ValueId> terms_;              // by accumulator: what it takes of a column
     std::map<ValueId, int> maxima_;             // the accumulators that rows' maxima come from
 
-    std::map<ValueId, Origin> origins_;
+    std::map<ValueId, Factors> factors_;
+    std::map<ValueId, std::set<ValueId>> numbers_;  // that a factor is made of, if it is none itself
     std::map<std::pair<ValueId, ValueId>, bool> are_same_;
     std::map<ValueId, bool> adds_given_product_;
     std::map<ValueId, bool> is_given_;
@@ -500,6 +598,7 @@ class Uses {
     std::map<ValueId, bool> is_scaled_;
     std::map<ValueId, bool> is_logistic_;
     std::map<ValueId, bool> is_beside_one_;
+    std::map<ValueId, bool> is_argument_;
     std::map<ValueId, bool> is_only_summed_;
     std::map<ValueId, bool> is_only_in_sums_;
     std::map<ValueId, const Inst*> weight_of_;
@@ -571,8 +670,9 @@ bool may_be_narrow(const Inst& inst, const std::set<ValueId>& inside, Uses& uses
     if (is_f32_map(inst, Op::kLog)) return uses.is_log_of_weights(inst);
     if (is_f32_map(inst, Op::kSub)) return uses.is_log_of_share(inst);
     if (is_f32_map(inst, Op::kDiv) && uses.divides_weight(inst)) return !inside.contains(inst.operands[1]);
-    if (!is_f32_map(inst, Op::kDiv) || !uses.is_scaled_or_summed(inst.id)) return false;
-    return !inside.contains(inst.operands[1]) || uses.is_one_and_exponential(inst.operands[1]);
+    if (!is_f32_map(inst, Op::kDiv)) return false;
+    if (uses.is_one_and_exponential(inst.operands[1])) return uses.is_hidden_quotient(inst);
+    return !inside.contains(inst.operands[1]) && uses.is_scaled_or_summed(inst.id);
 }
 
 // Whether a loop behind a meeting of the row's threads loads what the row has of a tensor.
@@ -635,11 +735,18 @@ Kernel spend_precision(Kernel kernel, const Target& target) {
         auto* loop = std::get_if<ColumnLoop>(&stmt.node);
         if (loop == nullptr) continue;
         std::set<ValueId> inside;
+        std::set<ValueId> rest;  // of quotients that are products now
         for (Inst& inst : loop->body) {
             inst.weighs = is_f32_map(inst, Op::kExp) && uses.only_weighs(inst);
             inst.narrow = may_be_narrow(inst, inside, uses);
+            if (uses.is_roughly_product(inst)) {
+                rest.insert(inst.operands.back());
+                inst.op = Op::kMul;
+                inst.operands.pop_back();
+            }
             inside.insert(inst.id);
         }
+        std::erase_if(loop->body, [&](const Inst& inst) { return rest.contains(inst.id) && uses.count(inst.id) == 1; });
         Products(loop->body, uses).join();
     }
     return kernel;

@@ -969,6 +969,29 @@ TEST_CASE("tanh is less exact where it is rounded, or added to what has nothing 
     CHECK(contains(body_of(bent(bf16, difference), 1024), "rj_tanh("));
 }
 
+TEST_CASE("a logistic function's parts are less exact in a product with others, and in the derivative of one") {
+    Graph g;
+    const Value x = g.input("x", bf16, {g.rows("tokens"), 1024});
+    const Value gate = g.input("gate", bf16, {x.axes()[0], 1024});
+    const Value z = cast(gate, f32);
+    const Value bent = 30 * tanh(cast(x, f32) * cast(g.input("w", bf16, {1024}), f32) / 30);
+    g.output("y", cast(bent * z / (1 + exp(-z)), bf16));
+    const Graph backward = differentiate(g, {"x", "gate", "w"}).backward;
+    const auto text = [&] { return body_of([&](Graph& to, std::int64_t) { to = backward; }, 1024); };
+    CHECK(contains(text(), "rj_exp_narrow("));
+    CHECK(contains(text(), "rj_div_narrow("));
+    CHECK(contains(text(), "rj_tanh_narrow("));
+    CHECK(!contains(text(), "rj_exp("));
+    CHECK(!contains(text(), "rj_div("));
+    CHECK(contains(text(), "* 0.03333333f"));
+    // 1 less a logistic function is small where e^x is, and shows what the quotient loses.
+    const auto complement = [](Graph& to, std::int64_t columns) {
+        const Value h = cast(to.input("x", bf16, {to.rows("tokens"), columns}), f32);
+        to.output("y", cast(1 - 1 / (1 + exp(-h)), bf16));
+    };
+    CHECK(contains(body_of(complement, 1024), "rj_div("));
+}
+
 TEST_CASE("a column is compared with an i64 of its row in i32") {
     const auto build = [](Graph& g, std::int64_t columns) {
         const Axis tokens = g.rows("tokens");
