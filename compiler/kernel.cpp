@@ -168,9 +168,16 @@ class Printer {
 bool Kernel::by_row(const Inst& access) const {
     return std::any_of(access.coords.begin(), access.coords.end(), [&](const Coord& coord) {
         const std::vector<Axis> axes = coord.axes();
-        return !coord.data_nodes().empty() ||
-               std::any_of(axes.begin(), axes.end(), [&](Axis used) { return axis(used.id).is_row; });
+        return !coord.data_nodes().empty() || std::any_of(axes.begin(), axes.end(), [&](Axis used) {
+            return axis(used.id).is_row && std::find(apart.begin(), apart.end(), used.id) == apart.end();
+        });
     });
+}
+
+std::int64_t Kernel::blocks_of_part() const {
+    std::int64_t positions = 1;
+    for (const AxisId id : apart) positions *= axis(id).extent;
+    return apart.empty() ? 1 : positions / schedule.rows_per_block;
 }
 
 bool Kernel::can_fetch(const Inst& inst) const {
@@ -210,7 +217,7 @@ bool is_reserved_word(std::string_view text) {
         "try",      "typedef",   "typename",    "union",  "unsigned", "using",    "virtual",  "void",   "while",
         "xor",      "block",     "c",           "column", "grid",     "i",        "l",        "lane",   "pair",
         "row",      "row_block", "rows",        "step",   "t",        "thread",   "turn",     "warp",   "ahead",
-        "fetch",    "first",     "first_phase", "more",   "stage"};
+        "fetch",    "first",     "first_phase", "more",   "stage",    "place",    "slot",     "live",   "column_block"};
     return std::find(kWords.begin(), kWords.end(), text) != kWords.end() || text.starts_with("rj_");
 }
 

@@ -284,6 +284,9 @@ struct Kernel {
     std::vector<Slot> slots;
     std::vector<Carried> carried;
     AxisId slots_axis = -1;  // ≥ 0: the block's own coordinate along this axis; it stores parts of sums over rows
+    // The innermost row axes, if any, that those sums are not over. A thread takes rows at one position along them, and
+    // the blocks of as many rows as there are positions have one part together.
+    std::vector<AxisId> apart;
     std::optional<Inst> peeled_by;  // Schedule::peel: the access by whose rows' addresses the heads are counted
     Block before;                   // once a block, before its rows; only where there is a slots axis
     Block body;
@@ -306,8 +309,10 @@ struct Kernel {
     bool is_read_only(const KernelTensor& tensor) const {
         return !tensor.written && !tensor.aliased && !neighbours.made.contains(tensor.name);
     }
-    // Whether rows load from, or store to, different places.
+    // Whether a thread's rows load from, or store to, different places.
     bool by_row(const Inst& access) const;
+    // How many blocks along the rows have a part of a sum over them together.
+    std::int64_t blocks_of_part() const;
     // Whether a load's address is known as soon as its row is, and differs from row to row, and no row stores there.
     bool can_fetch(const Inst& inst) const;
     // Whether the blocks of a cluster take each round of the loop's columns together, so that none waits for another

@@ -7,6 +7,7 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <iterator>
 
 #include "base/check.h"
 #include "base/dtype.h"
@@ -487,13 +488,14 @@ NodeId GraphData::add_search(NodeId sorted, NodeId key) {
     return intern({.kind = NodeKind::kSearch, .dtype = Dtype::kI64, .axes = node(key).axes, .args = {sorted, key}});
 }
 
-NodeId GraphData::add_partial_sum(NodeId arg, AxisId slots, Dtype dtype, const std::vector<AxisId>& columns) {
+NodeId GraphData::add_partial_sum(NodeId arg, AxisId slots, Dtype dtype, std::vector<AxisId> reduced) {
     const Node& from = node(arg);
     RJ_CHECK(is_float(from.dtype) && axis(slots).is_slots, "partial sums of {} by {}", describe(arg),
              axis(slots).label());
     Node result{.kind = NodeKind::kPartialSum, .dtype = dtype, .axes = {slots}, .args = {arg}};
-    for (const AxisId id : from.axes)
-        (axis(id).is_row || contains(columns, id) ? result.reduced : result.axes).push_back(id);
+    std::copy_if(from.axes.begin(), from.axes.end(), std::back_inserter(result.axes),
+                 [&](AxisId id) { return !contains(reduced, id); });
+    result.reduced = std::move(reduced);
     result.axis = slots;
     return intern(std::move(result));
 }

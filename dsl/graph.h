@@ -108,9 +108,11 @@ struct OutputInfo {
     bool accumulate = false;
     std::vector<std::int64_t> column_strides = {};
     // ≥ 0 in the planner's groups: what is stored is the sum of `node` over all its row axes, in parts: one for each
-    // position of this axis, of dtype parts_dtype.
+    // position of this axis, of dtype parts_dtype. Not over the row axes `apart`, the innermost: a part has a place for
+    // each of their positions.
     AxisId slots = -1;
     Dtype parts_dtype = Dtype::kF32;
+    std::vector<AxisId> apart = {};
     std::optional<OutputPiece> piece = {};  // likewise
 
     const std::string& tensor() const { return piece ? piece->tensor : name; }
@@ -150,7 +152,7 @@ class GraphData {
     NodeId add_segment_reduce(Monoid monoid, NodeId arg, AxisId reduced, NodeId offsets, AxisId segments);
     NodeId add_search(NodeId sorted, NodeId key);
     // Over all rows of `arg`, and over those of its columns that become rows.
-    NodeId add_partial_sum(NodeId arg, AxisId slots, Dtype dtype, const std::vector<AxisId>& columns = {});
+    NodeId add_partial_sum(NodeId arg, AxisId slots, Dtype dtype, std::vector<AxisId> reduced);
     NodeId add_matmul(NodeId left, NodeId right, std::vector<AxisId> contracted, Dtype dtype);
     NodeId add_state(NodeId start);
     NodeId add_fix(NodeId state, NodeId next, int most_steps);

@@ -109,9 +109,11 @@ class Printer {
         if (name(output.node) != output.name) text += " = " + operand(output.node);
         if (!output.alias.empty()) text += fmt::format(" alias({})", output.alias);
         if (output.accumulate) text += " accumulate";
-        if (output.slots >= 0)
-            text +=
-                fmt::format(" partial({}, {})", graph_.axis(output.slots).label(), rowjit::name(output.parts_dtype));
+        if (output.slots >= 0) {
+            text += fmt::format(" partial({}, {}", graph_.axis(output.slots).label(), rowjit::name(output.parts_dtype));
+            for (const AxisId axis : output.apart) text += ", " + graph_.axis(axis).label();
+            text += ")";
+        }
         if (output.piece) {
             text += fmt::format(" piece({}[{}], {})", output.piece->tensor, graph_.describe_axes(output.piece->axes),
                                 fmt::join(output.piece->at, ", "));

@@ -407,14 +407,14 @@ std::int64_t LaunchPlan::tensor_extent(std::size_t tensor, std::size_t axis, con
     return facts.holds_chunk_along(axis) ? resolved.loops[facts.within].positions : row_extent(facts, axis, resolved);
 }
 
-// Blocks along the rows, of as many rows as the kernel has, but in a loop for those of the divided axis: `positions` of
-// it.
+// Parts of sums over rows, of as many rows as the kernel has, but in a loop for those of the divided axis: `positions`
+// of it.
 std::int64_t LaunchPlan::blocks_of(const Launch& launch, const Resolved& resolved,
                                    std::int64_t positions) const noexcept {
     const int divided = launch.loop < 0 ? -1 : loop_places_[static_cast<std::size_t>(launch.loop)];
     std::int64_t rows = launch.static_rows;
     for (const int place : launch.row_extent_places) rows *= place == divided ? positions : resolved.extents[place];
-    return grid_blocks(*launch.kernel, rows) / launch.kernel->schedule.column_blocks;
+    return grid_blocks(*launch.kernel, rows) / launch.kernel->schedule.column_blocks / launch.kernel->blocks_of_part();
 }
 
 // What the caller set, then the slots of kernels that sum over their rows: as many as they have blocks along the rows,

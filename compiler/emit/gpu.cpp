@@ -80,7 +80,7 @@ class KernelEmitter {
         scope_.set_row_names(outside_);
         kernel_.schedule.skew ? skewed_rows() : rows();
         scope_.set_row_names(outside_);
-        if (scope_.rows() > 1) scope_.set_live("row_in_block == 0");
+        if (scope_.rows() > 1) scope_.set_live(kernel_.apart.empty() ? "row_in_block == 0" : "");
         for (const Stmt& stmt : kernel_.after) statement(stmt);
         out_.close();
         return out_.take();
@@ -266,10 +266,13 @@ class KernelEmitter {
         if (kernel_.schedule.column_blocks > 1)
             out_.line(fmt::format("const int column_block = rj_block() % {};", kernel_.schedule.column_blocks));
         if (kernel_.slots_axis >= 0) {
+            const std::int64_t of_part = kernel_.blocks_of_part();
             const std::string first = first_row_block();
-            out_.line(fmt::format("const long long slot = {};", first), "this block's place among the parts of sums");
+            const std::string slot = of_part > 1 ? fmt::format("{} / {}", first, of_part) : first;
+            out_.line(fmt::format("const long long slot = {};", slot), "this block's place among the parts of sums");
             scope_.bind_axis(kernel_.slots_axis, "slot");
         }
+        if (!kernel_.apart.empty()) place_apart();
         if (kernel_.cluster_blocks() > 1) {
             out_.line(fmt::format("rj_cluster_open<{}>({});", kernel_.scratch_regions, kernel_.mailbox_offset_bytes));
             out_.line("int turn = 0;", "rows of this cluster that are done");
@@ -278,6 +281,16 @@ class KernelEmitter {
         out_.line(fmt::format("const long long rows = {};", scope_.positions(kernel_.row_axes)));
         if (kernel_.neighbours.leads) out_.line("rj_let_next_begin();");
         if (kernel_.neighbours.waits) out_.line("rj_wait_for_last();", "what the kernel before wrote is there");
+    }
+
+    // Where all rows of the thread are along the axes that sums are not over.
+    void place_apart() {
+        const std::string place = fmt::format("{} % {}", first_row_block(), kernel_.blocks_of_part());
+        out_.line(scope_.rows() > 1
+                      ? fmt::format("const long long place = ({}) * {} + row_in_block;", place, scope_.rows())
+                      : fmt::format("const long long place = {};", place),
+                  "of all of the thread's rows");
+        scope_.declare_coordinates("place", kernel_.apart);
     }
 
     // Rows take different numbers of steps, so those count their own turns.

@@ -284,15 +284,19 @@ void GpuScope::declare_coordinates(const std::string& position, const std::vecto
         const std::string label = names_.fresh(axis_name.empty() ? "at" : axis_name);
         const std::string outer = names_.fresh(label + "_outer");
         out_.line(fmt::format("const long long {} = rj_quotient({}, {});", outer, rest, extent(axis)));
-        if (axes_used_.contains(axis))
+        const bool is_known = axis_text_.contains(axis);  // of all rows of the thread
+        if (axes_used_.contains(axis) && !is_known)
             out_.line(fmt::format("const long long {} = {} - {} * {};", label, rest, outer, extent(axis)));
-        axis_text_[axis] = label;
+        if (!is_known) axis_text_[axis] = label;
         rest = outer;
     }
 }
 
 void GpuScope::forget_axes(const std::vector<AxisId>& axes) {
-    for (const AxisId axis : axes) axis_text_.erase(axis);
+    for (const AxisId axis : axes) {
+        const bool stays = std::find(kernel_.apart.begin(), kernel_.apart.end(), axis) != kernel_.apart.end();
+        if (!stays) axis_text_.erase(axis);
+    }
 }
 
 std::string GpuScope::row_name(std::string_view wanted, const std::string& type, const std::string& expression) {

@@ -61,7 +61,7 @@ class Uses {
                 return is_rounded(use.id) || (is_bounded(use.id, exponential) && is_scaled_or_summed(use.id));
             return is_one_and_exponential(use.id) && all_of(use.id, is_logistic_, [&](const Inst& quotient) {
                        return is_f32_map(quotient, Op::kDiv) && quotient.operands[0] != use.id &&
-                              (is_rounded(quotient.id) || is_hidden_quotient(quotient));
+                              (is_rounded(quotient.id) || is_scaled_or_summed(quotient.id));
                    });
         });
     }
@@ -79,15 +79,6 @@ class Uses {
     // no reason to cancel: where it does by chance, eager's error shows as well. Numbers of 11 bits show it sooner.
     bool is_of_its_own(const Inst& tanh) {
         return is_scaled(tanh.id) || (!reads_f16() && is_apart(tanh.id, tanh.id) && ends_in_rounding(tanh.id));
-    }
-
-    // Whether an error of a quotient by 1 + e^x is lost, or is of its own likewise. A sum of its dividend and it is
-    // near 0 wherever 1 + e^x is near 1.
-    bool is_hidden_quotient(const Inst& quotient) {
-        if (is_scaled_or_summed(quotient.id)) return true;
-        if (reads_f16() || !is_one_and_exponential(quotient.operands[1]) || !ends_in_rounding(quotient.id))
-            return false;
-        return is_apart(quotient.id, maker(quotient.operands[1])->id);
     }
 
     // Whether an exponential is one of x − max x, at most 1, so that narrow it is off by less than 2^-25, and is only a
@@ -366,36 +357,23 @@ class Uses {
         });
     }
 
-    // Whether every sum on the value's way to where it is rounded has another term with no reason to cancel it: one
-    // that neither the function nor a number in it is in, but as a factor of both, or that lacks a number of the row's
-    // columns which the value is a multiple of; weights may all be 1. No constant but beside a tanh: its derivative, 1
-    // - tanh^2, is small where nothing is made of it.
+    // Whether no sum on the value's way to where it is rounded or kept has another term that the function, or a number
+    // in it, is in otherwise than as a factor of both.
     bool is_apart(ValueId value, ValueId function) {
         const auto uses = uses_.find(value);
         return uses == uses_.end() || std::all_of(uses->second.begin(), uses->second.end(), [&](const Inst* use) {
-                   if (use->kind == InstKind::kKeep)
-                       return kept_ends(*use, [&](ValueId next) { return is_apart(next, function); });
                    if (use->kind != InstKind::kMap) return true;
                    if (is_sum(*use)) {
                        auto [term, other] = terms(*use);
                        if (value == use->operands.back()) std::swap(term, other);
-                       if (!are_apart(without_common(term, other), without_common(other, term), function)) return false;
+                       const Factors rest = without_common(other, term);
+                       const std::set<ValueId> inner = numbers({{function, 1}});
+                       const std::set<ValueId> others = numbers(rest);
+                       const auto is_other = [&](ValueId number) { return others.contains(number); };
+                       if (rest.contains(function) || std::any_of(inner.begin(), inner.end(), is_other)) return false;
                    }
                    return is_apart(use->id, function);
                });
-    }
-
-    bool are_apart(const Factors& term, const Factors& other, ValueId function) const {
-        const std::set<ValueId> others = numbers(other);
-        const std::set<ValueId> inner = numbers({{function, 1}});
-        const auto is_other = [&](ValueId number) { return others.contains(number); };
-        const bool is_multiple = std::any_of(term.begin(), term.end(), [&](const auto& factor) {
-            const Inst* made = maker(factor.first);
-            const bool is_own = made != nullptr && made->kind == InstKind::kLoad && kernel_.by_row(*made);
-            return is_own && !is_other(factor.first);
-        });
-        const bool is_new = !other.contains(function) && std::none_of(inner.begin(), inner.end(), is_other);
-        return is_multiple || (is_new && (!other.empty() || term.empty() || is_f32_map(*maker(function), Op::kTanh)));
     }
 
     bool reads_f16() const {
@@ -670,9 +648,8 @@ bool may_be_narrow(const Inst& inst, const std::set<ValueId>& inside, Uses& uses
     if (is_f32_map(inst, Op::kLog)) return uses.is_log_of_weights(inst);
     if (is_f32_map(inst, Op::kSub)) return uses.is_log_of_share(inst);
     if (is_f32_map(inst, Op::kDiv) && uses.divides_weight(inst)) return !inside.contains(inst.operands[1]);
-    if (!is_f32_map(inst, Op::kDiv)) return false;
-    if (uses.is_one_and_exponential(inst.operands[1])) return uses.is_hidden_quotient(inst);
-    return !inside.contains(inst.operands[1]) && uses.is_scaled_or_summed(inst.id);
+    if (!is_f32_map(inst, Op::kDiv) || !uses.is_scaled_or_summed(inst.id)) return false;
+    return !inside.contains(inst.operands[1]) || uses.is_one_and_exponential(inst.operands[1]);
 }
 
 // Whether a loop behind a meeting of the row's threads loads what the row has of a tensor.

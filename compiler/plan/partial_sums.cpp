@@ -3,7 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <utility>
 #include <vector>
+
+#include "compiler/schedule/schedule.h"
 
 namespace rowjit {
 namespace {
@@ -11,6 +16,9 @@ namespace {
 // A part takes this many f32 columns at most. Some hundred blocks then fill an H200's second-level cache, in which the
 // parts are written and read; a wider sum has enough columns to divide among the blocks instead.
 constexpr std::int64_t kMostColumns = 65536;
+
+// Rows whose parts lie side by side are held by a block each.
+constexpr std::int64_t kMostColumnsApart = 8192;
 
 // Where a cluster shares a row, its registers hold the sums of a row of so many bytes of the widest tensor.
 constexpr std::int64_t kMostClusterBytes = 512 * 1024;
@@ -33,8 +41,11 @@ bool splits(const GraphData& graph, const Node& node, const Target& target) {
     const Node& operand = graph.node(node.args[0]);
     const auto is_row = [&](AxisId axis) { return graph.axis(axis).is_row; };
     const auto at_run_time = [&](AxisId axis) { return graph.axis(axis).extent == kRuntimeExtent; };
-    return is_row(node.reduced[0]) && node.reduced.size() == graph.row_axes(operand).size() &&
-           std::any_of(node.reduced.begin(), node.reduced.end(), at_run_time) && fits_part(graph, operand, target);
+    if (!is_row(node.reduced[0]) || std::none_of(node.reduced.begin(), node.reduced.end(), at_run_time)) return false;
+    const std::vector<AxisId> rows = graph.row_axes(operand);
+    const auto [reduced, left] = std::mismatch(node.reduced.begin(), node.reduced.end(), rows.begin(), rows.end());
+    return reduced == node.reduced.end() && can_lie_apart(graph, operand, {left, rows.end()}, target) &&
+           fits_part(graph, operand, target);
 }
 
 // A sum over rows of a sum over some columns, as over the heads that share a weight, is one sum with those columns as
@@ -60,6 +71,26 @@ Dtype parts_dtype(Dtype dtype, const Target& target) {
 
 }  // namespace
 
+bool can_lie_apart(const GraphData& graph, const Node& operand, const std::vector<AxisId>& apart,
+                   const Target& target) {
+    if (apart.empty()) return true;
+    if (!target.is_gpu()) return false;
+    std::int64_t positions = 1;
+    std::int64_t columns = 1;
+    for (const AxisId axis : operand.axes) {
+        const std::int64_t extent = graph.axis(axis).extent;
+        const bool is_apart = std::find(apart.begin(), apart.end(), axis) != apart.end();
+        if (is_apart && extent == kRuntimeExtent) return false;
+        if (is_apart) positions *= extent;
+        if (!is_apart && !graph.axis(axis).is_row) columns *= extent;
+    }
+    // Where rows of so few threads, a vector of narrow floats each, fill warps, so do those of more.
+    constexpr std::int64_t kColumnsPerThread = 8;
+    const std::int64_t vectors = std::clamp<std::int64_t>(columns / kColumnsPerThread, 1, target.warp_size);
+    const auto threads = static_cast<int>(std::bit_ceil(static_cast<std::uint64_t>(vectors)));
+    return columns <= kMostColumnsApart && rows_side_by_side(positions, threads, target.warp_size) > 0;
+}
+
 std::shared_ptr<const GraphData> split_row_sums(const std::shared_ptr<const GraphData>& graph, const Target& target) {
     std::vector<AxisInfo> axes = graph->axes();
     auto result = std::make_shared<GraphData>(std::move(axes));
@@ -76,8 +107,10 @@ std::shared_ptr<const GraphData> split_row_sums(const std::shared_ptr<const Grap
         const AxisId slots = result->add_slots_axis(fmt::format("rj_slots_{}", ++sums));
         const Node* columns = sum_of_columns(*graph, node);
         const NodeId summand = to_result(columns != nullptr ? columns->args[0] : node.args[0]);
-        const NodeId parts = result->add_partial_sum(summand, slots, parts_dtype(node.dtype, target),
-                                                     columns != nullptr ? columns->reduced : std::vector<AxisId>());
+        std::vector<AxisId> reduced = node.reduced;
+        if (columns != nullptr) reduced.insert(reduced.end(), columns->reduced.begin(), columns->reduced.end());
+        const NodeId parts =
+            result->add_partial_sum(summand, slots, parts_dtype(node.dtype, target), std::move(reduced));
         result->set_label(parts, node.label.empty() ? "parts" : node.label + "_parts");
         copy = result->add_reduce(Monoid::kSum, parts, {slots});
         result->set_label(copy, node.label);
@@ -121,8 +154,13 @@ std::shared_ptr<const GraphData> with_whole_sums(const GraphData& group) {
         output.node = to_result(output.node);
         if (output.slots >= 0) {
             const NodeId summand = output.node;
-            output.node = result->add_reduce(Monoid::kSum, summand, result->row_axes(result->node(summand)));
+            std::vector<AxisId> reduced = result->row_axes(result->node(summand));
+            std::erase_if(reduced, [&](AxisId axis) {
+                return std::find(output.apart.begin(), output.apart.end(), axis) != output.apart.end();
+            });
+            output.node = result->add_reduce(Monoid::kSum, summand, std::move(reduced));
             output.slots = -1;
+            output.apart.clear();
         }
         if (output.piece) output.column_strides.clear();  // those of the tensor that it was a piece of
         output.piece.reset();

@@ -10,10 +10,15 @@
 
 namespace rowjit {
 
-// Every sum of floats over all row axes of its operand becomes a sum over the slots axis of a PartialSum, each with a
-// slots axis of its own; a sum over some columns below it becomes part of it. What has too many columns for a part in
-// each block stays. The same graph when there is none.
+// Every sum of floats over all row axes of its operand, or all but the innermost (can_lie_apart), becomes a sum over
+// the slots axis of a PartialSum, each with a slots axis of its own; a sum over some columns below it becomes part of
+// it. What has too many columns for a part in each block stays. The same graph when there is none.
 std::shared_ptr<const GraphData> split_row_sums(const std::shared_ptr<const GraphData>& graph, const Target& target);
+
+// Whether parts of sums over rows may have places for each position of these row axes of their operand, or of its
+// columns that become row axes, as of a weight for each group of columns: on a GPU, where a thread then takes rows that
+// are at one position of them.
+bool can_lie_apart(const GraphData& graph, const Node& operand, const std::vector<AxisId>& apart, const Target& target);
 
 // Whether a group stores parts of sums over its rows, or adds up such parts.
 bool makes_parts(const GraphData& group);

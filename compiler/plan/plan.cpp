@@ -946,8 +946,10 @@ class Planner {
     // Microseconds saved by one kernel for both; negative or zero where they cannot or should not be joined.
     double joined_saving_us(const Piece& a, const Piece& b) {
         if (a.is_product || b.is_product || a.copies || b.copies) return 0;
-        if (a.row_axes != b.row_axes || a.reduces_rows != b.reduces_rows) return 0;
+        if (a.reduces_rows != b.reduces_rows) return 0;
+        if (a.row_axes != b.row_axes && !divides_rows(a, b) && !divides_rows(b, a)) return 0;
         if (a.promoted != b.promoted && !(a.promoted.empty() || b.promoted.empty())) return 0;
+        if (!sum_alike(a, b)) return 0;
         if (waits_for(a, b) || waits_for(b, a)) return 0;
         if (searches_apart(a) != searches_apart(b)) return 0;
         if (sums(a.roots) + sums(b.roots) > kMostSums) return 0;
@@ -962,8 +964,43 @@ class Planner {
         std::sort(roots.begin(), roots.end());
         if (holds_too_many(roots)) return 0;
         const Piece both = piece(std::move(roots));
-        if (both.row_axes == a.row_axes) saving->second = a.cost_us + b.cost_us - both.cost_us;
+        if (both.row_axes == a.row_axes || both.row_axes == b.row_axes)
+            saving->second = a.cost_us + b.cost_us - both.cost_us;
         return saving->second;
+    }
+
+    // Whether a row of `whole` is some rows of `parts`, along axes that this reduces parts of its columns apart for:
+    // nothing of `whole` needs more than one of those at a time, and its sums over rows may be one for each.
+    bool divides_rows(const Piece& parts, const Piece& whole) const {
+        std::vector<AxisId> rows = whole.row_axes;
+        rows.insert(rows.end(), parts.promoted.begin(), parts.promoted.end());
+        if (rows != parts.row_axes || !whole.promoted.empty()) return false;
+        const std::vector<AxisId> apart(parts.promoted.begin(), parts.promoted.end());
+        return std::ranges::all_of(whole.roots, [&](NodeId root) {
+            const Node& node = computed(*graph_, root);
+            const bool has_all = std::ranges::all_of(apart, [&](AxisId axis) { return contains(node.axes, axis); });
+            const bool sums = graph_->node(root).kind == NodeKind::kPartialSum;
+            return has_all && (!sums || can_lie_apart(*graph_, node, apart, target_)) &&
+                   std::ranges::none_of(cutter_.reach(root).nodes,
+                                        [&](NodeId id) { return reduces_columns(*graph_, graph_->node(id)); });
+        });
+    }
+
+    // Whether sums over rows of both leave the same row axes, so that a block has a part of each.
+    bool sum_alike(const Piece& a, const Piece& b) const {
+        std::set<std::vector<AxisId>> left;
+        for (const Piece* piece : {&a, &b}) {
+            for (const NodeId root : piece->roots) {
+                if (graph_->node(root).kind != NodeKind::kPartialSum) continue;
+                std::vector<AxisId> axes = graph_->node(root).axes;
+                std::erase_if(axes, [&](AxisId axis) {
+                    const bool is_row = graph_->axis(axis).is_row && !graph_->axis(axis).is_slots;
+                    return !is_row && !a.promoted.contains(axis) && !b.promoted.contains(axis);
+                });
+                left.insert(std::move(axes));
+            }
+        }
+        return left.size() <= 1;
     }
 
     // Of a row's numbers, in one kernel of these roots.
@@ -1294,8 +1331,11 @@ class Planner {
     void add_outputs(const Piece& piece, NodeId root, const std::map<NodeId, NodeId>& mapped, GraphData* into) const {
         const Node& node = graph_->node(root);
         if (node.kind == NodeKind::kPartialSum) {
-            into->add_output(
-                {temporary_name(root), mapped.at(node.args[0]), "", false, {}, shared_slots(root), node.dtype});
+            OutputInfo parts{
+                temporary_name(root), mapped.at(node.args[0]), "", false, {}, shared_slots(root), node.dtype};
+            std::ranges::copy_if(node.axes, std::back_inserter(parts.apart),
+                                 [&](AxisId axis) { return into->axis(axis).is_row && !into->axis(axis).is_slots; });
+            into->add_output(std::move(parts));
             return;
         }
         const NodeId copy = mapped.at(root);

@@ -87,6 +87,17 @@ void keep_first_of_equal(std::vector<Schedule>* schedules) {
 
 constexpr int kAccessBytes = 16;
 
+// A block's rows are at positions of their own of those that sums are not over.
+void take_rows_side_by_side(const GroupFacts& facts, const Target& target, std::vector<Schedule>* schedules) {
+    for (Schedule& s : *schedules) {
+        const int rows = rows_side_by_side(facts.positions_apart, s.threads_per_row, target.warp_size);
+        if (rows == 0) continue;  // which is declined
+        s.blocks_per_sm = s.blocks_per_sm * s.rows_per_block / rows;
+        s.min_blocks_per_sm = s.min_blocks_per_sm * s.rows_per_block / rows;
+        s.rows_per_block = rows;
+    }
+}
+
 }  // namespace
 
 int GroupFacts::access_columns() const {
@@ -162,6 +173,10 @@ GroupFacts facts_of(const Group& group, const Target& target) {
         const bool has_columns = !graph.column_axes(node).empty();
         facts.sums_of_rows += output.slots >= 0 ? 1 : 0;
         facts.sums_of_columns += output.slots >= 0 && has_columns ? 1 : 0;
+        if (output.slots >= 0) {
+            facts.positions_apart = 1;
+            for (const AxisId axis : output.apart) facts.positions_apart *= graph.axis(axis).extent;
+        }
         facts.stores_columns = facts.stores_columns || has_columns;
         if (output.slots >= 0) continue;
         tensor(node);
@@ -178,7 +193,10 @@ std::vector<FamilyOffer> offers(const Group& group, const Target& target) {
     const GroupFacts facts = facts_of(group, target);
     std::vector<FamilyOffer> all = {offer_elementwise(facts, target), offer_row_reduction(facts, target),
                                     offer_rows_reduction(facts, target)};
-    for (FamilyOffer& offer : all) keep_first_of_equal(&offer.schedules);
+    for (FamilyOffer& offer : all) {
+        if (facts.positions_apart > 1) take_rows_side_by_side(facts, target, &offer.schedules);
+        keep_first_of_equal(&offer.schedules);
+    }
     return all;
 }
 

@@ -148,7 +148,9 @@ class Lowering {
     // How many blocks there may be. One that sums over rows has a part of the sum for each, so there must be few.
     std::optional<Declined> bound_grid() {
         for (const OutputInfo& output : graph_.outputs()) {
-            if (output.slots >= 0) kernel_.slots_axis = output.slots;
+            if (output.slots < 0) continue;
+            kernel_.slots_axis = output.slots;
+            kernel_.apart = output.apart;
         }
         const bool sums = kernel_.slots_axis >= 0;
         kernel_.most_row_blocks = std::int64_t{schedule().blocks_per_sm} * target_.sm_count / kernel_.cluster_blocks();
@@ -160,7 +162,19 @@ class Lowering {
             return Declined{
                 fmt::format("{} rows of a block would add to one place in memory", schedule().rows_per_block)};
         }
+        if (kernel_.apart.empty()) return std::nullopt;
+        if (!sums_in_registers()) return Declined{"sums of rows apart are a thread's own, in registers"};
+        if (kernel_.blocks_of_part() * schedule().rows_per_block != positions_apart()) {
+            return Declined{fmt::format("{} rows of a block are not at the same of {} positions in each",
+                                        schedule().rows_per_block, positions_apart())};
+        }
         return std::nullopt;
+    }
+
+    std::int64_t positions_apart() const {
+        std::int64_t positions = 1;
+        for (const AxisId axis : kernel_.apart) positions *= graph_.axis(axis).extent;
+        return positions;
     }
 
     bool sums_in_registers() const { return target_.is_gpu() && schedule().unrolls(); }
@@ -226,8 +240,10 @@ class Lowering {
     }
 
     std::vector<AxisId> parts_axes(const OutputInfo& output) const {
-        std::vector<AxisId> axes = graph_.column_axes(graph_.node(output.node));
-        axes.insert(axes.begin(), output.slots);
+        std::vector<AxisId> axes = {output.slots};
+        axes.insert(axes.end(), output.apart.begin(), output.apart.end());
+        const std::vector<AxisId> columns = graph_.column_axes(graph_.node(output.node));
+        axes.insert(axes.end(), columns.begin(), columns.end());
         return axes;
     }
 
@@ -782,7 +798,7 @@ class Lowering {
         }
         block_ = &kernel_.body;
         if (kernel_.carried.empty()) return;
-        if (schedule().rows_per_block > 1) {
+        if (schedule().rows_per_block > 1 && kernel_.apart.empty()) {
             JoinRows join;
             for (std::size_t i = 0; i < kernel_.carried.size(); ++i) join.carried.push_back(static_cast<int>(i));
             kernel_.after.push_back({std::move(join)});

@@ -80,6 +80,14 @@ bool fills_warps(int threads, int warp_size) {
     return threads > warp_size ? threads % warp_size == 0 : power_of_two(threads);
 }
 
+int rows_side_by_side(std::int64_t positions, int threads_per_row, int warp_size) {
+    constexpr int kBlockThreads = 128;
+    for (int rows = std::max(1, kBlockThreads / threads_per_row); rows > 0; --rows) {
+        if (positions % rows == 0 && rows * threads_per_row % warp_size == 0) return rows;
+    }
+    return 0;
+}
+
 int vector_dividing(std::int64_t columns, int limit) {
     int vector = 1;
     while (vector * 2 <= limit && columns % (vector * 2) == 0) vector *= 2;

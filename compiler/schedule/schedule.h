@@ -57,6 +57,10 @@ struct Schedule {
 // Whether the threads of a row can meet: a part of a warp whose lanes fold in halves, or any number of whole warps.
 bool fills_warps(int threads, int warp_size);
 
+// How many rows of so many threads share a block where each is at its own of some positions that blocks take in turn:
+// as many as a block of 128 threads has room for that divide the positions and fill whole warps; 0 where none do.
+int rows_side_by_side(std::int64_t positions, int threads_per_row, int warp_size);
+
 // The largest power of two, at most `limit`, that divides `columns`: columns of an access where none may be a part of
 // one.
 int vector_dividing(std::int64_t columns, int limit);

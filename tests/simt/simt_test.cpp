@@ -62,6 +62,29 @@ Graph norm_backward(std::int64_t columns, Dtype dtype) {
     return g;
 }
 
+// A norm of each group of columns, with a weight for each column and a number for each group.
+Graph weighted_groups(std::int64_t groups, std::int64_t width, Dtype dtype) {
+    Graph g;
+    const Axis tokens = g.rows("tokens");
+    const Axis group = g.columns("groups", groups);
+    const Axis column = g.columns("width", width);
+    const Value x = cast(g.input("x", dtype, {tokens, group, column}), f32);
+    const Value gate = cast(g.input("gate", dtype, {tokens, group, column}), f32);
+    const Value normed = x * rsqrt(mean(x * x, column) + 1e-5) * cast(g.input("weight", dtype, {group, column}), f32);
+    g.output("y", cast(normed * gate / (1 + exp(-gate)) * g.input("scale", f32, {group}), dtype));
+    return g;
+}
+
+// A weight for each head, which are rows.
+Graph weighted_heads(std::int64_t heads, std::int64_t width) {
+    Graph g;
+    const Axis tokens = g.rows("tokens");
+    const Axis head = g.rows("heads", heads);
+    const Value x = g.input("x", bf16, {tokens, head, width});
+    g.output("y", x * g.input("weight", bf16, {head, width}));
+    return g;
+}
+
 // One number of all rows and columns, which takes several launches to judge. Of f32, whose sums are carried as pairs:
 // a sum of narrow terms that cancel is as exact as its partial sums are, which the bar does not know.
 Graph one_number(std::int64_t columns, Dtype dtype) {
@@ -305,6 +328,26 @@ TEST_CASE("sums over rows beside a row reduction agree with the oracle under eve
         for (const std::int64_t columns : {96, 1000})
             add_cases(fmt::format("one_number {} f32", columns), one_number(columns, f32), target, &cases);
         check_cases(cases, target, 19, false);
+    }
+}
+
+TEST_CASE("sums over rows of a weight for each group agree with the oracle under every schedule") {
+    for (const std::string_view name : {"sm_90a", "gfx942"}) {
+        const Target target = simt::target(name);
+        std::vector<Case> cases;
+        const auto add = [&](const std::string& what, const Graph& graph, const std::vector<std::string>& trained) {
+            const std::size_t first = cases.size();
+            add_backward_cases(what, graph, trained, target, &cases);
+            const std::vector<Step>& steps = cases.at(first).program.steps;
+            return std::any_of(steps.begin(), steps.end(), [](const Step& step) { return !step.kernel.apart.empty(); });
+        };
+        const std::vector<std::string> trained = {"x", "gate", "weight", "scale"};
+        CHECK(add("weighted_groups", weighted_groups(16, 64, bf16), trained));
+        CHECK(add("weighted_heads", weighted_heads(16, 64), {"x", "weight"}));
+        // Rows of eight threads, twelve of which are no whole waves of 64; and rows of a warp or more.
+        CHECK(add("weighted_groups of 12", weighted_groups(12, 64, bf16), trained) == (target.warp_size == 32));
+        if (target.warp_size == 32) CHECK(add("weighted_groups f32", weighted_groups(3, 264, f32), trained));
+        check_cases(cases, target, 7, false);
     }
 }
 
