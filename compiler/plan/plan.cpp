@@ -970,7 +970,8 @@ class Planner {
     }
 
     // Whether a row of `whole` is some rows of `parts`, along axes that this reduces parts of its columns apart for:
-    // nothing of `whole` needs more than one of those at a time, and its sums over rows may be one for each.
+    // nothing of `whole` needs more than one of those at a time, and its sums over rows may be one for each. They are
+    // the outermost of its columns, so that what is left lies together in memory.
     bool divides_rows(const Piece& parts, const Piece& whole) const {
         std::vector<AxisId> rows = whole.row_axes;
         rows.insert(rows.end(), parts.promoted.begin(), parts.promoted.end());
@@ -978,7 +979,9 @@ class Planner {
         const std::vector<AxisId> apart(parts.promoted.begin(), parts.promoted.end());
         return std::ranges::all_of(whole.roots, [&](NodeId root) {
             const Node& node = computed(*graph_, root);
-            const bool has_all = std::ranges::all_of(apart, [&](AxisId axis) { return contains(node.axes, axis); });
+            const std::vector<AxisId> columns = graph_->column_axes(node);
+            const bool has_all =
+                columns.size() >= apart.size() && std::equal(apart.begin(), apart.end(), columns.begin());
             const bool sums = graph_->node(root).kind == NodeKind::kPartialSum;
             return has_all && (!sums || can_lie_apart(*graph_, node, apart, target_)) &&
                    std::ranges::none_of(cutter_.reach(root).nodes,
@@ -1340,7 +1343,7 @@ class Planner {
         }
         const NodeId copy = mapped.at(root);
         if (is_temporary(root) && !piece.copies) {
-            OutputInfo stored{temporary_name(root), copy, "", false, {}};
+            OutputInfo stored{temporary_name(root), copy, "", false, strides_among_columns(root, *into)};
             if (const auto packed = packed_.find(root); packed != packed_.end()) stored.piece = piece_of_packed(root);
             if (const auto over = reused_.find(root); over != reused_.end()) {
                 stored.alias = temporary_name(over->second);
@@ -1361,6 +1364,19 @@ class Planner {
             if (!moved.alias.empty() && !into->find_input(moved.alias)) moved.alias.clear();
             into->add_output(std::move(moved));
         }
+    }
+
+    // Of a temporary, where an axis that is among the rows here lies within its columns; none where it is contiguous.
+    std::vector<std::int64_t> strides_among_columns(NodeId root, const GraphData& group) const {
+        std::vector<AxisId> axes;
+        std::vector<std::int64_t> strides;
+        order_axes(graph_->node(root).axes, {}, group, &axes, &strides);
+        std::int64_t contiguous = 1;
+        for (std::size_t i = strides.size(); i-- > 0;) {
+            if (strides[i] != contiguous) return strides;
+            contiguous *= group.axis(axes[axes.size() - strides.size() + i]).extent;
+        }
+        return {};
     }
 
     static OutputPiece reordered(const OutputPiece& piece, const std::vector<AxisId>& axes) {

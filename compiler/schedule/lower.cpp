@@ -177,7 +177,13 @@ class Lowering {
         return positions;
     }
 
-    bool sums_in_registers() const { return target_.is_gpu() && schedule().unrolls(); }
+    // Of columns, where loops are unrolled; numbers of a row are added up anywhere.
+    bool sums_in_registers() const {
+        return target_.is_gpu() &&
+               (schedule().unrolls() || std::ranges::none_of(graph_.outputs(), [&](const auto& output) {
+                    return output.slots >= 0 && columnar(output.node);
+                }));
+    }
 
     // ---- tensors, scalars, arguments -------------------------------------------------------------------------------
 

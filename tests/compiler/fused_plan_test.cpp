@@ -148,6 +148,22 @@ TEST_CASE("a norm's backward with its weights' gradients is a kernel over the ro
     }
 }
 
+// A weight for each group of columns, which are rows where they are normed: a thread stays with one group.
+TEST_CASE(
+    "the backward of norms of groups with weights of their own is a kernel over the rows, and one that adds parts") {
+    Graph g;
+    const Axis tokens = g.rows("tokens");
+    const Axis groups = g.columns("groups", 80);
+    const Axis width = g.columns("width", 64);
+    const Value x = cast(g.input("x", bf16, {tokens, groups, width}), f32);
+    const Value gate = cast(g.input("gate", bf16, {tokens, groups, width}), f32);
+    const Value n = x * rsqrt(mean(x * x, width) + 1e-5) * cast(g.input("w", bf16, {groups, width}), f32);
+    g.output("y", cast(n * gate / (1 + exp(-gate)), bf16));
+    const Cost cost = cost_of(differentiate(g, {"x", "gate", "w"}).backward);
+    CHECK(cost.kernels == 2);
+    CHECK(cost.bytes <= kNumbersOfRows * (cost.least_bytes + 2.0 * 4 * 80 * 64 * 256));
+}
+
 // A kernel has one row space, and the heads of queries and of keys are two; docs/performance.md says what that costs.
 TEST_CASE("norms and rotary embeddings of queries and keys are two kernels, and three backwards") {
     const Cost rotated = cost_of(forward("qk_norm_rope"));
