@@ -74,3 +74,22 @@ TEST_CASE("graphs that are written as texts meet the bar, and so do their backwa
               [&](std::uint64_t seed) { return random_inputs(both, rows, {.seed = seed}); });
     }
 }
+
+// The norm's kernel has the inner columns among its rows, and stores its rows where the product reads them.
+TEST_CASE("a product reads what a norm over outer columns stores") {
+    Engine engine(Device("cpu"), {.cache_directory = "off", .use_tuning = false});
+    const Graph graph = Graph::parse(R"(rows tokens
+columns a = 100
+columns b = 32
+columns o = 16
+input x: bf16[tokens, a, b]
+input weight: bf16[o, b]
+h = cast(x, f32)
+n = cast(h * rsqrt(mean(h * h, a) + 1e-5), bf16)
+output y = matmul(n, weight, b)
+)",
+                                     "norm and product");
+    const RowExtents rows = all_rows(*graph.data(), kRows);
+    check(engine, engine.compile(graph), *graph.data(), rows,
+          [&](std::uint64_t seed) { return random_inputs(*graph.data(), rows, {.seed = seed}); });
+}
