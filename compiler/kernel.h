@@ -309,6 +309,11 @@ struct Kernel {
     bool is_read_only(const KernelTensor& tensor) const {
         return !tensor.written && !tensor.aliased && !neighbours.made.contains(tensor.name);
     }
+    // Whether the instruction asks a tensor that a kernel writes, this one or one that it waits for.
+    bool reads_made(const Inst& inst) const {
+        const bool reads = inst.kind == InstKind::kLoad || inst.kind == InstKind::kSearch;
+        return reads && !is_read_only(tensors[static_cast<std::size_t>(inst.index)]);
+    }
     // Whether a thread's rows load from, or store to, different places.
     bool by_row(const Inst& access) const;
     // How many blocks along the rows have a part of a sum over them together.

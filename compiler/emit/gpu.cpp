@@ -79,6 +79,7 @@ class KernelEmitter {
         if (kernel_.schedule.fetches_ahead()) declare_fetch();
         scope_.set_row_names(outside_);
         kernel_.schedule.skew ? skewed_rows() : rows();
+        if (waits_late()) wait_for_last("where there was no row, too");
         scope_.set_row_names(outside_);
         if (scope_.rows() > 1) scope_.set_live(kernel_.apart.empty() ? "row_in_block == 0" : "");
         for (const Stmt& stmt : kernel_.after) statement(stmt);
@@ -95,11 +96,13 @@ class KernelEmitter {
         const auto is_loop = [](const Stmt& stmt) { return std::holds_alternative<ColumnLoop>(stmt.node); };
         const auto last = std::find_if(kernel_.body.rbegin(), kernel_.body.rend(), is_loop);
         const auto behind_loops = static_cast<std::size_t>(last.base() - kernel_.body.begin());
+        const std::size_t needs_wait = waits_late() ? first_that_waits() : kernel_.body.size();
         const std::optional<Rounds> found = find_rounds(kernel_.body);
         for (std::size_t at = 0;;) {
             // A thread has read of its stage what it copied there; the next row comes while this one's threads meet.
             if (at == behind_loops && stays_in_stage()) scope_.fetch_ahead();
             if (at == kernel_.body.size()) break;
+            if (at == needs_wait) wait_for_last("what the kernel before wrote is there");
             if (found && at == found->first) {
                 rounds(*found);
                 at = found->end();
@@ -280,7 +283,39 @@ class KernelEmitter {
         }
         out_.line(fmt::format("const long long rows = {};", scope_.positions(kernel_.row_axes)));
         if (kernel_.neighbours.leads) out_.line("rj_let_next_begin();");
-        if (kernel_.neighbours.waits) out_.line("rj_wait_for_last();", "what the kernel before wrote is there");
+        if (kernel_.neighbours.waits && !waits_late()) wait_for_last("what the kernel before wrote is there");
+    }
+
+    void wait_for_last(const std::string& comment) { out_.line("rj_wait_for_last();", comment); }
+
+    // Whether a row may begin before the kernel before has ended: up to its first statement that needs what that one
+    // wrote, or writes what it may read. Not where what comes before the rows may need it.
+    bool waits_late() const {
+        const auto is_early = [&](const Inst& inst) {
+            return (inst.held >= 0 || kernel_.schedule.fetches_ahead()) && kernel_.reads_made(inst);
+        };
+        bool early = !kernel_.before.empty() || kernel_.schedule.skew || find_rounds(kernel_.body).has_value();
+        each_inst(kernel_, [&](const Inst& inst) { early = early || is_early(inst); });
+        return kernel_.neighbours.waits && !early;
+    }
+
+    // Of a peeled row the loads of its ends stand before the loop over its whole vectors.
+    std::size_t first_that_waits() const {
+        const auto needs = [&](const Stmt& stmt) {
+            bool found = false;
+            const auto ask = [&](const Inst& inst) {
+                found = found || inst.kind == InstKind::kStore || kernel_.reads_made(inst);
+            };
+            if (const auto* inst = std::get_if<Inst>(&stmt.node)) ask(*inst);
+            if (const auto* loop = std::get_if<ColumnLoop>(&stmt.node)) std::ranges::for_each(loop->body, ask);
+            if (const auto* loop = std::get_if<RowsLoop>(&stmt.node)) std::ranges::for_each(loop->body, ask);
+            return found;
+        };
+        for (std::size_t at = 0; at < kernel_.body.size(); ++at) {
+            const ColumnLoop* ends = ends_behind(kernel_.body[at]);
+            if (needs(kernel_.body[at]) || (ends != nullptr && needs(kernel_.body[at + 1]))) return at;
+        }
+        return kernel_.body.size();
     }
 
     // Where all rows of the thread are along the axes that sums are not over.

@@ -1057,8 +1057,26 @@ TEST_CASE("a kernel behind a product or another chunk waits as launches do") {
         const bool behind_kernel = place > 0 && program.order[place - 1].kind == PlanStep::Kind::kKernel;
         const bool at_loop = place == program.loops[0].first || place == program.loops[0].end;
         const Kernel& kernel = program.steps[program.order[place].index].kernel;
-        CHECK(kernel.neighbours.waits == (behind_kernel && !at_loop && kernel.schedule.blocks_per_sm == 0));
+        CHECK(kernel.neighbours.waits == (behind_kernel && !at_loop));  // those of blocks that stay are of numbers
     }
+}
+
+TEST_CASE("a kernel waits for the one before where it first needs what that wrote, and numbers of it come late") {
+    Graph g;
+    build_cross_entropy(g, 100352);
+    const Graph step = gradient(g, {"logits"}, {.joint = true, .unit_cotangent = true});
+    const Target target = find_target("sm_90a");
+    const Program program = compile(*step.data(), target);
+    REQUIRE(program.steps.size() == 5);
+    const std::string rows = emit_gpu_body(program.steps[2].kernel, target);
+    const std::size_t wait = rows.find("        rj_wait_for_last();");
+    CHECK(rows.find("rj_load_readonly<8>(logits_row + c)") < wait);
+    CHECK(wait < rows.find("rj_load_one(tmp_"));
+    CHECK(wait < rows.find("rj_store_whole(d_logits"));
+    // Kernels of numbers begin while the rows end, though their blocks stay.
+    REQUIRE(program.steps[3].kernel.schedule.blocks_per_sm > 0);
+    CHECK(contains(rows, "rj_let_next_begin();"));
+    CHECK(contains(emit_gpu_body(program.steps[3].kernel, target), "rj_wait_for_last();"));
 }
 
 TEST_CASE("an aliased tensor is neither restrict nor read-only") {
