@@ -378,6 +378,26 @@ TEST_CASE("beside sums of rows the static rule keeps lanes at work at the widths
     }
 }
 
+TEST_CASE("a loss with its gradient has wide rows in the shared memory of few blocks, whose threads are at work") {
+    const Target target = find_target("sm_90a");
+    for (const std::int64_t columns :
+         {24576, 30522, 32000, 50257, 64000, 100352, 119547, 128256, 151936, 201088, 256000}) {
+        Graph g;
+        const Axis tokens = g.rows("tokens");
+        const Value logits = g.input("logits", bf16, {tokens, columns});
+        g.output("loss", cross_entropy(logits, g.input("target", i64, {tokens}), {}).loss);
+        const Graph step = gradient(g, {"logits"}, {.joint = true, .unit_cotangent = true});
+        for (const Group& group : plan_graph(*step.data(), target).groups) {
+            if (group.graph->find_input("logits") == std::nullopt) continue;
+            const Schedule first = legal_schedules(group, target).at(0);
+            CAPTURE(print(first));
+            CHECK(first.residency == Residency::kShared);
+            CHECK(first.column_blocks >= 2);
+            CHECK(share_at_work(first, columns) >= 0.9);
+        }
+    }
+}
+
 TEST_CASE("a table beside rows gives them no more threads than their own columns want") {
     const Target target = find_target("sm_90a");
     const auto schedule_of = [&](std::int64_t columns, const char* weights, bool backward) {
