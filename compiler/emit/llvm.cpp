@@ -25,9 +25,14 @@ namespace cpu_emit {
 
 std::unique_ptr<llvm::Module> KernelEmitter::emit() {
     check_shape();
-    // Numbers of 11 bits come too near a zero of a sum: dynamic_tanh of f16 showed an error of 2^-24.
-    b_.full_width = std::any_of(kernel_.tensors.begin(), kernel_.tensors.end(), [](const KernelTensor& tensor) {
-        return tensor.dtype == Dtype::kF16 || (tensor.written && size_bytes(tensor.dtype) > 2);
+    // Numbers of 11 bits come too near a zero of a sum: dynamic_tanh of f16 showed an error of 2^-24. Of the parts of a
+    // sum over rows the terms are rounded as often as they are added up.
+    b_.full_width = std::any_of(kernel_.tensors.begin(), kernel_.tensors.end(), [&](const KernelTensor& tensor) {
+        const bool is_part = std::find(tensor.axes.begin(), tensor.axes.end(), kernel_.slots_axis) != tensor.axes.end();
+        return tensor.dtype == Dtype::kF16 || (tensor.written && !is_part && size_bytes(tensor.dtype) > 2);
+    });
+    each_inst(kernel_, [&](const Inst& inst) {
+        if (inst.kind == InstKind::kMap && inst.op == Op::kDiv) ++quotients_[inst.operands[1]];
     });
     llvm::Type* pointer = b_.getPtrTy();
     auto* type = llvm::FunctionType::get(b_.getVoidTy(), {pointer, b_.getInt64Ty(), b_.getInt64Ty()}, false);
@@ -496,12 +501,24 @@ Value* KernelEmitter::emit_map(const Inst& inst, const Lanes& lanes) {
     for (std::size_t i = 0; i < inst.operands.size(); ++i) operands[i] = spread(value(inst.operands[i]), width);
     Value* divisor = inst.op == Op::kDiv ? value(inst.operands[1]) : nullptr;
     const bool one_divisor = divisor != nullptr && width > 1 && !divisor->getType()->isVectorTy();
+    // Where others are divided by the same numbers, as in whatever has a sigmoid and its derivative, their reciprocals
+    // are there already: a division takes as long as six multiplications.
+    const bool by_reciprocal = inst.narrow && divisor != nullptr && width > 1 && quotients_.at(inst.operands[1]) > 1;
     b_.narrow = inst.narrow;
     Value* result = one_divisor                   ? divide_by_one(b_, operands[0], divisor)
+                    : by_reciprocal               ? multiplied_by_reciprocal(b_, operands[0], operands[1])
                     : inst.weighs && !inst.narrow ? exp_weight(b_, operands[0])
                                                   : apply(b_, inst.op, operands[0], operands[1], operands[2]);
     b_.narrow = false;
-    return is_exact(inst.op) ? result : round_carried(b_, inst.dtype, result);
+    return is_exact(inst.op) || adds_zero(inst) ? result : round_carried(b_, inst.dtype, result);
+}
+
+// As what is chosen of a concatenation's parts adds to the others.
+bool KernelEmitter::adds_zero(const Inst& inst) const {
+    return inst.op == Op::kAdd && std::any_of(inst.operands.begin(), inst.operands.end(), [&](ValueId id) {
+               const auto* constant = llvm::dyn_cast<llvm::Constant>(value(id));
+               return constant != nullptr && constant->isZeroValue();
+           });
 }
 
 // Lane by lane: each takes a way of its own.

@@ -16,6 +16,7 @@
 #include "compiler/emit/llvm_greatest.h"
 #include "compiler/emit/llvm_math.h"
 #include "compiler/emit/llvm_monoid.h"
+#include "compiler/emit/spans.h"
 #include "compiler/kernel.h"
 #include "rowjit/coord.h"
 
@@ -149,6 +150,7 @@ class KernelEmitter {
     void emit_block(const Block& block);
     void emit_column_loop(const ColumnLoop& loop);
     void emit_copy(const ColumnLoop& loop, const Lanes& lanes);
+    void emit_spans(const ColumnLoop& loop, std::int64_t whole);
     void emit_side_by_side(const ColumnLoop& loop, const std::vector<Lanes>& turn);
     void emit_whole_columns(const ColumnLoop& loop, Value* from, Value* to, Value* first_column);
     void emit_columns(const ColumnLoop& loop, Value* from, Value* to, Value* first_column);
@@ -176,6 +178,7 @@ class KernelEmitter {
     // Instructions.
     void emit_inst(const Inst& inst, const Lanes& lanes);
     Value* emit_map(const Inst& inst, const Lanes& lanes);
+    bool adds_zero(const Inst& inst) const;
     std::optional<std::int64_t> lane_step(ValueId id, const Lanes& lanes) const;
     Value* emit_search(const Inst& inst);
     Value* search(const Inst& inst, Value* key);
@@ -257,10 +260,12 @@ class KernelEmitter {
     std::vector<const Inst*> fetches_;            // loads of a row's first loop whose next row's lines are fetched …
     const ColumnLoop* fetching_loop_ = nullptr;   // … in its last one; null when it has one
     Value* column_block_ = nullptr;               // i64; null when rows are whole
+    std::vector<std::unique_ptr<ColumnSpan>> spans_;  // of the loops emitted so far, which makers_ are of
     Steps steps_;
-    std::vector<Value*> values_;       // by ValueId
-    std::vector<Dtype> dtypes_;        // by ValueId
-    std::vector<const Inst*> makers_;  // by ValueId; null for what is no instruction's
+    std::vector<Value*> values_;        // by ValueId
+    std::vector<Dtype> dtypes_;         // by ValueId
+    std::vector<const Inst*> makers_;   // by ValueId; null for what is no instruction's
+    std::map<ValueId, int> quotients_;  // how many are divided by a value
 };
 
 // Copies of a column loop's body that run side by side.

@@ -1058,6 +1058,10 @@ Value* divide_by_one(Builder& b, Value* x, Value* y) {
                        [&](Builder& body, llvm::Function* f) { return quotient_by_reciprocal(body, f, narrow); });
 }
 
+Value* multiplied_by_reciprocal(Builder& b, Value* x, Value* y) {
+    return b.CreateFMul(x, b.CreateFDiv(constant(y, 1), y));
+}
+
 Value* exp_in_sum(Builder& b, Value* x) {
     return call_shared(b, "exp_in_sum", x, [](Builder& body, Value* lanes) {
         if (is_f64(lanes)) return call_libm(body, "exp", lanes);
@@ -1068,8 +1072,10 @@ Value* exp_in_sum(Builder& b, Value* x) {
 Value* exp_weight(Builder& b, Value* x) {
     if (!looks_up(b, x) || is_f64(x)) return exp_in_sum(b, x);
     Value* weight = exp_in_sum(b, x);
-    return b.CreateSelect(b.CreateFCmpOLT(x, constant(x, kLeastWeight)), constant(x, 0), weight);
+    return b.CreateSelect(weighs_nothing(b, x), constant(x, 0), weight);
 }
+
+Value* weighs_nothing(Builder& b, Value* x) { return b.CreateFCmpOLT(x, constant(x, kLeastWeight)); }
 
 Value* uniform_run(Builder& b, Value* seed, Value* offset, Value* first, int lanes) {
     llvm::Type* type = llvm::FixedVectorType::get(b.getFloatTy(), static_cast<unsigned>(lanes));

@@ -53,10 +53,15 @@ llvm::Value* apply(LaneBuilder& builder, Op op, llvm::Value* a, llvm::Value* b, 
 // vector or quotient is tiny (below 2^-100, a denormal), then within a unit and a half.
 llvm::Value* divide_by_one(LaneBuilder& builder, llvm::Value* vector, llvm::Value* divisor);
 
+// x / y of divisors that are at least 1, within a unit and a half: their reciprocals are one value for all of a loop.
+llvm::Value* multiplied_by_reciprocal(LaneBuilder& builder, llvm::Value* x, llvm::Value* y);
+
 // e^x for x ≤ 0 or NaN, at full width. What is below 2^-124 is that beside a sum of which another term is 1, as
 // exp_in_sum has it, and 0 as exp_weight does.
 llvm::Value* exp_in_sum(LaneBuilder& builder, llvm::Value* x);
 llvm::Value* exp_weight(LaneBuilder& builder, llvm::Value* x);
+// Where a weight's exponent is so low.
+llvm::Value* weighs_nothing(LaneBuilder& builder, llvm::Value* x);
 
 // uniform() of `lanes` positions from `first` on, all three of them numbers; a multiple of four lanes.
 llvm::Value* uniform_run(LaneBuilder& builder, llvm::Value* seed, llvm::Value* offset, llvm::Value* first, int lanes);

@@ -45,14 +45,37 @@ llvm::Value* narrowed(Builder& b, llvm::Value* x) {
     return b.CreateFPTrunc(x, x->getType()->getWithNewType(b.getFloatTy()));
 }
 
-// Which part of a state is its sum, and which what the sum's roundings lost.
-int sum_part(Monoid monoid) { return monoid == Monoid::kSum || monoid == Monoid::kExactSum ? 0 : 1; }
 std::size_t at(int part) { return static_cast<std::size_t>(part); }
-int lost_part(const Accumulator& accumulator) { return fold_parts(accumulator) - 1; }
 
-// Adds to the state's sum; the loss by Knuth's two-sum, exact whichever term is larger.
-void add_to_sum(Builder& b, const Accumulator& accumulator, FoldState* state, llvm::Value* x) {
-    llvm::Value*& total = (*state)[at(sum_part(accumulator.monoid))];
+// Parts of a state: a sum, and what its roundings lost where that is carried.
+struct SumParts {
+    std::size_t sum;
+    std::size_t lost;
+};
+
+// A divergence is two pairs of maximum and sum, and the sum of the ratios' logarithms by the first one's weights.
+constexpr std::size_t kOther = 2;  // the second pair's maximum
+constexpr SumParts kWeights = {1, 5};
+constexpr SumParts kOtherWeights = {3, 6};
+constexpr SumParts kRatios = {4, 7};
+
+std::vector<SumParts> sums_of(Monoid monoid) {
+    switch (monoid) {
+        case Monoid::kSum:
+        case Monoid::kExactSum: return {{0, 1}};
+        case Monoid::kMaxSumExp: return {{1, 2}};
+        case Monoid::kWelford: return {{1, 3}};
+        case Monoid::kDivergence: return {kWeights, kOtherWeights, kRatios};
+        case Monoid::kMax:
+        case Monoid::kMin:
+        case Monoid::kGreatest: break;
+    }
+    return {};
+}
+
+// Adds to a sum of the state; the loss by Knuth's two-sum, exact whichever term is larger.
+void add_to_sum(Builder& b, const Accumulator& accumulator, FoldState* state, llvm::Value* x, SumParts parts) {
+    llvm::Value*& total = (*state)[parts.sum];
     if (sums_in_f64(accumulator)) {
         total = b.CreateFAdd(total, x->getType() == total->getType() ? x : widened(b, x));
         return;
@@ -61,7 +84,7 @@ void add_to_sum(Builder& b, const Accumulator& accumulator, FoldState* state, ll
         total = llvm_math::add(b, total, x, nullptr);
         return;
     }
-    llvm::Value*& lost = (*state)[at(lost_part(accumulator))];
+    llvm::Value*& lost = (*state)[parts.lost];
     llvm::Value* sum = b.CreateFAdd(total, x);
     llvm::Value* part = b.CreateFSub(sum, total);
     llvm::Value* of_total = b.CreateFSub(total, b.CreateFSub(sum, part));
@@ -69,20 +92,61 @@ void add_to_sum(Builder& b, const Accumulator& accumulator, FoldState* state, ll
     total = sum;
 }
 
-void add_sums(Builder& b, const Accumulator& accumulator, FoldState* left, const FoldState& right) {
-    add_to_sum(b, accumulator, left, right[at(sum_part(accumulator.monoid))]);
-    if (!accumulator.compensated || sums_in_f64(accumulator)) return;
-    llvm::Value*& lost = (*left)[at(lost_part(accumulator))];
-    lost = b.CreateFAdd(lost, right[at(lost_part(accumulator))]);
+// To the only sum.
+void add_to_sum(Builder& b, const Accumulator& accumulator, FoldState* state, llvm::Value* x) {
+    add_to_sum(b, accumulator, state, x, sums_of(accumulator.monoid).front());
 }
 
-// The state of a pair with its origin moved to `to`.
-FoldState moved(Builder& b, const Accumulator& accumulator, const FoldState& state, llvm::Value* to) {
-    llvm::Value* factor = rescaling(b, state[0], to);
+void add_sums(Builder& b, const Accumulator& accumulator, FoldState* left, const FoldState& right) {
+    for (const SumParts parts : sums_of(accumulator.monoid)) {
+        add_to_sum(b, accumulator, left, right[parts.sum], parts);
+        if (!accumulator.compensated || sums_in_f64(accumulator)) continue;
+        llvm::Value*& lost = (*left)[parts.lost];
+        lost = b.CreateFAdd(lost, right[parts.lost]);
+    }
+}
+
+// The parts of a state that its weights are measured from.
+std::vector<std::size_t> origins_of(Monoid monoid) {
+    if (monoid == Monoid::kDivergence) return {0, kOther};
+    return monoid == Monoid::kMaxSumExp ? std::vector<std::size_t>{0} : std::vector<std::size_t>();
+}
+
+// Of terms that are all −∞ the weights are 0 from any finite origin.
+llvm::Value* finite_origin(Builder& b, llvm::Value* maximum) {
+    llvm::Value* lowest = extreme(maximum->getType(), true);
+    return b.CreateSelect(b.CreateFCmpOEQ(maximum, lowest), zero_like(maximum), maximum);
+}
+
+void scale_sum(Builder& b, const Accumulator& accumulator, FoldState* state, SumParts parts, llvm::Value* factor) {
+    (*state)[parts.sum] = b.CreateFMul((*state)[parts.sum], factor);
+    if (accumulator.compensated) (*state)[parts.lost] = b.CreateFMul((*state)[parts.lost], factor);
+}
+
+// The state with its origins moved to `to`. Of a divergence all ratios' logarithms move by as much as both origins do,
+// before they weigh less; of what weighs nothing any more an infinite one is nothing too.
+FoldState moved(Builder& b, const Accumulator& accumulator, const FoldState& state,
+                const std::vector<llvm::Value*>& to) {
+    llvm::Value* factor = rescaling(b, state[0], to[0]);
     FoldState result = state;
-    result[0] = to;
-    result[1] = b.CreateFMul(state[1], factor);
-    if (accumulator.compensated) result[2] = b.CreateFMul(state[2], factor);
+    result[0] = to[0];
+    if (accumulator.monoid == Monoid::kDivergence) {
+        const auto step = [&](std::size_t origin, llvm::Value* raised) {
+            return b.CreateFSub(finite_origin(b, raised), finite_origin(b, state[origin]));
+        };
+        llvm::Value* weights = state[kWeights.sum];
+        if (accumulator.compensated) weights = b.CreateFAdd(weights, state[kWeights.lost]);
+        llvm::Value* further = b.CreateFSub(step(kOther, to[1]), step(0, to[0]));
+        add_to_sum(b, accumulator, &result, b.CreateFMul(weights, further), kRatios);
+        scale_sum(b, accumulator, &result, kRatios, factor);
+        llvm::Value* nothing = b.CreateFCmpOEQ(factor, zero_like(factor));
+        for (const std::size_t part : {kRatios.sum, kRatios.lost}) {
+            if (part < result.size()) result[part] = b.CreateSelect(nothing, zero_like(factor), result[part]);
+        }
+        scale_sum(b, accumulator, &result, kOtherWeights, rescaling(b, state[kOther], to[1]));
+        result[kOther] = to[1];
+    }
+    scale_sum(b, accumulator, &result, sums_of(accumulator.monoid).front(), factor);
     return result;
 }
 
@@ -126,13 +190,18 @@ llvm::Value* greatest_lane(Builder& b, llvm::Value* v) {
     return v;
 }
 
-// e^(x − origin) added to a pair's sum, whose origin moves for all lanes together as soon as a term passes it: some
-// ten times a row, so that a branch around that is hardly ever missed, and a term costs an exponential and no more.
-// Narrow exponentials would not do: of few terms, as of the ranks of a vocabulary, 23 bits show in the logarithm.
-FoldState include_weights(Builder& b, const Accumulator& accumulator, const FoldState& before,
-                          const std::vector<Term>& terms) {
-    llvm::Value* most = extreme_of(b, true, before[0], terms);
-    llvm::Value* passes = b.CreateFCmpUGT(most, before[0]);
+// `before` with its origins moved to the greatest of `terms` where any passes them: for all lanes together, some ten
+// times a row, so that a branch around that is hardly ever missed, and a term costs an exponential and no more.
+FoldState moved_past(Builder& b, const Accumulator& accumulator, const FoldState& before,
+                     const std::vector<std::vector<Term>>& terms) {
+    const std::vector<std::size_t> origins = origins_of(accumulator.monoid);
+    std::vector<llvm::Value*> most;
+    llvm::Value* passes = nullptr;
+    for (std::size_t i = 0; i < origins.size(); ++i) {
+        most.push_back(extreme_of(b, true, before[origins[i]], terms[i]));
+        llvm::Value* more = b.CreateFCmpUGT(most[i], before[origins[i]]);
+        passes = passes == nullptr ? more : b.CreateOr(passes, more);
+    }
     if (passes->getType()->isVectorTy()) passes = b.CreateOrReduce(passes);
     llvm::BasicBlock* from = b.GetInsertBlock();
     llvm::Function* function = from->getParent();
@@ -141,7 +210,8 @@ FoldState include_weights(Builder& b, const Accumulator& accumulator, const Fold
     b.CreateCondBr(passes, move, add, llvm::MDBuilder(b.getContext()).createUnlikelyBranchWeights());
 
     b.SetInsertPoint(move);
-    const FoldState after = moved(b, accumulator, before, greatest_lane(b, most));
+    for (llvm::Value*& origin : most) origin = greatest_lane(b, origin);
+    const FoldState after = moved(b, accumulator, before, most);
     move = b.GetInsertBlock();
     b.CreateBr(add);
 
@@ -153,12 +223,45 @@ FoldState include_weights(Builder& b, const Accumulator& accumulator, const Fold
         either->addIncoming(after[part], move);
         state.push_back(either);
     }
-    // Of terms that are all −∞ the weights are 0 from any finite origin.
-    llvm::Value* lowest = extreme(state[0]->getType(), true);
-    llvm::Value* origin = b.CreateSelect(b.CreateFCmpOEQ(state[0], lowest), zero_like(state[0]), state[0]);
+    return state;
+}
+
+// e^(x − origin) added to a pair's sum. Narrow exponentials would not do: of few terms, as of the ranks of a
+// vocabulary, 23 bits show in the logarithm.
+FoldState include_weights(Builder& b, const Accumulator& accumulator, const FoldState& before,
+                          const std::vector<Term>& terms) {
+    FoldState state = moved_past(b, accumulator, before, {terms});
+    llvm::Value* origin = finite_origin(b, state[0]);
     std::vector<Term> weights;
     for (const Term& term : terms) weights.push_back({exp_in_sum(b, b.CreateFSub(term.x, origin))});
     add_to_sum(b, accumulator, &state, sum_of(b, weights));
+    return state;
+}
+
+// The same of each term and of its factor, which is another row's element, and the first one's weight times the
+// logarithm of what the two weights' ratio is, which is 0 where there is no weight.
+FoldState include_ratios(Builder& b, const Accumulator& accumulator, const FoldState& before,
+                         const std::vector<Term>& terms) {
+    std::vector<Term> others;
+    for (const Term& term : terms) others.push_back({term.factor});
+    FoldState state = moved_past(b, accumulator, before, {terms, others});
+    llvm::Value* origin = finite_origin(b, state[0]);
+    llvm::Value* other_origin = finite_origin(b, state[kOther]);
+    std::vector<Term> weights;
+    std::vector<Term> other_weights;
+    std::vector<Term> products;
+    for (const Term& term : terms) {
+        llvm::Value* logarithm = b.CreateFSub(term.x, origin);
+        llvm::Value* other_logarithm = b.CreateFSub(term.factor, other_origin);
+        llvm::Value* weight = exp_in_sum(b, logarithm);
+        llvm::Value* ratio = b.CreateFSub(logarithm, other_logarithm);
+        weights.push_back({weight});
+        other_weights.push_back({exp_in_sum(b, other_logarithm)});
+        products.push_back({weight, b.CreateSelect(weighs_nothing(b, logarithm), zero_like(ratio), ratio)});
+    }
+    add_to_sum(b, accumulator, &state, sum_of(b, weights), kWeights);
+    add_to_sum(b, accumulator, &state, sum_of(b, other_weights), kOtherWeights);
+    add_to_sum(b, accumulator, &state, sum_of(b, products), kRatios);
     return state;
 }
 
@@ -169,7 +272,8 @@ int fold_parts(const Accumulator& accumulator) {
     if (accumulator.monoid == Monoid::kGreatest) return 0;
     if (accumulator.monoid == Monoid::kExactSum) return 1;
     const int parts = accumulator.monoid == Monoid::kWelford ? 3 : components(accumulator.monoid);
-    return parts + (accumulator.compensated && !sums_in_f64(accumulator) ? 1 : 0);
+    const bool loses = accumulator.compensated && !sums_in_f64(accumulator);
+    return parts + (loses ? static_cast<int>(sums_of(accumulator.monoid).size()) : 0);
 }
 
 llvm::Type* fold_type(const Accumulator& accumulator, llvm::Type* carried) {
@@ -179,7 +283,8 @@ llvm::Type* fold_type(const Accumulator& accumulator, llvm::Type* carried) {
 
 FoldState fold_identity(const Accumulator& accumulator, llvm::Type* type) {
     FoldState state(at(fold_parts(accumulator)), llvm::Constant::getNullValue(fold_type(accumulator, type)));
-    const bool lowest = accumulator.monoid == Monoid::kMax || accumulator.monoid == Monoid::kMaxSumExp;
+    for (const std::size_t origin : origins_of(accumulator.monoid)) state[origin] = extreme(type, true);
+    const bool lowest = accumulator.monoid == Monoid::kMax;
     if (lowest || accumulator.monoid == Monoid::kMin) state[0] = extreme(type, lowest);
     return state;
 }
@@ -213,7 +318,7 @@ FoldState fold_include(Builder& b, const Accumulator& accumulator, const FoldSta
             add_to_sum(b, accumulator, &state, b.CreateFMul(distance, b.CreateFSub(x, mean)));
             return state;
         }
-        case Monoid::kDivergence:       // a GPU's
+        case Monoid::kDivergence:       // of two rows' elements
         case Monoid::kGreatest: break;  // llvm_greatest's
     }
     RJ_CHECK(false, "monoid {}", static_cast<int>(accumulator.monoid));
@@ -265,8 +370,8 @@ FoldState fold_include_all(Builder& b, const Accumulator& accumulator, const Fol
         case Monoid::kMax:
         case Monoid::kMin: return {extreme_of(b, accumulator.monoid == Monoid::kMax, before[0], terms)};
         case Monoid::kMaxSumExp: return include_weights(b, accumulator, before, terms);
+        case Monoid::kDivergence: return include_ratios(b, accumulator, before, terms);
         case Monoid::kWelford:
-        case Monoid::kDivergence:
         case Monoid::kGreatest: break;
     }
     RJ_CHECK(false, "monoid {} takes elements one by one", static_cast<int>(accumulator.monoid));
@@ -279,10 +384,13 @@ FoldState fold_merge(Builder& b, const Accumulator& accumulator, const FoldState
         case Monoid::kMin: return fold_include(b, accumulator, left, right[0]);
         case Monoid::kSum:
         case Monoid::kExactSum: add_sums(b, accumulator, &merged, right); return merged;
-        case Monoid::kMaxSumExp: {
-            llvm::Value* maximum = llvm_math::maximum(b, left[0], right[0], nullptr);
-            merged = moved(b, accumulator, left, maximum);
-            add_sums(b, accumulator, &merged, moved(b, accumulator, right, maximum));
+        case Monoid::kMaxSumExp:
+        case Monoid::kDivergence: {
+            std::vector<llvm::Value*> greatest;
+            for (const std::size_t origin : origins_of(accumulator.monoid))
+                greatest.push_back(llvm_math::maximum(b, left[origin], right[origin], nullptr));
+            merged = moved(b, accumulator, left, greatest);
+            add_sums(b, accumulator, &merged, moved(b, accumulator, right, greatest));
             return merged;
         }
         case Monoid::kWelford: {
@@ -298,22 +406,24 @@ FoldState fold_merge(Builder& b, const Accumulator& accumulator, const FoldState
             add_to_sum(b, accumulator, &merged, between);
             return merged;
         }
-        case Monoid::kDivergence:
         case Monoid::kGreatest: break;
     }
     RJ_CHECK(false, "monoid {}", static_cast<int>(accumulator.monoid));
 }
 
 void fold_level(Builder& b, const Accumulator& accumulator, std::vector<FoldState>* states) {
-    if (accumulator.monoid != Monoid::kMaxSumExp) return;
-    llvm::Value* greatest = states->front()[0];
-    for (const FoldState& state : *states) greatest = llvm_math::maximum(b, greatest, state[0], nullptr);
-    greatest = greatest_lane(b, greatest);
-    for (FoldState& state : *states) state = moved(b, accumulator, state, greatest);
+    std::vector<llvm::Value*> origins;
+    for (const std::size_t origin : origins_of(accumulator.monoid)) {
+        llvm::Value* greatest = states->front()[origin];
+        for (const FoldState& state : *states) greatest = llvm_math::maximum(b, greatest, state[origin], nullptr);
+        origins.push_back(greatest_lane(b, greatest));
+    }
+    if (origins.empty()) return;
+    for (FoldState& state : *states) state = moved(b, accumulator, state, origins);
 }
 
 FoldState fold_merge_level(Builder& b, const Accumulator& accumulator, const FoldState& left, const FoldState& right) {
-    if (accumulator.monoid != Monoid::kMaxSumExp) return fold_merge(b, accumulator, left, right);
+    if (origins_of(accumulator.monoid).empty()) return fold_merge(b, accumulator, left, right);
     FoldState merged = left;
     add_sums(b, accumulator, &merged, right);
     return merged;
@@ -333,12 +443,19 @@ std::vector<llvm::Value*> fold_finish(Builder& b, const Accumulator& accumulator
         results[0] = narrowed(b, results[0]);
     } else if (accumulator.compensated) {
         // Beyond the finite numbers what was lost is NaN.
-        llvm::Value*& sum = results[at(sum_part(accumulator.monoid))];
-        sum = b.CreateSelect(finite(sum), b.CreateFAdd(sum, state[at(lost_part(accumulator))]), sum);
+        for (const SumParts parts : sums_of(accumulator.monoid)) {
+            llvm::Value*& sum = results[parts.sum];
+            sum = b.CreateSelect(finite(sum), b.CreateFAdd(sum, state[parts.lost]), sum);
+        }
     }
-    if (accumulator.monoid == Monoid::kMaxSumExp) {
-        // Eager subtracts the maximum from every element, itself included, which no infinity survives.
-        results[1] = b.CreateSelect(finite(state[0]), results[1], llvm::ConstantFP::getNaN(state[0]->getType()));
+    // Eager subtracts the maximum from every element, itself included, which no infinity survives.
+    for (const std::size_t origin : origins_of(accumulator.monoid)) {
+        const auto survives = [&](std::size_t part) {
+            llvm::Value* none = llvm::ConstantFP::getNaN(state[origin]->getType());
+            results[part] = b.CreateSelect(finite(state[origin]), results[part], none);
+        };
+        survives(origin + 1);
+        if (accumulator.monoid == Monoid::kDivergence) survives(kRatios.sum);
     }
     return results;
 }

@@ -204,8 +204,10 @@ class Uses {
                     sums_[index] = Sum{reduce->results[result], !accumulator.compensated};
                 // Of pairs only where weights are exact: where a mixture's parts are not what their sums are of, its
                 // logarithm is off by as much.
+                const bool both = accumulator.monoid == Monoid::kDivergence && !is_gpu_;
                 const bool pairs = accumulator.monoid == Monoid::kMaxSumExp && !is_gpu_;
-                if (accumulator.monoid == Monoid::kMax || pairs) maxima_[reduce->results[result]] = index;
+                if (accumulator.monoid == Monoid::kMax || pairs || both) maxima_[reduce->results[result]] = index;
+                if (both) maxima_[reduce->results[result + 2]] = index;
                 result += static_cast<std::size_t>(accumulator.components());
             }
         }

@@ -25,8 +25,9 @@ class Rewriter {
     explicit Rewriter(const GraphData& from) : from_(from) {}
 
     bool find(bool on_gpu) {
+        const bool with_divergences = on_gpu || !stores_columns();
         for (const NodeId id : from_.live_nodes()) {
-            if (on_gpu) find_divergence(id);
+            if (with_divergences) find_divergence(id);
             find_greatest(id);
         }
         for (const NodeId id : from_.live_nodes()) {
@@ -68,6 +69,12 @@ class Rewriter {
         const NodeId pair = add();
         to.set_label(pair, from_.node(id).label);
         return pair;
+    }
+
+    bool stores_columns() const {
+        return std::any_of(from_.outputs().begin(), from_.outputs().end(), [&](const OutputInfo& output) {
+            return !from_.column_axes(from_.node(output.node)).empty();
+        });
     }
 
     bool is_map(NodeId id, Op op) const { return from_.node(id).kind == NodeKind::kMap && from_.node(id).op == op; }

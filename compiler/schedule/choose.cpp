@@ -118,7 +118,8 @@ GroupFacts facts_of(const Group& group, const Target& target) {
     facts.online_phases = phase_count(*online);
     for (const NodeId id : online->live_nodes()) {
         const Node& node = online->node(id);
-        facts.sums_exponentials |= node.kind == NodeKind::kReduce && node.monoid == Monoid::kMaxSumExp;
+        const bool pairs = node.monoid == Monoid::kMaxSumExp || node.monoid == Monoid::kDivergence;
+        facts.sums_exponentials |= node.kind == NodeKind::kReduce && pairs;
         facts.keeps_greatest |= node.kind == NodeKind::kReduce && node.monoid == Monoid::kGreatest;
     }
     facts.reduces_rows = group.reduces_rows;

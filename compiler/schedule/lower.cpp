@@ -39,8 +39,9 @@ constexpr double kTooMany = 1000;
 // its bits; enough for the threads of a large server.
 constexpr std::int64_t kCpuParts = 64;
 
-// Wider rows of narrow floats are summed as pairs on the CPU: in 64 plain chains f16 layer norm met the bar at 65,536
-// columns and missed it at 128,256.
+// Squares and rescaled sums of wider rows of narrow floats are carried as pairs on the CPU: in 64 plain chains f16
+// layer norm met the bar at 65,536 columns and missed it at 128,256. A plain sum is of blocks (emit/llvm), of any
+// width.
 constexpr std::int64_t kCpuPlainColumns = 32768;
 
 // Where rounding is arithmetic of its own beside the loads that a kept value spares: on Zen 4 an instruction, a test
@@ -940,7 +941,8 @@ class Lowering {
         if (!sums || reduce.dtype != Dtype::kF32) return false;
         if (target_.is_gpu() && reduce.monoid == Monoid::kWelford && !schedule().unrolls()) return true;
         const Node& terms = graph_.node(reduce.args[0]);
-        if (!target_.is_gpu() && !group_.reduces_rows && graph_.column_count(terms) > kCpuPlainColumns) return true;
+        const bool long_chain = reduce.monoid != Monoid::kSum && graph_.column_count(terms) > kCpuPlainColumns;
+        if (!target_.is_gpu() && !group_.reduces_rows && long_chain) return true;
         if (!target_.is_gpu() && shows_in_f32(reduce)) return true;
         std::set<NodeId> seen;
         std::vector<NodeId> work = {reduce.args[0]};

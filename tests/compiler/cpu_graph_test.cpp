@@ -10,11 +10,14 @@
 #include "base/dtype.h"
 #include "base/philox.h"
 #include "compiler/compile.h"
+#include "compiler/emit/spans.h"
 #include "compiler/plan/partial_sums.h"
+#include "compiler/toolchain/orc.h"
 #include "dsl/accuracy.h"
 #include "dsl/library/registry.h"
 #include "dsl/random_inputs.h"
 #include "rowjit/coord.h"
+#include "rowjit/gradient.h"
 #include "rowjit/library.h"
 #include "tests/compiler/cpu_kernel.h"
 #include "tests/support/coverage.h"
@@ -153,8 +156,8 @@ class ProgramRun {
 };
 
 void check(const std::string& what, const GraphData& graph, const RowExtents& rows, const ScheduleChoice& choice = {},
-           RandomOptions random = {.seed = 3, .out_of_range = true}, int launches = 1) {
-    const Program program = compile(graph, host(), choice);
+           RandomOptions random = {.seed = 3, .out_of_range = true}, int launches = 1, const Target& target = host()) {
+    const Program program = compile(graph, target, choice);
     Tensors got;
     Tensors exact;
     Tensors eager;
@@ -259,6 +262,86 @@ TEST_CASE("the greatest of a row are the oracle's, equal ones and NaN among them
             }
         }
     }
+}
+
+TEST_CASE("a divergence of two tensors' rows is carried in one pass on every x86-64 level, infinities included") {
+    for (const std::string_view dtype : {"bf16", "f32"}) {
+        for (const int columns : {5, 100, 2048}) {
+            const Graph graph = Graph::parse(fmt::format(R"(
+                rows tokens
+                input x: {0}[tokens, {1}]
+                input y: {0}[tokens, {1}]
+                h = cast(x, f32)
+                g = cast(y, f32)
+                a = h - max(h)
+                b = g - max(g)
+                p = exp(a)
+                s = sum(p)
+                output d = sum(p * select(p == 0, 0, a - b)) / s + log(sum(exp(b)) / s))",
+                                                         dtype, columns));
+            for (const char* level : {"x86-64-v2", "x86-64-v3", "native"}) {
+                const Target& target = level == std::string_view("native") ? host() : find_target(level);
+                const Program program = compile(*graph.data(), target);
+                CHECK(program.steps[0].kernel.accumulators[0].monoid == Monoid::kDivergence);
+                const std::string what = fmt::format("divergence {} {} {}", dtype, columns, level);
+                check(what, *graph.data(), {{"tokens", 9}}, {}, {.seed = 3}, kLaunches, target);
+                check(what, *graph.data(), {{"tokens", 40}}, {}, {.seed = 5, .extremes = true}, 1, target);
+            }
+        }
+    }
+}
+
+TEST_CASE("what is chosen by a column's place is computed where it is chosen") {
+    struct Case {
+        const char* condition;
+        int columns;
+        std::vector<std::int64_t> ends;  // of the spans
+    };
+    for (const Case& c :
+         {Case{"k < 64", 128, {64, 128}}, Case{"64 <= k", 300, {64, 300}}, Case{"k > 95", 130, {96, 130}},
+          Case{"k + 64 >= 128", 128, {64, 128}}, Case{"31 >= k", 64, {32, 64}}, Case{"k < 60", 128, {}}}) {
+        const Graph graph = Graph::parse(fmt::format(R"(
+            rows tokens
+            columns hidden = {1}
+            input x: bf16[tokens, hidden]
+            k = iota(hidden)
+            h = cast(x, f32)
+            output y = select({0}, x + 3, 0) + select({0}, 0, cast(exp(h), bf16))
+            output s = sum(select({0}, h, 2 * h)))",
+                                                     c.condition, c.columns));
+        const Program program = compile(*graph.data(), host());
+        std::vector<std::int64_t> ends;
+        for (const Stmt& stmt : program.steps[0].kernel.body) {
+            const auto* loop = std::get_if<ColumnLoop>(&stmt.node);
+            if (loop == nullptr || !ends.empty()) continue;
+            for (const ColumnSpan& span : spans_of(program.steps[0].kernel, *loop)) {
+                ends.push_back(span.end);
+                CHECK(span.loop.body.size() < loop->body.size());
+            }
+        }
+        CHECK_MESSAGE(ends == c.ends, c.condition);
+        check(c.condition, *graph.data(), {{"tokens", 9}});
+    }
+}
+
+TEST_CASE("quotients by what a sigmoid's derivative divides by twice are products with its reciprocal") {
+    const Graph graph = make_graph("silu", {.columns = 256});
+    const Graph backward = differentiate(graph, trained_inputs("silu", graph)).backward;
+    const std::string text = print_llvm(compile(*backward.data(), host()).steps[0].kernel, host());
+    int quotients = 0;
+    for (std::size_t at = text.find("fdiv"); at != std::string::npos; at = text.find("fdiv", at + 1)) {
+        const std::string line = text.substr(at, text.find('\n', at) - at);
+        CHECK_MESSAGE(line.find("float 1.000000e+00>, %") != std::string::npos, line);
+        ++quotients;
+    }
+    CHECK(quotients > 0);
+}
+
+TEST_CASE("plain sums are of blocks, and so need no pair however wide the row is") {
+    const Graph graph = make_graph("softmax", {.columns = 131072});
+    const Graph backward = differentiate(graph, trained_inputs("softmax", graph)).backward;
+    CHECK_FALSE(compile(*backward.data(), host()).steps[0].kernel.accumulators[0].compensated);
+    CHECK(compile(*graph.data(), host()).steps[0].kernel.accumulators[0].compensated);  // of a pair there are none
 }
 
 TEST_CASE("what is left of sums that cancel is exact to the last unit, and what overflows is eager's") {
