@@ -70,8 +70,22 @@ Graph weighted_groups(std::int64_t groups, std::int64_t width, Dtype dtype) {
     const Axis column = g.columns("width", width);
     const Value x = cast(g.input("x", dtype, {tokens, group, column}), f32);
     const Value gate = cast(g.input("gate", dtype, {tokens, group, column}), f32);
-    const Value normed = x * rsqrt(mean(x * x, column) + 1e-5) * cast(g.input("weight", dtype, {group, column}), f32);
-    g.output("y", cast(normed * gate / (1 + exp(-gate)) * g.input("scale", f32, {group}), dtype));
+    const Value normed = cast(x * rsqrt(mean(x * x, column) + 1e-5), dtype) * g.input("weight", dtype, {group, column});
+    g.output("y", cast(cast(normed, f32) * gate / (1 + exp(-gate)) * g.input("scale", f32, {group}), dtype));
+    return g;
+}
+
+// Norms of groups of a head's columns, with weights of each: rows of two kinds, one of them declared.
+Graph weighted_parts(std::int64_t heads, std::int64_t groups, std::int64_t width) {
+    Graph g;
+    const Axis tokens = g.rows("tokens");
+    const Axis head = g.rows("heads", heads);
+    const Axis group = g.columns("groups", groups);
+    const Axis column = g.columns("width", width);
+    const Value x = g.input("x", bf16, {tokens, head, group, column});
+    const Value h = cast(x, f32);
+    const Value normed = cast(h * rsqrt(mean(h * h, column) + 1e-5), bf16);
+    g.output("y", normed * g.input("weight", bf16, {head, group, column}));
     return g;
 }
 
@@ -344,6 +358,7 @@ TEST_CASE("sums over rows of a weight for each group agree with the oracle under
         const std::vector<std::string> trained = {"x", "gate", "weight", "scale"};
         CHECK(add("weighted_groups", weighted_groups(16, 64, bf16), trained));
         CHECK(add("weighted_heads", weighted_heads(16, 64), {"x", "weight"}));
+        CHECK(add("weighted_parts", weighted_parts(3, 8, 64), {"x", "weight"}));
         // Rows of eight threads, twelve of which are no whole waves of 64; and rows of a warp or more.
         CHECK(add("weighted_groups of 12", weighted_groups(12, 64, bf16), trained) == (target.warp_size == 32));
         if (target.warp_size == 32) CHECK(add("weighted_groups f32", weighted_groups(3, 264, f32), trained));
