@@ -360,7 +360,8 @@ Group norms_backward(std::string_view op, std::int64_t columns, Dtype dtype, con
 // What part of the lanes have columns in the rounds that a row takes.
 double share_at_work(const Schedule& s, std::int64_t columns) {
     const std::int64_t lanes = s.column_blocks * s.threads_per_row * s.vector;
-    return static_cast<double>(columns) / static_cast<double>((columns + lanes - 1) / lanes * lanes);
+    const std::int64_t rounds = (columns + lanes - 1) / lanes;
+    return static_cast<double>(columns) / static_cast<double>(rounds * lanes);
 }
 
 }  // namespace
