@@ -169,16 +169,18 @@ bool Kernel::by_row(const Inst& access) const {
     return std::any_of(access.coords.begin(), access.coords.end(), [&](const Coord& coord) {
         const std::vector<Axis> axes = coord.axes();
         return !coord.data_nodes().empty() || std::any_of(axes.begin(), axes.end(), [&](Axis used) {
-            return axis(used.id).is_row && std::find(apart.begin(), apart.end(), used.id) == apart.end();
+            return axis(used.id).is_row && !contains(apart, used.id);
         });
     });
 }
 
-std::int64_t Kernel::blocks_of_part() const {
+std::int64_t Kernel::positions_apart() const {
     std::int64_t positions = 1;
     for (const AxisId id : apart) positions *= axis(id).extent;
-    return apart.empty() ? 1 : positions / schedule.rows_per_block;
+    return positions;
 }
+
+std::int64_t Kernel::blocks_of_part() const { return apart.empty() ? 1 : positions_apart() / schedule.rows_per_block; }
 
 bool Kernel::can_fetch(const Inst& inst) const {
     if (inst.kind != InstKind::kLoad || inst.turn > 0) return false;

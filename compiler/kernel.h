@@ -316,6 +316,8 @@ struct Kernel {
     }
     // Whether a thread's rows load from, or store to, different places.
     bool by_row(const Inst& access) const;
+    // Of the row axes that sums over rows leave.
+    std::int64_t positions_apart() const;
     // How many blocks along the rows have a part of a sum over them together.
     std::int64_t blocks_of_part() const;
     // Whether a load's address is known as soon as its row is, and differs from row to row, and no row stores there.

@@ -151,7 +151,7 @@ class GraphData {
     NodeId add_exact_sum(NodeId sum, int component);
     NodeId add_segment_reduce(Monoid monoid, NodeId arg, AxisId reduced, NodeId offsets, AxisId segments);
     NodeId add_search(NodeId sorted, NodeId key);
-    // Over all rows of `arg`, and over those of its columns that become rows.
+    // Over the axes `reduced` of `arg`: its rows, or all but the innermost, and those of its columns that become rows.
     NodeId add_partial_sum(NodeId arg, AxisId slots, Dtype dtype, std::vector<AxisId> reduced);
     NodeId add_matmul(NodeId left, NodeId right, std::vector<AxisId> contracted, Dtype dtype);
     NodeId add_state(NodeId start);

@@ -79,7 +79,7 @@ class KernelEmitter {
         if (kernel_.schedule.fetches_ahead()) declare_fetch();
         scope_.set_row_names(outside_);
         kernel_.schedule.skew ? skewed_rows() : rows();
-        if (waits_late()) wait_for_last("where there was no row, too");
+        if (waits_late_) wait_for_last("where there was no row, too");
         scope_.set_row_names(outside_);
         if (scope_.rows() > 1) scope_.set_live(kernel_.apart.empty() ? "row_in_block == 0" : "");
         for (const Stmt& stmt : kernel_.after) statement(stmt);
@@ -96,7 +96,7 @@ class KernelEmitter {
         const auto is_loop = [](const Stmt& stmt) { return std::holds_alternative<ColumnLoop>(stmt.node); };
         const auto last = std::find_if(kernel_.body.rbegin(), kernel_.body.rend(), is_loop);
         const auto behind_loops = static_cast<std::size_t>(last.base() - kernel_.body.begin());
-        const std::size_t needs_wait = waits_late() ? first_that_waits() : kernel_.body.size();
+        const std::size_t needs_wait = waits_late_ ? first_that_waits() : kernel_.body.size();
         const std::optional<Rounds> found = find_rounds(kernel_.body);
         for (std::size_t at = 0;;) {
             // A thread has read of its stage what it copied there; the next row comes while this one's threads meet.
@@ -283,7 +283,7 @@ class KernelEmitter {
         }
         out_.line(fmt::format("const long long rows = {};", scope_.positions(kernel_.row_axes)));
         if (kernel_.neighbours.leads) out_.line("rj_let_next_begin();");
-        if (kernel_.neighbours.waits && !waits_late()) wait_for_last("what the kernel before wrote is there");
+        if (kernel_.neighbours.waits && !waits_late_) wait_for_last("what the kernel before wrote is there");
     }
 
     void wait_for_last(const std::string& comment) { out_.line("rj_wait_for_last();", comment); }
@@ -779,6 +779,7 @@ class KernelEmitter {
     }
 
     const Kernel& kernel_;
+    const bool waits_late_ = waits_late();
     GpuScope scope_;
     SourceWriter& out_;
     GpuKept kept_;

@@ -294,8 +294,7 @@ void GpuScope::declare_coordinates(const std::string& position, const std::vecto
 
 void GpuScope::forget_axes(const std::vector<AxisId>& axes) {
     for (const AxisId axis : axes) {
-        const bool stays = std::find(kernel_.apart.begin(), kernel_.apart.end(), axis) != kernel_.apart.end();
-        if (!stays) axis_text_.erase(axis);
+        if (!contains(kernel_.apart, axis)) axis_text_.erase(axis);
     }
 }
 

@@ -28,7 +28,7 @@ std::unique_ptr<llvm::Module> KernelEmitter::emit() {
     // Numbers of 11 bits come too near a zero of a sum: dynamic_tanh of f16 showed an error of 2^-24. Of the parts of a
     // sum over rows the terms are rounded as often as they are added up.
     b_.full_width = std::any_of(kernel_.tensors.begin(), kernel_.tensors.end(), [&](const KernelTensor& tensor) {
-        const bool is_part = std::find(tensor.axes.begin(), tensor.axes.end(), kernel_.slots_axis) != tensor.axes.end();
+        const bool is_part = contains(tensor.axes, kernel_.slots_axis);
         return tensor.dtype == Dtype::kF16 || (tensor.written && !is_part && size_bytes(tensor.dtype) > 2);
     });
     each_inst(kernel_, [&](const Inst& inst) {

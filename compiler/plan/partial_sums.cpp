@@ -56,9 +56,7 @@ const Node* sum_of_columns(const GraphData& graph, const Node& node) {
     if (graph.axis(inner.reduced[0]).is_row || accumulator_dtype(inner.dtype) != inner.dtype) return nullptr;
     // Rows are outside of columns in memory too: the axes it is over stand before those that it leaves.
     const std::vector<AxisId> columns = graph.column_axes(graph.node(inner.args[0]));
-    const auto reduced = [&](AxisId axis) {
-        return std::find(inner.reduced.begin(), inner.reduced.end(), axis) != inner.reduced.end();
-    };
+    const auto reduced = [&](AxisId axis) { return contains(inner.reduced, axis); };
     const bool outermost = std::is_partitioned(columns.begin(), columns.end(), reduced);
     return outermost && !reduced(columns.back()) ? &inner : nullptr;
 }
@@ -79,7 +77,7 @@ bool can_lie_apart(const GraphData& graph, const Node& operand, const std::vecto
     std::int64_t columns = 1;
     for (const AxisId axis : operand.axes) {
         const std::int64_t extent = graph.axis(axis).extent;
-        const bool is_apart = std::find(apart.begin(), apart.end(), axis) != apart.end();
+        const bool is_apart = contains(apart, axis);
         if (is_apart && extent == kRuntimeExtent) return false;
         if (is_apart) positions *= extent;
         if (!is_apart && !graph.axis(axis).is_row) columns *= extent;
@@ -155,9 +153,7 @@ std::shared_ptr<const GraphData> with_whole_sums(const GraphData& group) {
         if (output.slots >= 0) {
             const NodeId summand = output.node;
             std::vector<AxisId> reduced = result->row_axes(result->node(summand));
-            std::erase_if(reduced, [&](AxisId axis) {
-                return std::find(output.apart.begin(), output.apart.end(), axis) != output.apart.end();
-            });
+            std::erase_if(reduced, [&](AxisId axis) { return contains(output.apart, axis); });
             output.node = result->add_reduce(Monoid::kSum, summand, std::move(reduced));
             output.slots = -1;
             output.apart.clear();

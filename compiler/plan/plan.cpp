@@ -949,7 +949,6 @@ class Planner {
         if (a.reduces_rows != b.reduces_rows) return 0;
         if (a.row_axes != b.row_axes && !divides_rows(a, b) && !divides_rows(b, a)) return 0;
         if (a.promoted != b.promoted && !(a.promoted.empty() || b.promoted.empty())) return 0;
-        if (!sum_alike(a, b)) return 0;
         if (waits_for(a, b) || waits_for(b, a)) return 0;
         if (searches_apart(a) != searches_apart(b)) return 0;
         if (sums(a.roots) + sums(b.roots) > kMostSums) return 0;
@@ -959,6 +958,7 @@ class Planner {
         if (!of_a.empty() && !of_b.empty() && of_a != of_b) return 0;
         const auto [saving, first] = savings_.try_emplace({a.id, b.id}, 0.0);
         if (!first) return saving->second;
+        if (!sum_alike(a, b)) return 0;
         std::vector<NodeId> roots = a.roots;
         roots.insert(roots.end(), b.roots.begin(), b.roots.end());
         std::sort(roots.begin(), roots.end());

@@ -172,14 +172,14 @@ GroupFacts facts_of(const Group& group, const Target& target) {
         const Node& node = graph.node(output.node);
         if (output.slots < 0 && is_list(graph, output.node)) continue;
         const bool has_columns = !graph.column_axes(node).empty();
-        facts.sums_of_rows += output.slots >= 0 ? 1 : 0;
-        facts.sums_of_columns += output.slots >= 0 && has_columns ? 1 : 0;
+        facts.stores_columns = facts.stores_columns || has_columns;
         if (output.slots >= 0) {
+            ++facts.sums_of_rows;
+            facts.sums_of_columns += has_columns ? 1 : 0;
             facts.positions_apart = 1;
             for (const AxisId axis : output.apart) facts.positions_apart *= graph.axis(axis).extent;
+            continue;
         }
-        facts.stores_columns = facts.stores_columns || has_columns;
-        if (output.slots >= 0) continue;
         tensor(node);
         if (has_columns) facts.stored_bytes = std::max(facts.stored_bytes, static_cast<int>(size_bytes(node.dtype)));
     }

@@ -165,17 +165,11 @@ class Lowering {
         }
         if (kernel_.apart.empty()) return std::nullopt;
         if (!sums_in_registers()) return Declined{"sums of rows apart are a thread's own, in registers"};
-        if (kernel_.blocks_of_part() * schedule().rows_per_block != positions_apart()) {
+        if (kernel_.positions_apart() % schedule().rows_per_block != 0) {
             return Declined{fmt::format("{} rows of a block are not at the same of {} positions in each",
-                                        schedule().rows_per_block, positions_apart())};
+                                        schedule().rows_per_block, kernel_.positions_apart())};
         }
         return std::nullopt;
-    }
-
-    std::int64_t positions_apart() const {
-        std::int64_t positions = 1;
-        for (const AxisId axis : kernel_.apart) positions *= graph_.axis(axis).extent;
-        return positions;
     }
 
     // Of columns, where loops are unrolled; numbers of a row are added up anywhere.

@@ -86,7 +86,7 @@ class MachinePaths(TreeTest):
         self.assertEqual(len(self.check(rules.no_machine_paths, {"a.md": f"see {self.root.resolve()}/b\n"})), 1)
 
     def test_system_and_relative_paths_are_good(self):
-        text = "/ho" "me/u/x /usr/local/cuda ~/.cache /tmp/x ${HOME}/work/x a/work/b --root /etc\n"
+        text = "/ho" "me/u/x /usr/local/cuda ~/.cache /tmp/x ${HOME}/wo" "rk/x a/wo" "rk/b --root /etc\n"
         self.assertEqual(self.check(rules.no_machine_paths, {"a.md": text}), [])
 
 
