@@ -194,6 +194,26 @@ bool Coord::bounds(const std::function<std::int64_t(Axis)>& extent, std::int64_t
     RJ_CHECK(false, "coordinate kind {}", static_cast<int>(kind()));
 }
 
+Coord Coord::decided(const std::function<std::int64_t(Axis)>& extent) const {
+    switch (kind()) {
+        case Kind::kConst:
+        case Kind::kAxis:
+        case Kind::kData: return *this;
+        case Kind::kAdd: return left().decided(extent) + right().decided(extent);
+        case Kind::kMul: return left().decided(extent) * constant();
+        case Kind::kDiv:
+        case Kind::kMod: break;
+    }
+    const Coord dividend = left().decided(extent);
+    const bool divides = kind() == Kind::kDiv;
+    std::int64_t low = 0;
+    std::int64_t high = 0;
+    if (!dividend.bounds(extent, &low, &high) || floor_div(low, constant()) != floor_div(high, constant()))
+        return divides ? dividend / constant() : dividend % constant();
+    const std::int64_t quotient = floor_div(low, constant());
+    return divides ? Coord(quotient) : dividend + Coord(-quotient * constant());
+}
+
 std::vector<Axis> Coord::axes() const {
     if (kind() == Kind::kAxis) return {axis()};
     std::vector<Axis> found;

@@ -146,13 +146,18 @@ def quack(function):
     return getattr(importlib.import_module("quack"), function)
 
 
+def quack_add_rms_norm(i):
+    y, total = quack("rmsnorm")(i["x"], i["weight"], residual=i["residual"], eps=EPS, prenorm=True)
+    return total, y
+
+
 OPS = {op.name: op for op in [
     Op("rms_norm", ["y"], ["x", "weight"], rms_norm,
        aten=lambda i: F.rms_norm(i["x"], i["x"].shape[-1:], i["weight"], EPS),
        liger=lambda i: liger("rms_norm", "LigerRMSNormFunction")(i["x"], i["weight"], EPS, 0.0, "llama", True),
        quack=lambda i: quack("rmsnorm")(i["x"], i["weight"], eps=EPS)),
     Op("add_rms_norm", ["sum", "y"], ["x", "residual", "weight"], add_rms_norm,
-       aten=aten_add_rms_norm, liger=liger_add_rms_norm),
+       aten=aten_add_rms_norm, liger=liger_add_rms_norm, quack=quack_add_rms_norm),
     Op("layer_norm", ["y"], ["x", "weight", "bias"],
        lambda i: F.layer_norm(i["x"], i["x"].shape[-1:], i["weight"], i["bias"], 1e-5),
        liger=lambda i: liger("layer_norm", "LigerLayerNormFunction")(i["x"], i["weight"], i["bias"], 1e-5)),

@@ -10,6 +10,7 @@
 #include <iterator>
 #include <limits>
 #include <map>
+#include <optional>
 #include <set>
 #include <utility>
 #include <vector>
@@ -45,7 +46,7 @@ class Uses {
         return all_of(value, only_scale_, [&](const Inst& use) {
             if (use.kind != InstKind::kMap) return ends_narrow(use, [&](ValueId next) { return only_scale(next); });
             if (use.op == Op::kLog) return is_plain_result(value);
-            return scales(use) && is_rounded(use.id);
+            return (scales(use) || adds_to_size(use)) && is_rounded(use.id);
         });
     }
 
@@ -76,9 +77,13 @@ class Uses {
     }
 
     // Whether it is scaled and rounded, or added on its way to what none of its argument's numbers are in, which it has
-    // no reason to cancel: where it does by chance, eager's error shows as well. Numbers of 11 bits show it sooner.
+    // no reason to cancel: where it does by chance, eager's error shows as well. Numbers of 11 bits show it sooner. An
+    // exponential makes a part of itself of the 2^-21 that it is off by, as often as it is in the exponent.
     bool is_of_its_own(const Inst& tanh) {
-        return is_scaled(tanh.id) || (!reads_f16() && is_apart(tanh.id, tanh.id) && ends_in_rounding(tanh.id));
+        constexpr double kMostInExponent = 256;
+        if (is_scaled(tanh.id)) return true;
+        return !reads_f16() && is_apart(tanh.id, tanh.id) && ends_in_rounding(tanh.id) &&
+               times_in_exponent(tanh.id) <= kMostInExponent;
     }
 
     // Whether an exponential is one of x − max x, at most 1, so that narrow it is off by less than 2^-25, and is only a
@@ -130,8 +135,20 @@ class Uses {
     // roundings move it by as much.
     bool is_scaled_or_summed(ValueId value) {
         return all_of(value, is_scaled_or_summed_, [&](const Inst& use) {
-            if (use.kind == InstKind::kMap) return (scales(use) || hardly_cancels(use)) && is_scaled_or_summed(use.id);
+            if (use.kind == InstKind::kMap)
+                return (scales(use) || adds_to_size(use) || hardly_cancels(use)) && is_scaled_or_summed(use.id);
             return ends_summed(use, [&](ValueId next) { return is_scaled_or_summed(next); });
+        });
+    }
+
+    // Likewise of what an exponential is off by, in which all terms of a sum may be alike: what comes of the sum is
+    // rounded as well.
+    bool is_summed_and_rounded(ValueId value) {
+        return all_of(value, is_summed_and_rounded_, [&](const Inst& use) {
+            if (use.kind == InstKind::kMap)
+                return (scales(use) || adds_to_size(use) || hardly_cancels(use)) && is_summed_and_rounded(use.id);
+            if (use.kind == InstKind::kAccumulate) return adds_up(use) && ends_in_rounding(sums_.at(use.index).result);
+            return ends_narrow(use, [&](ValueId next) { return is_summed_and_rounded(next); });
         });
     }
 
@@ -140,7 +157,9 @@ class Uses {
     bool ends_in_rounding(ValueId value) {
         return all_of(value, ends_in_rounding_, [&](const Inst& use) {
             if (is_f32_map(use, Op::kLog)) return is_log_of_weights(use);
-            if (use.kind == InstKind::kMap) return is_smooth(use.op) && ends_in_rounding(use.id);
+            if (is_f32_map(use, Op::kExp)) return is_rounded(use.id);
+            if (use.kind == InstKind::kMap) return keeps_error(use.op) && ends_in_rounding(use.id);
+            if (const auto greatest = greatest_of(use)) return ends_in_rounding(*greatest);
             return ends_summed(use, [&](ValueId next) { return ends_in_rounding(next); });
         });
     }
@@ -202,6 +221,9 @@ class Uses {
                 const Accumulator& accumulator = kernel_.accumulators[static_cast<std::size_t>(index)];
                 if (accumulator.monoid == Monoid::kSum)
                     sums_[index] = Sum{reduce->results[result], !accumulator.compensated};
+                if (accumulator.monoid == Monoid::kMax) greatest_[index] = reduce->results[result];
+                if (accumulator.components() == 1 && terms_.contains(index))
+                    terms_of_[reduce->results[result]] = terms_.at(index);
                 // Of pairs only where weights are exact: where a mixture's parts are not what their sums are of, its
                 // logarithm is off by as much.
                 const bool both = accumulator.monoid == Monoid::kDivergence && !is_gpu_;
@@ -212,6 +234,45 @@ class Uses {
             }
         }
     }
+
+    // How often a value is in an exponent, at most: what it is multiplied by on its way there.
+    double times_in_exponent(ValueId value) {
+        const auto [known, is_new] = times_in_exponent_.try_emplace(value, 0);
+        if (!is_new) return known->second;
+        double most = 0;
+        const auto uses = uses_.find(value);
+        if (uses == uses_.end()) return 0;
+        for (const Inst* use : uses->second) {
+            double times = use->kind == InstKind::kMap ? times_in_exponent(use->id) : 0;
+            if (is_f32_map(*use, Op::kExp)) times = 1;
+            if (use->kind == InstKind::kKeep && kept_.contains(use->index)) {
+                for (const ValueId kept : kept_.at(use->index)) times = std::max(times, times_in_exponent(kept));
+            }
+            if (const auto greatest = greatest_of(*use)) times = times_in_exponent(*greatest);
+            if (times > 0) times *= factor_of(*use, value);
+            most = std::max(most, times);
+        }
+        return times_in_exponent_[value] = most;
+    }
+
+    // What a map multiplies an operand by, at most.
+    double factor_of(const Inst& use, ValueId operand) const {
+        if (use.kind != InstKind::kMap || (use.op != Op::kMul && use.op != Op::kDiv && use.op != Op::kFma)) return 1;
+        if (use.op == Op::kFma && operand != use.operands[0] && operand != use.operands[1]) return 1;
+        const ValueId other = use.operands[operand == use.operands[0] ? 1 : 0];
+        if (!is_constant(other) || other == operand) return std::numeric_limits<double>::infinity();
+        const double number = std::fabs(maker(other)->value);
+        return use.op == Op::kDiv ? 1 / number : number;
+    }
+
+    // The maximum of a row that a column's value may be.
+    std::optional<ValueId> greatest_of(const Inst& use) const {
+        const auto found = use.kind == InstKind::kAccumulate ? greatest_.find(use.index) : greatest_.end();
+        return found == greatest_.end() ? std::nullopt : std::optional(found->second);
+    }
+
+    // What makes no more of an error than there is of the value.
+    static bool keeps_error(Op op) { return is_smooth(op) || op == Op::kMax || op == Op::kMin; }
 
     // Arithmetic without steps, which would make one of a difference in the last place.
     static bool is_smooth(Op op) {
@@ -347,14 +408,14 @@ class Uses {
         return all_of(value, is_rounded_, [&](const Inst& use) {
             if (use.kind != InstKind::kMap) return ends_narrow(use, [&](ValueId next) { return is_rounded(next); });
             const bool other_is_rare = use.op == Op::kAdd && is_rare(use.operands[use.operands[0] == value ? 1 : 0]);
-            return (scales(use) || other_is_rare || hardly_cancels(use)) && is_rounded(use.id);
+            return (scales(use) || adds_to_size(use) || other_is_rare || hardly_cancels(use)) && is_rounded(use.id);
         });
     }
 
     // Whether it is only multiplied and divided before it is rounded to bf16 or f16.
     bool is_scaled(ValueId value) {
         return all_of(value, is_scaled_, [&](const Inst& use) {
-            if (use.kind == InstKind::kMap) return scales(use) && is_scaled(use.id);
+            if (use.kind == InstKind::kMap) return (scales(use) || adds_to_size(use)) && is_scaled(use.id);
             return ends_narrow(use, [&](ValueId next) { return is_scaled(next); });
         });
     }
@@ -498,6 +559,41 @@ class Uses {
         return known[inst.id] = std::any_of(inst.operands.begin() + first, inst.operands.end(), holds);
     }
 
+    // Whether it is a sum of what is not negative, in which an error is no larger a part than in its term.
+    bool adds_to_size(const Inst& use) {
+        return use.op == Op::kAdd && std::ranges::all_of(use.operands, [&](ValueId term) { return is_size(term); });
+    }
+
+    // Whether a value is known not to be negative.
+    bool is_size(ValueId value) {
+        const auto [known, is_new] = is_size_.try_emplace(value, false);
+        if (is_new) known->second = find_size(value);
+        return is_size_.at(value);
+    }
+
+    bool find_size(ValueId value) {
+        if (const auto sum = terms_of_.find(value); sum != terms_of_.end()) return is_size(sum->second);
+        const Inst* inst = maker(value);
+        if (inst == nullptr) return false;
+        if (inst->kind == InstKind::kConst) return inst->value >= 0;
+        if (inst->kind == InstKind::kCast) return is_size(inst->operands[0]);
+        if (inst->kind != InstKind::kMap) return false;
+        const auto is = [&](std::size_t operand) { return is_size(inst->operands[operand]); };
+        switch (inst->op) {
+            case Op::kExp:
+            case Op::kAbs:
+            case Op::kSqrt:
+            case Op::kRsqrt: return true;
+            case Op::kMul: return inst->operands[0] == inst->operands[1] || (is(0) && is(1));
+            case Op::kAdd:
+            case Op::kDiv:
+            case Op::kMin: return is(0) && is(1);
+            case Op::kMax: return is(0) || is(1);
+            case Op::kSelect: return is(1) && is(2);
+            default: return false;
+        }
+    }
+
     static bool scales(const Inst& use) { return use.op == Op::kMul || use.op == Op::kDiv || use.op == Op::kNeg; }
 
     bool is_rare(ValueId value) const {
@@ -564,8 +660,10 @@ class Uses {
     std::map<ValueId, const Inst*> made_by_;
     std::map<int, std::vector<ValueId>> kept_;  // by slot
     std::map<int, Sum> sums_;                   // by accumulator
+    std::map<int, ValueId> greatest_;           // by accumulator: the maximum of a row
     std::map<int, ValueId> keeps_;              // by slot: what is kept
     std::map<int, ValueId> terms_;              // by accumulator: what it takes of a column
+    std::map<ValueId, ValueId> terms_of_;       // by the result of a sum or an extremum: what it takes of a column
     std::map<ValueId, int> maxima_;             // the accumulators that rows' maxima come from
 
     std::map<ValueId, Factors> factors_;
@@ -573,6 +671,7 @@ class Uses {
     std::map<std::pair<ValueId, ValueId>, bool> are_same_;
     std::map<ValueId, bool> adds_given_product_;
     std::map<ValueId, bool> is_given_;
+    std::map<ValueId, bool> is_size_;
     std::map<ValueId, bool> only_scale_;
     std::map<ValueId, bool> is_rounded_;
     std::map<ValueId, bool> is_scaled_;
@@ -584,7 +683,9 @@ class Uses {
     std::map<ValueId, const Inst*> weight_of_;
     std::map<ValueId, std::set<const Inst*>> weights_of_;
     std::map<ValueId, bool> is_scaled_or_summed_;
+    std::map<ValueId, bool> is_summed_and_rounded_;
     std::map<ValueId, bool> ends_in_rounding_;
+    std::map<ValueId, double> times_in_exponent_;
 };
 
 // The products of a loop's body that are only added to something else there.
@@ -644,7 +745,7 @@ class Products {
 bool may_be_narrow(const Inst& inst, const std::set<ValueId>& inside, Uses& uses) {
     if (is_f32_map(inst, Op::kExp))
         return (inst.weighs && uses.is_gpu()) || uses.only_scale(inst.id) || uses.is_logistic(inst) ||
-               uses.is_weight_in_sums(inst);
+               uses.is_weight_in_sums(inst) || uses.is_summed_and_rounded(inst.id);
     if (is_f32_map(inst, Op::kErf)) return uses.is_beside_one(inst);
     if (is_f32_map(inst, Op::kTanh)) return uses.is_of_its_own(inst);
     if (is_f32_map(inst, Op::kLog)) return uses.is_log_of_weights(inst);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <set>
 #include <unordered_map>
@@ -219,6 +220,7 @@ class Canonicalizer {
 
     // A map or cast of constants is a constant, rounded as the operation would have rounded it.
     NodeId fold(NodeId id) {
+        id = with_known_choices(id);
         const Node& node = to_->node(id);
         if ((node.kind != NodeKind::kMap && node.kind != NodeKind::kCast) || is_storage(node.dtype)) return id;
         double operands[3] = {};
@@ -232,21 +234,88 @@ class Canonicalizer {
         return to_->add_const(node.dtype, round_to(node.dtype, value));
     }
 
+    // What a place may be, of sums of coordinates and constants.
+    struct Places {
+        std::int64_t least = 0;
+        std::int64_t greatest = 0;
+    };
+
+    std::optional<Places> places(NodeId id) const {
+        constexpr std::int64_t kMostPlaces = std::int64_t{1} << 40;  // of rows; sums of a few stay far from overflow
+        const Node& node = to_->node(id);
+        if (!is_integer(node.dtype)) return std::nullopt;
+        if (node.kind == NodeKind::kConst && std::fabs(node.value) < static_cast<double>(kMostPlaces)) {
+            const auto value = static_cast<std::int64_t>(node.value);
+            return Places{value, value};
+        }
+        if (node.kind == NodeKind::kIota) {
+            const std::int64_t extent = to_->axis(node.axes[0]).extent;
+            return Places{0, (extent == kRuntimeExtent ? kMostPlaces : extent) - 1};
+        }
+        if (node.kind == NodeKind::kCast) return places(node.args[0]);
+        if (node.kind != NodeKind::kMap || node.op != Op::kAdd) return std::nullopt;
+        const auto left = places(node.args[0]);
+        const auto right = places(node.args[1]);
+        if (!left || !right) return std::nullopt;
+        return Places{left->least + right->least, left->greatest + right->greatest};
+    }
+
+    // What a condition comes to wherever it is asked, as a comparison of the places of one span of columns with its
+    // end.
+    std::optional<bool> known_condition(NodeId id) const {
+        const Node& node = to_->node(id);
+        if (node.kind == NodeKind::kConst) return node.value != 0;
+        if (node.kind != NodeKind::kMap || node.dtype != Dtype::kBool || node.args.size() != 2) return std::nullopt;
+        if (node.op == Op::kAnd) {
+            const auto left = known_condition(node.args[0]);
+            const auto right = known_condition(node.args[1]);
+            if ((left && !*left) || (right && !*right)) return false;
+            return left && right ? std::optional(true) : std::nullopt;
+        }
+        const auto left = places(node.args[0]);
+        const auto right = places(node.args[1]);
+        if (!left || !right) return std::nullopt;
+        const auto either = [](bool always, bool never) {
+            return always ? std::optional(true) : never ? std::optional(false) : std::nullopt;
+        };
+        switch (node.op) {
+            case Op::kLt: return either(left->greatest < right->least, left->least >= right->greatest);
+            case Op::kLe: return either(left->greatest <= right->least, left->least > right->greatest);
+            case Op::kGt: return either(left->least > right->greatest, left->greatest <= right->least);
+            case Op::kGe: return either(left->least >= right->greatest, left->greatest < right->least);
+            default: return std::nullopt;
+        }
+    }
+
+    // What a choice whose condition is known chooses.
+    std::optional<NodeId> known_choice(const Node& node) const {
+        if (node.kind != NodeKind::kMap || node.op != Op::kSelect) return std::nullopt;
+        const auto condition = known_condition(node.args[0]);
+        return condition ? std::optional(node.args[*condition ? 1 : 2]) : std::nullopt;
+    }
+
+    // A map of known choices is one of what they choose, where it has the same axes.
+    NodeId with_known_choices(NodeId id) {
+        Node node = to_->node(id);
+        if (node.kind != NodeKind::kMap || node.args.size() < 2) return id;
+        for (NodeId& arg : node.args) arg = known_choice(to_->node(arg)).value_or(arg);
+        const bool has_all = std::any_of(node.args.begin(), node.args.end(),
+                                         [&](NodeId arg) { return to_->node(arg).axes == node.axes; });
+        return has_all ? to_->add_copy(node, [](NodeId arg) { return arg; }) : id;
+    }
+
     // A choice that is known, as at one position of an unrolled axis, is what is chosen, where that has all the axes.
     NodeId fold_select(NodeId id) const {
-        const Node& node = to_->node(id);
-        if (node.kind != NodeKind::kMap || node.op != Op::kSelect) return id;
-        const Node& condition = to_->node(node.args[0]);
-        if (condition.kind != NodeKind::kConst) return id;
-        const NodeId chosen = node.args[condition.value != 0 ? 1 : 2];
-        return to_->node(chosen).axes == node.axes ? chosen : id;
+        const auto chosen = known_choice(to_->node(id));
+        return chosen && to_->node(*chosen).axes == to_->node(id).axes ? *chosen : id;
     }
 
     NodeId convert_index(const Node& node) {
         std::vector<Coord> coords;
         for (const Coord& coord : node.coords) {
-            coords.push_back(coord.substitute([](Axis axis) { return Coord(axis); },
-                                              [&](NodeId data) { return Coord::data_node(mapped_.at(data)); }));
+            coords.push_back(
+                decided(coord.substitute([](Axis axis) { return Coord(axis); },
+                                         [&](NodeId data) { return Coord::data_node(mapped_.at(data)); })));
         }
         const NodeId source = mapped_.at(node.args[0]);
         if (is_at_fixed_row(source, coords)) return to_->add_index(source, coords);
@@ -306,9 +375,9 @@ class Canonicalizer {
                 const auto at = [&](Axis axis) { return coords[position(node, axis.id)]; };
                 std::vector<Coord> composed;
                 for (const Coord& coord : node.coords) {
-                    composed.push_back(coord.substitute(at, [&](NodeId data) {
+                    composed.push_back(decided(coord.substitute(at, [&](NodeId data) {
                         return Coord::data_node(push(data, select_coords(node, coords, to_->node(data).axes)));
-                    }));
+                    })));
                 }
                 return push(node.args[0], composed);
             }
@@ -326,6 +395,10 @@ class Canonicalizer {
             case NodeKind::kPartialSum: break;                              // the planner's
         }
         RJ_CHECK(false, "canonicalize: {}", to_->describe(source));
+    }
+
+    Coord decided(const Coord& coord) const {
+        return coord.decided([&](Axis axis) { return to_->axis(axis.id).extent; });
     }
 
     // The reduced axes stay; where a coordinate already mentions one of them, it is renamed inside the reduction.

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "compiler/plan/canonicalize.h"
+#include "compiler/plan/column_spans.h"
 #include "compiler/plan/nested_sums.h"
 
 namespace rowjit {
@@ -16,6 +17,8 @@ constexpr double kStridedCost = 4;
 // tenths of what those of 4096 do on an H200, where there are no clusters they are read twice.
 constexpr std::int64_t kMostBlockColumns = 32768;
 constexpr double kWideCost = 1.25;
+// What stores the same in spans of columns reads no more, and computes less.
+constexpr double kSameTraffic = 1.001;
 // Positions of one value that a thread holds: registers, and source text. Of numbers of a row the planner stores what
 // is too much at once (compiler/plan/live_numbers.h).
 constexpr std::int64_t kMostPositions = 64;
@@ -159,11 +162,13 @@ Plan cheapest_plan(const GraphData& graph, const Target& target, const std::func
         best_runs = true;
         return true;
     };
-    if (const std::set<AxisId> axes = small_axes(graph); !axes.empty()) {
-        const std::shared_ptr<const GraphData> unrolled = canonicalize(graph, axes);
-        const bool taken = consider(make_plan(unrolled, target, Repeated::kWithRows, stem));
+    const auto try_unrolled = [&](const GraphData& of, const std::set<AxisId>& axes, double worth) {
+        const std::shared_ptr<const GraphData> unrolled = canonicalize(of, axes);
+        const bool taken = consider(make_plan(unrolled, target, Repeated::kWithRows, stem), worth);
         if (taken || !best_runs) canonical = unrolled;
-    }
+    };
+    if (const std::set<AxisId> axes = small_axes(graph); !axes.empty()) try_unrolled(graph, axes, 1);
+    if (const auto divided = divide_outputs(graph)) try_unrolled(divided->graph, divided->spans, kSameTraffic);
     const auto waits = [](const Group& group) { return waits_for_wide_sums(*group.graph); };
     if (target.is_gpu() && std::any_of(best.groups.begin(), best.groups.end(), waits)) {
         const std::shared_ptr<const GraphData> nested = nest_sums(canonical);

@@ -53,6 +53,9 @@ class Coord {
     // (-1).
     bool bounds(const std::function<std::int64_t(Axis)>& extent, std::int64_t* low, std::int64_t* high) const;
 
+    // The same coordinate without the quotients and remainders that the axes' extents (as above) decide.
+    Coord decided(const std::function<std::int64_t(Axis)>& extent) const;
+
     std::vector<Axis> axes() const;                // mentioned, first mention first, no duplicates
     std::vector<std::int32_t> data_nodes() const;  // likewise
     bool is_axis(Axis axis) const;                 // exactly that axis's own coordinate

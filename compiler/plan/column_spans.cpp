@@ -1,0 +1,99 @@
+#include "compiler/plan/column_spans.h"
+
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <numeric>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "base/dtype.h"
+
+namespace rowjit {
+namespace {
+
+// Each is stored from a value of its own, which a thread holds.
+constexpr std::int64_t kMostSpans = 4;
+
+// What the value is beyond the place along the axis; nothing where it is no such sum.
+std::optional<std::int64_t> beyond_place(const GraphData& graph, NodeId value, AxisId axis) {
+    const Node& node = graph.node(value);
+    if (node.kind == NodeKind::kIota && node.axes[0] == axis) return 0;
+    if (node.kind == NodeKind::kCast && is_integer(node.dtype)) return beyond_place(graph, node.args[0], axis);
+    if (node.kind != NodeKind::kMap || node.op != Op::kAdd) return std::nullopt;
+    const auto place = beyond_place(graph, node.args[0], axis);
+    const Node& more = graph.node(node.args[1]);
+    if (!place || more.kind != NodeKind::kConst) return std::nullopt;
+    return *place + static_cast<std::int64_t>(more.value);
+}
+
+// The columns that what the value is computed from changes at: 0 for none.
+std::int64_t common_divisor_of_ends(const GraphData& graph, NodeId value, AxisId axis) {
+    std::int64_t divisor = 0;
+    std::set<NodeId> seen;
+    std::vector<NodeId> work = {value};
+    while (!work.empty()) {
+        const NodeId id = work.back();
+        work.pop_back();
+        if (!seen.insert(id).second) continue;
+        const Node& node = graph.node(id);
+        work.insert(work.end(), node.args.begin(), node.args.end());
+        const bool before = node.kind == NodeKind::kMap && (node.op == Op::kLt || node.op == Op::kGe);
+        const bool behind = node.kind == NodeKind::kMap && (node.op == Op::kLe || node.op == Op::kGt);
+        if (!before && !behind) continue;
+        const auto beyond = beyond_place(graph, node.args[0], axis);
+        const Node& limit = graph.node(node.args[1]);
+        if (!beyond || limit.kind != NodeKind::kConst) continue;
+        divisor = std::gcd(divisor, static_cast<std::int64_t>(limit.value) - *beyond + (behind ? 1 : 0));
+    }
+    return divisor;
+}
+
+// The axis of a span of an output's last axis, one that the graph has other columns along; -1 where there are no spans.
+AxisId axis_of_span(const GraphData& graph, const OutputInfo& output) {
+    const Node& node = graph.node(output.node);
+    if (!output.alias.empty() || graph.column_axes(node).empty()) return -1;
+    const AxisId whole = node.axes.back();
+    const std::int64_t columns = graph.axis(whole).extent;
+    const std::int64_t span = std::gcd(columns, common_divisor_of_ends(graph, output.node, whole));
+    if (span == columns || columns / span > kMostSpans) return -1;
+    for (const NodeId id : graph.live_nodes()) {
+        for (const AxisId axis : graph.column_axes(graph.node(id))) {
+            if (graph.axis(axis).extent == span && !contains(node.axes, axis)) return axis;
+        }
+    }
+    return -1;
+}
+
+}  // namespace
+
+std::optional<DividedOutputs> divide_outputs(const GraphData& graph) {
+    DividedOutputs divided{GraphData(graph.axes()), {}};
+    GraphData& to = divided.graph;
+    std::unordered_map<NodeId, NodeId> copies;
+    for (const NodeId id : graph.live_nodes())
+        copies[id] = to.add_copy(graph.node(id), [&](NodeId arg) { return copies.at(arg); });
+    for (OutputInfo output : graph.outputs()) {
+        const std::vector<AxisId>& axes = graph.node(output.node).axes;
+        const AxisId span = axis_of_span(graph, output);
+        output.node = copies.at(output.node);
+        if (span >= 0) {
+            const std::int64_t extent = graph.axis(span).extent;
+            const std::int64_t count = graph.axis(axes.back()).extent / extent;
+            const AxisId spans = to.add_column_axis(fmt::format("rj_spans_{}", count), count);
+            divided.spans.insert(spans);
+            std::vector<Coord> coords;
+            for (const AxisId axis : axes) coords.emplace_back(Axis{axis});
+            coords.back() = Coord(Axis{spans}) * extent + Coord(Axis{span});
+            output.node = to.add_index(output.node, std::move(coords));
+            std::vector<std::int64_t>& strides = output.column_strides;
+            if (!strides.empty()) strides.insert(strides.end() - 1, strides.back() * extent);
+        }
+        to.add_output(std::move(output));
+    }
+    if (divided.spans.empty()) return std::nullopt;
+    return divided;
+}
+
+}  // namespace rowjit

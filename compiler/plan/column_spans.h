@@ -1,0 +1,22 @@
+// Outputs that are put together of spans of columns, as the gradient of a row that holds a gate and what it gates is:
+// a choice by the column's place, so that each column computes what every span needs. Stored a span at a time instead,
+// a column of each by one thread, they are computed with the columns that they are made of, which are read once.
+#pragma once
+
+#include <optional>
+#include <set>
+
+#include "dsl/graph.h"
+
+namespace rowjit {
+
+// The graph with such outputs along two column axes in the place of one: the span, and a column of it.
+struct DividedOutputs {
+    GraphData graph;
+    std::set<AxisId> spans;  // to be unrolled (canonicalize)
+};
+
+// Nothing where there are none.
+std::optional<DividedOutputs> divide_outputs(const GraphData& graph);
+
+}  // namespace rowjit
