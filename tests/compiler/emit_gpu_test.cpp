@@ -969,6 +969,26 @@ TEST_CASE("tanh is less exact where it is rounded, or added to what has nothing 
     CHECK(contains(body_of(bent(bf16, difference), 1024), "rj_tanh("));
 }
 
+TEST_CASE("a softmax of capped scores, with a number of the row in its sum, is made of what is less exact") {
+    const auto capped = [](double cap, Dtype result) {
+        return [=](Graph& g, std::int64_t columns) {
+            const auto tokens = g.rows("tokens");
+            const auto h = cap * tanh(cast(g.input("x", bf16, {tokens, columns}), f32) / cap);
+            const auto sink = g.input("sink", f32, {tokens});
+            const auto m = maximum(max(h), sink);
+            const auto e = exp(h - m);
+            g.output("p", cast(e / (sum(e) + exp(sink - m)), result));
+        };
+    };
+    const std::string narrow = body_of(capped(50, bf16), 1024);
+    CHECK(contains(narrow, "rj_tanh_narrow("));
+    CHECK(contains(narrow, "rj_exp_narrow("));
+    CHECK(contains(narrow, "* 0.02f"));  // a quotient by the cap, likewise
+    // As often as it is in the exponent an error of tanh is in the result.
+    CHECK(contains(body_of(capped(500, bf16), 1024), "rj_tanh("));
+    for (const char* exact : {"rj_tanh(", "= rj_exp(map"}) CHECK(contains(body_of(capped(50, f32), 1024), exact));
+}
+
 TEST_CASE("a logistic function's parts are less exact in a product with others, and in the derivative of one") {
     Graph g;
     const Value x = g.input("x", bf16, {g.rows("tokens"), 1024});

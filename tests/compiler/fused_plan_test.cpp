@@ -108,6 +108,40 @@ TEST_CASE("activations are one kernel with quantization behind them, and so are 
                       {"clipped_swiglu backward", backward("clipped_swiglu")}});
 }
 
+TEST_CASE("the gradient of a packed row is stored a part at a time, with the columns that both parts are made of") {
+    const auto pieces = [](const Graph& graph) {
+        std::vector<OutputPiece> found;
+        for (const Step& step : compile(*graph.data(), find_target("sm_90a")).steps) {
+            for (const OutputInfo& output : step.group.graph->outputs()) {
+                if (output.piece) found.push_back(*output.piece);
+            }
+        }
+        return found;
+    };
+    const Graph activation = backward("swiglu", {{"packed", "true"}});
+    REQUIRE(pieces(activation).size() == 2);
+    CHECK(pieces(activation)[0].tensor == "d_gate_up");
+    CHECK(pieces(activation)[0].at == std::vector<std::int64_t>{-1, 0, -1});
+    CHECK(pieces(activation)[1].at == std::vector<std::int64_t>{-1, 1, -1});
+
+    // Columns that are chosen by their place, the first `end` of them by another way, of a row in its own memory or
+    // not.
+    const auto chosen = [](std::int64_t end, bool in_place) {
+        Graph g;
+        const Axis tokens = g.rows("tokens");
+        const Axis columns = g.columns("columns", 256);
+        const Value x = g.input("x", bf16, {tokens, columns});
+        const Value part = g.input("part", bf16, {tokens, g.columns("part", 128)});
+        const Value other = index(part, {tokens, Coord(columns) % 128});
+        const Value y = select(g.iota(columns) < static_cast<double>(end), x + other, x * other);
+        g.output("y", y, {.alias = in_place ? "x" : ""});
+        return g;
+    };
+    CHECK(pieces(chosen(128, false)).size() == 2);
+    CHECK(pieces(chosen(128, true)).empty());
+    CHECK(pieces(chosen(96, false)).empty());
+}
+
 TEST_CASE("the backwards of softmax and of rotary embeddings are one kernel each") {
     check_one_kernel({{"softmax", backward("softmax")},
                       {"log_softmax", backward("log_softmax")},

@@ -79,6 +79,20 @@ TEST_CASE("bounds are exact for sums, products and one period of a remainder") {
     CHECK(bounds(Coord(kE) % 4, 1, -1).high == 3);
 }
 
+TEST_CASE("quotients and remainders that the extents decide are left out") {
+    const auto decided = [](const Coord& coord) {
+        return print(coord.decided([](Axis axis) -> std::int64_t { return axis.id == 0 ? 64 : -1; }));
+    };
+    const Coord d = kD;
+    CHECK(decided((d + 64 - 64) % 64) == "d");
+    CHECK(decided((d - 64) % 64) == "d");
+    CHECK(decided((d + 128) / 64) == "2");
+    CHECK(decided((d - 1) / 64) == "((d - 1) / 64)");
+    CHECK(decided((d + 1) % 64) == "((d + 1) % 64)");
+    CHECK(decided((d % 64 + 64) / 128 + d) == "d");
+    CHECK(decided(Coord(kE) % 64) == "(e % 64)");  // of any number of rows
+}
+
 TEST_CASE("substitution replaces axes and simplifies again") {
     const Coord d = kD;
     const Coord replaced =
