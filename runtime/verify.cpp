@@ -209,7 +209,6 @@ std::vector<Verification> verify_several(const Device& device, const Executable&
                                          const std::function<Bindings(std::uint64_t)>& inputs,
                                          const RunOptions& options) {
     constexpr std::int64_t kFewestElements = 4;
-    constexpr std::uint64_t kMoreLaunches = 8;
     const auto over = [&](std::uint64_t times) {
         std::vector<Bindings> launches = {inputs(0)};
         const std::uint64_t count = times * launch_count(graph, launches[0].rows, kFewestElements);

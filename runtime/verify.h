@@ -48,8 +48,12 @@ std::vector<Verification> verify(const Device& device, const Executable& executa
 // How many launches give every output so many elements, over all of them.
 std::uint64_t launch_count(const GraphData& graph, const RowExtents& rows, std::int64_t elements);
 
-// Over as many launches as give every output a few elements, and where one is outside the bar over eight times as many:
-// how far eager is from a single number, as a loss is, is luck. `inputs` makes a launch's bindings by its number.
+// What is outside the bar is asked over so many times as many launches.
+inline constexpr std::uint64_t kMoreLaunches = 8;
+
+// Over as many launches as give every output a few elements, and where one is outside the bar over kMoreLaunches times
+// as many: how far eager is from a single number, as a loss is, is luck. `inputs` makes a launch's bindings by its
+// number.
 std::vector<Verification> verify_several(const Device& device, const Executable& executable, const GraphData& graph,
                                          const std::function<Bindings(std::uint64_t)>& inputs,
                                          const RunOptions& options = {});

@@ -156,6 +156,9 @@ GroupFacts facts_of(const Group& group, const Target& target) {
         facts.columns = std::max(facts.columns, node.kind == NodeKind::kInput ? 1 : graph.column_count(node));
         facts.segmented = facts.segmented || node.is_segmented();
         facts.steps = facts.steps || node.kind == NodeKind::kFix;
+        const bool of_column = node.kind == NodeKind::kMap && !graph.column_axes(node).empty();
+        facts.computes_functions =
+            facts.computes_functions || (of_column && (is_special(node.op) || node.op == Op::kUniform));
         facts.meets = facts.meets || (node.kind == NodeKind::kReduce && !of_block.contains(id));
         const bool part = node.kind == NodeKind::kIndex && in_part.contains(node.args[0]);
         if (!part && (node.kind != NodeKind::kInput || in_part.contains(id))) continue;

@@ -101,7 +101,10 @@ bool wider_than_block(const GroupFacts& facts, const Target& target) {
 
 // What a cluster's block takes of a row.
 std::int64_t part_bytes(const GroupFacts& facts) {
-    if (facts.sums_of_columns > 0 || in_small_parts(facts)) return kSmallPartBytes;
+    if (facts.sums_of_columns > 0) return kSmallPartBytes;
+    // Of as many columns as a thread of 128 holds what is computed of: softmax's backward of 32768 bf16 columns runs at
+    // 99 % of copy over eight blocks of 128 threads, at 88 over four of 256 (H200).
+    if (in_small_parts(facts)) return kSmallPartBytes * facts.widest_bytes / facts.held_bytes;
     return kClusterPartColumns * facts.widest_bytes;
 }
 
@@ -165,8 +168,10 @@ std::vector<Schedule> cluster_schedules(const GroupFacts& facts, const Target& t
             Schedule s = row_schedule(Residency::kRegisters, threads, vector);
             s.column_blocks = blocks;
             // Softmax's backward of 32768 bf16 columns takes 0.395 ms in blocks of 128 threads that end, 0.452 in those
-            // that stay; of 65536 0.418, 0.448 (H200).
-            const bool ends_first = facts.sums_rows() || (in_small_parts(facts) && !waits_alone(facts));
+            // that stay; of 65536 0.418, 0.448; but of 131072, whose sixteen blocks have 256 threads, 0.131 and 0.117,
+            // tvd's backward of 128256 0.222 and 0.203 (H200).
+            const bool ends_first = facts.sums_rows() || (in_small_parts(facts) && !waits_alone(facts) &&
+                                                          (threads == kBlockThreads || facts.widest_bytes >= 4));
             const std::vector<Schedule> pairs = merging_pairs(s, facts, target);
             // Narrow rows that wait twice for sixteen blocks have the next in registers: 256 softmax rows of 262144
             // bf16 columns take 0.077 ms so, 0.109 where pairs meet once, whose 178 registers a thread leave room for
@@ -454,14 +459,21 @@ int preferred_threads(const GroupFacts& facts, int vector) {
 // columns in clusters and those of f32 in a block are slower so: layer_norm's backward of 32768 bf16 columns runs at 57
 // where it is at 68 over eight blocks of 128 threads; of 4096 at 85, and 81 in such blocks. Nor is anything gained in
 // clusters of sixteen: of 131072 columns 57, and 51.
+constexpr std::int64_t kNarrowRowBytes = 4096;
+
 std::vector<Schedule>::iterator behind_timed(const GroupFacts& facts, const Target& target,
                                              std::vector<Schedule>* schedules) {
     const bool wide = wider_than_block(facts, target);
     const bool narrow = facts.widest_bytes < 4;
     if (row_bytes(facts) > kMostClusterBlocks / 2 * kPartBesideSums) return schedules->end();
-    if (std::has_single_bit(static_cast<std::uint64_t>(facts.columns)))
-        return facts.sums_of_columns > 1 && facts.streams <= 2 && wide == narrow ? schedules->begin()
-                                                                                 : schedules->end();
+    if (std::has_single_bit(static_cast<std::uint64_t>(facts.columns))) {
+        // Narrow ones leave registers for few threads of many columns: of 2048 bf16 columns layer_norm's backward takes
+        // 0.0608 ms in two blocks of 128 threads, four vectors each, 0.0637 in four of two; rms_norm's 0.0573 and
+        // 0.0592.
+        const bool small = narrow && row_bytes(facts) <= kNarrowRowBytes;
+        const bool first = small || (facts.sums_of_columns > 1 && wide == narrow);
+        return first && facts.streams <= 2 ? schedules->begin() : schedules->end();
+    }
     if (facts.sums_of_columns > 1 || facts.streams > 2 || !narrow || wide) return schedules->begin();
     return std::stable_partition(schedules->begin(), schedules->end(), [&](const Schedule& s) {
         const bool few = s.unrolls() && s.column_blocks == 1 && bytes_per_thread(s, facts) <= kStayingBytesPerThread;
