@@ -29,6 +29,12 @@ class Op:
     quack: typing.Callable = None
     one_pass: list = None           # a loss: inputs that its gradient overwrites in a joint graph
     one_pass_options: dict = dataclasses.field(default_factory=dict)
+    same_gradients: dict = dataclasses.field(default_factory=dict)  # inputs by those whose gradient is theirs as well
+
+    @property
+    def written(self):
+        """The inputs whose gradients rowjit writes: of two that are one tensor one, as its package for torch does."""
+        return [name for name in self.differentiated if name not in self.same_gradients]
 
 
 @dataclasses.dataclass
@@ -157,7 +163,8 @@ OPS = {op.name: op for op in [
        liger=lambda i: liger("rms_norm", "LigerRMSNormFunction")(i["x"], i["weight"], EPS, 0.0, "llama", True),
        quack=lambda i: quack("rmsnorm")(i["x"], i["weight"], eps=EPS)),
     Op("add_rms_norm", ["sum", "y"], ["x", "residual", "weight"], add_rms_norm,
-       aten=aten_add_rms_norm, liger=liger_add_rms_norm, quack=quack_add_rms_norm),
+       aten=aten_add_rms_norm, liger=liger_add_rms_norm, quack=quack_add_rms_norm,
+       same_gradients={"residual": "x"}),
     Op("layer_norm", ["y"], ["x", "weight", "bias"],
        lambda i: F.layer_norm(i["x"], i["x"].shape[-1:], i["weight"], i["bias"], 1e-5),
        liger=lambda i: liger("layer_norm", "LigerLayerNormFunction")(i["x"], i["weight"], i["bias"], 1e-5)),

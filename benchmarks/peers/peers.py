@@ -119,6 +119,7 @@ class Ours:
 
     def __init__(self, engine, case, graphs, device):
         self.plain, self.saving, self.derived = (kernel.Kernel(engine, graph, case.rows, device) for graph in graphs)
+        self.same = cases.OPS[case.op].same_gradients
 
     def forward(self, inputs, _):
         return self.plain(inputs)
@@ -127,7 +128,8 @@ class Ours:
         return inputs | self.saving(inputs) | {f"d_{name}": value for name, value in cotangents.items()}
 
     def finish(self, state):
-        return {name.removeprefix("d_"): value for name, value in self.derived(state).items()}
+        gradients = {name.removeprefix("d_"): value for name, value in self.derived(state).items()}
+        return gradients | {name: gradients[other] for name, other in self.same.items()}
 
     def both(self, inputs, cotangents):
         return self.finish(self.start(inputs, cotangents))
@@ -378,7 +380,7 @@ class Run:
 
     def graphs(self, case):
         op, plain = cases.OPS[case.op], self.graph(case)
-        return [plain, *plain.differentiate(op.differentiated)]
+        return [plain, *plain.differentiate(op.written)]
 
     def fitted(self, case):
         """The case with as many rows as the bound on its traffic lets it have."""

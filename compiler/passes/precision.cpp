@@ -46,7 +46,7 @@ class Uses {
         return all_of(value, only_scale_, [&](const Inst& use) {
             if (use.kind != InstKind::kMap) return ends_narrow(use, [&](ValueId next) { return only_scale(next); });
             if (use.op == Op::kLog) return is_plain_result(value);
-            return (scales(use) || adds_to_size(use)) && is_rounded(use.id);
+            return (scales(use) || adds_alike(use)) && is_rounded(use.id);
         });
     }
 
@@ -136,7 +136,7 @@ class Uses {
     bool is_scaled_or_summed(ValueId value) {
         return all_of(value, is_scaled_or_summed_, [&](const Inst& use) {
             if (use.kind == InstKind::kMap)
-                return (scales(use) || adds_to_size(use) || hardly_cancels(use)) && is_scaled_or_summed(use.id);
+                return (scales(use) || adds_alike(use) || hardly_cancels(use)) && is_scaled_or_summed(use.id);
             return ends_summed(use, [&](ValueId next) { return is_scaled_or_summed(next); });
         });
     }
@@ -146,7 +146,7 @@ class Uses {
     bool is_summed_and_rounded(ValueId value) {
         return all_of(value, is_summed_and_rounded_, [&](const Inst& use) {
             if (use.kind == InstKind::kMap)
-                return (scales(use) || adds_to_size(use) || hardly_cancels(use)) && is_summed_and_rounded(use.id);
+                return (scales(use) || adds_alike(use) || hardly_cancels(use)) && is_summed_and_rounded(use.id);
             if (use.kind == InstKind::kAccumulate) return adds_up(use) && ends_in_rounding(sums_.at(use.index).result);
             return ends_narrow(use, [&](ValueId next) { return is_summed_and_rounded(next); });
         });
@@ -271,7 +271,7 @@ class Uses {
         return found == greatest_.end() ? std::nullopt : std::optional(found->second);
     }
 
-    // What makes no more of an error than there is of the value.
+    // Arithmetic whose result has an operand's error or a multiple of it.
     static bool keeps_error(Op op) { return is_smooth(op) || op == Op::kMax || op == Op::kMin; }
 
     // Arithmetic without steps, which would make one of a difference in the last place.
@@ -408,14 +408,14 @@ class Uses {
         return all_of(value, is_rounded_, [&](const Inst& use) {
             if (use.kind != InstKind::kMap) return ends_narrow(use, [&](ValueId next) { return is_rounded(next); });
             const bool other_is_rare = use.op == Op::kAdd && is_rare(use.operands[use.operands[0] == value ? 1 : 0]);
-            return (scales(use) || adds_to_size(use) || other_is_rare || hardly_cancels(use)) && is_rounded(use.id);
+            return (scales(use) || adds_alike(use) || other_is_rare || hardly_cancels(use)) && is_rounded(use.id);
         });
     }
 
     // Whether it is only multiplied and divided before it is rounded to bf16 or f16.
     bool is_scaled(ValueId value) {
         return all_of(value, is_scaled_, [&](const Inst& use) {
-            if (use.kind == InstKind::kMap) return (scales(use) || adds_to_size(use)) && is_scaled(use.id);
+            if (use.kind == InstKind::kMap) return (scales(use) || adds_alike(use)) && is_scaled(use.id);
             return ends_narrow(use, [&](ValueId next) { return is_scaled(next); });
         });
     }
@@ -560,25 +560,26 @@ class Uses {
     }
 
     // Whether it is a sum of what is not negative, in which an error is no larger a part than in its term.
-    bool adds_to_size(const Inst& use) {
-        return use.op == Op::kAdd && std::ranges::all_of(use.operands, [&](ValueId term) { return is_size(term); });
+    bool adds_alike(const Inst& use) {
+        return use.op == Op::kAdd &&
+               std::ranges::all_of(use.operands, [&](ValueId term) { return is_not_negative(term); });
     }
 
     // Whether a value is known not to be negative.
-    bool is_size(ValueId value) {
-        const auto [known, is_new] = is_size_.try_emplace(value, false);
-        if (is_new) known->second = find_size(value);
-        return is_size_.at(value);
+    bool is_not_negative(ValueId value) {
+        const auto [known, is_new] = is_not_negative_.try_emplace(value, false);
+        if (is_new) known->second = find_not_negative(value);
+        return is_not_negative_.at(value);
     }
 
-    bool find_size(ValueId value) {
-        if (const auto sum = terms_of_.find(value); sum != terms_of_.end()) return is_size(sum->second);
+    bool find_not_negative(ValueId value) {
+        if (const auto sum = terms_of_.find(value); sum != terms_of_.end()) return is_not_negative(sum->second);
         const Inst* inst = maker(value);
         if (inst == nullptr) return false;
         if (inst->kind == InstKind::kConst) return inst->value >= 0;
-        if (inst->kind == InstKind::kCast) return is_size(inst->operands[0]);
+        if (inst->kind == InstKind::kCast) return is_not_negative(inst->operands[0]);
         if (inst->kind != InstKind::kMap) return false;
-        const auto is = [&](std::size_t operand) { return is_size(inst->operands[operand]); };
+        const auto is = [&](std::size_t operand) { return is_not_negative(inst->operands[operand]); };
         switch (inst->op) {
             case Op::kExp:
             case Op::kAbs:
@@ -671,7 +672,7 @@ class Uses {
     std::map<std::pair<ValueId, ValueId>, bool> are_same_;
     std::map<ValueId, bool> adds_given_product_;
     std::map<ValueId, bool> is_given_;
-    std::map<ValueId, bool> is_size_;
+    std::map<ValueId, bool> is_not_negative_;
     std::map<ValueId, bool> only_scale_;
     std::map<ValueId, bool> is_rounded_;
     std::map<ValueId, bool> is_scaled_;

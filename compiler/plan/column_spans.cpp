@@ -28,7 +28,8 @@ std::optional<std::int64_t> beyond_place(const GraphData& graph, NodeId value, A
     return *place + static_cast<std::int64_t>(more.value);
 }
 
-// The columns that what the value is computed from changes at: 0 for none.
+// What divides all columns at which conditions on the place along the axis, which the value is computed from, change; 0
+// where there are none.
 std::int64_t common_divisor_of_ends(const GraphData& graph, NodeId value, AxisId axis) {
     std::int64_t divisor = 0;
     std::set<NodeId> seen;
