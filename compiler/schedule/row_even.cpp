@@ -17,7 +17,8 @@ constexpr double kLeastAtWork = 8.0 / 9;
 
 // What part of its places a multiprocessor's schedulers fill, of which each has a quarter of the warps.
 double share_of_schedulers(std::int64_t warps) {
-    return static_cast<double>(warps) / static_cast<double>((warps + 3) / 4 * 4);
+    const std::int64_t places = (warps + 3) / 4 * 4;
+    return static_cast<double>(warps) / static_cast<double>(places);
 }
 
 // By vectors of a thread: what a row costs besides its columns, two sums' shuffles, addresses and copies, is as much as
