@@ -168,7 +168,7 @@ Plan cheapest_plan(const GraphData& graph, const Target& target, const std::func
         if (taken || !best_runs) canonical = unrolled;
     };
     if (const std::set<AxisId> axes = small_axes(graph); !axes.empty()) try_unrolled(graph, axes, 1);
-    if (const auto divided = divide_outputs(graph)) try_unrolled(divided->graph, divided->spans, kSameTraffic);
+    if (const auto divided = divide_outputs(graph, target)) try_unrolled(divided->graph, divided->spans, kSameTraffic);
     const auto waits = [](const Group& group) { return waits_for_wide_sums(*group.graph); };
     if (target.is_gpu() && std::any_of(best.groups.begin(), best.groups.end(), waits)) {
         const std::shared_ptr<const GraphData> nested = nest_sums(canonical);

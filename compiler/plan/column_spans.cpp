@@ -51,17 +51,21 @@ std::int64_t common_divisor_of_ends(const GraphData& graph, NodeId value, AxisId
     return divisor;
 }
 
-// The axis of a span of an output's last axis, one that the graph has other columns along; -1 where there are no spans.
-AxisId axis_of_span(const GraphData& graph, const OutputInfo& output) {
+// Columns of a span of an output's last axis; 0 where there are no spans.
+std::int64_t columns_of_span(const GraphData& graph, const OutputInfo& output) {
     const Node& node = graph.node(output.node);
-    if (!output.alias.empty() || graph.column_axes(node).empty()) return -1;
+    if (!output.alias.empty() || graph.column_axes(node).empty()) return 0;
     const AxisId whole = node.axes.back();
     const std::int64_t columns = graph.axis(whole).extent;
     const std::int64_t span = std::gcd(columns, common_divisor_of_ends(graph, output.node, whole));
-    if (span == columns || columns / span > kMostSpans) return -1;
+    return span < columns && columns / span <= kMostSpans ? span : 0;
+}
+
+// An axis of so many columns that the graph has columns along; -1 for none.
+AxisId axis_of(const GraphData& graph, std::int64_t columns) {
     for (const NodeId id : graph.live_nodes()) {
         for (const AxisId axis : graph.column_axes(graph.node(id))) {
-            if (graph.axis(axis).extent == span && !contains(node.axes, axis)) return axis;
+            if (graph.axis(axis).extent == columns) return axis;
         }
     }
     return -1;
@@ -69,7 +73,7 @@ AxisId axis_of_span(const GraphData& graph, const OutputInfo& output) {
 
 }  // namespace
 
-std::optional<DividedOutputs> divide_outputs(const GraphData& graph) {
+std::optional<DividedOutputs> divide_outputs(const GraphData& graph, const Target& target) {
     DividedOutputs divided{GraphData(graph.axes()), {}};
     GraphData& to = divided.graph;
     std::unordered_map<NodeId, NodeId> copies;
@@ -77,19 +81,21 @@ std::optional<DividedOutputs> divide_outputs(const GraphData& graph) {
         copies[id] = to.add_copy(graph.node(id), [&](NodeId arg) { return copies.at(arg); });
     for (OutputInfo output : graph.outputs()) {
         const std::vector<AxisId>& axes = graph.node(output.node).axes;
-        const AxisId span = axis_of_span(graph, output);
+        const std::int64_t columns = columns_of_span(graph, output);
+        AxisId span = columns > 0 ? axis_of(graph, columns) : -1;
+        const bool makes_axis = !target.is_gpu() && size_bytes(graph.node(output.node).dtype) < 4;
+        if (columns > 0 && span < 0 && makes_axis) span = to.add_column_axis("", columns);
         output.node = copies.at(output.node);
-        if (span >= 0) {
-            const std::int64_t extent = graph.axis(span).extent;
-            const std::int64_t count = graph.axis(axes.back()).extent / extent;
+        if (span >= 0 && !contains(axes, span)) {
+            const std::int64_t count = graph.axis(axes.back()).extent / columns;
             const AxisId spans = to.add_column_axis(fmt::format("rj_spans_{}", count), count);
             divided.spans.insert(spans);
             std::vector<Coord> coords;
             for (const AxisId axis : axes) coords.emplace_back(Axis{axis});
-            coords.back() = Coord(Axis{spans}) * extent + Coord(Axis{span});
+            coords.back() = Coord(Axis{spans}) * columns + Coord(Axis{span});
             output.node = to.add_index(output.node, std::move(coords));
             std::vector<std::int64_t>& strides = output.column_strides;
-            if (!strides.empty()) strides.insert(strides.end() - 1, strides.back() * extent);
+            if (!strides.empty()) strides.insert(strides.end() - 1, strides.back() * columns);
         }
         to.add_output(std::move(output));
     }
