@@ -13,7 +13,6 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
-#include <ctime>
 #include <functional>
 #include <limits>
 #include <memory>
@@ -30,21 +29,15 @@
 namespace rowjit {
 namespace {
 
-// Time of the calling thread alone, so that a machine shared with other work still gives steady figures.
-struct Clock {
-    using duration = std::chrono::nanoseconds;
-    using time_point = std::chrono::time_point<Clock, duration>;
-    static time_point now() {
-        timespec t{};
-        clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-        return time_point(std::chrono::seconds(t.tv_sec) + std::chrono::nanoseconds(t.tv_nsec));
-    }
-};
+// Not the calling thread's own time, of which some hypervisors take off stolen time that another thread lost: the least
+// of many repetitions then came out at up to a third of what the work takes.
+using Clock = std::chrono::steady_clock;
 using Memory = std::unique_ptr<std::uint8_t, decltype(&std::free)>;
 using CpuFunction = void (*)(void* const*, std::int64_t, std::int64_t);
 
-// Repeated until the thread has worked for so long, and the least is taken: where a hypervisor lends cores of which it
-// takes shares, the median of fifteen repetitions of what takes 50 us differed by a third from one run to the next.
+// Repeated for so long, and the least is taken, so that a machine shared with other work still gives steady figures:
+// where a hypervisor lends cores of which it takes shares, the median of fifteen repetitions of what takes 50 us
+// differed by a third from one run to the next.
 constexpr double kMeasuredMs = 200;
 constexpr int kLeastRepetitions = 15;
 constexpr std::string_view kBackward = "_backward";

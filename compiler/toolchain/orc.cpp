@@ -13,9 +13,12 @@
 #include <llvm/Target/TargetMachine.h>
 #include <llvm/TargetParser/Host.h>
 
+#include <algorithm>
+#include <array>
 #include <chrono>
 #include <map>
 #include <mutex>
+#include <string_view>
 
 #include "base/check.h"
 #include "base/fail.h"
@@ -65,6 +68,20 @@ std::unique_ptr<llvm::TargetMachine> target_machine(const Processor& cpu) {
                                                                          llvm::CodeGenOptLevel::Aggressive));
 }
 
+// What processors differ in beyond their instructions, by how LLVM's names of them begin. Others are taken for what is
+// most often met, Intel's servers.
+struct Family {
+    std::string_view name;
+    bool divides_slowly;
+};
+
+constexpr Family kOther = {"", true};
+constexpr std::array kFamilies = {Family{"znver", false}, kOther};
+
+const Family& family(std::string_view cpu) {
+    return *std::find_if(kFamilies.begin(), kFamilies.end(), [&](const Family& f) { return cpu.starts_with(f.name); });
+}
+
 CpuFeatures emitted_features(const llvm::TargetMachine& machine) {
     const llvm::MCSubtargetInfo& info = *machine.getMCSubtargetInfo();
     CpuFeatures features;
@@ -73,6 +90,7 @@ CpuFeatures emitted_features(const llvm::TargetMachine& machine) {
     features.scalef = info.checkFeatures("+avx512f,+avx512vl,+avx512dq");
     features.word_permutes = info.checkFeatures("+avx512bw");
     features.bf16_rounding = info.checkFeatures("+avx512bf16,+avx512bw,+avx512dq");
+    features.divides_slowly = family(machine.getTargetCPU().str()).divides_slowly;
     return features;
 }
 
