@@ -12,6 +12,8 @@ struct CpuFeatures {
     bool word_permutes = false;   // AVX-512BW's permutation of 16-bit lanes: x86-64-v4
     bool bf16_rounding = false;   // AVX-512-BF16's conversion, for which denormals are zeros: Zen 4, Cooper Lake
     bool divides_slowly = true;   // a division takes as long as 20 other instructions (Intel), not as 6 (Zen)
+    // Whether rows are fetched ahead even where little is computed of them: Zen does that itself.
+    bool fetches_light_rows = true;
     // An output of at least this many bytes is stored past the caches, which spares reading its lines first.
     std::int64_t streaming_bytes = std::int64_t{32} << 20;
     // Rows of no more than this are fetched while those before them are finished: a quarter of a second-level cache of

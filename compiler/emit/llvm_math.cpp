@@ -358,7 +358,8 @@ Value* look_up(Builder& b, const Table16& table, Value* indices) {
 
 // 1 / y of y ≥ 1, infinity or NaN, within a unit and a half: where that is quicker than to divide, by an estimate of 14
 // bits and a step of Newton's. Of infinity the estimate is 0 and the step no number, for which the bound is taken.
-// Intel's servers divide 16 lanes in 10.5 cycles, and do this in 3; Zen 4 divides in 6, and a silu was a quarter slower.
+// Intel's servers divide 16 lanes in 10.5 cycles, and do this in 3; Zen 4 divides in 6, and a silu was a quarter
+// slower.
 Value* reciprocal(Builder& b, Value* y) {
     if (!b.cpu.divides_slowly || !looks_up(b, y)) return b.CreateFDiv(constant(y, 1), y);
     if (width(y) > kZmmLanes) {
@@ -1074,9 +1075,7 @@ Value* divide_by_one(Builder& b, Value* x, Value* y) {
                        [&](Builder& body, llvm::Function* f) { return quotient_by_reciprocal(body, f, narrow); });
 }
 
-Value* multiplied_by_reciprocal(Builder& b, Value* x, Value* y) {
-    return b.CreateFMul(x, reciprocal(b, y));
-}
+Value* multiplied_by_reciprocal(Builder& b, Value* x, Value* y) { return b.CreateFMul(x, reciprocal(b, y)); }
 
 Value* exp_in_sum(Builder& b, Value* x) {
     return call_shared(b, "exp_in_sum", x, [](Builder& body, Value* lanes) {

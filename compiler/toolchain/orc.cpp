@@ -73,10 +73,10 @@ std::unique_ptr<llvm::TargetMachine> target_machine(const Processor& cpu) {
 struct Family {
     std::string_view name;
     bool divides_slowly;
+    bool fetches_light_rows;
 };
 
-constexpr Family kOther = {"", true};
-constexpr std::array kFamilies = {Family{"znver", false}, kOther};
+constexpr std::array kFamilies = {Family{"znver", false, false}, Family{"", true, true}};
 
 const Family& family(std::string_view cpu) {
     return *std::find_if(kFamilies.begin(), kFamilies.end(), [&](const Family& f) { return cpu.starts_with(f.name); });
@@ -90,7 +90,9 @@ CpuFeatures emitted_features(const llvm::TargetMachine& machine) {
     features.scalef = info.checkFeatures("+avx512f,+avx512vl,+avx512dq");
     features.word_permutes = info.checkFeatures("+avx512bw");
     features.bf16_rounding = info.checkFeatures("+avx512bf16,+avx512bw,+avx512dq");
-    features.divides_slowly = family(machine.getTargetCPU().str()).divides_slowly;
+    const Family& known = family(machine.getTargetCPU().str());
+    features.divides_slowly = known.divides_slowly;
+    features.fetches_light_rows = known.fetches_light_rows;
     return features;
 }
 
