@@ -227,7 +227,7 @@ FoldState moved_past(Builder& b, const Accumulator& accumulator, const FoldState
 }
 
 // e^(x − origin) added to a pair's sum. Narrow exponentials would not do: of few terms, as of the ranks of a
-// vocabulary, 23 bits show in the logarithm.
+// vocabulary, 23 bits show in the logarithm; 28 do not.
 FoldState include_weights(Builder& b, const Accumulator& accumulator, const FoldState& before,
                           const std::vector<Term>& terms) {
     FoldState state = moved_past(b, accumulator, before, {terms});
@@ -253,10 +253,10 @@ FoldState include_ratios(Builder& b, const Accumulator& accumulator, const FoldS
     for (const Term& term : terms) {
         llvm::Value* logarithm = b.CreateFSub(term.x, origin);
         llvm::Value* other_logarithm = b.CreateFSub(term.factor, other_origin);
-        llvm::Value* weight = exp_in_sum(b, logarithm);
+        llvm::Value* weight = least_weight_or_exp(b, logarithm);
         llvm::Value* ratio = b.CreateFSub(logarithm, other_logarithm);
         weights.push_back({weight});
-        other_weights.push_back({exp_in_sum(b, other_logarithm)});
+        other_weights.push_back({least_weight_or_exp(b, other_logarithm)});
         products.push_back({weight, b.CreateSelect(weighs_nothing(b, logarithm), zero_like(ratio), ratio)});
     }
     add_to_sum(b, accumulator, &state, sum_of(b, weights), kWeights);
