@@ -741,7 +741,14 @@ Value* bf16_bits(Builder& b, llvm::Function* function) {
     llvm::MDNode* unlikely = llvm::MDBuilder(context).createUnlikelyBranchWeights();
     Value* words = bf16_by_instruction(b, x);
     Value* sizes = b.CreateAnd(words, function->getArg(1));
-    b.CreateCondBr(b.CreateOrReduce(b.CreateICmpEQ(sizes, integer(sizes, 0))), zeros, usual, unlikely);
+    Value* some = nullptr;  // of registers one by one: of masks of 64 lanes the optimiser would join two of 32 first
+    constexpr unsigned kWords = 2 * kZmmLanes;
+    for (unsigned from = 0; from < width(x); from += kWords) {
+        Value* part = lanes_of(b, sizes, from, std::min(kWords, width(x)));
+        Value* nothing = b.CreateICmpEQ(part, integer(part, 0));
+        some = some == nullptr ? nothing : b.CreateOr(some, nothing);
+    }
+    b.CreateCondBr(b.CreateOrReduce(some), zeros, usual, unlikely);
 
     b.SetInsertPoint(zeros);
     b.CreateCondBr(any_denormal(b, x), denormals, usual, unlikely);
