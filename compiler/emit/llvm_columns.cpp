@@ -25,6 +25,7 @@ constexpr std::size_t kLightInsts = 12;
 constexpr int kPlainLanes = 32;
 constexpr int kRoundingLanes = 64;  // of loops that rounds_often
 constexpr int kMaxUnroll = 4;
+constexpr std::int64_t kManyTerms = 1024;  // what their weights are off by cancels out
 // Rows of no more vectors are taken without a loop where a column needs others', so that what two of them need is made
 // once: of a head of 128 columns that is normed and rotated, what was rounded for the partner. On one core of Zen 4
 // qk_norm_rope of bf16 took 4.3 ms and takes 3.3, rope 1.23 and 0.97; norms alone gained a twentieth and took two to
@@ -416,7 +417,8 @@ void KernelEmitter::fold_terms() {
             offer_terms(accumulator, running, terms);
             continue;
         }
-        const FoldState after = fold_include_all(b_, accumulator, read(running, 0), terms);
+        const FoldState after =
+            fold_include_all(b_, accumulator, read(running, 0), terms, running.columns >= kManyTerms);
         for (std::size_t part = 0; part < after.size(); ++part) b_.CreateStore(after[part], running.parts[0][part]);
     }
     terms_.clear();
@@ -559,30 +561,37 @@ void KernelEmitter::find_streams() {
 void KernelEmitter::find_fetches() {
     if (kernel_.row_axes.empty()) return;
     std::vector<const ColumnLoop*> loops;
-    const ColumnLoop* fetching = nullptr;
-    std::ptrdiff_t most = 0;
     for (const Stmt& stmt : kernel_.body) {
-        const auto* loop = std::get_if<ColumnLoop>(&stmt.node);
-        if (loop == nullptr || (!loops.empty() && loop->columns != loops.front()->columns)) continue;
-        loops.push_back(loop);
-        const std::ptrdiff_t special = special_functions(*loop);
-        if (special > most) fetching = loop;
-        most = std::max(most, special);
+        if (const auto* loop = std::get_if<ColumnLoop>(&stmt.node)) loops.push_back(loop);
     }
-    const bool has_light_rows = b_.cpu.fetches_light_rows || !rows_.empty() || loops.size() > 2;
-    if (most == 0) fetching = has_light_rows && loops.size() > 1 ? loops[1] : nullptr;
-    if (fetching != nullptr && loops.size() > 1 && kernel_.schedule.column_blocks == 1) {
-        Fetches fetches = fetches_of(*loops.front());
-        if (fetches.row_bytes <= b_.cpu.fetched_bytes) {
-            fetches.next_row = fetches.row_bytes >= kFetchedAheadBytes;
-            fetches_[fetching] = std::move(fetches);
-            return;
-        }
+    if (loops.empty()) return;
+    Fetches first = fetches_of(*loops.front());
+    if (first.row_bytes <= b_.cpu.fetched_bytes && kernel_.schedule.column_blocks == 1 && loops.size() > 1) {
+        const ColumnLoop* fetching = loop_that_fetches(loops);
+        if (fetching == nullptr) return;
+        first.next_row = first.row_bytes >= kFetchedAheadBytes;
+        fetches_[fetching] = std::move(first);
+        return;
     }
     for (const ColumnLoop* loop : loops) {
         const bool is_light = special_functions(*loop) == 0 && !rounds_often(*loop) && loop->body.size() <= kLightInsts;
         if (b_.cpu.fetches_light_rows || !is_light) fetches_[loop] = fetches_of(*loop);
     }
+}
+
+// The next row's lines, of the loops over the columns that the first one reads; null: the core finds them by itself.
+const ColumnLoop* KernelEmitter::loop_that_fetches(const std::vector<const ColumnLoop*>& loops) const {
+    std::vector<const ColumnLoop*> alike;
+    for (const ColumnLoop* loop : loops) {
+        if (loop->axes == loops.front()->axes) alike.push_back(loop);
+    }
+    const auto fewer = [](const ColumnLoop* a, const ColumnLoop* b) {
+        return special_functions(*a) < special_functions(*b);
+    };
+    const ColumnLoop* most = *std::max_element(alike.begin(), alike.end(), fewer);
+    if (alike.size() < 2) return nullptr;
+    if (special_functions(*most) > 0) return most;
+    return b_.cpu.fetches_light_rows || !rows_.empty() || alike.size() > 2 ? alike[1] : nullptr;
 }
 
 // What a loop reads in whole vectors of rows of its own.

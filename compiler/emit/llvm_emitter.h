@@ -53,6 +53,7 @@ enum class Reach { kOneAddress, kVector, kEachLane };
 struct Running {
     int width = 1;
     int chains = 1;
+    std::int64_t columns = 0;                           // that it is of
     std::vector<std::vector<llvm::AllocaInst*>> parts;  // [chain][part]
     llvm::AllocaInst* blocks = nullptr;                 // of a sum in blocks: those before this one, in f64
     llvm::AllocaInst* keys = nullptr;                   // of the greatest, in place of parts, …
@@ -138,6 +139,7 @@ class KernelEmitter {
     void make_slots();
     void find_streams();
     void find_fetches();
+    const ColumnLoop* loop_that_fetches(const std::vector<const ColumnLoop*>& loops) const;
     Fetches fetches_of(const ColumnLoop& loop) const;
     void fetch(const ColumnLoop& loop, const Lanes& lanes);
     bool streams(const Inst& inst, const ColumnLoop& loop) const;
