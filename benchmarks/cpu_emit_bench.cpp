@@ -108,7 +108,7 @@ class Bound {
     Bound(const Program& program, const Target& target, std::int64_t rows) : rows_(rows) {
         // Parts of sums over rows: as many as the kernel has blocks.
         for (const Step& step : program.steps) {
-            if (step.kernel.slots_axis >= 0) slots_ = grid_blocks(step.kernel, rows);
+            if (step.kernel.slots_axis >= 0) slots_ = grid_blocks(step.kernel, rows_of(program, step));
         }
         for (const ProgramTensor& tensor : program.tensors) {
             std::vector<std::int64_t> extents;
@@ -140,6 +140,12 @@ class Bound {
         const AxisInfo& info = program.axes[static_cast<std::size_t>(axis)];
         if (info.is_slots) return slots_;
         return info.extent == kRuntimeExtent ? rows_ : info.extent;
+    }
+
+    std::int64_t rows_of(const Program& program, const Step& step) const {
+        std::int64_t rows = 1;
+        for (const AxisId axis : step.kernel.row_axes) rows *= extent(program, axis);
+        return rows;
     }
 
     std::uint64_t argument(const Program& program, const Step& step, const KernelArgument& argument) const {
@@ -181,9 +187,7 @@ class Bound {
         launch.function = reinterpret_cast<CpuFunction>(launch.code->symbol(step.kernel.name));
         for (const KernelArgument& a : step.kernel.arguments) launch.values.push_back(argument(program, step, a));
         for (std::uint64_t& value : launch.values) launch.arguments.push_back(&value);
-        std::int64_t rows = 1;
-        for (const AxisId axis : step.kernel.row_axes) rows *= extent(program, axis);
-        launch.blocks = grid_blocks(step.kernel, rows);
+        launch.blocks = grid_blocks(step.kernel, rows_of(program, step));
         launches_.push_back(std::move(launch));
     }
 
