@@ -68,17 +68,18 @@ std::unique_ptr<llvm::TargetMachine> target_machine(const Processor& cpu) {
                                                                          llvm::CodeGenOptLevel::Aggressive));
 }
 
-// What processors differ in beyond their instructions, by how LLVM's names of them begin. Others are taken for what is
-// most often met, Intel's servers.
 struct Family {
     std::string_view name;
     bool divides_slowly;
     bool fetches_light_rows;
 };
 
-constexpr std::array kFamilies = {Family{"znver", false, false}, Family{"", true, true}};
-
 const Family& family(std::string_view cpu) {
+    static constexpr std::array kFamilies = {
+#define ROWJIT_CPU_FAMILY(...) Family{__VA_ARGS__},
+#include "base/cpu_families.def"
+#undef ROWJIT_CPU_FAMILY
+    };
     return *std::find_if(kFamilies.begin(), kFamilies.end(), [&](const Family& f) { return cpu.starts_with(f.name); });
 }
 
