@@ -13,7 +13,6 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
-#include <ctime>
 #include <functional>
 #include <limits>
 #include <memory>
@@ -30,21 +29,15 @@
 namespace rowjit {
 namespace {
 
-// Time of the calling thread alone, so that a machine shared with other work still gives steady figures.
-struct Clock {
-    using duration = std::chrono::nanoseconds;
-    using time_point = std::chrono::time_point<Clock, duration>;
-    static time_point now() {
-        timespec t{};
-        clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-        return time_point(std::chrono::seconds(t.tv_sec) + std::chrono::nanoseconds(t.tv_nsec));
-    }
-};
+// Not the calling thread's own time, of which some hypervisors take off stolen time that another thread lost: the least
+// of many repetitions then came out at up to a third of what the work takes.
+using Clock = std::chrono::steady_clock;
 using Memory = std::unique_ptr<std::uint8_t, decltype(&std::free)>;
 using CpuFunction = void (*)(void* const*, std::int64_t, std::int64_t);
 
-// Repeated until the thread has worked for so long, and the least is taken: where a hypervisor lends cores of which it
-// takes shares, the median of fifteen repetitions of what takes 50 us differed by a third from one run to the next.
+// Repeated for so long, and the least is taken, so that a machine shared with other work still gives steady figures:
+// where a hypervisor lends cores of which it takes shares, the median of fifteen repetitions of what takes 50 us
+// differed by a third from one run to the next.
 constexpr double kMeasuredMs = 200;
 constexpr int kLeastRepetitions = 15;
 constexpr std::string_view kBackward = "_backward";
@@ -115,7 +108,7 @@ class Bound {
     Bound(const Program& program, const Target& target, std::int64_t rows) : rows_(rows) {
         // Parts of sums over rows: as many as the kernel has blocks.
         for (const Step& step : program.steps) {
-            if (step.kernel.slots_axis >= 0) slots_ = grid_blocks(step.kernel, rows);
+            if (step.kernel.slots_axis >= 0) slots_ = grid_blocks(step.kernel, rows_of(program, step));
         }
         for (const ProgramTensor& tensor : program.tensors) {
             std::vector<std::int64_t> extents;
@@ -147,6 +140,12 @@ class Bound {
         const AxisInfo& info = program.axes[static_cast<std::size_t>(axis)];
         if (info.is_slots) return slots_;
         return info.extent == kRuntimeExtent ? rows_ : info.extent;
+    }
+
+    std::int64_t rows_of(const Program& program, const Step& step) const {
+        std::int64_t rows = 1;
+        for (const AxisId axis : step.kernel.row_axes) rows *= extent(program, axis);
+        return rows;
     }
 
     std::uint64_t argument(const Program& program, const Step& step, const KernelArgument& argument) const {
@@ -188,9 +187,7 @@ class Bound {
         launch.function = reinterpret_cast<CpuFunction>(launch.code->symbol(step.kernel.name));
         for (const KernelArgument& a : step.kernel.arguments) launch.values.push_back(argument(program, step, a));
         for (std::uint64_t& value : launch.values) launch.arguments.push_back(&value);
-        std::int64_t rows = 1;
-        for (const AxisId axis : step.kernel.row_axes) rows *= extent(program, axis);
-        launch.blocks = grid_blocks(step.kernel, rows);
+        launch.blocks = grid_blocks(step.kernel, rows_of(program, step));
         launches_.push_back(std::move(launch));
     }
 

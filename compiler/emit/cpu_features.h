@@ -6,11 +6,13 @@
 namespace rowjit {
 
 struct CpuFeatures {
-    bool f16_conversion = false;  // F16C: x86-64-v3 and up
-    bool multiply_add = false;    // fused: x86-64-v3 and up
-    bool scalef = false;          // AVX-512's powers of two and fractions: x86-64-v4
-    bool word_permutes = false;   // AVX-512BW's permutation of 16-bit lanes: x86-64-v4
-    bool bf16_rounding = false;   // AVX-512-BF16's conversion, for which denormals are zeros: Zen 4, Cooper Lake
+    bool f16_conversion = false;     // F16C: x86-64-v3 and up
+    bool multiply_add = false;       // fused: x86-64-v3 and up
+    bool scalef = false;             // AVX-512's powers of two and fractions: x86-64-v4
+    bool word_permutes = false;      // AVX-512BW's permutation of 16-bit lanes: x86-64-v4
+    bool bf16_rounding = false;      // AVX-512-BF16's conversion, for which denormals are zeros: Zen 4, Cooper Lake
+    bool divides_slowly = true;      // base/cpu_families.def has this …
+    bool fetches_light_rows = true;  // … and this
     // An output of at least this many bytes is stored past the caches, which spares reading its lines first.
     std::int64_t streaming_bytes = std::int64_t{32} << 20;
     // Rows of no more than this are fetched while those before them are finished: a quarter of a second-level cache of

@@ -159,6 +159,7 @@ void KernelEmitter::make_running() {
         for (const Inst& inst : loop->body) {
             if (inst.kind != InstKind::kAccumulate) continue;
             Running& running = running_[static_cast<std::size_t>(inst.index)];
+            running.columns = std::max(running.columns, loop->columns);
             const bool together = folds_together(kernel_.accumulators[static_cast<std::size_t>(inst.index)].monoid);
             running.width = std::max(running.width, together ? std::min(loop->vector, kStateLanes) : loop->vector);
             running.chains = std::max(running.chains, together ? 1 : unroll_of(*loop));

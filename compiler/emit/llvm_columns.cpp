@@ -25,6 +25,7 @@ constexpr std::size_t kLightInsts = 12;
 constexpr int kPlainLanes = 32;
 constexpr int kRoundingLanes = 64;  // of loops that rounds_often
 constexpr int kMaxUnroll = 4;
+constexpr std::int64_t kManyTerms = 1024;  // what their weights are off by cancels out
 // Rows of no more vectors are taken without a loop where a column needs others', so that what two of them need is made
 // once: of a head of 128 columns that is normed and rotated, what was rounded for the partner. On one core of Zen 4
 // qk_norm_rope of bf16 took 4.3 ms and takes 3.3, rope 1.23 and 0.97; norms alone gained a twentieth and took two to
@@ -39,6 +40,11 @@ bool needs_other_columns(const ColumnLoop& loop) {
     return std::any_of(loop.body.begin(), loop.body.end(), [&](const Inst& one) {
         return std::any_of(loop.body.begin(), loop.body.end(), [&](const Inst& other) { return differs(one, other); });
     });
+}
+
+std::ptrdiff_t special_functions(const ColumnLoop& loop) {
+    return std::count_if(loop.body.begin(), loop.body.end(),
+                         [](const Inst& inst) { return inst.kind == InstKind::kMap && is_special(inst.op); });
 }
 
 bool whole_row_at_once(const Value* from, const Value* to, const ColumnLoop& loop) {
@@ -141,13 +147,11 @@ void KernelEmitter::emit_spans(const ColumnLoop& loop, std::int64_t whole) {
     const auto first = spans_.size();
     for (ColumnSpan& span : spans_of(kernel_, loop)) spans_.push_back(std::make_unique<ColumnSpan>(std::move(span)));
     if (first == spans_.size()) return emit_whole_columns(loop, i64(0), i64(whole), i64(0));
-    const ColumnLoop* fetching = fetching_loop_;
     for (std::size_t i = first; i < spans_.size(); ++i) {
         const ColumnSpan& span = *spans_[i];
-        if (fetching == &loop) fetching_loop_ = &span.loop;
+        if (const auto found = fetches_.find(&loop); found != fetches_.end()) fetches_[&span.loop] = found->second;
         emit_whole_columns(span.loop, i64(span.begin), i64(std::min(span.end, whole)), i64(0));
     }
-    fetching_loop_ = fetching;
 }
 
 // Twice, where the loop has stores that a large launch lets pass the caches.
@@ -288,15 +292,14 @@ void KernelEmitter::emit_side_by_side(const ColumnLoop& loop, const std::vector<
             dtypes_.swap(copies[copy].dtypes);
         }
     }
-    if (&loop != fetching_loop_) return;
-    for (const Lanes& lanes : turn) fetch_next_row(lanes);
+    for (const Lanes& lanes : turn) fetch(loop, lanes);
 }
 
 // The body for some lanes, of one row or of all that are abreast.
 void KernelEmitter::emit_copy(const ColumnLoop& loop, const Lanes& lanes) {
     in_each_row([&] {
         emit_body(loop.body, lanes);
-        if (&loop == fetching_loop_ && lanes.width == loop.vector) fetch_next_row(lanes);
+        if (lanes.width == loop.vector) fetch(loop, lanes);
     });
     store_placed_sums();
 }
@@ -414,7 +417,8 @@ void KernelEmitter::fold_terms() {
             offer_terms(accumulator, running, terms);
             continue;
         }
-        const FoldState after = fold_include_all(b_, accumulator, read(running, 0), terms);
+        const FoldState after =
+            fold_include_all(b_, accumulator, read(running, 0), terms, running.columns >= kManyTerms);
         for (std::size_t part = 0; part < after.size(); ++part) b_.CreateStore(after[part], running.parts[0][part]);
     }
     terms_.clear();
@@ -544,53 +548,84 @@ void KernelEmitter::find_streams() {
     stream_ = b_.CreateAnd(stream_, b_.CreateICmpUGE(bytes, i64(b_.cpu.streaming_bytes)), "stream");
 }
 
-// Where arithmetic takes longer than memory it leaves memory idle, as what it works on lies in the caches already. So
-// the loop of a row with the most special functions asks for the lines that the next row begins with, or a loop between
-// the first and the last. Zen 4, 4096 columns, one core: softmax f32 13.8 to 16.8 GB/s, its backward in bf16 13.9 to
-// 14.8, in f32 15.7 to 17.6. A norm of two light loops, whose rows the core itself fetches ahead, would lose a fifth;
-// of rows abreast there are more streams than it follows, and their second loop, which finds all it reads in the
-// caches, asks for the next ones: of 64 MiB rms_norm's backward of f32 16.1 to 17.3, layer_norm's 12.3 to 13.1, of bf16
-// 11.4 to 11.8, rms_norm's, which waits for its roundings, none.
+// Where arithmetic takes longer than memory it leaves memory idle, as what it works on lies in the caches already, and
+// a core by itself fetches no further than the end of a page. So the loop of a row with the most special functions asks
+// for the lines that the next row begins with, or a loop between the first and the last; where there is no such loop,
+// or a row is too long for that, each asks for what it reads itself further on. Zen 4, 4096 columns, one core: softmax
+// f32 13.8 to 16.8 GB/s, its backward in bf16 13.9 to 14.8, in f32 15.7 to 17.6. There a norm of two light loops, whose
+// rows the core itself fetches ahead, would lose a fifth; of rows abreast there are more streams than it follows, and
+// their second loop, which finds all it reads in the caches, asks for the next ones: of 64 MiB rms_norm's backward of
+// f32 16.1 to 17.3, layer_norm's 12.3 to 13.1, of bf16 11.4 to 11.8, rms_norm's, which waits for its roundings, none.
+// An Intel server, 48 MiB, alone and beside others that use its memory: logsumexp of f32 16.7 to 22.7 and 3.8 to 15.6
+// GB/s, rms_norm of bf16, which rounds twice, 19.7 to 23.8 and 10.5 to 17.9; of f32, 29.1, it would lose a tenth.
 void KernelEmitter::find_fetches() {
-    const ColumnLoop* first = nullptr;
-    const ColumnLoop* second = nullptr;
-    std::ptrdiff_t most = 0;
+    if (kernel_.row_axes.empty()) return;
+    std::vector<const ColumnLoop*> loops;
     for (const Stmt& stmt : kernel_.body) {
-        const auto* loop = std::get_if<ColumnLoop>(&stmt.node);
-        if (loop == nullptr || (first != nullptr && loop->columns != first->columns)) continue;
-        const auto special = std::count_if(loop->body.begin(), loop->body.end(), [](const Inst& inst) {
-            return inst.kind == InstKind::kMap && is_special(inst.op);
-        });
-        if (special > most) fetching_loop_ = loop;
-        most = std::max(most, special);
-        if (second != nullptr && most == 0) fetching_loop_ = second;
-        if (first != nullptr && second == nullptr) second = loop;
-        if (first == nullptr) first = loop;
+        if (const auto* loop = std::get_if<ColumnLoop>(&stmt.node)) loops.push_back(loop);
     }
-    if (most == 0 && !rows_.empty()) fetching_loop_ = second;
-    if (second == nullptr) fetching_loop_ = nullptr;
-    if (fetching_loop_ == nullptr || kernel_.schedule.column_blocks > 1 || kernel_.row_axes.empty()) return;
-    std::int64_t bytes = 0;
-    for (const Inst& inst : first->body) {
-        if (!kernel_.can_fetch(inst) || inst.access.kind != Access::Kind::kVector) continue;
-        const KernelTensor& tensor = kernel_.tensors[static_cast<std::size_t>(inst.index)];
-        if (!strides_.contains({inst.index, kernel_.row_axes.back()})) continue;
-        fetches_.push_back(&inst);
-        bytes += first->columns * static_cast<std::int64_t>(size_bytes(tensor.dtype));
+    if (loops.empty()) return;
+    Fetches first = fetches_of(*loops.front());
+    if (first.row_bytes <= b_.cpu.fetched_bytes && kernel_.schedule.column_blocks == 1 && loops.size() > 1) {
+        const ColumnLoop* fetching = loop_that_fetches(loops);
+        if (fetching == nullptr) return;
+        first.next_row = first.row_bytes >= kFetchedAheadBytes;
+        fetches_[fetching] = std::move(first);
+        return;
     }
-    if (bytes > b_.cpu.fetched_bytes) fetches_.clear();
+    for (const ColumnLoop* loop : loops) {
+        const bool is_light = special_functions(*loop) == 0 && !rounds_often(*loop) && loop->body.size() <= kLightInsts;
+        if (!is_light || (b_.cpu.fetches_light_rows && loops.size() > 1)) fetches_[loop] = fetches_of(*loop);
+    }
 }
 
-void KernelEmitter::fetch_next_row(const Lanes& lanes) {
-    for (const Inst* inst : fetches_) {
+// The next row's lines, of the loops over the columns that the first one reads; null: the core finds them by itself.
+const ColumnLoop* KernelEmitter::loop_that_fetches(const std::vector<const ColumnLoop*>& loops) const {
+    std::vector<const ColumnLoop*> alike;
+    for (const ColumnLoop* loop : loops) {
+        if (loop->axes == loops.front()->axes) alike.push_back(loop);
+    }
+    const auto fewer = [](const ColumnLoop* a, const ColumnLoop* b) {
+        return special_functions(*a) < special_functions(*b);
+    };
+    const ColumnLoop* most = *std::max_element(alike.begin(), alike.end(), fewer);
+    if (alike.size() < 2) return nullptr;
+    if (special_functions(*most) > 0) return most;
+    const bool rounds =
+        std::any_of(alike.begin(), alike.end(), [](const ColumnLoop* loop) { return rounds_often(*loop); });
+    const bool fetches = !rows_.empty() || alike.size() > 2 || (rounds && b_.cpu.fetches_light_rows);
+    return fetches ? alike[1] : nullptr;
+}
+
+// What a loop reads in whole vectors of rows of its own.
+Fetches KernelEmitter::fetches_of(const ColumnLoop& loop) const {
+    Fetches fetches;
+    for (const Inst& inst : loop.body) {
+        if (!kernel_.can_fetch(inst) || inst.access.kind != Access::Kind::kVector) continue;
+        if (!strides_.contains({inst.index, kernel_.row_axes.back()})) continue;
+        fetches.loads.push_back(&inst);
+        fetches.row_bytes +=
+            loop.columns *
+            static_cast<std::int64_t>(size_bytes(kernel_.tensors[static_cast<std::size_t>(inst.index)].dtype));
+    }
+    return fetches;
+}
+
+void KernelEmitter::fetch(const ColumnLoop& loop, const Lanes& lanes) {
+    const auto found = fetches_.find(&loop);
+    if (found == fetches_.end()) return;
+    for (const Inst* inst : found->second.loads) {
         const KernelTensor& tensor = kernel_.tensors[static_cast<std::size_t>(inst->index)];
         llvm::Type* element = stored_type(b_, tensor.dtype);
-        const auto line = static_cast<int>(kLineBytes / static_cast<std::int64_t>(size_bytes(tensor.dtype)));
+        const auto element_bytes = static_cast<std::int64_t>(size_bytes(tensor.dtype));
         Value* here = address(*inst, lanes, inst->access.anchor, outside_);
-        Value* stride = strides_.at({inst->index, kernel_.row_axes.back()});
-        if (abreast_) stride = b_.CreateMul(stride, i64(kRowsAbreast));
-        Value* next = b_.CreateGEP(element, here, stride);
-        for (int lane = 0; lane < lanes.width; lane += line) {
+        Value* distance = i64(kFetchedAheadBytes / element_bytes);
+        if (found->second.next_row) {
+            distance = strides_.at({inst->index, kernel_.row_axes.back()});
+            if (abreast_) distance = b_.CreateMul(distance, i64(kRowsAbreast));
+        }
+        Value* next = b_.CreateGEP(element, here, distance);
+        for (int lane = 0; lane < lanes.width; lane += static_cast<int>(kLineBytes / element_bytes)) {
             Value* place = b_.CreateGEP(element, next, i64(lane));
             constexpr std::uint32_t kOfSecondLevel = 2;
             b_.CreateIntrinsic(llvm::Intrinsic::prefetch, {b_.getPtrTy()},

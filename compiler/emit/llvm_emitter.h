@@ -53,6 +53,7 @@ enum class Reach { kOneAddress, kVector, kEachLane };
 struct Running {
     int width = 1;
     int chains = 1;
+    std::int64_t columns = 0;                           // that it is of
     std::vector<std::vector<llvm::AllocaInst*>> parts;  // [chain][part]
     llvm::AllocaInst* blocks = nullptr;                 // of a sum in blocks: those before this one, in f64
     llvm::AllocaInst* keys = nullptr;                   // of the greatest, in place of parts, …
@@ -98,6 +99,14 @@ struct PlacedSum {
     std::vector<Term> terms;
 };
 
+// What a loop asks for before it is read: of the next row, or so far on.
+struct Fetches {
+    std::vector<const Inst*> loads;
+    std::int64_t row_bytes = 0;  // that they read of a row
+    bool next_row = false;
+};
+inline constexpr std::int64_t kFetchedAheadBytes = 4096;
+
 // Steps that are open: where they begin again, and the state and the number of those taken, on the stack.
 struct Steps {
     Dtype dtype = Dtype::kF32;
@@ -130,7 +139,9 @@ class KernelEmitter {
     void make_slots();
     void find_streams();
     void find_fetches();
-    void fetch_next_row(const Lanes& lanes);
+    const ColumnLoop* loop_that_fetches(const std::vector<const ColumnLoop*>& loops) const;
+    Fetches fetches_of(const ColumnLoop& loop) const;
+    void fetch(const ColumnLoop& loop, const Lanes& lanes);
     bool streams(const Inst& inst, const ColumnLoop& loop) const;
     void emit_blocks();
     bool adds_to_all_rows(const Inst& inst) const;
@@ -249,17 +260,16 @@ class KernelEmitter {
     std::vector<PlacedSum> placed_;                     // of the vectors being emitted
     std::map<Value*, Value*> widened_;                  // f64 of f32: what it was made of
     bool reduces_rows_ = false;
-    std::vector<RunningRows> running_rows_;       // by accumulator
-    std::vector<AxisId> result_axis_;             // the innermost row axis, when rows are reduced
-    Value* chunk_first_ = nullptr;                // of the lanes' results, i64 along result_axis_
-    std::vector<llvm::AllocaInst*> slots_;        // by slot
-    llvm::AllocaInst* outside_ = nullptr;         // what a load outside the extent reads: zeros
-    llvm::AllocaInst* discarded_ = nullptr;       // where a store outside the extent goes
-    Value* stream_ = nullptr;                     // i1: large outputs pass the caches; null when no store could
-    const ColumnLoop* streaming_loop_ = nullptr;  // the loop being emitted with streaming stores
-    std::vector<const Inst*> fetches_;            // loads of a row's first loop whose next row's lines are fetched …
-    const ColumnLoop* fetching_loop_ = nullptr;   // … in its last one; null when it has one
-    Value* column_block_ = nullptr;               // i64; null when rows are whole
+    std::vector<RunningRows> running_rows_;           // by accumulator
+    std::vector<AxisId> result_axis_;                 // the innermost row axis, when rows are reduced
+    Value* chunk_first_ = nullptr;                    // of the lanes' results, i64 along result_axis_
+    std::vector<llvm::AllocaInst*> slots_;            // by slot
+    llvm::AllocaInst* outside_ = nullptr;             // what a load outside the extent reads: zeros
+    llvm::AllocaInst* discarded_ = nullptr;           // where a store outside the extent goes
+    Value* stream_ = nullptr;                         // i1: large outputs pass the caches; null when no store could
+    const ColumnLoop* streaming_loop_ = nullptr;      // the loop being emitted with streaming stores
+    std::map<const ColumnLoop*, Fetches> fetches_;    // of the loops that ask for lines ahead
+    Value* column_block_ = nullptr;                   // i64; null when rows are whole
     std::vector<std::unique_ptr<ColumnSpan>> spans_;  // of the loops emitted so far, which makers_ are of
     Steps steps_;
     std::vector<Value*> values_;        // by ValueId

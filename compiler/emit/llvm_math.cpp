@@ -43,6 +43,9 @@ constexpr std::array<double, 2> kExpSixteenth = {0x1.00022p-1, 0x1.55561cp-3};
 constexpr std::array<double, 3> kExp2Sixteenth = {0x1.62e43p-1, 0x1.ebfff6p-3, 0x1.c6aceep-5};
 // 2^f = 1 + f q(f) for 0 ≤ f < 1, to 23 bits.
 constexpr std::array<double, 5> kExp2 = {0x1.62e4bap-1, 0x1.ebdb6ap-3, 0x1.c91c0ep-5, 0x1.277c3p-7, 0x1.e968bp-10};
+// The same to 28 bits.
+constexpr std::array<double, 6> kExp2Long = {0x1.62e42cp-1, 0x1.ebfd3ap-3,  0x1.c68af6p-5,
+                                             0x1.3cfd82p-7, 0x1.47373ap-10, 0x1.c4456ep-13};
 // log((1 + s) / (1 − s)) = 2s + s z q(z), z = s², to 35 bits.
 constexpr std::array<double, 4> kLog = {0x1.555554p-1, 0x1.999c26p-2, 0x1.23d3c8p-2, 0x1.f142fap-3};
 // log m = −log rᵢ + log(1 + f), f = m rᵢ − 1, m in [¾, 1½) and i the four bits below its first. Row 0 has the rᵢ,
@@ -356,6 +359,23 @@ Value* look_up(Builder& b, const Table16& table, Value* indices) {
     return b.CreateIntrinsic(llvm::Intrinsic::x86_avx512_permvar_sf_512, {}, {all, indices});
 }
 
+// 1 / y of y ≥ 1, infinity or NaN, within a unit and a half: where that is quicker than to divide, by an estimate of 14
+// bits and a step of Newton's. Of infinity the estimate is 0 and what is left no number, for which the bound is taken.
+// Intel's servers divide 16 lanes in 10.5 cycles, and do this in 3; Zen 4 divides in 6, and a silu was a quarter
+// slower.
+Value* reciprocal(Builder& b, Value* y) {
+    if (!b.cpu.divides_slowly || !looks_up(b, y)) return b.CreateFDiv(constant(y, 1), y);
+    if (width(y) > kZmmLanes) {
+        const unsigned half = width(y) / 2;
+        return joined(b, reciprocal(b, lanes_of(b, y, 0, half)), reciprocal(b, lanes_of(b, y, half, half)));
+    }
+    Value* estimate = b.CreateIntrinsic(llvm::Intrinsic::x86_avx512_rcp14_ps_512, {},
+                                        {y, llvm::PoisonValue::get(y->getType()), b.getInt16(0xFFFF)});
+    Value* one = constant(y, 1);
+    Value* rest = multiply_add(b, b.CreateFNeg(estimate), y, one);
+    return multiply_add(b, b.CreateSelect(b.CreateFCmpOLT(rest, one), rest, one), estimate, estimate);
+}
+
 // 2^(i/16) as f32, and what it lacks relative to that: without, two roundings would be in the result instead of one,
 // and a sigmoid's product with a norm would err by three units.
 struct PowersBySixteenths {
@@ -426,14 +446,18 @@ Value* weight_by_table(Builder& b, Value* x) {
 // e^x = 2^⌊t⌋ · 2^(t − ⌊t⌋), t = x log2 e rounded, which is off by |x| 2^-24 at most: 2^-23 of it near 1, 2^-17 where
 // the result is hardly a normal number. Both instructions take any t as it should be taken, infinities too, so nothing
 // is bounded first: 6 cycles of the multipliers on Zen 4, 5 of the adders, where the exact one takes 7 and 7.
-Value* exp2_narrow(Builder& b, Value* t) {
+Value* exp2_by_instruction(Builder& b, Value* t, std::span<const double> coefficients) {
     constexpr std::uint32_t kRoundDown = 1;
     Value* fraction = by_instruction(b, kReduce, t, b.getInt32(kRoundDown));
-    Value* power = multiply_add(b, horner(b, fraction, kExp2), fraction, constant(t, 1));
+    Value* power = multiply_add(b, horner(b, fraction, coefficients), fraction, constant(t, 1));
     return scale_by_instruction(b, power, t);
 }
 
-Value* exp_narrow(Builder& b, Value* x) { return exp2_narrow(b, b.CreateFMul(x, constant(x, 1 / M_LN2))); }
+Value* exp_by_instruction(Builder& b, Value* x, std::span<const double> coefficients) {
+    return exp2_by_instruction(b, b.CreateFMul(x, constant(x, 1 / M_LN2)), coefficients);
+}
+
+Value* exp_narrow(Builder& b, Value* x) { return exp_by_instruction(b, x, kExp2); }
 
 Value* exp_f32(Builder& b, Value* x, bool full_width) {
     // Beyond these bounds the result is 0 or infinity, and the exponent arithmetic would wrap.
@@ -553,9 +577,9 @@ Value* tanh_f32(Builder& b, Value* x, bool full_width) {
 // its rounding is, and a polynomial of 21 bits where 1 − … would cancel.
 Value* tanh_narrow(Builder& b, Value* x) {
     Value* a = absolute(b, x);
-    Value* power = exp2_narrow(b, b.CreateFMul(a, constant(x, 2 / M_LN2)));
+    Value* power = exp2_by_instruction(b, b.CreateFMul(a, constant(x, 2 / M_LN2)), kExp2);
     Value* one = constant(x, 1);
-    Value* large = b.CreateFSub(one, b.CreateFDiv(constant(x, 2), b.CreateFAdd(power, one)));
+    Value* large = multiply_add(b, reciprocal(b, b.CreateFAdd(power, one)), constant(x, -2), one);
     Value* square = b.CreateFMul(x, x);
     Value* small = multiply_add(b, b.CreateFMul(a, square), horner(b, square, kTanhNarrow), a);
     return with_sign(b, b.CreateSelect(b.CreateFCmpOGT(a, constant(x, kTanhNarrowSplit)), large, small), x);
@@ -717,7 +741,14 @@ Value* bf16_bits(Builder& b, llvm::Function* function) {
     llvm::MDNode* unlikely = llvm::MDBuilder(context).createUnlikelyBranchWeights();
     Value* words = bf16_by_instruction(b, x);
     Value* sizes = b.CreateAnd(words, function->getArg(1));
-    b.CreateCondBr(b.CreateOrReduce(b.CreateICmpEQ(sizes, integer(sizes, 0))), zeros, usual, unlikely);
+    Value* some = nullptr;  // of registers one by one: of masks of 64 lanes the optimiser would join two of 32 first
+    constexpr unsigned kWords = 2 * kZmmLanes;
+    for (unsigned from = 0; from < width(x); from += kWords) {
+        Value* part = lanes_of(b, sizes, from, std::min(kWords, width(x)));
+        Value* nothing = b.CreateICmpEQ(part, integer(part, 0));
+        some = some == nullptr ? nothing : b.CreateOr(some, nothing);
+    }
+    b.CreateCondBr(b.CreateOrReduce(some), zeros, usual, unlikely);
 
     b.SetInsertPoint(zeros);
     b.CreateCondBr(any_denormal(b, x), denormals, usual, unlikely);
@@ -1058,21 +1089,24 @@ Value* divide_by_one(Builder& b, Value* x, Value* y) {
                        [&](Builder& body, llvm::Function* f) { return quotient_by_reciprocal(body, f, narrow); });
 }
 
-Value* multiplied_by_reciprocal(Builder& b, Value* x, Value* y) {
-    return b.CreateFMul(x, b.CreateFDiv(constant(y, 1), y));
-}
+Value* multiplied_by_reciprocal(Builder& b, Value* x, Value* y) { return b.CreateFMul(x, reciprocal(b, y)); }
 
 Value* exp_in_sum(Builder& b, Value* x) {
-    return call_shared(b, "exp_in_sum", x, [](Builder& body, Value* lanes) {
-        if (is_f64(lanes)) return call_libm(body, "exp", lanes);
+    if (is_f64(x) || !has_instructions(b, x)) return least_weight_or_exp(b, x);
+    return call_shared(b, "exp_in_sum", x,
+                       [](Builder& body, Value* lanes) { return exp_by_instruction(body, lanes, kExp2Long); });
+}
+
+Value* least_weight_or_exp(Builder& b, Value* x) {
+    if (is_f64(x)) return call_libm(b, "exp", x);
+    return call_shared(b, "exp_of_weight", x, [](Builder& body, Value* lanes) {
         return looks_up(body, lanes) ? weight_by_table(body, lanes) : exp_f32(body, lanes, true);
     });
 }
 
 Value* exp_weight(Builder& b, Value* x) {
-    if (!looks_up(b, x) || is_f64(x)) return exp_in_sum(b, x);
-    Value* weight = exp_in_sum(b, x);
-    return b.CreateSelect(weighs_nothing(b, x), constant(x, 0), weight);
+    Value* weight = least_weight_or_exp(b, x);
+    return looks_up(b, x) && !is_f64(x) ? b.CreateSelect(weighs_nothing(b, x), constant(x, 0), weight) : weight;
 }
 
 Value* weighs_nothing(Builder& b, Value* x) { return b.CreateFCmpOLT(x, constant(x, kLeastWeight)); }
@@ -1123,9 +1157,10 @@ Value* nan_where(Builder& b, Value* condition, Value* v) {
 ROWJIT_BINARY(add) { return is_fp(x) ? b.CreateFAdd(x, y) : b.CreateAdd(x, y); }
 ROWJIT_BINARY(sub) { return is_fp(x) ? b.CreateFSub(x, y) : b.CreateSub(x, y); }
 ROWJIT_BINARY(mul) { return is_fp(x) ? b.CreateFMul(x, y) : b.CreateMul(x, y); }
-// By the instruction, whose 6 cycles for 16 lanes nothing else waits for: in its place a reciprocal of 14 bits and a
-// step of Newton's, five instructions of a chain, made silu a quarter slower on Zen 4.
-ROWJIT_BINARY(div) { return b.CreateFDiv(x, y); }
+// Narrow divisors that are vectors are at least 1 (passes/precision).
+ROWJIT_BINARY(div) {
+    return b.narrow && b.cpu.divides_slowly && looks_up(b, y) ? multiplied_by_reciprocal(b, x, y) : b.CreateFDiv(x, y);
+}
 ROWJIT_TERNARY(fma) {
     const auto id = b.narrow && !b.cpu.multiply_add ? llvm::Intrinsic::fmuladd : llvm::Intrinsic::fma;
     return b.CreateIntrinsic(id, {x->getType()}, {x, y, z});

@@ -227,13 +227,16 @@ FoldState moved_past(Builder& b, const Accumulator& accumulator, const FoldState
 }
 
 // e^(x − origin) added to a pair's sum. Narrow exponentials would not do: of few terms, as of the ranks of a
-// vocabulary, 23 bits show in the logarithm.
+// vocabulary, 23 bits show in the logarithm, and so does what rounds the argument; of many that cancels out.
 FoldState include_weights(Builder& b, const Accumulator& accumulator, const FoldState& before,
-                          const std::vector<Term>& terms) {
+                          const std::vector<Term>& terms, bool of_many) {
     FoldState state = moved_past(b, accumulator, before, {terms});
     llvm::Value* origin = finite_origin(b, state[0]);
     std::vector<Term> weights;
-    for (const Term& term : terms) weights.push_back({exp_in_sum(b, b.CreateFSub(term.x, origin))});
+    for (const Term& term : terms) {
+        llvm::Value* distance = b.CreateFSub(term.x, origin);
+        weights.push_back({of_many ? exp_in_sum(b, distance) : least_weight_or_exp(b, distance)});
+    }
     add_to_sum(b, accumulator, &state, sum_of(b, weights));
     return state;
 }
@@ -253,10 +256,10 @@ FoldState include_ratios(Builder& b, const Accumulator& accumulator, const FoldS
     for (const Term& term : terms) {
         llvm::Value* logarithm = b.CreateFSub(term.x, origin);
         llvm::Value* other_logarithm = b.CreateFSub(term.factor, other_origin);
-        llvm::Value* weight = exp_in_sum(b, logarithm);
+        llvm::Value* weight = least_weight_or_exp(b, logarithm);
         llvm::Value* ratio = b.CreateFSub(logarithm, other_logarithm);
         weights.push_back({weight});
-        other_weights.push_back({exp_in_sum(b, other_logarithm)});
+        other_weights.push_back({least_weight_or_exp(b, other_logarithm)});
         products.push_back({weight, b.CreateSelect(weighs_nothing(b, logarithm), zero_like(ratio), ratio)});
     }
     add_to_sum(b, accumulator, &state, sum_of(b, weights), kWeights);
@@ -353,7 +356,7 @@ llvm::Value* sum_of(Builder& b, const std::vector<Term>& terms) {
 bool folds_together(Monoid monoid) { return monoid != Monoid::kWelford; }
 
 FoldState fold_include_all(Builder& b, const Accumulator& accumulator, const FoldState& before,
-                           const std::vector<Term>& terms) {
+                           const std::vector<Term>& terms, bool of_many) {
     switch (accumulator.monoid) {
         case Monoid::kSum:
         case Monoid::kExactSum: {
@@ -369,7 +372,7 @@ FoldState fold_include_all(Builder& b, const Accumulator& accumulator, const Fol
         }
         case Monoid::kMax:
         case Monoid::kMin: return {extreme_of(b, accumulator.monoid == Monoid::kMax, before[0], terms)};
-        case Monoid::kMaxSumExp: return include_weights(b, accumulator, before, terms);
+        case Monoid::kMaxSumExp: return include_weights(b, accumulator, before, terms, of_many);
         case Monoid::kDivergence: return include_ratios(b, accumulator, before, terms);
         case Monoid::kWelford:
         case Monoid::kGreatest: break;

@@ -27,14 +27,15 @@ FoldState fold_merge(LaneBuilder& builder, const Accumulator& accumulator, const
 bool folds_together(Monoid monoid);
 
 // Takes in each of `terms`, all as wide as the state; or, of a sum, the products of pairs of them. The state's lanes
-// then mean nothing one by one.
+// then mean nothing one by one. Of a pair of so many that what each weight is off by cancels out, weights are of fewer
+// instructions.
 struct Term {
     llvm::Value* x;
     llvm::Value* factor = nullptr;
 };
 llvm::Value* sum_of(LaneBuilder& builder, const std::vector<Term>& terms);
 FoldState fold_include_all(LaneBuilder& builder, const Accumulator& accumulator, const FoldState& state,
-                           const std::vector<Term>& terms);
+                           const std::vector<Term>& terms, bool of_many = false);
 
 // One accumulator's states on vectors, brought to one origin across their lanes: once each, for less work and less
 // error than at every step of a fold. fold_merge_level merges such states.

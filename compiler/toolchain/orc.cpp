@@ -13,9 +13,12 @@
 #include <llvm/Target/TargetMachine.h>
 #include <llvm/TargetParser/Host.h>
 
+#include <algorithm>
+#include <array>
 #include <chrono>
 #include <map>
 #include <mutex>
+#include <string_view>
 
 #include "base/check.h"
 #include "base/fail.h"
@@ -65,6 +68,21 @@ std::unique_ptr<llvm::TargetMachine> target_machine(const Processor& cpu) {
                                                                          llvm::CodeGenOptLevel::Aggressive));
 }
 
+struct Family {
+    std::string_view name;
+    bool divides_slowly;
+    bool fetches_light_rows;
+};
+
+const Family& family(std::string_view cpu) {
+    static constexpr std::array kFamilies = {
+#define ROWJIT_CPU_FAMILY(...) Family{__VA_ARGS__},
+#include "base/cpu_families.def"
+#undef ROWJIT_CPU_FAMILY
+    };
+    return *std::find_if(kFamilies.begin(), kFamilies.end(), [&](const Family& f) { return cpu.starts_with(f.name); });
+}
+
 CpuFeatures emitted_features(const llvm::TargetMachine& machine) {
     const llvm::MCSubtargetInfo& info = *machine.getMCSubtargetInfo();
     CpuFeatures features;
@@ -73,6 +91,9 @@ CpuFeatures emitted_features(const llvm::TargetMachine& machine) {
     features.scalef = info.checkFeatures("+avx512f,+avx512vl,+avx512dq");
     features.word_permutes = info.checkFeatures("+avx512bw");
     features.bf16_rounding = info.checkFeatures("+avx512bf16,+avx512bw,+avx512dq");
+    const Family& known = family(machine.getTargetCPU().str());
+    features.divides_slowly = known.divides_slowly;
+    features.fetches_light_rows = known.fetches_light_rows;
     return features;
 }
 

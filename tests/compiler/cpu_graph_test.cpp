@@ -327,7 +327,8 @@ TEST_CASE("what is chosen by a column's place is computed where it is chosen") {
 TEST_CASE("quotients by what a sigmoid's derivative divides by twice are products with its reciprocal") {
     const Graph graph = make_graph("silu", {.columns = 256});
     const Graph backward = differentiate(graph, trained_inputs("silu", graph)).backward;
-    const std::string text = print_llvm(compile(*backward.data(), host()).steps[0].kernel, host());
+    const Target target = find_target("x86-64-v3");
+    const std::string text = print_llvm(compile(*backward.data(), target).steps[0].kernel, target);
     int quotients = 0;
     for (std::size_t at = text.find("fdiv"); at != std::string::npos; at = text.find("fdiv", at + 1)) {
         const std::string line = text.substr(at, text.find('\n', at) - at);
@@ -335,6 +336,35 @@ TEST_CASE("quotients by what a sigmoid's derivative divides by twice are product
         ++quotients;
     }
     CHECK(quotients > 0);
+}
+
+TEST_CASE(
+    "a sigmoid is of an estimate where division is slow, and rows are fetched where the core does it only within "
+    "pages") {
+    Target zen = find_target("native");
+    zen.label = "znver4";
+    zen.cpu_features = "+avx2,+fma,+f16c,+avx512f,+avx512vl,+avx512dq,+avx512bw,+avx512bf16";
+    Target intel = zen;
+    intel.label = "sapphirerapids";
+    const auto has = [](const char* op, std::int64_t columns, const Target& target, const char* text) {
+        const Graph graph = make_graph(op, {.columns = columns, .dtype = bf16});
+        const Kernel kernel = compile(*graph.data(), target).steps[0].kernel;
+        return print_llvm(kernel, target).find(text) != std::string::npos;
+    };
+    CHECK(has("silu", 4096, intel, "rcp14.ps"));
+    CHECK_FALSE(has("silu", 4096, zen, "rcp14.ps"));
+    struct Case {
+        const char* op;
+        std::int64_t columns;
+        bool by_intel;
+        bool by_zen;
+    };
+    for (const Case c :
+         {Case{"silu", 4096, true, true}, Case{"softmax", 4096, true, true}, Case{"softmax", 262144, true, true},
+          Case{"rms_norm", 4096, true, false}, Case{"relu", 4096, false, false}}) {
+        CHECK_MESSAGE(has(c.op, c.columns, intel, "llvm.prefetch") == c.by_intel, c.op);
+        CHECK_MESSAGE(has(c.op, c.columns, zen, "llvm.prefetch") == c.by_zen, c.op);
+    }
 }
 
 TEST_CASE("plain sums are of blocks, and so need no pair however wide the row is") {

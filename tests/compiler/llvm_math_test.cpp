@@ -280,6 +280,44 @@ TEST_CASE("a row over one number is as exact as by division, but where the remai
     }
 }
 
+TEST_CASE("a narrow quotient by numbers from 1 on is within a unit and a half, and takes infinity and NaN") {
+    std::vector<float> divisors = sweep();
+    std::erase_if(divisors, [](float v) { return v < 1; });
+    divisors.resize(divisors.size() / kColumns * kColumns);
+    std::mt19937 random(3);
+    std::uniform_real_distribution<float> sizes(-2, 2);
+    std::vector<float> x(divisors.size());
+    for (float& v : x) v = sizes(random);
+    for (const std::string level : {"x86-64-v3", "x86-64-v4", "native"}) {
+        KernelWriter w("narrow_quotient", kColumns, 32);
+        const int from = w.tensor("x", Dtype::kF32, {w.rows(), w.columns()});
+        const int by = w.tensor("divisor", Dtype::kF32, {w.rows(), w.columns()});
+        const int to = w.tensor("y", Dtype::kF32, {w.rows(), w.columns()}, true);
+        w.open_loop();
+        w.store(to, w.map(Op::kDiv, {w.load(from), w.load(by)}, Dtype::kF32));
+        for (Inst& inst : w.loop().body) inst.narrow = inst.kind == InstKind::kMap;
+        w.close_loop();
+        std::vector<float> y(x.size());
+        CpuRun run(w.kernel(), find_target(level));
+        const auto rows = static_cast<std::int64_t>(x.size()) / kColumns;
+        run.bind("x", x.data());
+        run.bind("divisor", divisors.data());
+        run.bind("y", y.data());
+        run.bind_rows(rows, kColumns);
+        run(0, rows);
+        int wrong = 0;
+        for (std::size_t i = 0; i < x.size(); ++i) {
+            const double exact = double{x[i]} / divisors[i];
+            const double error = std::isnan(exact) == std::isnan(y[i]) ? std::abs(y[i] - exact) : 1;
+            // Where the reciprocal is a denormal it has fewer bits.
+            const double bound = divisors[i] > 0x1p125F ? 0x1p-145 : 1.5 * ulp(Dtype::kF32, exact);
+            if (!std::isnan(exact) && !(error <= bound)) ++wrong;
+            if (std::isnan(exact) != std::isnan(y[i])) ++wrong;
+        }
+        CHECK_MESSAGE(wrong == 0, level);
+    }
+}
+
 TEST_CASE("every bf16 and f16 survives a round trip through f32 and an exact operation") {
     std::vector<std::uint16_t> x;
     for (int bits = 0; bits < 65536; ++bits) x.push_back(static_cast<std::uint16_t>(bits));
