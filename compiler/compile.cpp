@@ -378,7 +378,7 @@ std::vector<std::int64_t> contiguous_strides(const std::vector<std::int64_t>& ex
 }
 
 std::int64_t grid_blocks(const Kernel& kernel, std::int64_t rows) {
-    const std::int64_t per_block = kernel.schedule.rows_per_block;
+    const std::int64_t per_block = std::int64_t{kernel.schedule.rows_per_block} * kernel.row_lanes();
     std::int64_t row_blocks = (rows + per_block - 1) / per_block;
     const std::int64_t of_part = kernel.blocks_of_part();  // a thread stays at its place where all of them come round
     if (kernel.most_row_blocks > 0)

@@ -6,11 +6,13 @@
 #include <algorithm>
 #include <cstddef>
 #include <optional>
+#include <ranges>
 #include <set>
 #include <span>
 
 #include "base/check.h"
 #include "compiler/emit/gpu_columns.h"
+#include "compiler/emit/gpu_rows.h"
 #include "compiler/emit/gpu_scope.h"
 #include "compiler/passes/passes.h"
 #include "compiler/passes/rounds.h"
@@ -61,7 +63,7 @@ std::vector<Component> state_components(const Accumulator& accumulator) {
 class KernelEmitter {
   public:
     KernelEmitter(const Kernel& kernel, const Target& target)
-        : kernel_(kernel), scope_(kernel, target), out_(scope_.out()) {}
+        : kernel_(kernel), scope_(kernel, target), out_(scope_.out()), rows_(scope_) {}
 
     std::string run() {
         RJ_CHECK(fills_warps(scope_.threads(), scope_.target().warp_size), "emit gpu: {}: {} threads per row",
@@ -78,7 +80,13 @@ class KernelEmitter {
         outside_ = scope_.row_names();
         if (kernel_.schedule.fetches_ahead()) declare_fetch();
         scope_.set_row_names(outside_);
-        kernel_.schedule.skew ? skewed_rows() : rows();
+        if (kernel_.schedule.skew) {
+            skewed_rows();
+        } else if (kernel_.schedule.shares > 0) {
+            shared_rows();
+        } else {
+            rows();
+        }
         if (waits_late()) wait_for_last("where there was no row, too");
         scope_.set_row_names(outside_);
         if (scope_.rows() > 1) scope_.set_live(kernel_.apart.empty() ? "row_in_block == 0" : "");
@@ -178,6 +186,114 @@ class KernelEmitter {
         close_row();
     }
 
+    // Each thread has a row of its own, of whose segment it adds up what is short. Where a block has a long segment,
+    // its threads then take the rows that wait in it, as many side by side as the others share it with, and each the
+    // next batch of its segment. Neighbouring blocks have neighbouring rows, so that one long segment of many columns
+    // keeps many blocks at work, and a block's other rows are of segments elsewhere.
+    void shared_rows() {
+        const Schedule& s = kernel_.schedule;
+        const int together = s.rows_per_block / s.shares;
+        const auto is_reduce = [](const Stmt& stmt) { return std::holds_alternative<AllReduce>(stmt.node); };
+        const auto reduce = std::find_if(kernel_.body.begin(), kernel_.body.end(), is_reduce);
+        const std::span summed(kernel_.body.begin(), reduce);
+        const std::span behind(std::next(reduce), kernel_.body.end());
+        const auto& all_reduce = std::get<AllReduce>(reduce->node);
+        scope_.declare_states(false);
+        add_rows_function(summed);
+        out_.line(fmt::format("const int part = rj_thread() / {};", together), "of a long segment");
+        out_.line(
+            fmt::format("const long long row_blocks = (rows + {}) / {};", s.rows_per_block - 1, s.rows_per_block));
+        const auto row_of = [&](std::string_view part) {
+            return fmt::format("({} * row_blocks + row_block) * {} + rj_thread() % {}", part, together, together);
+        };
+        out_.open(fmt::format("for (long long row_block = rj_block(); row_block < row_blocks; row_block += {})",
+                              row_step(kernel_)));
+        out_.line(fmt::format("const long long own = {};", row_of("part")));
+        out_.line("const bool live = own < rows;", "the others follow the last one and store nothing");
+        out_.line("const long long row = live ? own : rows - 1;");
+        scope_.set_live("live");
+        scope_.reset_states();
+        out_.line("const bool waits = add_rows(row, rj_constant<false>(), 0);");
+        out_.line("rj_maximum<int> long_ones;");
+        out_.line("long_ones.add_one(live && waits ? 1 : 0);");
+        out_.line(
+            fmt::format("rj_all_reduce<{}>(rj_thread(), {}, long_ones);", s.rows_per_block, scratch_begin(all_reduce)));
+        out_.open("if (long_ones.result() > 0)");
+        share_rows(all_reduce, row_of("shared"), together);
+        out_.close();
+        scope_.declare_coordinates("row", kernel_.row_axes);
+        std::set<ValueId> needed = values_read_by(behind);
+        for (const Stmt& stmt : std::views::reverse(summed)) {
+            const auto* inst = std::get_if<Inst>(&stmt.node);
+            if (inst != nullptr && needed.contains(inst->id)) each_use(*inst, [&](ValueId id) { needed.insert(id); });
+        }
+        for (const Stmt& stmt : summed) {
+            const auto* inst = std::get_if<Inst>(&stmt.node);
+            if (inst != nullptr && needed.contains(inst->id)) row_inst(*inst);
+        }
+        declare_results(all_reduce);
+        for (const Stmt& stmt : behind) statement(stmt);
+        close_row();
+    }
+
+    // Adds up a row's positions, or the part of one thread of those that it left; says whether there are such.
+    void add_rows_function(std::span<const Stmt> summed) {
+        out_.open("const auto add_rows = [&](long long row, const auto left, int part)",
+                  "whether there are rows left for the block");
+        scope_.declare_coordinates("row", kernel_.row_axes);
+        out_.line("bool waits = false;");
+        for (const Stmt& stmt : summed) {
+            if (const auto* inst = std::get_if<Inst>(&stmt.node)) row_inst(*inst);
+            const auto* loop = std::get_if<RowsLoop>(&stmt.node);
+            if (loop == nullptr) continue;
+            out_.blank();
+            const std::string begin = loop->begin < 0 ? "0" : scope_.value(loop->begin);
+            const std::string end = loop->begin < 0 ? scope_.positions(loop->axes) : scope_.value(loop->end);
+            const std::string left = scope_.names().fresh("left_begin");
+            const int batch = rows_.batch(*loop);
+            out_.line(fmt::format("const long long {} = rj_min({} + {}ll, {});", left, begin, kAloneRows,
+                                  loop->begin < 0 ? fmt::format("static_cast<long long>({})", end) : end));
+            out_.line(fmt::format("waits = waits || {} < {};", left, end));
+            out_.open("if (left)");
+            rows_.lanes_loop(*loop,
+                             {fmt::format("{} + part * {}", left, batch), end, 1, batch * kernel_.schedule.shares});
+            out_.close();
+            out_.open("else");
+            rows_.lanes_loop(*loop, {begin, left, 1, batch});
+            out_.close();
+            scope_.forget_axes(loop->axes);
+        }
+        out_.line("return waits;");
+        out_.close(";");
+        scope_.forget_axes(kernel_.row_axes);
+    }
+
+    // The rows of each run of threads in turn by all threads of the block, whose parts meet; each thread keeps its own
+    // row's.
+    void share_rows(const AllReduce& reduce, const std::string& row, int together) {
+        const int shares = kernel_.schedule.shares;
+        std::vector<std::string> kept;
+        for (const int index : reduce.accumulators) {
+            kept.push_back(scope_.names().fresh(scope_.state(index) + "_own"));
+            out_.line(fmt::format("{} {}{};", scope_.state_type(index), kept.back(), scope_.all_lanes()));
+            scope_.each_lane(fmt::format("{}[l] = {};", kept.back(), scope_.lane_state(index, "l")));
+        }
+        out_.line("RJ_ROLLED");
+        out_.open(fmt::format("for (int shared = 0; shared < {}; ++shared)", shares));
+        scope_.reset_states();
+        out_.line(fmt::format("add_rows(rj_min({}, rows - 1), rj_constant<true>(), part);", row));
+        out_.line(fmt::format("rj_all_reduce_across<{}, {}>(part, rj_thread() % {}, {}, {});", shares, together,
+                              together, scratch_begin(reduce) + vote_bytes(kernel_, scope_.target()), states(reduce)));
+        out_.open("if (shared == part)");
+        for (std::size_t i = 0; i < kept.size(); ++i)
+            scope_.each_lane(
+                fmt::format("{}[l].combine({});", kept[i], scope_.lane_state(reduce.accumulators[i], "l")));
+        out_.close();
+        out_.close();
+        for (std::size_t i = 0; i < kept.size(); ++i)
+            scope_.each_lane(fmt::format("{} = {}[l];", scope_.lane_state(reduce.accumulators[i], "l"), kept[i]));
+    }
+
     // Declares, before the rows, what the first phase leaves; from here on the first phase keeps in it.
     std::vector<Left> declare_left(std::span<const Stmt> first_phase, std::span<const Stmt> last_phase) {
         const std::set<ValueId> used = values_read_by(last_phase);
@@ -258,7 +374,7 @@ class KernelEmitter {
             const std::string part = across ? fmt::format(" / {}", rows) : fmt::format(" % {}", threads);
             out_.line(fmt::format("const int t = rj_thread(){};", rows > 1 ? part : ""), "thread of the row");
         }
-        if (rows > 1) {
+        if (rows > 1 && kernel_.schedule.shares == 0) {
             const std::string part = across ? fmt::format("% {}", rows) : fmt::format("/ {}", threads);
             out_.line(fmt::format("const int row_in_block = rj_thread() {};", part));
         }
@@ -281,7 +397,8 @@ class KernelEmitter {
             out_.line("int turn = 0;", "rows of this cluster that are done");
             declare_turns_of_steps();
         }
-        out_.line(fmt::format("const long long rows = {};", scope_.positions(kernel_.row_axes)));
+        const std::string of_row = kernel_.row_lanes() > 1 ? fmt::format(" / {}", kernel_.row_lanes()) : "";
+        out_.line(fmt::format("const long long rows = {}{};", scope_.positions(kernel_.row_axes), of_row));
         if (kernel_.neighbours.leads) out_.line("rj_let_next_begin();");
         if (kernel_.neighbours.waits && !waits_late()) wait_for_last("what the kernel before wrote is there");
     }
@@ -294,7 +411,8 @@ class KernelEmitter {
         const auto is_early = [&](const Inst& inst) {
             return (inst.held >= 0 || kernel_.schedule.fetches_ahead()) && kernel_.reads_made(inst);
         };
-        bool early = !kernel_.before.empty() || kernel_.schedule.skew || find_rounds(kernel_.body).has_value();
+        bool early = !kernel_.before.empty() || kernel_.schedule.skew || kernel_.schedule.shares > 0 ||
+                     find_rounds(kernel_.body).has_value();
         each_inst(kernel_, [&](const Inst& inst) { early = early || is_early(inst); });
         return kernel_.neighbours.waits && !early;
     }
@@ -440,7 +558,7 @@ class KernelEmitter {
     void statement(const Stmt& stmt) {
         if (const auto* inst = std::get_if<Inst>(&stmt.node)) return row_inst(*inst);
         if (const auto* loop = std::get_if<ColumnLoop>(&stmt.node)) return column_loop(stmt, *loop);
-        if (const auto* rows = std::get_if<RowsLoop>(&stmt.node)) return rows_loop(*rows);
+        if (const auto* rows = std::get_if<RowsLoop>(&stmt.node)) return rows_.loop(*rows);
         if (const auto* reduce = std::get_if<AllReduce>(&stmt.node)) return all_reduce(*reduce);
         if (const auto* join = std::get_if<JoinRows>(&stmt.node)) return join_rows(*join);
         if (const auto* open = std::get_if<OpenSteps>(&stmt.node)) return open_steps(*open);
@@ -559,98 +677,7 @@ class KernelEmitter {
         if (scope_.threads() > 1) one.emplace_back("t == 0");
         if (!scope_.live().empty()) one.push_back(scope_.live());
         if (kernel_.schedule.column_blocks > 1) one.emplace_back("column_block == 0");
-        scalar_inst(inst, {}, one);
-    }
-
-    // An instruction outside column loops; a store happens under `conditions`.
-    void scalar_inst(const Inst& inst, const GpuLoop& loop, const std::vector<std::string>& conditions) {
-        if (scope_.bind_inline(inst)) return;
-        if (scope_.is_fetched(inst)) return scope_.define(inst, scope_.fetched(inst));
-        switch (inst.kind) {
-            case InstKind::kLoad: return scope_.define(inst, scope_.load_one(inst, scope_.address(inst, loop, "")));
-            case InstKind::kCoord: return scope_.define(inst, scope_.coordinate(inst, loop, ""));
-            case InstKind::kStore: return scope_.store_one(inst, scope_.address(inst, loop, ""), conditions);
-            case InstKind::kAccumulate:
-                out_.line(fmt::format("{}.add_one({});", scope_.state(inst.index), scope_.value(inst.operands[0])),
-                          inst.comment);
-                return;
-            case InstKind::kCarry: return scope_.carry(inst, "0");
-            case InstKind::kCarried: return scope_.define(inst, scope_.carried(inst.index) + "[0]");
-            default: return scope_.define(inst, scope_.computed(inst));
-        }
-    }
-
-    void rows_loop(const RowsLoop& loop) {
-        out_.blank();
-        if (loop.begin >= 0) {
-            segment_loop(loop);
-        } else {
-            const std::string positions = scope_.names().fresh("positions");
-            out_.line(fmt::format("const long long {} = {};", positions, scope_.positions(loop.axes)));
-            // Loads of neighbouring positions are independent, so unrolling puts four in flight. Many tensors' are as
-            // many in flight as they are; clang spilled 484 bytes of the addresses of 27 numbers at four positions.
-            constexpr std::ptrdiff_t kManyLoads = 16;
-            const auto loads = std::count_if(loop.body.begin(), loop.body.end(),
-                                             [](const Inst& inst) { return inst.kind == InstKind::kLoad; });
-            out_.line(loads > kManyLoads ? "#pragma unroll 1" : "#pragma unroll 4");
-            out_.open(fmt::format("for (long long p = {}; p < {}; p += {})", scope_.threads() > 1 ? "t" : "0",
-                                  positions, scope_.threads()));
-            position(loop, [&](const Inst& inst, const GpuLoop& inside, const std::vector<std::string>& live) {
-                scalar_inst(inst, inside, live);
-            });
-            out_.close();
-        }
-        scope_.forget_axes(loop.axes);
-    }
-
-    // What a loop over rows computes at position p.
-    template <class Emit>
-    void position(const RowsLoop& loop, const Emit& emit) {
-        scope_.declare_coordinates("p", loop.axes);
-        GpuLoop inside{.axes = {loop.axes.begin(), loop.axes.end()}};
-        std::vector<std::string> live;
-        if (!scope_.live().empty()) live.push_back(scope_.live());
-        for (const Inst& inst : loop.body) {
-            if (inst.id >= 0) inside.values.insert(inst.id);
-            emit(inst, inside, live);
-        }
-    }
-
-    // Where the rows of a segment lie is loaded too: eight rows are in flight, and added up in their order. A long
-    // segment, as of a frequent token in an embedding's gradient, is one thread's.
-    void segment_loop(const RowsLoop& loop) {
-        constexpr int kAhead = 8;
-        const std::string begin = scope_.value(loop.begin);
-        const std::string& end = scope_.value(loop.end);
-        std::map<const Inst*, std::string> terms;
-        for (const Inst& inst : loop.body) {
-            if (inst.kind != InstKind::kAccumulate) continue;
-            const Accumulator& accumulator = kernel_.accumulators[static_cast<std::size_t>(inst.index)];
-            terms[&inst] = scope_.names().fresh(accumulator.label + "_terms");
-        }
-        out_.open(fmt::format("for (long long first = {}; first < {}; first += {})",
-                              scope_.threads() > 1 ? begin + " + t" : begin, end, kAhead * scope_.threads()));
-        for (const auto& [inst, name] : terms) {
-            const Dtype dtype = kernel_.accumulators[static_cast<std::size_t>(inst->index)].dtype;
-            out_.line(fmt::format("{} {}[{}];", gpu_value_type(dtype), name, kAhead));
-        }
-        out_.line("#pragma unroll");
-        out_.open(fmt::format("for (int i = 0; i < {}; ++i)", kAhead));
-        out_.line(fmt::format("const long long p = rj_min(first + i * {}, {} - 1);", scope_.threads(), end));
-        position(loop, [&](const Inst& inst, const GpuLoop& inside, const std::vector<std::string>& live) {
-            const auto term = terms.find(&inst);
-            if (term == terms.end()) return scalar_inst(inst, inside, live);
-            out_.line(fmt::format("{}[i] = {};", term->second, scope_.value(inst.operands[0])), inst.comment);
-        });
-        out_.close();
-        out_.line("#pragma unroll");
-        out_.open(fmt::format("for (int i = 0; i < {}; ++i)", kAhead));
-        out_.open(fmt::format("if (first + i * {} < {})", scope_.threads(), end));
-        for (const auto& [inst, name] : terms)
-            out_.line(fmt::format("{}.add_one({}[i]);", scope_.state(inst->index), name));
-        out_.close();
-        out_.close();
-        out_.close();
+        rows_.inst(inst, one);
     }
 
     void all_reduce(const AllReduce& reduce) {
@@ -670,9 +697,15 @@ class KernelEmitter {
             if (label.ends_with("_part")) label.remove_suffix(5);  // of the threads' parts, the whole
             for (const Component& component : state_components(accumulator)) {
                 const std::string name = scope_.names().fresh(fmt::format("{}{}", label, component.suffix));
-                out_.line(fmt::format("const {} {} = {}.{}();", gpu_value_type(accumulator.result()), name,
-                                      scope_.state(index), component.accessor));
-                scope_.bind(reduce.results[result++], name);
+                const std::string_view type = gpu_value_type(accumulator.result());
+                const std::string value = fmt::format("{}.{}();", scope_.lane_state(index, "l"), component.accessor);
+                if (kernel_.lanes_axis < 0) {
+                    out_.line(fmt::format("const {} {} = {}", type, name, value));
+                } else {
+                    out_.line(fmt::format("{} {}{};", type, name, scope_.all_lanes()));
+                    scope_.each_lane(fmt::format("{}[l] = {}", name, value));
+                }
+                scope_.bind(reduce.results[result++], kernel_.lanes_axis < 0 ? name : name + "[l]");
             }
         }
     }
@@ -707,8 +740,9 @@ class KernelEmitter {
     std::string states(const AllReduce& reduce) const {
         std::vector<std::string> states;
         for (const int index : reduce.accumulators) {
-            if (kernel_.accumulators[static_cast<std::size_t>(index)].monoid != Monoid::kGreatest)
-                states.push_back(scope_.state(index));
+            if (kernel_.accumulators[static_cast<std::size_t>(index)].monoid == Monoid::kGreatest) continue;
+            for (int lane = 0; lane < kernel_.row_lanes(); ++lane)
+                states.push_back(scope_.lane_state(index, std::to_string(lane)));
         }
         return fmt::format("{}", fmt::join(states, ", "));
     }
@@ -781,6 +815,7 @@ class KernelEmitter {
     const Kernel& kernel_;
     GpuScope scope_;
     SourceWriter& out_;
+    RowsEmitter rows_;
     GpuKept kept_;
     GpuScope::RowNames outside_;  // names that hold for all rows
     std::optional<ColumnFetch> fetched_ends_;

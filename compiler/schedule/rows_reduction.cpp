@@ -7,7 +7,8 @@
 namespace rowjit {
 namespace {
 
-constexpr int kRun = 32;  // results that neighbouring threads take: a 128-byte line of f32
+constexpr int kRun = 32;  // results that neighbouring threads take: a 128-byte line of f32, or more in vectors
+constexpr int kAccessBytes = 16;
 
 bool contains(const std::vector<Schedule>& schedules, const Schedule& schedule) {
     return std::find(schedules.begin(), schedules.end(), schedule) != schedules.end();
@@ -33,12 +34,31 @@ FamilyOffer offer_rows_reduction(const GroupFacts& facts, const Target& target) 
         }
         return offer;
     }
-    // A segment of rows with columns: most have few rows, of which a thread takes a column. Of one number a row, a warp
-    // takes a segment, whose rows are what lies side by side.
+    const int whole = vector_dividing(facts.promoted_columns, std::max(1, kAccessBytes / facts.promoted_bytes));
+    // A segment of rows with columns: most have few rows, of which a thread takes a vector of columns; the threads of a
+    // block share those that have many. Of one number a row, a warp takes a segment, whose rows are what lies side by
+    // side.
     if (facts.segmented && !facts.scalar_rows) {
         s.threads_per_row = facts.promoted ? 1 : 32;
         s.rows_per_block = facts.promoted ? 256 : 4;
+        s.shares = facts.promoted ? s.rows_per_block / kRun : 0;
+        for (const int vector : {whole, whole > 1 ? whole / 2 : 1, whole * 2}) {
+            if (facts.promoted_columns % vector != 0) continue;
+            s.vector = vector;
+            offer.schedules.push_back(s);
+        }
+        s.vector = 1;
+        s.shares = 0;
+    }
+    // Sums of some of the row axes: there are many results, of which a thread takes a vector.
+    if (facts.many_rows && whole > 1) {
+        s.across = true;
+        s.rows_per_block = kRun;
+        s.threads_per_row = 8;
+        s.vector = whole;
         offer.schedules.push_back(s);
+        s.across = false;
+        s.vector = 1;
     }
     // Results lie side by side in memory, and so do what they are made of: a warp reads a run of them.
     if (!facts.scalar_rows) {
