@@ -186,10 +186,10 @@ class KernelEmitter {
         close_row();
     }
 
-    // Each thread has a row of its own, of whose segment it adds up what is short. Where a block has a long segment,
-    // its threads then take the rows that wait in it, as many side by side as the others share it with, and each the
-    // next batch of its segment. Neighbouring blocks have neighbouring rows, so that one long segment of many columns
-    // keeps many blocks at work, and a block's other rows are of segments elsewhere.
+    // Each thread has a row of its own, of whose segments it adds up what is short. Where a block has a long segment,
+    // its threads then take the rows of each part of them in turn, as many side by side as others share them with, and
+    // each the next batch of what was left. Neighbouring blocks have neighbouring rows, so that one long segment of
+    // many columns keeps many blocks at work, and a block's other rows are of segments elsewhere.
     void shared_rows() {
         const Schedule& s = kernel_.schedule;
         const int together = s.rows_per_block / s.shares;
@@ -198,100 +198,106 @@ class KernelEmitter {
         const std::span summed(kernel_.body.begin(), reduce);
         const std::span behind(std::next(reduce), kernel_.body.end());
         const auto& all_reduce = std::get<AllReduce>(reduce->node);
-        scope_.declare_states(false);
-        add_rows_function(summed);
         out_.line(fmt::format("const int part = rj_thread() / {};", together), "of a long segment");
+        out_.line(fmt::format("const int beside = rj_thread() % {};", together));
         out_.line(
             fmt::format("const long long row_blocks = (rows + {}) / {};", s.rows_per_block - 1, s.rows_per_block));
-        const auto row_of = [&](std::string_view part) {
-            return fmt::format("({} * row_blocks + row_block) * {} + rj_thread() % {}", part, together, together);
-        };
         out_.open(fmt::format("for (long long row_block = rj_block(); row_block < row_blocks; row_block += {})",
                               row_step(kernel_)));
-        out_.line(fmt::format("const long long own = {};", row_of("part")));
-        out_.line("const bool live = own < rows;", "the others follow the last one and store nothing");
-        out_.line("const long long row = live ? own : rows - 1;");
-        scope_.set_live("live");
-        scope_.reset_states();
-        out_.line("const bool waits = add_rows(row, rj_constant<false>(), 0);");
+        scope_.declare_states(false);
+        const std::vector<std::string> own = declare_own(all_reduce);
+        out_.line("RJ_ROLLED");
+        out_.open("for (int shared = -1;; ++shared)", "none yet");
+        const auto row_of = [&](std::string_view part) {
+            return fmt::format("rj_min(({} * row_blocks + row_block) * {} + beside, rows - 1)", part, together);
+        };
+        out_.line("const bool alone = shared < 0;");
+        out_.line(fmt::format("const long long row = {};", row_of("(alone ? part : shared)")));
+        add_rows(summed);
+        out_.open("if (alone)");
+        for (std::size_t i = 0; i < own.size(); ++i)
+            scope_.each_lane(fmt::format("{}[l] = {};", own[i], scope_.lane_state(all_reduce.accumulators[i], "l")));
         out_.line("rj_maximum<int> long_ones;");
-        out_.line("long_ones.add_one(live && waits ? 1 : 0);");
+        out_.line("long_ones.add_one(waits ? 1 : 0);");
         out_.line(
             fmt::format("rj_all_reduce<{}>(rj_thread(), {}, long_ones);", s.rows_per_block, scratch_begin(all_reduce)));
-        out_.open("if (long_ones.result() > 0)");
-        share_rows(all_reduce, row_of("shared"), together);
+        out_.line("if (long_ones.result() == 0) break;");
+        out_.line("continue;");
         out_.close();
+        out_.line(fmt::format("rj_all_reduce_across<{}, {}>(part, beside, {}, {});", s.shares, together,
+                              scratch_begin(all_reduce) + vote_bytes(kernel_, scope_.target()), states(all_reduce)));
+        out_.open("if (shared == part)");
+        for (std::size_t i = 0; i < own.size(); ++i) {
+            const std::string state = scope_.lane_state(all_reduce.accumulators[i], "l");
+            scope_.each_lane(fmt::format("{}[l].combine({});", own[i], state));
+        }
+        out_.close();
+        out_.line(fmt::format("if (shared == {}) break;", s.shares - 1));
+        out_.close();
+        scope_.forget_axes(kernel_.row_axes);
+        for (std::size_t i = 0; i < own.size(); ++i)
+            scope_.each_lane(fmt::format("{} = {}[l];", scope_.lane_state(all_reduce.accumulators[i], "l"), own[i]));
+        out_.line(fmt::format("const long long row = {};", row_of("part")));
+        out_.line(fmt::format("const bool live = (part * row_blocks + row_block) * {} + beside < rows;", together),
+                  "the others are at the last one, and store nothing");
+        scope_.set_live("live");
         scope_.declare_coordinates("row", kernel_.row_axes);
-        std::set<ValueId> needed = values_read_by(behind);
-        for (const Stmt& stmt : std::views::reverse(summed)) {
-            const auto* inst = std::get_if<Inst>(&stmt.node);
-            if (inst != nullptr && needed.contains(inst->id)) each_use(*inst, [&](ValueId id) { needed.insert(id); });
-        }
-        for (const Stmt& stmt : summed) {
-            const auto* inst = std::get_if<Inst>(&stmt.node);
-            if (inst != nullptr && needed.contains(inst->id)) row_inst(*inst);
-        }
+        for (const Inst* inst : needed_behind(summed, behind)) row_inst(*inst);
         declare_results(all_reduce);
         for (const Stmt& stmt : behind) statement(stmt);
         close_row();
     }
 
-    // Adds up a row's positions, or the part of one thread of those that it left; says whether there are such.
-    void add_rows_function(std::span<const Stmt> summed) {
-        out_.open("const auto add_rows = [&](long long row, const auto left, int part)",
-                  "whether there are rows left for the block");
+    std::vector<std::string> declare_own(const AllReduce& reduce) {
+        std::vector<std::string> own;
+        for (const int index : reduce.accumulators) {
+            own.push_back(scope_.names().fresh(scope_.state(index) + "_own"));
+            out_.line(fmt::format("{} {}{};", scope_.state_type(index), own.back(), scope_.all_lanes()));
+        }
+        return own;
+    }
+
+    // Adds up the row's positions that a thread takes alone, or its part of those that it left; says whether there are
+    // such.
+    void add_rows(std::span<const Stmt> summed) {
         scope_.declare_coordinates("row", kernel_.row_axes);
+        scope_.reset_states();
         out_.line("bool waits = false;");
         for (const Stmt& stmt : summed) {
             if (const auto* inst = std::get_if<Inst>(&stmt.node)) row_inst(*inst);
             const auto* loop = std::get_if<RowsLoop>(&stmt.node);
             if (loop == nullptr) continue;
             out_.blank();
-            const std::string begin = loop->begin < 0 ? "0" : scope_.value(loop->begin);
-            const std::string end = loop->begin < 0 ? scope_.positions(loop->axes) : scope_.value(loop->end);
-            const std::string left = scope_.names().fresh("left_begin");
+            const std::string begin = loop->begin < 0 ? "0ll" : scope_.value(loop->begin);
+            const std::string end = scope_.names().fresh("end");
+            out_.line(fmt::format("const long long {} = {};", end,
+                                  loop->begin < 0 ? scope_.positions(loop->axes) : scope_.value(loop->end)));
+            const std::string left = scope_.names().fresh("left");
             const int batch = rows_.batch(*loop);
-            out_.line(fmt::format("const long long {} = rj_min({} + {}ll, {});", left, begin, kAloneRows,
-                                  loop->begin < 0 ? fmt::format("static_cast<long long>({})", end) : end));
+            out_.line(fmt::format("const long long {} = rj_min({} + {}ll, {});", left, begin, kAloneRows, end));
             out_.line(fmt::format("waits = waits || {} < {};", left, end));
-            out_.open("if (left)");
+            const std::string from = scope_.names().fresh("from");
+            const std::string to = scope_.names().fresh("to");
+            out_.line(fmt::format("const long long {} = alone ? {} : {} + part * {};", from, begin, left, batch));
+            out_.line(fmt::format("const long long {} = alone ? {} : {};", to, left, end));
             rows_.lanes_loop(*loop,
-                             {fmt::format("{} + part * {}", left, batch), end, 1, batch * kernel_.schedule.shares});
-            out_.close();
-            out_.open("else");
-            rows_.lanes_loop(*loop, {begin, left, 1, batch});
-            out_.close();
+                             {from, to, 1, fmt::format("alone ? {} : {}", batch, batch * kernel_.schedule.shares)});
             scope_.forget_axes(loop->axes);
         }
-        out_.line("return waits;");
-        out_.close(";");
-        scope_.forget_axes(kernel_.row_axes);
     }
 
-    // The rows of each run of threads in turn by all threads of the block, whose parts meet; each thread keeps its own
-    // row's.
-    void share_rows(const AllReduce& reduce, const std::string& row, int together) {
-        const int shares = kernel_.schedule.shares;
-        std::vector<std::string> kept;
-        for (const int index : reduce.accumulators) {
-            kept.push_back(scope_.names().fresh(scope_.state(index) + "_own"));
-            out_.line(fmt::format("{} {}{};", scope_.state_type(index), kept.back(), scope_.all_lanes()));
-            scope_.each_lane(fmt::format("{}[l] = {};", kept.back(), scope_.lane_state(index, "l")));
+    // The instructions of a row's first statements that others behind them read the values of.
+    static std::vector<const Inst*> needed_behind(std::span<const Stmt> first, std::span<const Stmt> behind) {
+        std::set<ValueId> read = values_read_by(behind);
+        std::vector<const Inst*> needed;
+        for (const Stmt& stmt : std::views::reverse(first)) {
+            const auto* inst = std::get_if<Inst>(&stmt.node);
+            if (inst == nullptr || !read.contains(inst->id)) continue;
+            needed.push_back(inst);
+            each_use(*inst, [&](ValueId id) { read.insert(id); });
         }
-        out_.line("RJ_ROLLED");
-        out_.open(fmt::format("for (int shared = 0; shared < {}; ++shared)", shares));
-        scope_.reset_states();
-        out_.line(fmt::format("add_rows(rj_min({}, rows - 1), rj_constant<true>(), part);", row));
-        out_.line(fmt::format("rj_all_reduce_across<{}, {}>(part, rj_thread() % {}, {}, {});", shares, together,
-                              together, scratch_begin(reduce) + vote_bytes(kernel_, scope_.target()), states(reduce)));
-        out_.open("if (shared == part)");
-        for (std::size_t i = 0; i < kept.size(); ++i)
-            scope_.each_lane(
-                fmt::format("{}[l].combine({});", kept[i], scope_.lane_state(reduce.accumulators[i], "l")));
-        out_.close();
-        out_.close();
-        for (std::size_t i = 0; i < kept.size(); ++i)
-            scope_.each_lane(fmt::format("{} = {}[l];", scope_.lane_state(reduce.accumulators[i], "l"), kept[i]));
+        std::ranges::reverse(needed);
+        return needed;
     }
 
     // Declares, before the rows, what the first phase leaves; from here on the first phase keeps in it.

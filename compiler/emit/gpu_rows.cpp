@@ -113,7 +113,7 @@ void RowsEmitter::loop(const RowsLoop& loop) {
 GpuPositions RowsEmitter::of_thread(const std::string& begin, const std::string& end, const RowsLoop& loop) const {
     std::string first = begin;
     if (scope_.threads() > 1) first = begin == "0" ? "t" : begin + " + t";
-    return {first, end, scope_.threads(), batch(loop) * scope_.threads()};
+    return {first, end, scope_.threads(), std::to_string(batch(loop) * scope_.threads())};
 }
 
 void RowsEmitter::all_rows_loop(const RowsLoop& loop, const std::string& positions) {

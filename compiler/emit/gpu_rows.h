@@ -16,7 +16,7 @@ struct GpuPositions {
     std::string first;
     std::string end;
     int apart = 1;
-    int step = 1;
+    std::string step = {};
 };
 
 class RowsEmitter {
