@@ -122,6 +122,37 @@ Graph ragged(std::int64_t columns, Dtype dtype) {
     return g;
 }
 
+// Sums over a few long segments and many short ones, of two tensors of other dtypes, of what differs by row, by column
+// and by both, and read in another order of the columns; beside a maximum and numbers of the segments.
+Graph weighted_segments(std::int64_t columns, std::int64_t sequences, Dtype dtype) {
+    Graph g;
+    const Axis tokens = g.rows("tokens");
+    const Axis sequence = g.rows("sequences", sequences);
+    const Segments segments = {sequence, g.input("offsets", i64, {g.rows("ends", sequence, 1)})};
+    const Axis column = g.columns("width", columns);
+    const Value x = g.input("x", dtype, {tokens, column});
+    const Value h = cast(x, f32);
+    const Value turned = cast(index(x, column, columns - 1 - Coord(column)), f32);
+    const Value of_row = g.input("of_row", f32, {tokens});
+    const Value weight = g.input("weight", bf16, {column});
+    const Value total = sum(h * of_row * cast(weight, f32), tokens, segments);
+    g.output("total", total + g.input("bias", f32, {column}) * g.input("of_sequence", f32, {sequence}));
+    g.output("turned", cast(sum(turned + cast(g.input("y", bf16, {tokens, column}), f32), tokens, segments), dtype));
+    g.output("greatest", max(x, tokens, segments));
+    return g;
+}
+
+// Sums over one of two row axes.
+Graph uniform_segments(std::int64_t columns, Dtype dtype) {
+    Graph g;
+    const Axis batch = g.rows("batch");
+    const Axis tokens = g.rows("tokens");
+    const Value x = g.input("x", dtype, {batch, tokens, columns});
+    g.output("y", sum(cast(x, f32) * g.input("of_row", f32, {batch, tokens}), tokens));
+    g.output("least", min(x, tokens));
+    return g;
+}
+
 // Every legal schedule of every kernel of the graph, one program each.
 void add_cases(const std::string& name, const Graph& graph, const Target& target, std::vector<Case>* cases) {
     const Plan plan = plan_graph(*graph.data(), target);
@@ -426,6 +457,32 @@ TEST_CASE("sums over segments, searches and gathered rows agree with the oracle 
         rows.output("y", embedding(table, rows.input("ids", i64, {rows.rows("tokens", 20)})));
         add_cases("embedding backward", gradient(rows, {"table"}), target, &cases);
         check_cases(cases, target, 13, false);
+    }
+}
+
+TEST_CASE("long segments are shared by a block's threads, and results side by side are lanes, under every schedule") {
+    for (const std::string_view name : {"sm_90a", "gfx942"}) {
+        const Target target = simt::target(name);
+        std::vector<Case> cases;
+        for (const auto& [columns, sequences] : std::vector<std::pair<std::int64_t, std::int64_t>>{{24, 3}, {40, 60}}) {
+            for (const Dtype dtype : {bf16, f32}) {
+                add_cases(fmt::format("weighted segments {} {}", columns, sequences),
+                          weighted_segments(columns, sequences, dtype), target, &cases);
+            }
+        }
+        add_cases("weighted segments 9", weighted_segments(9, 2, bf16), target, &cases);
+        add_cases("uniform segments 40", uniform_segments(40, bf16), target, &cases);
+        std::size_t shared = 0;
+        std::size_t in_lanes = 0;
+        for (const Case& one : cases) {
+            for (const Step& step : one.program.steps) {
+                shared += step.kernel.schedule.shares > 0 ? 1 : 0;
+                in_lanes += step.kernel.row_lanes() > 1 ? 1 : 0;
+            }
+        }
+        CHECK(shared > 8);
+        CHECK(in_lanes > 8);
+        check_cases(cases, target, 331, false);
     }
 }
 
