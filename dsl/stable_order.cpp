@@ -85,12 +85,11 @@ class Merger {
         const Value there = other < count_;
         const Value kind = index(keys_, {Coord(other)});
         const Value before = kind < keys_ || (kind == keys_ && other < place_);
-        const Value targets = (first + sum(select(there && before, one, zero_), neighbours_)).named("targets");
-        const Value is_it = there && index(targets, {Coord(other)}) == place_;
+        const Value targets = sum(select(there && before, one, zero_), neighbours_).named("targets");  // in the run
+        const Value is_it = there && index(targets, {Coord(other)}) == place_ - first;
         const auto taken = [&](const Value& number) { return sum(select(is_it, number, zero_), neighbours_); };
-        const Value kinds = taken(kind);
         order_ = taken(other).named("order");
-        keys_ = (run * kinds_ + kinds).named("keys");
+        keys_ = taken(run * kinds_ + kind).named("keys");
     }
 
     Graph graph_;

@@ -307,13 +307,13 @@ void check_cases(const std::vector<Case>& cases, const Target& target, std::int6
 
 // Runs one program whose emitted text was changed; the first fault or wrong output, or "" when nothing was noticed.
 std::string outcome_of(const Graph& graph, const Schedule& schedule, const Target& target,
-                       const simt::Sabotage& sabotage) {
+                       const simt::Sabotage& sabotage, std::int64_t rows = 7) {
     const Device device = simt::device(target);
     std::vector<Program> programs;
     programs.push_back(compile(*graph.data(), target, [&](const Group&) { return std::optional(schedule); }));
     REQUIRE(programs[0].steps[0].kernel.schedule == schedule);
     const std::vector<Executable> executables = simt::build(std::move(programs), target, device, sabotage);
-    const Bindings bindings = random_inputs(*graph.data(), all_rows(*graph.data(), 7), {.seed = 3});
+    const Bindings bindings = random_inputs(*graph.data(), all_rows(*graph.data(), rows), {.seed = 3});
     try {
         // Guards wide enough that a broken kernel spoils poison rather than ending the process through a sanitizer.
         const auto outputs =
@@ -329,6 +329,15 @@ std::string without(std::string text, std::string_view what) {
     const std::size_t at = text.rfind(what);
     REQUIRE(at != std::string::npos);
     return text.erase(at, what.size());
+}
+
+// Replaces the first occurrence likewise.
+simt::Sabotage replacing(const std::string& what, const std::string& with) {
+    return [=](std::string text) {
+        const std::size_t at = text.find(what);
+        REQUIRE(at != std::string::npos);
+        return text.replace(at, what.size(), with);
+    };
 }
 
 // Not so the kernels that add up parts, or compute with numbers of a row alone.
@@ -451,10 +460,10 @@ TEST_CASE("sums over segments, searches and gathered rows agree with the oracle 
         std::vector<Case> cases;
         add_cases("ragged 7", ragged(7, bf16), target, &cases);
         add_cases("ragged 64 f32", ragged(64, f32), target, &cases);
-        // Two merges order as many positions; at run time there are eight, and as many kernels more.
+        // Two runs and a merge order as many positions; at run time there are six merges, each of two kernels.
         Graph rows;
         const Value table = rows.input("table", bf16, {rows.rows("vocabulary", 9), 12});
-        rows.output("y", embedding(table, rows.input("ids", i64, {rows.rows("tokens", 20)})));
+        rows.output("y", embedding(table, rows.input("ids", i64, {rows.rows("tokens", 300)})));
         add_cases("embedding backward", gradient(rows, {"table"}), target, &cases);
         check_cases(cases, target, 13, false);
     }
@@ -484,6 +493,25 @@ TEST_CASE("long segments are shared by a block's threads, and results side by si
         CHECK(in_lanes > 8);
         check_cases(cases, target, 331, false);
     }
+}
+
+TEST_CASE("a kernel whose threads do not share a long segment, or keep another's, is caught") {
+    const Target target = simt::target("sm_90a");
+    Graph graph;
+    const Axis tokens = graph.rows("tokens");
+    const Axis sequences = graph.rows("sequences", 3);
+    const Segments segments = {sequences, graph.input("offsets", i64, {graph.rows("ends", sequences, 1)})};
+    graph.output("y", sum(graph.input("x", f32, {tokens, 40}), tokens, segments));
+    Schedule schedule;
+    schedule.family = Family::kRowsReduction;
+    schedule.residency = Residency::kReload;
+    schedule.rows_per_block = 256;
+    schedule.shares = 8;
+    schedule.vector = 4;
+    constexpr std::int64_t kRows = 400;
+    CHECK(outcome_of(graph, schedule, target, {}, kRows) == "");
+    CHECK(outcome_of(graph, schedule, target, replacing("if (long_ones.result() == 0) break;", "break;"), kRows) != "");
+    CHECK(outcome_of(graph, schedule, target, replacing("if (shared == part)", "if (part == 0)"), kRows) != "");
 }
 
 // The schedule for the kernel that reduces columns, which has to take it; the static rules' for others.
@@ -869,13 +897,6 @@ TEST_CASE("a kernel whose cluster does not wait for its messages, or has one pla
     Schedule schedule = block_schedule(4);
     schedule.column_blocks = 2;
     CHECK(outcome_of(graph, schedule, target, {}) == "");
-    const auto replacing = [](const std::string& what, const std::string& with) {
-        return [=](std::string text) {
-            const std::size_t at = text.find(what);
-            REQUIRE(at != std::string::npos);
-            return text.replace(at, what.size(), with);
-        };
-    };
     const std::string one_place = outcome_of(graph, schedule, target, replacing("0 + (turn & 1) * ", "0 + 0 * "));
     CHECK_MESSAGE(one_place.find("race") != std::string::npos, one_place);
     const std::string other_turn = outcome_of(graph, schedule, target, replacing("turn >> 1 & 1", "~turn >> 1 & 1"));
