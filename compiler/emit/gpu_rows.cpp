@@ -192,8 +192,9 @@ int RowsEmitter::batch(const RowsLoop& loop) const {
     return static_cast<int>(std::clamp<std::int64_t>(kBytesInFlight / std::max<std::int64_t>(1, bytes), 1, kMost));
 }
 
-// A batch's rows are found first, where that is to be loaded, then read, and then added up in their order. A segment of
-// one row has no second one loaded: of all rows' loads, those of one address again took as long as memory.
+// A batch's rows are found first, where that is to be loaded, then read, and then added up in their order; while they
+// are on their way those of the next batch are found. A segment of one row has no second one loaded: of all rows'
+// loads, those of one address again took as long as memory.
 void RowsEmitter::lanes_loop(const RowsLoop& loop, const GpuPositions& positions) {
     std::vector<const Inst*> found;    // what all lanes share of a position
     std::vector<const Inst*> vectors;  // a load of all lanes
@@ -214,36 +215,53 @@ void RowsEmitter::lanes_loop(const RowsLoop& loop, const GpuPositions& positions
     for (const Inst& inst : loop.body) {
         if (inst.id >= 0) inside.values.insert(inst.id);
     }
-    out_.open(fmt::format("for (long long first = {}; first < {}; first += {})", positions.first, positions.end,
-                          positions.step));
     for (const Inst* inst : found) {
         const std::string name = scope_.names().fresh(inst->label);
         out_.line(fmt::format("{} {}[{}];", gpu_value_type(inst->dtype), name, size));
         scope_.set_place(inst->id, name + "[i]");
     }
+    const auto find = [&](const std::string& first) {
+        each_of_batch(found, loop, positions, first, [&](const Inst& inst) { scalar_inst(inst, inside, {}); });
+    };
+    const bool ahead =
+        std::none_of(by_lane.begin(), by_lane.end(), [&](const Inst* inst) { return uses(*inst, found); });
+    if (ahead) find(positions.first);
+    const std::string step =
+        positions.step.find(' ') == std::string::npos ? positions.step : "(" + positions.step + ")";
+    out_.open(fmt::format("for (long long first = {}; first < {}; first += {})", positions.first, positions.end, step));
+    if (!ahead) find("first");
     std::map<const Inst*, std::string> names;
     for (const Inst* load : vectors) {
         names[load] = scope_.names().fresh(scope_.tensor(*load).name + "_vec");
         out_.line(fmt::format("{} {}[{}];", gpu_vec_type(load->dtype, lanes), names[load], size));
     }
-    each_of_batch(found, loop, positions, [&](const Inst& inst) { scalar_inst(inst, inside, {}); });
-    each_of_batch(vectors, loop, positions, [&](const Inst& load) {
+    each_of_batch(vectors, loop, positions, "first", [&](const Inst& load) {
         out_.line(fmt::format("{}[i] = {};", names[&load], scope_.load(load, scope_.address(load, inside, ""), lanes)));
         scope_.bind(load.id, fmt::format("rj_get({}[i], l)", names[&load]));
     });
-    each_of_batch(by_lane, loop, positions, [&](const Inst& inst) { scalar_inst(inst, inside, {}); }, true);
+    if (ahead) find(fmt::format("first + {}", step));
+    const auto add = [&](const Inst& inst) { scalar_inst(inst, inside, {}); };
+    each_of_batch(by_lane, loop, positions, "first", add, true);
     out_.close();
 }
 
-// The instructions at each position of the batch that there is, of each lane where they differ.
+bool RowsEmitter::uses(const Inst& inst, const std::vector<const Inst*>& values) {
+    bool used = false;
+    each_use(inst, [&](ValueId id) {
+        used = used || std::any_of(values.begin(), values.end(), [&](const Inst* value) { return value->id == id; });
+    });
+    return used;
+}
+
+// The instructions at each position of the batch from `first` on that there is, of each lane where they differ.
 template <class Emit>
 void RowsEmitter::each_of_batch(const std::vector<const Inst*>& insts, const RowsLoop& loop,
-                                const GpuPositions& positions, const Emit& emit, bool lanes) {
+                                const GpuPositions& positions, const std::string& first, const Emit& emit, bool lanes) {
     if (insts.empty()) return;
     out_.line("#pragma unroll");
     out_.open(fmt::format("for (int i = 0; i < {}; ++i)", batch(loop)));
-    out_.line(positions.apart == 1 ? "const long long p = first + i;"
-                                   : fmt::format("const long long p = first + i * {};", positions.apart));
+    out_.line(positions.apart == 1 ? fmt::format("const long long p = {} + i;", first)
+                                   : fmt::format("const long long p = {} + i * {};", first, positions.apart));
     out_.open(fmt::format("if (p < {})", positions.end));
     scope_.declare_coordinates("p", loop.axes);
     const auto all = [&] {

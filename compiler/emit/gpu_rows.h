@@ -44,7 +44,8 @@ class RowsEmitter {
     void each_lane(const Body& body);
     template <class Emit>
     void each_of_batch(const std::vector<const Inst*>& insts, const RowsLoop& loop, const GpuPositions& positions,
-                       const Emit& emit, bool lanes = false);
+                       const std::string& first, const Emit& emit, bool lanes = false);
+    static bool uses(const Inst& inst, const std::vector<const Inst*>& values);
 
     GpuScope& scope_;
     const Kernel& kernel_;

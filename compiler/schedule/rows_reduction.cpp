@@ -40,12 +40,14 @@ FamilyOffer offer_rows_reduction(const GroupFacts& facts, const Target& target) 
     // side.
     if (facts.segmented && !facts.scalar_rows) {
         s.threads_per_row = facts.promoted ? 1 : 32;
-        s.rows_per_block = facts.promoted ? 256 : 4;
-        s.shares = facts.promoted ? s.rows_per_block / kRun : 0;
-        for (const int vector : {whole, whole > 1 ? whole / 2 : 1, whole * 2}) {
-            if (facts.promoted_columns % vector != 0) continue;
-            s.vector = vector;
-            offer.schedules.push_back(s);
+        for (const int rows : facts.promoted ? std::vector<int>{256, 512, 128} : std::vector<int>{4}) {
+            s.rows_per_block = rows;
+            s.shares = facts.promoted ? rows / kRun : 0;
+            for (const int vector : {whole, whole > 1 ? whole / 2 : 1, whole * 2}) {
+                if (facts.promoted_columns % vector != 0) continue;
+                s.vector = vector;
+                if (!contains(offer.schedules, s)) offer.schedules.push_back(s);
+            }
         }
         s.vector = 1;
         s.shares = 0;
@@ -54,9 +56,11 @@ FamilyOffer offer_rows_reduction(const GroupFacts& facts, const Target& target) 
     if (facts.many_rows && whole > 1) {
         s.across = true;
         s.rows_per_block = kRun;
-        s.threads_per_row = 8;
         s.vector = whole;
-        offer.schedules.push_back(s);
+        for (const int threads : {8, 32}) {
+            s.threads_per_row = threads;
+            offer.schedules.push_back(s);
+        }
         s.across = false;
         s.vector = 1;
     }
