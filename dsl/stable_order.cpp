@@ -87,9 +87,8 @@ class Merger {
         const Value before = kind < keys_ || (kind == keys_ && other < place_);
         const Value targets = sum(select(there && before, one, zero_), neighbours_).named("targets");  // in the run
         const Value is_it = there && index(targets, {Coord(other)}) == place_ - first;
-        const auto taken = [&](const Value& number) { return sum(select(is_it, number, zero_), neighbours_); };
-        order_ = taken(other).named("order");
-        keys_ = taken(run * kinds_ + kind).named("keys");
+        order_ = sum(select(is_it, other, zero_), neighbours_).named("order");
+        keys_ = (run * kinds_ + index(keys_, {Coord(order_)})).named("keys");
     }
 
     Graph graph_;
