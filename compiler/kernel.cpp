@@ -233,17 +233,37 @@ std::string print(const Kernel& kernel) { return Printer(kernel).run(); }
 
 bool is_reserved_word(std::string_view text) {
     // Keywords that make plausible labels, and the emitters' own variables.
-    static constexpr std::array kWords = {
-        "alignas",  "and",       "auto",        "bool",   "break",    "case",     "char",      "class",  "const",
-        "continue", "default",   "delete",      "do",     "double",   "else",     "enum",      "export", "extern",
-        "false",    "float",     "for",         "friend", "goto",     "if",       "inline",    "int",    "long",
-        "main",     "new",       "not",         "or",     "private",  "public",   "register",  "return", "short",
-        "signed",   "sizeof",    "static",      "struct", "switch",   "template", "this",      "throw",  "true",
-        "try",      "typedef",   "typename",    "union",  "unsigned", "using",    "virtual",   "void",   "while",
-        "xor",      "block",     "c",           "column", "grid",     "i",        "l",         "lane",   "pair",
-        "row",      "row_block", "rows",        "step",   "t",        "thread",   "turn",      "warp",   "ahead",
-        "fetch",    "first",     "first_phase", "more",   "stage",    "place",    "slot",      "live",   "column_block",
-        "p",        "part",      "shared",      "waits",  "alone",    "beside",   "row_blocks"};
+    static constexpr std::array kWords = {"alignas",    "and",       "auto",
+                                          "bool",       "break",     "case",
+                                          "char",       "class",     "const",
+                                          "continue",   "default",   "delete",
+                                          "do",         "double",    "else",
+                                          "enum",       "export",    "extern",
+                                          "false",      "float",     "for",
+                                          "friend",     "goto",      "if",
+                                          "inline",     "int",       "long",
+                                          "main",       "new",       "not",
+                                          "or",         "private",   "public",
+                                          "register",   "return",    "short",
+                                          "signed",     "sizeof",    "static",
+                                          "struct",     "switch",    "template",
+                                          "this",       "throw",     "true",
+                                          "try",        "typedef",   "typename",
+                                          "union",      "unsigned",  "using",
+                                          "virtual",    "void",      "while",
+                                          "xor",        "block",     "c",
+                                          "column",     "grid",      "i",
+                                          "l",          "lane",      "pair",
+                                          "row",        "row_block", "rows",
+                                          "step",       "t",         "thread",
+                                          "turn",       "warp",      "ahead",
+                                          "fetch",      "first",     "first_phase",
+                                          "more",       "stage",     "place",
+                                          "slot",       "live",      "column_block",
+                                          "p",          "part",      "shared",
+                                          "waits",      "alone",     "beside",
+                                          "row_blocks", "waiting",   "bits",
+                                          "here"};
     return std::find(kWords.begin(), kWords.end(), text) != kWords.end() || text.starts_with("rj_");
 }
 

@@ -210,7 +210,7 @@ struct ColumnLoop {
 
 // Positions of reduced row axes, divided over the row's threads: thread t takes t, t + threads_per_row, … Of the one
 // axis of a segment only positions [begin, end), i64 values of the row, which lie inside it. Where threads share long
-// segments (Schedule::shares), a row's own thread takes the first kAloneRows positions, and all of them the others.
+// segments (Schedule::shares), those of more positions than kAloneRows are.
 struct RowsLoop {
     std::vector<AxisId> axes = {};
     AxisId segments = -1;  // ≥ 0: begin and end differ along this axis
@@ -275,7 +275,7 @@ struct Neighbours {
 inline constexpr std::int64_t kTransactionBarrierBytes = 8;
 inline constexpr std::int64_t kSystemSharedBytes = 1024;  // of every block, CUDA
 
-// Positions that one thread adds up by itself in a few turns of loads. A long segment is dear to share.
+// Positions that a thread adds up by itself, in a few turns of loads: to share them, a block's threads meet thrice.
 inline constexpr std::int64_t kAloneRows = 32;
 
 struct Kernel {

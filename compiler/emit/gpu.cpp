@@ -186,10 +186,10 @@ class KernelEmitter {
         close_row();
     }
 
-    // Each thread has a row of its own, of whose segments it adds up what is short. Where a block has a long segment,
-    // its threads then take the rows of each part of them in turn, as many side by side as others share them with, and
-    // each the next batch of what was left. Neighbouring blocks have neighbouring rows, so that one long segment of
-    // many columns keeps many blocks at work, and a block's other rows are of segments elsewhere.
+    // Each thread has a row of its own, of which it adds up what is no long segment. Then the threads of the block take
+    // the rows of each part of them that has long ones, as many side by side as others share them with, and each its
+    // batches of the segment. Neighbouring blocks have neighbouring rows, so that one long segment of many columns
+    // keeps many blocks at work, and a block's other rows are of segments elsewhere.
     void shared_rows() {
         const Schedule& s = kernel_.schedule;
         const int together = s.rows_per_block / s.shares;
@@ -198,48 +198,40 @@ class KernelEmitter {
         const std::span summed(kernel_.body.begin(), reduce);
         const std::span behind(std::next(reduce), kernel_.body.end());
         const auto& all_reduce = std::get<AllReduce>(reduce->node);
-        out_.line(fmt::format("const int part = rj_thread() / {};", together), "of a long segment");
+        out_.line(fmt::format("const int part = rj_thread() / {};", together));
         out_.line(fmt::format("const int beside = rj_thread() % {};", together));
-        out_.line(
-            fmt::format("const long long row_blocks = (rows + {}) / {};", s.rows_per_block - 1, s.rows_per_block));
-        out_.open(fmt::format("for (long long row_block = rj_block(); row_block < row_blocks; row_block += {})",
-                              row_step(kernel_)));
+        const std::string step = row_step(kernel_);
+        out_.line(fmt::format("const long long row_blocks = rj_max((rows + {}) / {}, static_cast<long long>({}));",
+                              s.rows_per_block - 1, s.rows_per_block, step));
+        out_.open(fmt::format("for (long long row_block = rj_block(); row_block < row_blocks; row_block += {})", step));
         scope_.declare_states(false);
-        const std::vector<std::string> own = declare_own(all_reduce);
+        std::vector<std::string> own;
+        for (const int index : all_reduce.accumulators) {
+            own.push_back(scope_.names().fresh(scope_.state(index) + "_own"));
+            out_.line(fmt::format("{} {}{};", scope_.state_type(index), own.back(), scope_.all_lanes()));
+        }
+        out_.line("int waiting = 0;", "a bit for each part that has a long segment");
         out_.line("RJ_ROLLED");
-        out_.open("for (int shared = -1;; ++shared)", "none yet");
-        const auto row_of = [&](std::string_view part) {
-            return fmt::format("rj_min(({} * row_blocks + row_block) * {} + beside, rows - 1)", part, together);
-        };
+        out_.open("for (int shared = -1;;)", "the thread's own row, then those of parts");
         out_.line("const bool alone = shared < 0;");
-        out_.line(fmt::format("const long long row = {};", row_of("(alone ? part : shared)")));
+        declare_row("(alone ? part : shared)", together);
         add_rows(summed);
         out_.open("if (alone)");
-        for (std::size_t i = 0; i < own.size(); ++i)
-            scope_.each_lane(fmt::format("{}[l] = {};", own[i], scope_.lane_state(all_reduce.accumulators[i], "l")));
-        out_.line("rj_maximum<int> long_ones;");
-        out_.line("long_ones.add_one(waits ? 1 : 0);");
-        out_.line(
-            fmt::format("rj_all_reduce<{}>(rj_thread(), {}, long_ones);", s.rows_per_block, scratch_begin(all_reduce)));
-        out_.line("if (long_ones.result() == 0) break;");
-        out_.line("continue;");
+        keep_own(all_reduce, own);
+        find_waiting(all_reduce, together);
         out_.close();
-        out_.line(fmt::format("rj_all_reduce_across<{}, {}>(part, beside, {}, {});", s.shares, together,
-                              scratch_begin(all_reduce) + vote_bytes(kernel_, scope_.target()), states(all_reduce)));
-        out_.open("if (shared == part)");
-        for (std::size_t i = 0; i < own.size(); ++i) {
-            const std::string state = scope_.lane_state(all_reduce.accumulators[i], "l");
-            scope_.each_lane(fmt::format("{}[l].combine({});", own[i], state));
-        }
+        out_.open("else");
+        share(all_reduce, own, together);
         out_.close();
-        out_.line(fmt::format("if (shared == {}) break;", s.shares - 1));
+        out_.line("if (waiting == 0) break;");
+        out_.line("do ++shared;");
+        out_.line("while ((waiting >> shared & 1) == 0);");
+        out_.line("waiting -= 1 << shared;");
         out_.close();
         scope_.forget_axes(kernel_.row_axes);
         for (std::size_t i = 0; i < own.size(); ++i)
             scope_.each_lane(fmt::format("{} = {}[l];", scope_.lane_state(all_reduce.accumulators[i], "l"), own[i]));
-        out_.line(fmt::format("const long long row = {};", row_of("part")));
-        out_.line(fmt::format("const bool live = (part * row_blocks + row_block) * {} + beside < rows;", together),
-                  "the others are at the last one, and store nothing");
+        declare_row("part", together);
         scope_.set_live("live");
         scope_.declare_coordinates("row", kernel_.row_axes);
         for (const Inst* inst : needed_behind(summed, behind)) row_inst(*inst);
@@ -248,42 +240,73 @@ class KernelEmitter {
         close_row();
     }
 
-    std::vector<std::string> declare_own(const AllReduce& reduce) {
-        std::vector<std::string> own;
-        for (const int index : reduce.accumulators) {
-            own.push_back(scope_.names().fresh(scope_.state(index) + "_own"));
-            out_.line(fmt::format("{} {}{};", scope_.state_type(index), own.back(), scope_.all_lanes()));
-        }
-        return own;
+    // The row beside which the thread is in a part of the block's.
+    void declare_row(std::string_view part, int together) {
+        const std::string place = scope_.names().fresh("row_place");
+        out_.line(
+            fmt::format("const long long {} = ({} * row_blocks + row_block) * {} + beside;", place, part, together));
+        out_.line(fmt::format("const bool live = {} < rows;", place),
+                  "the others have nothing to add, and store nothing");
+        out_.line(fmt::format("const long long row = live ? {} : rows - 1;", place));
     }
 
-    // Adds up the row's positions that a thread takes alone, or its part of those that it left; says whether there are
-    // such.
+    // Adds up the row's segments that are short where the thread is alone with it, and else its part of those that are
+    // long.
     void add_rows(std::span<const Stmt> summed) {
         scope_.declare_coordinates("row", kernel_.row_axes);
         scope_.reset_states();
-        out_.line("bool waits = false;");
+        out_.line("bool waits = false;", "whether there are long ones");
         for (const Stmt& stmt : summed) {
             if (const auto* inst = std::get_if<Inst>(&stmt.node)) row_inst(*inst);
             const auto* loop = std::get_if<RowsLoop>(&stmt.node);
             if (loop == nullptr) continue;
             out_.blank();
-            const std::string begin = loop->begin < 0 ? "0ll" : scope_.value(loop->begin);
-            const std::string end = scope_.names().fresh("end");
-            out_.line(fmt::format("const long long {} = {};", end,
-                                  loop->begin < 0 ? scope_.positions(loop->axes) : scope_.value(loop->end)));
-            const std::string left = scope_.names().fresh("left");
+            const auto declare = [&](std::string_view wanted, const std::string& type, const std::string& value) {
+                const std::string name = scope_.names().fresh(wanted);
+                out_.line(fmt::format("const {} {} = {};", type, name, value));
+                return name;
+            };
             const int batch = rows_.batch(*loop);
-            out_.line(fmt::format("const long long {} = rj_min({} + {}ll, {});", left, begin, kAloneRows, end));
-            out_.line(fmt::format("waits = waits || {} < {};", left, end));
-            const std::string from = scope_.names().fresh("from");
-            const std::string to = scope_.names().fresh("to");
-            out_.line(fmt::format("const long long {} = alone ? {} : {} + part * {};", from, begin, left, batch));
-            out_.line(fmt::format("const long long {} = alone ? {} : {};", to, left, end));
-            rows_.lanes_loop(*loop,
-                             {from, to, 1, fmt::format("alone ? {} : {}", batch, batch * kernel_.schedule.shares)});
+            const std::string begin = declare("begin", "long long", loop->begin < 0 ? "0" : scope_.value(loop->begin));
+            const std::string whole = loop->begin < 0 ? scope_.positions(loop->axes) : scope_.value(loop->end);
+            const std::string end = declare("end", "long long", fmt::format("live ? {} : {}", whole, begin));
+            const std::string is_long = declare("is_long", "bool", fmt::format("{} - {} > {}", end, begin, kAloneRows));
+            out_.line(fmt::format("waits = waits || {};", is_long));
+            const std::string from =
+                declare("from", "long long", fmt::format("alone ? {0} : {0} + part * {1}", begin, batch));
+            const std::string to =
+                declare("to", "long long", fmt::format("alone == {} ? {} : {}", is_long, begin, end));
+            const std::string step = fmt::format("alone ? {} : {}", batch, batch * kernel_.schedule.shares);
+            rows_.lanes_loop(*loop, {from, to, 1, step});
             scope_.forget_axes(loop->axes);
         }
+    }
+
+    void keep_own(const AllReduce& reduce, const std::vector<std::string>& own) {
+        for (std::size_t i = 0; i < own.size(); ++i)
+            scope_.each_lane(fmt::format("{}[l] = {};", own[i], scope_.lane_state(reduce.accumulators[i], "l")));
+    }
+
+    void find_waiting(const AllReduce& reduce, int together) {
+        out_.line("rj_maximum<int> here;");
+        out_.line("here.add_one(waits ? 1 : 0);");
+        out_.line(fmt::format("rj_all_reduce<{}>(beside, 0, here);", together), "of the part");
+        out_.line("rj_sum<int> bits;");
+        out_.line("bits.add_one(beside == 0 && here.result() > 0 ? 1 << part : 0);");
+        out_.line(fmt::format("rj_all_reduce<{}>(rj_thread(), {}, bits);", kernel_.schedule.rows_per_block,
+                              scratch_begin(reduce)));
+        out_.line("waiting = bits.result();");
+    }
+
+    void share(const AllReduce& reduce, const std::vector<std::string>& own, int together) {
+        out_.line(fmt::format("rj_all_reduce_across<{}, {}>(part, beside, {}, {});", kernel_.schedule.shares, together,
+                              scratch_begin(reduce) + vote_bytes(kernel_, scope_.target()), states(reduce)));
+        out_.open("if (shared == part)");
+        for (std::size_t i = 0; i < own.size(); ++i) {
+            const std::string state = scope_.lane_state(reduce.accumulators[i], "l");
+            scope_.each_lane(fmt::format("{}[l].combine({});", own[i], state));
+        }
+        out_.close();
     }
 
     // The instructions of a row's first statements that others behind them read the values of.

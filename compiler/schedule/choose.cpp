@@ -175,6 +175,7 @@ GroupFacts facts_of(const Group& group, const Target& target) {
         // A loop runs over the columns of what it computes, which may be more than any tensor has (an outer product).
         facts.columns = std::max(facts.columns, node.kind == NodeKind::kInput ? 1 : graph.column_count(node));
         facts.segmented = facts.segmented || node.is_segmented();
+        facts.finds_rows = facts.finds_rows || (node.kind == NodeKind::kIndex && node.args.size() > 1);
         facts.steps = facts.steps || node.kind == NodeKind::kFix;
         facts.meets = facts.meets || (node.kind == NodeKind::kReduce && !of_block.contains(id));
         const bool part = node.kind == NodeKind::kIndex && in_part.contains(node.args[0]);

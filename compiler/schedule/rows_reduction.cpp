@@ -47,6 +47,11 @@ FamilyOffer offer_rows_reduction(const GroupFacts& facts, const Target& target) 
                 if (facts.promoted_columns % vector != 0) continue;
                 s.vector = vector;
                 if (!contains(offer.schedules, s)) offer.schedules.push_back(s);
+                if (facts.promoted && !facts.finds_rows && vector <= whole) {
+                    s.min_blocks_per_sm = 1024 / rows;
+                    if (!contains(offer.schedules, s)) offer.schedules.push_back(s);
+                    s.min_blocks_per_sm = 0;
+                }
             }
         }
         s.vector = 1;

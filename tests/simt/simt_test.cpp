@@ -510,7 +510,7 @@ TEST_CASE("a kernel whose threads do not share a long segment, or keep another's
     schedule.vector = 4;
     constexpr std::int64_t kRows = 400;
     CHECK(outcome_of(graph, schedule, target, {}, kRows) == "");
-    CHECK(outcome_of(graph, schedule, target, replacing("if (long_ones.result() == 0) break;", "break;"), kRows) != "");
+    CHECK(outcome_of(graph, schedule, target, replacing("if (waiting == 0) break;", "break;"), kRows) != "");
     CHECK(outcome_of(graph, schedule, target, replacing("if (shared == part)", "if (part == 0)"), kRows) != "");
 }
 
