@@ -82,11 +82,6 @@ void add_regions(Block* block, Kernel* kernel, const Target& target) {
         if (!meets(*stmt)) continue;
         reduce->scratch = kernel->scratch_regions++;
         if (meetings == 1 && kernel->cluster_blocks() > 1) ++kernel->scratch_regions;
-        std::int64_t state = 0;
-        for (const int index : reduce->accumulators) {
-            const int bytes = state_bytes(kernel->accumulators[static_cast<std::size_t>(index)]);
-            state += (bytes + 15) / 16 * 16;  // each state starts aligned, whatever the mix of dtypes
-        }
         // Of each warp, once its lanes have met. Threads that lie across rows change places first: one of each thread,
         // and one of each row for what comes of them (the prelude's rj_all_reduce_across).
         const Schedule& schedule = kernel->schedule;
@@ -95,8 +90,14 @@ void add_regions(Block* block, Kernel* kernel, const Target& target) {
                                     : schedule.shares > 0
                                         ? of_across(schedule.shares, schedule.rows_per_block / schedule.shares)
                                         : kernel->block_threads() / target.warp_size;
-        std::int64_t region = state * states * kernel->row_lanes() * kernel->cluster_blocks();
-        if (schedule.shares > 0) region += vote_bytes(*kernel, target);
+        std::int64_t region = schedule.shares > 0 ? vote_bytes(*kernel, target) : 0;
+        for (const int index : reduce->accumulators) {
+            // Each begins aligned, whatever the mix of dtypes; of a row's results a state each, side by side.
+            const int bytes = state_bytes(kernel->accumulators[static_cast<std::size_t>(index)]);
+            const std::int64_t together = kernel->lanes_axis < 0 ? 1 : states * kernel->row_lanes();
+            region += (bytes * together + 15) / 16 * 16 * (states * kernel->row_lanes() / together);
+        }
+        region *= kernel->cluster_blocks();
         kernel->scratch_region_bytes = std::max(kernel->scratch_region_bytes, region);
     }
 }

@@ -104,8 +104,6 @@ void note_promoted(const Group& group, GroupFacts* facts) {
     if (group.row_axes.empty() || !graph.axis(group.row_axes.back()).is_promoted) return;
     const AxisId innermost = group.row_axes.back();
     facts->promoted_columns = graph.axis(innermost).extent;
-    facts->many_rows = std::any_of(group.row_axes.begin(), group.row_axes.end(),
-                                   [&](AxisId axis) { return graph.axis(axis).extent == kRuntimeExtent; });
     facts->promoted_bytes = 1;
     const auto note = [&](const Node& node) {
         if (contains(node.axes, innermost))
@@ -175,7 +173,6 @@ GroupFacts facts_of(const Group& group, const Target& target) {
         // A loop runs over the columns of what it computes, which may be more than any tensor has (an outer product).
         facts.columns = std::max(facts.columns, node.kind == NodeKind::kInput ? 1 : graph.column_count(node));
         facts.segmented = facts.segmented || node.is_segmented();
-        facts.finds_rows = facts.finds_rows || (node.kind == NodeKind::kIndex && node.args.size() > 1);
         facts.steps = facts.steps || node.kind == NodeKind::kFix;
         facts.meets = facts.meets || (node.kind == NodeKind::kReduce && !of_block.contains(id));
         const bool part = node.kind == NodeKind::kIndex && in_part.contains(node.args[0]);

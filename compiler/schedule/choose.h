@@ -41,8 +41,6 @@ struct GroupFacts {
     // Of the innermost of them, along which results lie side by side; the widest element that is read or stored there.
     std::int64_t promoted_columns = 1;
     int promoted_bytes = 4;
-    bool finds_rows = false;   // what is read lies where data says
-    bool many_rows = false;    // there are row axes besides, of any number of positions
     bool scalar_rows = false;  // one row in all: no run-time row axis
 
     bool sums_rows() const { return sums_of_rows > 0; }

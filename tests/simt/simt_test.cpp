@@ -511,7 +511,7 @@ TEST_CASE("a kernel whose threads do not share a long segment, or keep another's
     constexpr std::int64_t kRows = 400;
     CHECK(outcome_of(graph, schedule, target, {}, kRows) == "");
     CHECK(outcome_of(graph, schedule, target, replacing("if (waiting == 0) break;", "break;"), kRows) != "");
-    CHECK(outcome_of(graph, schedule, target, replacing("if (shared == part)", "if (part == 0)"), kRows) != "");
+    CHECK(outcome_of(graph, schedule, target, replacing("if (shared == part)", "if (part == 1)"), kRows) != "");
 }
 
 // The schedule for the kernel that reduces columns, which has to take it; the static rules' for others.
