@@ -144,7 +144,8 @@ void RowsEmitter::position(const RowsLoop& loop, const Emit& emit) {
     }
 }
 
-// Where the rows of a segment lie is loaded too: eight rows are in flight, and added up in their order.
+// Where the rows of a segment lie is loaded too: eight rows are in flight. They are added to each other first: one
+// after the other, the f32 sum of 300 narrow terms was 4 units off where eager is 1.
 void RowsEmitter::segment_loop(const RowsLoop& loop) {
     constexpr int kAhead = 8;
     const std::string begin = scope_.value(loop.begin);
@@ -167,11 +168,16 @@ void RowsEmitter::segment_loop(const RowsLoop& loop) {
         out_.line(fmt::format("{}[i] = {};", term->second, scope_.value(inst.operands[0])), inst.comment);
     });
     out_.close();
+    out_.open(fmt::format("if (first + {} < {})", (kAhead - 1) * scope_.threads(), end));
+    for (const auto& [inst, name] : terms) out_.line(fmt::format("{}.add({});", scope_.state(inst->index), name));
+    out_.close();
+    out_.open("else");
     out_.line("#pragma unroll");
     out_.open(fmt::format("for (int i = 0; i < {}; ++i)", kAhead));
     out_.open(fmt::format("if (first + i * {} < {})", scope_.threads(), end));
     for (const auto& [inst, name] : terms)
         out_.line(fmt::format("{}.add_one({}[i]);", scope_.state(inst->index), name));
+    out_.close();
     out_.close();
     out_.close();
     out_.close();

@@ -51,7 +51,7 @@ std::vector<Schedule> of_segments(const GroupFacts& facts) {
             }
         }
     }
-    schedules.insert(twice < kLeastShared ? schedules.begin() : schedules.end(), alone);
+    if (twice < kLeastShared) schedules.insert(schedules.begin(), alone);
     return schedules;
 }
 
