@@ -93,15 +93,12 @@ FamilyOffer offer_rows_reduction(const GroupFacts& facts, const Target& target) 
         s.rows_per_block = threads >= 128 ? 1 : 128 / threads;
         if (!contains(offer.schedules, s)) offer.schedules.push_back(s);
     }
-    // Of many results a thread may take a vector.
-    s.vector = access_results(facts);
-    if (s.vector == 1) return offer;
+    // Of many results a thread may take a vector; 32 threads on each, of which 1024 have 64 registers, spilled.
     s.across = true;
+    s.threads_per_row = 8;
     s.rows_per_block = kRun;
-    for (const int threads : {8, 32}) {
-        s.threads_per_row = threads;
-        offer.schedules.push_back(s);
-    }
+    s.vector = access_results(facts);
+    if (!contains(offer.schedules, s)) offer.schedules.push_back(s);
     return offer;
 }
 
