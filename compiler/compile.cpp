@@ -378,8 +378,14 @@ std::vector<std::int64_t> contiguous_strides(const std::vector<std::int64_t>& ex
 }
 
 std::int64_t grid_blocks(const Kernel& kernel, std::int64_t rows) {
-    const std::int64_t per_block = kernel.schedule.rows_per_block;
+    const std::int64_t per_block = std::int64_t{kernel.schedule.rows_per_block} * kernel.row_lanes();
     std::int64_t row_blocks = (rows + per_block - 1) / per_block;
+    // Few rows are spread over many blocks, whose threads share the long segments of fewer of them.
+    constexpr std::int64_t kManyBlocks = 1024;
+    if (const int shares = kernel.schedule.shares; shares > 0) {
+        const std::int64_t together = per_block / shares;
+        row_blocks = std::max(row_blocks, std::min(kManyBlocks, (rows + together - 1) / together));
+    }
     const std::int64_t of_part = kernel.blocks_of_part();  // a thread stays at its place where all of them come round
     if (kernel.most_row_blocks > 0)
         row_blocks = std::min(row_blocks, std::max(of_part, kernel.most_row_blocks / of_part * of_part));

@@ -34,7 +34,8 @@ class Printer {
         for (const KernelScalar& scalar : kernel_.scalars)
             line(1, fmt::format("scalar {}: {}", scalar.name, name(scalar.dtype)));
         block("before the rows", kernel_.before);
-        block(fmt::format("for each row [{}]", axes(kernel_.row_axes)), kernel_.body);
+        const std::string lanes = kernel_.lanes_axis < 0 ? "" : fmt::format(" in {} lanes", kernel_.row_lanes());
+        block(fmt::format("for each row [{}]{}", axes(kernel_.row_axes), lanes), kernel_.body);
         block("after the rows", kernel_.after);
         return std::move(text_);
     }
@@ -174,6 +175,30 @@ bool Kernel::by_row(const Inst& access) const {
     });
 }
 
+bool Kernel::differs_by_lane(const Inst& inst, const std::set<ValueId>& lane_values) const {
+    bool differs = inst.kind == InstKind::kCoord && inst.axis == lanes_axis;
+    for (const Coord& coord : inst.coords) {
+        const std::vector<Axis> used = coord.axes();
+        differs = differs || std::any_of(used.begin(), used.end(), [&](Axis axis) { return axis.id == lanes_axis; });
+    }
+    each_use(inst, [&](ValueId value) { differs = differs || lane_values.contains(value); });
+    return differs;
+}
+
+std::set<ValueId> Kernel::lane_values() const {
+    std::set<ValueId> values;
+    const auto note = [&](const Inst& inst) {
+        if (differs_by_lane(inst, values)) values.insert(inst.id);
+    };
+    for (const Stmt& stmt : body) {
+        if (const auto* inst = std::get_if<Inst>(&stmt.node)) note(*inst);
+        if (const auto* rows = std::get_if<RowsLoop>(&stmt.node)) std::ranges::for_each(rows->body, note);
+        if (const auto* reduce = std::get_if<AllReduce>(&stmt.node))
+            values.insert(reduce->results.begin(), reduce->results.end());
+    }
+    return values;
+}
+
 std::int64_t Kernel::positions_apart() const {
     std::int64_t positions = 1;
     for (const AxisId id : apart) positions *= axis(id).extent;
@@ -210,16 +235,37 @@ std::string print(const Kernel& kernel) { return Printer(kernel).run(); }
 
 bool is_reserved_word(std::string_view text) {
     // Keywords that make plausible labels, and the emitters' own variables.
-    static constexpr std::array kWords = {
-        "alignas",  "and",       "auto",        "bool",   "break",    "case",     "char",     "class",  "const",
-        "continue", "default",   "delete",      "do",     "double",   "else",     "enum",     "export", "extern",
-        "false",    "float",     "for",         "friend", "goto",     "if",       "inline",   "int",    "long",
-        "main",     "new",       "not",         "or",     "private",  "public",   "register", "return", "short",
-        "signed",   "sizeof",    "static",      "struct", "switch",   "template", "this",     "throw",  "true",
-        "try",      "typedef",   "typename",    "union",  "unsigned", "using",    "virtual",  "void",   "while",
-        "xor",      "block",     "c",           "column", "grid",     "i",        "l",        "lane",   "pair",
-        "row",      "row_block", "rows",        "step",   "t",        "thread",   "turn",     "warp",   "ahead",
-        "fetch",    "first",     "first_phase", "more",   "stage",    "place",    "slot",     "live",   "column_block"};
+    static constexpr std::array kWords = {"alignas",    "and",       "auto",
+                                          "bool",       "break",     "case",
+                                          "char",       "class",     "const",
+                                          "continue",   "default",   "delete",
+                                          "do",         "double",    "else",
+                                          "enum",       "export",    "extern",
+                                          "false",      "float",     "for",
+                                          "friend",     "goto",      "if",
+                                          "inline",     "int",       "long",
+                                          "main",       "new",       "not",
+                                          "or",         "private",   "public",
+                                          "register",   "return",    "short",
+                                          "signed",     "sizeof",    "static",
+                                          "struct",     "switch",    "template",
+                                          "this",       "throw",     "true",
+                                          "try",        "typedef",   "typename",
+                                          "union",      "unsigned",  "using",
+                                          "virtual",    "void",      "while",
+                                          "xor",        "block",     "c",
+                                          "column",     "grid",      "i",
+                                          "l",          "lane",      "pair",
+                                          "row",        "row_block", "rows",
+                                          "step",       "t",         "thread",
+                                          "turn",       "warp",      "ahead",
+                                          "fetch",      "first",     "first_phase",
+                                          "more",       "stage",     "place",
+                                          "slot",       "live",      "column_block",
+                                          "p",          "part",      "shared",
+                                          "waits",      "alone",     "beside",
+                                          "row_blocks", "waiting",   "bits",
+                                          "here"};
     return std::find(kWords.begin(), kWords.end(), text) != kWords.end() || text.starts_with("rj_");
 }
 

@@ -50,6 +50,8 @@ struct KernelTensor {
     bool written = false;
     bool aliased = false;  // may share memory with another tensor of this kernel: no restrict, no read-only loads
     int alignment = 1;     // elements: base address and row strides must be multiples of it (passes/index)
+    // Elements, one per promoted axis, whose stride is an argument all the same; empty where they are not known.
+    std::vector<std::int64_t> promoted_strides = {};
 };
 
 struct KernelScalar {
@@ -207,7 +209,8 @@ struct ColumnLoop {
 };
 
 // Positions of reduced row axes, divided over the row's threads: thread t takes t, t + threads_per_row, … Of the one
-// axis of a segment only positions [begin, end), i64 values of the row, which lie inside it.
+// axis of a segment only positions [begin, end), i64 values of the row, which lie inside it. Where threads share long
+// segments (Schedule::shares), those of more positions than kAloneRows are.
 struct RowsLoop {
     std::vector<AxisId> axes = {};
     AxisId segments = -1;  // ≥ 0: begin and end differ along this axis
@@ -272,6 +275,9 @@ struct Neighbours {
 inline constexpr std::int64_t kTransactionBarrierBytes = 8;
 inline constexpr std::int64_t kSystemSharedBytes = 1024;  // of every block, CUDA
 
+// Positions that a thread adds up by itself, in a few turns of loads: to share them, a block's threads meet thrice.
+inline constexpr std::int64_t kAloneRows = 32;
+
 struct Kernel {
     std::string name;  // the entry point
     Schedule schedule;
@@ -283,6 +289,9 @@ struct Kernel {
     std::vector<Accumulator> accumulators;
     std::vector<Slot> slots;
     std::vector<Carried> carried;
+    // GPU: ≥ 0: the innermost row axis, of which a thread takes schedule.vector neighbouring positions; a row of the
+    // kernel is as many.
+    AxisId lanes_axis = -1;
     AxisId slots_axis = -1;  // ≥ 0: the block's own coordinate along this axis; it stores parts of sums over rows
     // The innermost row axes, if any, that those sums are not over. A thread takes rows at one position along them, and
     // the blocks of as many rows as there are positions have one part together.
@@ -332,6 +341,11 @@ struct Kernel {
     // Of the loop's iterations the first so many lie within the row for every thread, whichever block it is in.
     std::int64_t whole_iterations(const ColumnLoop& loop) const;
     int block_threads() const { return schedule.threads_per_row * schedule.rows_per_block; }
+    // Positions of the row space that a row of the kernel is.
+    int row_lanes() const { return lanes_axis < 0 ? 1 : schedule.vector; }
+    // The values of a row that differ between those.
+    std::set<ValueId> lane_values() const;
+    bool differs_by_lane(const Inst& inst, const std::set<ValueId>& lane_values) const;
     // Blocks that run together and reach into each other's shared memory; 1 where none do.
     int cluster_blocks() const {
         return schedule.family == Family::kRowReduction ? static_cast<int>(schedule.column_blocks) : 1;

@@ -608,7 +608,11 @@ NodeId GraphData::add_copy(const Node& node, const std::function<NodeId(NodeId)>
     for (const NodeId arg : node.args) args.push_back(to_here(arg));
     const auto copy = [&]() -> NodeId {
         switch (node.kind) {
-            case NodeKind::kInput: return add_input(node.name, node.dtype, node.axes, node.column_strides);
+            case NodeKind::kInput: {
+                const NodeId input = add_input(node.name, node.dtype, node.axes, node.column_strides);
+                set_promoted_strides(input, node.promoted_strides);
+                return input;
+            }
             case NodeKind::kScalar: return add_scalar(node.name, node.dtype, node.value);
             case NodeKind::kConst: return add_const(node.dtype, node.value);
             case NodeKind::kIota: return add_iota(node.axis, node.dtype);
@@ -679,6 +683,10 @@ NodeId GraphData::state_of(const Node& node) const {
 std::optional<NodeId> GraphData::find_input(std::string_view name) const {
     const auto found = std::find_if(inputs_.begin(), inputs_.end(), [&](NodeId id) { return node(id).name == name; });
     return found == inputs_.end() ? std::nullopt : std::optional(*found);
+}
+
+void GraphData::set_promoted_strides(NodeId input, std::vector<std::int64_t> strides) {
+    nodes_[static_cast<std::size_t>(input)].promoted_strides = std::move(strides);
 }
 
 void GraphData::set_label(NodeId id, std::string_view label) {

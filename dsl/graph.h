@@ -80,6 +80,9 @@ struct Node {
     std::string name = {};                          // kInput, kScalar
     std::vector<std::int64_t> column_strides = {};  // kInput: one per column axis; empty is contiguous
     int most_steps = 0;                             // kFix
+    // kInput, of a planner's group: elements, one per promoted axis, which has no column stride there; empty where
+    // they are not known. No part of its identity.
+    std::vector<std::int64_t> promoted_strides = {};
 
     // The kState that this node is computed from, itself for that; -1 for none. Such a node is part of a step, and its
     // value one of many: only nodes of the step and the kFix use it. Follows from the operands.
@@ -113,7 +116,8 @@ struct OutputInfo {
     AxisId slots = -1;
     Dtype parts_dtype = Dtype::kF32;
     std::vector<AxisId> apart = {};
-    std::optional<OutputPiece> piece = {};  // likewise
+    std::optional<OutputPiece> piece = {};            // likewise
+    std::vector<std::int64_t> promoted_strides = {};  // as a node's
 
     const std::string& tensor() const { return piece ? piece->tensor : name; }
 };
@@ -168,6 +172,7 @@ class GraphData {
     std::optional<NodeId> find_input(std::string_view name) const;  // inputs and scalars
 
     void set_label(NodeId id, std::string_view label);  // keeps the first one given
+    void set_promoted_strides(NodeId input, std::vector<std::int64_t> strides);
 
     std::vector<AxisId> row_axes(const Node& node) const;
     std::vector<AxisId> column_axes(const Node& node) const;

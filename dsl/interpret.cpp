@@ -480,8 +480,8 @@ class Interpreter {
         const std::int64_t count = extent(graph_.node(node.args[0]).axes[0]);
         for (std::size_t i = 0; i < result.size(); ++i) {
             std::int64_t low = 0;
-            for (std::int64_t high = count; low < high;) {
-                const std::int64_t middle = (low + high) / 2;
+            std::int64_t middle = count - 1;
+            for (std::int64_t high = count; low < high; middle = (low + high) / 2) {
                 (sorted[middle] <= keys[i] ? low : high) = sorted[middle] <= keys[i] ? middle + 1 : middle;
             }
             result[i] = static_cast<double>(low - 1);

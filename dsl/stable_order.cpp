@@ -1,9 +1,12 @@
-// A merge sort whose passes are graphs. Before pass k the places are runs of Rᵏ, each in order; a pass merges R runs
-// that stand side by side, a family. Where an id goes is its place in its own run and, of every sibling run, the number
-// of ids that come before it, which a binary search in that run finds. Which id came to a place, a search in each run
-// for the place that its ids went to finds.
+// A merge sort whose passes are graphs. The first pass makes runs of B places: where an id goes is how many of its run
+// come before it, and which came to a place is the one that went there, each compared with all of the run. Before a
+// later pass the places are runs, each in order; it merges R that stand side by side, a family. Where an id goes is its
+// place in its own run and, of every sibling run, the number of ids that come before it, which a binary search in that
+// run finds. Which id came to a place, a search in each run for the place that its ids went to finds.
 //
 // One search serves all runs: an id is looked up as run·(rows + 2) + id, and these numbers increase along all places.
+// Where there are fewer ids than a pass merges, those of runs that there are not are beyond all others, which a search
+// sees at once.
 #include "dsl/stable_order.h"
 
 #include "dsl/graph.h"
@@ -15,14 +18,9 @@ namespace {
 // Runs that a pass merges. Fewer make more kernels, more make more searches for each id: of 32,768 ids 4,000 steps of a
 // search, where counting those before an id takes 65,536 comparisons.
 constexpr std::int64_t kRuns = 16;
-constexpr int kMergesAtRunTime = 8;  // 2³² ids: what they gather is more than any memory holds
-
-int merges_for(std::int64_t ids) {
-    if (ids == kRuntimeExtent) return kMergesAtRunTime;
-    int merges = 0;
-    for (std::int64_t run = 1; run < ids; run *= kRuns) ++merges;
-    return merges;
-}
+// Places of a run that comparisons sort: two merges' worth, whose searches wait for one load after the other.
+constexpr std::int64_t kFirstRun = 256;
+constexpr std::int64_t kMostIds = std::int64_t{1} << 32;  // what they gather is more than any memory holds
 
 class Merger {
   public:
@@ -30,16 +28,18 @@ class Merger {
         : graph_(ids.graph()),
           places_(places),
           siblings_(graph_.columns("runs", kRuns)),
+          neighbours_(graph_.columns("neighbours", kFirstRun)),
           place_(graph_.iota(places, i64)),
           sibling_(graph_.iota(siblings_, i64)),
+          neighbour_(graph_.iota(neighbours_, i64)),
           count_(graph_.extent_of(places, i64)),
           zero_(graph_.constant(i64, 0)),
           kinds_(graph_.extent_of(rows, i64) + 2.0),
           order_(place_) {
-        // 0 for what is before the rows and kinds − 1 for what is behind them, in runs of one.
+        // 0 for what is before the rows and kinds − 1 for what is behind them.
         const Value id = cast(index(ids, {Coord(places)}), i64);
-        const Value kind = minimum(maximum(id, graph_.constant(i64, -1)), kinds_ - 2.0) + 1.0;
-        keys_ = place_ * kinds_ + kind;
+        keys_ = minimum(maximum(id, graph_.constant(i64, -1)), kinds_ - 2.0) + 1.0;
+        sort_runs();
     }
 
     // Runs of `run` become runs of kRuns·run.
@@ -54,7 +54,8 @@ class Merger {
         const Value own = run_of_place(run);
         const Value kind = keys_ - own * kinds_;
         const Value after = select(other > own, graph_.constant(i64, 1), zero_);  // equal ones of these come later
-        const Value before = search(keys_, other * kinds_ + kind - after) + 1.0 - minimum(other * length, count_);
+        const Value wanted_key = select(other == own, count_ * kinds_, other * kinds_ + kind - after);
+        const Value before = search(keys_, wanted_key) + 1.0 - minimum(other * length, count_);
         const Value here = own * family_length + (place_ - own * length);
         const Value targets = sum(select(other == own, here, before), siblings_).named("targets");
 
@@ -73,13 +74,30 @@ class Merger {
     const Value& order() const { return order_; }
 
   private:
-    Value run_of_place(std::int64_t length) const { return length == 1 ? place_ : floor_div(place_, length); }
+    Value run_of_place(std::int64_t length) const { return floor_div(place_, length); }
+
+    // Runs of kFirstRun places, from kinds alone.
+    void sort_runs() {
+        const Value run = run_of_place(kFirstRun);
+        const Value first = run * static_cast<double>(kFirstRun);
+        const Value other = first + neighbour_;  // a place of the run
+        const Value one = graph_.constant(i64, 1);
+        const Value there = other < count_;
+        const Value kind = index(keys_, {Coord(other)});
+        const Value before = kind < keys_ || (kind == keys_ && other < place_);
+        const Value targets = sum(select(there && before, one, zero_), neighbours_).named("targets");  // in the run
+        const Value is_it = there && index(targets, {Coord(other)}) == place_ - first;
+        order_ = sum(select(is_it, other, zero_), neighbours_).named("order");
+        keys_ = (run * kinds_ + index(keys_, {Coord(order_)})).named("keys");
+    }
 
     Graph graph_;
     Axis places_;
     Axis siblings_;
+    Axis neighbours_;
     Value place_;
     Value sibling_;
+    Value neighbour_;
     Value count_;
     Value zero_;
     Value kinds_;  // how many different numbers the ids are made to be
@@ -91,9 +109,9 @@ class Merger {
 
 StableOrder stable_order(const Value& ids, Axis places, Axis rows, Axis ends) {
     Merger merger(ids, places, rows);
-    std::int64_t run = 1;
-    const int merges = merges_for(ids.graph()->axis(places.id).extent);
-    for (int merge = 0; merge < merges; ++merge, run *= kRuns) merger.merge(run);
+    const std::int64_t known = ids.graph()->axis(places.id).extent;
+    const std::int64_t count = known == kRuntimeExtent ? kMostIds : known;
+    for (std::int64_t run = kFirstRun; run < count; run *= kRuns) merger.merge(run);
     const Value row = Graph(ids.graph()).iota(ends, i64);
     return {merger.order(), search(merger.kinds(), row) + 1.0};
 }

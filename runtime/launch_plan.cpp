@@ -597,6 +597,8 @@ Status LaunchPlan::check_tensor(std::size_t index, const Arguments& arguments,
                       name, facts.alignment_bytes);
     }
     for (std::size_t axis = 0; axis < facts.row_axes.size(); ++axis) {
+        // Of a planner's group by itself: columns of the program that it is of, whose stride was declared there.
+        if (program_.axes[static_cast<std::size_t>(facts.row_axes[axis])].is_promoted) continue;
         const std::int64_t bytes = resolved.row_strides[index][axis] * static_cast<std::int64_t>(facts.element_bytes);
         if (bytes % facts.alignment_bytes == 0 || row_extent(facts, axis, resolved) <= 1) continue;
         return refuse(

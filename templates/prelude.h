@@ -613,18 +613,20 @@ RJ_DEVICE long long rj_clamp(long long coordinate, long long extent) {
     return rj_inside(coordinate, extent) ? coordinate : 0;
 }
 
-// The last of `count` elements, sorted, that is at most `key`; -1 where there is none. By the oracle's steps, so that
-// both answer alike where the elements are not sorted.
+// The last of `count` elements, sorted, that is at most `key`; -1 where there is none. The last element is asked first:
+// a key beyond all of them is one step. By the oracle's steps, so that both answer alike where the elements are not
+// sorted.
 template <class T>
 RJ_DEVICE long long rj_search(const T* sorted, long long stride, long long count, long long key) {
     long long low = 0;
     long long high = count;
+    long long middle = count - 1;
     RJ_ROLLED
     while (low < high) {
-        const long long middle = (low + high) / 2;
         const bool after = static_cast<long long>(rj_load_one(sorted + middle * stride)) <= key;
         low = after ? middle + 1 : low;
         high = after ? high : middle;
+        middle = (low + high) / 2;
     }
     return low - 1;
 }

@@ -62,7 +62,7 @@ nlohmann::json launch_description(const Program& program, const Step& step, cons
         {"schedule", print(kernel.schedule)},
         {"block", {kernel.block_threads(), 1, 1}},
         {"shared_bytes", kernel.shared_bytes},
-        {"rows_per_block", kernel.schedule.rows_per_block},
+        {"rows_per_block", kernel.schedule.rows_per_block * kernel.row_lanes()},
         {"column_blocks", kernel.schedule.column_blocks},
         {"cluster", {kernel.cluster_blocks(), 1, 1}},
         {"grid", "ceil(rows / rows_per_block) * column_blocks; fewer blocks loop, in multiples of column_blocks"}};

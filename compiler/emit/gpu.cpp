@@ -6,11 +6,13 @@
 #include <algorithm>
 #include <cstddef>
 #include <optional>
+#include <ranges>
 #include <set>
 #include <span>
 
 #include "base/check.h"
 #include "compiler/emit/gpu_columns.h"
+#include "compiler/emit/gpu_rows.h"
 #include "compiler/emit/gpu_scope.h"
 #include "compiler/passes/passes.h"
 #include "compiler/passes/rounds.h"
@@ -61,7 +63,7 @@ std::vector<Component> state_components(const Accumulator& accumulator) {
 class KernelEmitter {
   public:
     KernelEmitter(const Kernel& kernel, const Target& target)
-        : kernel_(kernel), scope_(kernel, target), out_(scope_.out()) {}
+        : kernel_(kernel), scope_(kernel, target), out_(scope_.out()), rows_(scope_) {}
 
     std::string run() {
         RJ_CHECK(fills_warps(scope_.threads(), scope_.target().warp_size), "emit gpu: {}: {} threads per row",
@@ -78,7 +80,13 @@ class KernelEmitter {
         outside_ = scope_.row_names();
         if (kernel_.schedule.fetches_ahead()) declare_fetch();
         scope_.set_row_names(outside_);
-        kernel_.schedule.skew ? skewed_rows() : rows();
+        if (kernel_.schedule.skew) {
+            skewed_rows();
+        } else if (kernel_.schedule.shares > 0) {
+            shared_rows();
+        } else {
+            rows();
+        }
         if (waits_late_) wait_for_last("where there was no row, too");
         scope_.set_row_names(outside_);
         if (scope_.rows() > 1) scope_.set_live(kernel_.apart.empty() ? "row_in_block == 0" : "");
@@ -178,6 +186,143 @@ class KernelEmitter {
         close_row();
     }
 
+    // Each thread has a row of its own, of which it adds up what is no long segment. Then the threads of the block take
+    // the rows of each part of them that has long ones, as many side by side as others share them with, and each its
+    // batches of the segment. Neighbouring blocks have neighbouring rows, so that one long segment of many columns
+    // keeps many blocks at work, and a block's other rows are of segments elsewhere.
+    void shared_rows() {
+        const Schedule& s = kernel_.schedule;
+        const int together = s.rows_per_block / s.shares;
+        const auto is_reduce = [](const Stmt& stmt) { return std::holds_alternative<AllReduce>(stmt.node); };
+        const auto reduce = std::find_if(kernel_.body.begin(), kernel_.body.end(), is_reduce);
+        const std::span summed(kernel_.body.begin(), reduce);
+        const std::span behind(std::next(reduce), kernel_.body.end());
+        const auto& all_reduce = std::get<AllReduce>(reduce->node);
+        out_.line(fmt::format("const int part = rj_thread() / {};", together));
+        out_.line(fmt::format("const int beside = rj_thread() % {};", together));
+        const std::string step = row_step(kernel_);
+        out_.line(fmt::format("const long long row_blocks = rj_max((rows + {}) / {}, static_cast<long long>({}));",
+                              s.rows_per_block - 1, s.rows_per_block, step));
+        out_.open(fmt::format("for (long long row_block = rj_block(); row_block < row_blocks; row_block += {})", step));
+        scope_.declare_states(false);
+        std::vector<std::string> own;
+        for (const int index : all_reduce.accumulators) {
+            own.push_back(scope_.names().fresh(scope_.state(index) + "_own"));
+            out_.line(fmt::format("{} {}{};", scope_.state_type(index), own.back(), scope_.all_lanes()));
+        }
+        out_.line("int waiting = 0;", "a bit for each part that has a long segment");
+        out_.line("RJ_ROLLED");
+        out_.open("for (int shared = -1;;)", "the thread's own row, then those of parts");
+        out_.line("const bool alone = shared < 0;");
+        declare_row("(alone ? part : shared)", together);
+        add_rows(summed);
+        out_.open("if (alone)");
+        keep_own(all_reduce, own);
+        find_waiting(all_reduce, together);
+        out_.close();
+        out_.open("else");
+        share(all_reduce, own, together);
+        out_.close();
+        out_.line("if (waiting == 0) break;");
+        out_.line("do ++shared;");
+        out_.line("while ((waiting >> shared & 1) == 0);");
+        out_.line("waiting -= 1 << shared;");
+        out_.close();
+        scope_.forget_axes(kernel_.row_axes);
+        for (std::size_t i = 0; i < own.size(); ++i)
+            scope_.each_lane(fmt::format("{} = {}[l];", scope_.lane_state(all_reduce.accumulators[i], "l"), own[i]));
+        declare_row("part", together);
+        scope_.set_live("live");
+        scope_.declare_coordinates("row", kernel_.row_axes);
+        for (const Inst* inst : needed_behind(summed, behind)) row_inst(*inst);
+        declare_results(all_reduce);
+        for (const Stmt& stmt : behind) statement(stmt);
+        close_row();
+    }
+
+    // The row beside which the thread is in a part of the block's.
+    void declare_row(std::string_view part, int together) {
+        const std::string place = scope_.names().fresh("row_place");
+        out_.line(
+            fmt::format("const long long {} = ({} * row_blocks + row_block) * {} + beside;", place, part, together));
+        out_.line(fmt::format("const bool live = {} < rows;", place),
+                  "the others have nothing to add, and store nothing");
+        out_.line(fmt::format("const long long row = live ? {} : rows - 1;", place));
+    }
+
+    // Adds up the row's segments that are short where the thread is alone with it, and else its part of those that are
+    // long.
+    void add_rows(std::span<const Stmt> summed) {
+        scope_.declare_coordinates("row", kernel_.row_axes);
+        scope_.reset_states();
+        out_.line("bool waits = false;", "whether there are long ones");
+        for (const Stmt& stmt : summed) {
+            if (const auto* inst = std::get_if<Inst>(&stmt.node)) row_inst(*inst);
+            const auto* loop = std::get_if<RowsLoop>(&stmt.node);
+            if (loop == nullptr) continue;
+            out_.blank();
+            const auto declare = [&](std::string_view wanted, const std::string& type, const std::string& value) {
+                const std::string name = scope_.names().fresh(wanted);
+                out_.line(fmt::format("const {} {} = {};", type, name, value));
+                return name;
+            };
+            const int batch = rows_.batch(*loop);
+            const std::string begin = declare("begin", "long long", loop->begin < 0 ? "0" : scope_.value(loop->begin));
+            const std::string whole = loop->begin < 0 ? scope_.positions(loop->axes) : scope_.value(loop->end);
+            const std::string end = declare("end", "long long", fmt::format("live ? {} : {}", whole, begin));
+            const std::string is_long = declare("is_long", "bool", fmt::format("{} - {} > {}", end, begin, kAloneRows));
+            out_.line(fmt::format("waits = waits || {};", is_long));
+            const std::string from =
+                declare("from", "long long", fmt::format("alone ? {0} : {0} + part * {1}", begin, batch));
+            const std::string to =
+                declare("to", "long long", fmt::format("alone == {} ? {} : {}", is_long, begin, end));
+            const std::string step = fmt::format("alone ? {} : {}", batch, batch * kernel_.schedule.shares);
+            rows_.lanes_loop(*loop, {from, to, 1, step});
+            scope_.forget_axes(loop->axes);
+        }
+    }
+
+    void keep_own(const AllReduce& reduce, const std::vector<std::string>& own) {
+        for (std::size_t i = 0; i < own.size(); ++i)
+            scope_.each_lane(fmt::format("{}[l] = {};", own[i], scope_.lane_state(reduce.accumulators[i], "l")));
+    }
+
+    void find_waiting(const AllReduce& reduce, int together) {
+        out_.line("rj_maximum<int> here;");
+        out_.line("here.add_one(waits ? 1 : 0);");
+        out_.line(fmt::format("rj_all_reduce<{}>(beside, 0, here);", together), "of the part");
+        out_.line("rj_sum<int> bits;");
+        out_.line("bits.add_one(beside == 0 && here.result() > 0 ? 1 << part : 0);");
+        out_.line(fmt::format("rj_all_reduce<{}>(rj_thread(), {}, bits);", kernel_.schedule.rows_per_block,
+                              scratch_begin(reduce)));
+        out_.line("waiting = bits.result();");
+    }
+
+    void share(const AllReduce& reduce, const std::vector<std::string>& own, int together) {
+        out_.line(fmt::format("rj_all_reduce_across<{}, {}>(part, beside, {}, {});", kernel_.schedule.shares, together,
+                              scratch_begin(reduce) + vote_bytes(kernel_, scope_.target()), states(reduce)));
+        out_.open("if (shared == part)");
+        for (std::size_t i = 0; i < own.size(); ++i) {
+            const std::string state = scope_.lane_state(reduce.accumulators[i], "l");
+            scope_.each_lane(fmt::format("{}[l].combine({});", own[i], state));
+        }
+        out_.close();
+    }
+
+    // The instructions of a row's first statements that others behind them read the values of.
+    static std::vector<const Inst*> needed_behind(std::span<const Stmt> first, std::span<const Stmt> behind) {
+        std::set<ValueId> read = values_read_by(behind);
+        std::vector<const Inst*> needed;
+        for (const Stmt& stmt : std::views::reverse(first)) {
+            const auto* inst = std::get_if<Inst>(&stmt.node);
+            if (inst == nullptr || !read.contains(inst->id)) continue;
+            needed.push_back(inst);
+            each_use(*inst, [&](ValueId id) { read.insert(id); });
+        }
+        std::ranges::reverse(needed);
+        return needed;
+    }
+
     // Declares, before the rows, what the first phase leaves; from here on the first phase keeps in it.
     std::vector<Left> declare_left(std::span<const Stmt> first_phase, std::span<const Stmt> last_phase) {
         const std::set<ValueId> used = values_read_by(last_phase);
@@ -258,7 +403,7 @@ class KernelEmitter {
             const std::string part = across ? fmt::format(" / {}", rows) : fmt::format(" % {}", threads);
             out_.line(fmt::format("const int t = rj_thread(){};", rows > 1 ? part : ""), "thread of the row");
         }
-        if (rows > 1) {
+        if (rows > 1 && kernel_.schedule.shares == 0) {
             const std::string part = across ? fmt::format("% {}", rows) : fmt::format("/ {}", threads);
             out_.line(fmt::format("const int row_in_block = rj_thread() {};", part));
         }
@@ -281,7 +426,8 @@ class KernelEmitter {
             out_.line("int turn = 0;", "rows of this cluster that are done");
             declare_turns_of_steps();
         }
-        out_.line(fmt::format("const long long rows = {};", scope_.positions(kernel_.row_axes)));
+        const std::string of_row = kernel_.row_lanes() > 1 ? fmt::format(" / {}", kernel_.row_lanes()) : "";
+        out_.line(fmt::format("const long long rows = {}{};", scope_.positions(kernel_.row_axes), of_row));
         if (kernel_.neighbours.leads) out_.line("rj_let_next_begin();");
         if (kernel_.neighbours.waits && !waits_late_) wait_for_last("what the kernel before wrote is there");
     }
@@ -294,7 +440,8 @@ class KernelEmitter {
         const auto is_early = [&](const Inst& inst) {
             return (inst.held >= 0 || kernel_.schedule.fetches_ahead()) && kernel_.reads_made(inst);
         };
-        bool early = !kernel_.before.empty() || kernel_.schedule.skew || find_rounds(kernel_.body).has_value();
+        bool early = !kernel_.before.empty() || kernel_.schedule.skew || kernel_.schedule.shares > 0 ||
+                     find_rounds(kernel_.body).has_value();
         each_inst(kernel_, [&](const Inst& inst) { early = early || is_early(inst); });
         return kernel_.neighbours.waits && !early;
     }
@@ -440,7 +587,7 @@ class KernelEmitter {
     void statement(const Stmt& stmt) {
         if (const auto* inst = std::get_if<Inst>(&stmt.node)) return row_inst(*inst);
         if (const auto* loop = std::get_if<ColumnLoop>(&stmt.node)) return column_loop(stmt, *loop);
-        if (const auto* rows = std::get_if<RowsLoop>(&stmt.node)) return rows_loop(*rows);
+        if (const auto* rows = std::get_if<RowsLoop>(&stmt.node)) return rows_.loop(*rows);
         if (const auto* reduce = std::get_if<AllReduce>(&stmt.node)) return all_reduce(*reduce);
         if (const auto* join = std::get_if<JoinRows>(&stmt.node)) return join_rows(*join);
         if (const auto* open = std::get_if<OpenSteps>(&stmt.node)) return open_steps(*open);
@@ -559,98 +706,7 @@ class KernelEmitter {
         if (scope_.threads() > 1) one.emplace_back("t == 0");
         if (!scope_.live().empty()) one.push_back(scope_.live());
         if (kernel_.schedule.column_blocks > 1) one.emplace_back("column_block == 0");
-        scalar_inst(inst, {}, one);
-    }
-
-    // An instruction outside column loops; a store happens under `conditions`.
-    void scalar_inst(const Inst& inst, const GpuLoop& loop, const std::vector<std::string>& conditions) {
-        if (scope_.bind_inline(inst)) return;
-        if (scope_.is_fetched(inst)) return scope_.define(inst, scope_.fetched(inst));
-        switch (inst.kind) {
-            case InstKind::kLoad: return scope_.define(inst, scope_.load_one(inst, scope_.address(inst, loop, "")));
-            case InstKind::kCoord: return scope_.define(inst, scope_.coordinate(inst, loop, ""));
-            case InstKind::kStore: return scope_.store_one(inst, scope_.address(inst, loop, ""), conditions);
-            case InstKind::kAccumulate:
-                out_.line(fmt::format("{}.add_one({});", scope_.state(inst.index), scope_.value(inst.operands[0])),
-                          inst.comment);
-                return;
-            case InstKind::kCarry: return scope_.carry(inst, "0");
-            case InstKind::kCarried: return scope_.define(inst, scope_.carried(inst.index) + "[0]");
-            default: return scope_.define(inst, scope_.computed(inst));
-        }
-    }
-
-    void rows_loop(const RowsLoop& loop) {
-        out_.blank();
-        if (loop.begin >= 0) {
-            segment_loop(loop);
-        } else {
-            const std::string positions = scope_.names().fresh("positions");
-            out_.line(fmt::format("const long long {} = {};", positions, scope_.positions(loop.axes)));
-            // Loads of neighbouring positions are independent, so unrolling puts four in flight. Many tensors' are as
-            // many in flight as they are; clang spilled 484 bytes of the addresses of 27 numbers at four positions.
-            constexpr std::ptrdiff_t kManyLoads = 16;
-            const auto loads = std::count_if(loop.body.begin(), loop.body.end(),
-                                             [](const Inst& inst) { return inst.kind == InstKind::kLoad; });
-            out_.line(loads > kManyLoads ? "#pragma unroll 1" : "#pragma unroll 4");
-            out_.open(fmt::format("for (long long p = {}; p < {}; p += {})", scope_.threads() > 1 ? "t" : "0",
-                                  positions, scope_.threads()));
-            position(loop, [&](const Inst& inst, const GpuLoop& inside, const std::vector<std::string>& live) {
-                scalar_inst(inst, inside, live);
-            });
-            out_.close();
-        }
-        scope_.forget_axes(loop.axes);
-    }
-
-    // What a loop over rows computes at position p.
-    template <class Emit>
-    void position(const RowsLoop& loop, const Emit& emit) {
-        scope_.declare_coordinates("p", loop.axes);
-        GpuLoop inside{.axes = {loop.axes.begin(), loop.axes.end()}};
-        std::vector<std::string> live;
-        if (!scope_.live().empty()) live.push_back(scope_.live());
-        for (const Inst& inst : loop.body) {
-            if (inst.id >= 0) inside.values.insert(inst.id);
-            emit(inst, inside, live);
-        }
-    }
-
-    // Where the rows of a segment lie is loaded too: eight rows are in flight, and added up in their order. A long
-    // segment, as of a frequent token in an embedding's gradient, is one thread's.
-    void segment_loop(const RowsLoop& loop) {
-        constexpr int kAhead = 8;
-        const std::string begin = scope_.value(loop.begin);
-        const std::string& end = scope_.value(loop.end);
-        std::map<const Inst*, std::string> terms;
-        for (const Inst& inst : loop.body) {
-            if (inst.kind != InstKind::kAccumulate) continue;
-            const Accumulator& accumulator = kernel_.accumulators[static_cast<std::size_t>(inst.index)];
-            terms[&inst] = scope_.names().fresh(accumulator.label + "_terms");
-        }
-        out_.open(fmt::format("for (long long first = {}; first < {}; first += {})",
-                              scope_.threads() > 1 ? begin + " + t" : begin, end, kAhead * scope_.threads()));
-        for (const auto& [inst, name] : terms) {
-            const Dtype dtype = kernel_.accumulators[static_cast<std::size_t>(inst->index)].dtype;
-            out_.line(fmt::format("{} {}[{}];", gpu_value_type(dtype), name, kAhead));
-        }
-        out_.line("#pragma unroll");
-        out_.open(fmt::format("for (int i = 0; i < {}; ++i)", kAhead));
-        out_.line(fmt::format("const long long p = rj_min(first + i * {}, {} - 1);", scope_.threads(), end));
-        position(loop, [&](const Inst& inst, const GpuLoop& inside, const std::vector<std::string>& live) {
-            const auto term = terms.find(&inst);
-            if (term == terms.end()) return scalar_inst(inst, inside, live);
-            out_.line(fmt::format("{}[i] = {};", term->second, scope_.value(inst.operands[0])), inst.comment);
-        });
-        out_.close();
-        out_.line("#pragma unroll");
-        out_.open(fmt::format("for (int i = 0; i < {}; ++i)", kAhead));
-        out_.open(fmt::format("if (first + i * {} < {})", scope_.threads(), end));
-        for (const auto& [inst, name] : terms)
-            out_.line(fmt::format("{}.add_one({}[i]);", scope_.state(inst->index), name));
-        out_.close();
-        out_.close();
-        out_.close();
+        rows_.inst(inst, one);
     }
 
     void all_reduce(const AllReduce& reduce) {
@@ -670,9 +726,15 @@ class KernelEmitter {
             if (label.ends_with("_part")) label.remove_suffix(5);  // of the threads' parts, the whole
             for (const Component& component : state_components(accumulator)) {
                 const std::string name = scope_.names().fresh(fmt::format("{}{}", label, component.suffix));
-                out_.line(fmt::format("const {} {} = {}.{}();", gpu_value_type(accumulator.result()), name,
-                                      scope_.state(index), component.accessor));
-                scope_.bind(reduce.results[result++], name);
+                const std::string_view type = gpu_value_type(accumulator.result());
+                const std::string value = fmt::format("{}.{}();", scope_.lane_state(index, "l"), component.accessor);
+                if (kernel_.lanes_axis < 0) {
+                    out_.line(fmt::format("const {} {} = {}", type, name, value));
+                } else {
+                    out_.line(fmt::format("{} {}{};", type, name, scope_.all_lanes()));
+                    scope_.each_lane(fmt::format("{}[l] = {}", name, value));
+                }
+                scope_.bind(reduce.results[result++], kernel_.lanes_axis < 0 ? name : name + "[l]");
             }
         }
     }
@@ -707,8 +769,9 @@ class KernelEmitter {
     std::string states(const AllReduce& reduce) const {
         std::vector<std::string> states;
         for (const int index : reduce.accumulators) {
-            if (kernel_.accumulators[static_cast<std::size_t>(index)].monoid != Monoid::kGreatest)
-                states.push_back(scope_.state(index));
+            if (kernel_.accumulators[static_cast<std::size_t>(index)].monoid == Monoid::kGreatest) continue;
+            for (int lane = 0; lane < kernel_.row_lanes(); ++lane)
+                states.push_back(scope_.lane_state(index, std::to_string(lane)));
         }
         return fmt::format("{}", fmt::join(states, ", "));
     }
@@ -782,6 +845,7 @@ class KernelEmitter {
     const bool waits_late_ = waits_late();
     GpuScope scope_;
     SourceWriter& out_;
+    RowsEmitter rows_;
     GpuKept kept_;
     GpuScope::RowNames outside_;  // names that hold for all rows
     std::optional<ColumnFetch> fetched_ends_;

@@ -190,14 +190,30 @@ void GpuScope::declare_states(bool of_block) {
     for (std::size_t i = 0; i < states_.size(); ++i) {
         if (kernel_.accumulators[i].of_block != of_block) continue;
         states_[i] = names_.fresh(kernel_.accumulators[i].label);
-        out_.line(fmt::format("{} {};", state_type(static_cast<int>(i)), states_[i]),
+        out_.line(fmt::format("{} {}{};", state_type(static_cast<int>(i)), states_[i], all_lanes()),
                   of_block ? "of all rows of the block" : "");
     }
 }
 
 void GpuScope::reset_states() {
-    for (std::size_t i = 0; i < states_.size(); ++i)
-        out_.line(fmt::format("{} = {}();", states_[i], state_type(static_cast<int>(i))));
+    for (std::size_t i = 0; i < states_.size(); ++i) {
+        const auto index = static_cast<int>(i);
+        each_lane(fmt::format("{} = {}();", lane_state(index, "l"), state_type(index)));
+    }
+}
+
+std::string GpuScope::all_lanes() const {
+    return kernel_.lanes_axis < 0 ? "" : fmt::format("[{}]", kernel_.row_lanes());
+}
+
+std::string GpuScope::lane_state(int accumulator, std::string_view lane) const {
+    return kernel_.lanes_axis < 0 ? state(accumulator) : fmt::format("{}[{}]", state(accumulator), lane);
+}
+
+void GpuScope::each_lane(const std::string& line) {
+    if (kernel_.lanes_axis < 0) return out_.line(line);
+    out_.line("#pragma unroll");
+    out_.line(fmt::format("for (int l = 0; l < {}; ++l) {}", kernel_.row_lanes(), line));
 }
 
 std::string GpuScope::state_type(int index) const {
@@ -276,17 +292,28 @@ void GpuScope::declare_coordinates(const std::string& position, const std::vecto
     std::string rest = position;
     for (std::size_t i = axes.size(); i-- > 0;) {
         const AxisId axis = axes[i];
-        if (i == 0) {
+        const int lanes = axis == kernel_.lanes_axis ? kernel_.row_lanes() : 1;
+        if (i == 0 && lanes == 1) {
             axis_text_[axis] = rest;
             return;
         }
         const std::string& axis_name = kernel_.axis(axis).name;
         const std::string label = names_.fresh(axis_name.empty() ? "at" : axis_name);
+        if (i == 0) {
+            out_.line(fmt::format("const long long {} = {} * {};", label, rest, lanes), "of the first lane");
+            axis_text_[axis] = label;
+            return;
+        }
+        const std::string places = lanes == 1 ? extent(axis) : std::to_string(kernel_.axis(axis).extent / lanes);
         const std::string outer = names_.fresh(label + "_outer");
-        out_.line(fmt::format("const long long {} = rj_quotient({}, {});", outer, rest, extent(axis)));
+        out_.line(fmt::format("const long long {} = rj_quotient({}, {});", outer, rest, places));
         const bool is_known = axis_text_.contains(axis);  // of all rows of the thread
-        if (axes_used_.contains(axis) && !is_known)
-            out_.line(fmt::format("const long long {} = {} - {} * {};", label, rest, outer, extent(axis)));
+        const std::string inner = fmt::format("{} - {} * {}", rest, outer, places);
+        if (axes_used_.contains(axis) && !is_known) {
+            out_.line(lanes == 1 ? fmt::format("const long long {} = {};", label, inner)
+                                 : fmt::format("const long long {} = ({}) * {};", label, inner, lanes),
+                      lanes == 1 ? "" : "of the first lane");
+        }
         if (!is_known) axis_text_[axis] = label;
         rest = outer;
     }

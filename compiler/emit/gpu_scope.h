@@ -62,17 +62,23 @@ class GpuScope {
     void declare_states(bool of_block);
     // Gives the states declared before their identities again.
     void reset_states();
+    // "[8]" where a row is as many results, each with states of its own; "" where it is one.
+    std::string all_lanes() const;
+    // `line` in a loop over the row's results, of which it names the l-th; alone where the row is one.
+    void each_lane(const std::string& line);
     // Declares the sums that the block carries over its rows, at zero.
     void declare_carried();
     // Declares the coordinates along `axes` of a 64-bit position, innermost fastest, until forget_axes.
     void declare_coordinates(const std::string& position, const std::vector<AxisId>& axes);
     void forget_axes(const std::vector<AxisId>& axes);
     void bind_axis(AxisId axis, std::string text) { axis_text_[axis] = std::move(text); }
+    const std::string& axis_text(AxisId axis) const { return axis_text_.at(axis); }
 
     std::string extent(AxisId axis) const;
     std::string positions(const std::vector<AxisId>& axes) const;  // the product of their extents
     std::string axis_list(const std::vector<AxisId>& axes) const;  // for comments
     const std::string& state(int accumulator) const { return states_[static_cast<std::size_t>(accumulator)]; }
+    std::string lane_state(int accumulator, std::string_view lane) const;  // of that of the row's results
     std::string state_type(int accumulator) const;
     const std::string& carried(int index) const { return carried_[static_cast<std::size_t>(index)]; }
     // Adds the instruction's operand to the sum that register `place` carries, unless the row is not live.

@@ -534,10 +534,13 @@ Value* KernelEmitter::emit_search(const Inst& inst) {
     return found;
 }
 
-// low = 0; high = count; while (low < high): the half in which the first element above `key` lies. By the oracle's
-// steps, so that both answer alike where the elements are not sorted.
+// low = 0; high = count; while (low < high): the part in which the first element above `key` lies, of the last element
+// and those before it, then of halves. By the oracle's steps, so that both answer alike where the elements are not
+// sorted.
 Value* KernelEmitter::search(const Inst& inst, Value* key) {
     const KernelTensor& tensor = kernel_.tensors[static_cast<std::size_t>(inst.index)];
+    Value* count = extent(tensor.axes[0]);
+    Value* last = b_.CreateSub(count, i64(1));
     llvm::BasicBlock* before = b_.GetInsertBlock();
     auto* head = llvm::BasicBlock::Create(b_.getContext(), "search_head", function_);
     auto* inside = llvm::BasicBlock::Create(b_.getContext(), "search_body", function_);
@@ -546,19 +549,24 @@ Value* KernelEmitter::search(const Inst& inst, Value* key) {
     b_.SetInsertPoint(head);
     llvm::PHINode* low = b_.CreatePHI(b_.getInt64Ty(), 2, "low");
     llvm::PHINode* high = b_.CreatePHI(b_.getInt64Ty(), 2, "high");
-    low->addIncoming(i64(0), before);
-    high->addIncoming(extent(tensor.axes[0]), before);
+    llvm::PHINode* middle = b_.CreatePHI(b_.getInt64Ty(), 2, "middle");
     b_.CreateCondBr(b_.CreateICmpSLT(low, high), inside, after);
 
     b_.SetInsertPoint(inside);
-    Value* middle = b_.CreateLShr(b_.CreateAdd(low, high), 1, "middle");
     Value* offset = b_.CreateMul(middle, strides_.at({inst.index, tensor.axes[0]}));
     Value* place = b_.CreateGEP(stored_type(b_, tensor.dtype), pointers_[static_cast<std::size_t>(inst.index)], offset);
     Value* element = widen(b_, tensor.dtype, load_memory(inst, place, 1));
     Value* at_most = b_.CreateICmpSLE(convert(b_, tensor.dtype, Dtype::kI64, element), key);
-    low->addIncoming(b_.CreateSelect(at_most, b_.CreateAdd(middle, i64(1)), low), inside);
-    high->addIncoming(b_.CreateSelect(at_most, high, middle), inside);
+    Value* next_low = b_.CreateSelect(at_most, b_.CreateAdd(middle, i64(1)), low);
+    Value* next_high = b_.CreateSelect(at_most, high, middle);
+    Value* half = b_.CreateLShr(b_.CreateAdd(next_low, next_high), 1);
     b_.CreateBr(head);
+    low->addIncoming(i64(0), before);
+    low->addIncoming(next_low, inside);
+    high->addIncoming(count, before);
+    high->addIncoming(next_high, inside);
+    middle->addIncoming(last, before);
+    middle->addIncoming(half, inside);
 
     b_.SetInsertPoint(after);
     return b_.CreateSub(low, i64(1));

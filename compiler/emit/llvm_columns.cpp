@@ -360,8 +360,9 @@ void KernelEmitter::emit_accumulate(const Inst& inst, const Lanes& lanes) {
     if (reduces_rows_) {
         const RunningRows& rows = running_rows_[static_cast<std::size_t>(inst.index)];
         if (inst.operands.size() > 1) x = b_.CreateFMul(x, spread(value(inst.operands[1]), lanes.width));
-        const FoldState before = read_rows(rows.levels[0], lanes);
-        return write_rows(rows.levels[0], lanes, fold_include(b_, accumulator, before, x));
+        const std::vector<llvm::AllocaInst*>& level = rows.levels[static_cast<std::size_t>(row_level_)];
+        const FoldState before = read_rows(level, lanes);
+        return write_rows(level, lanes, fold_include(b_, accumulator, before, x));
     }
     const Running& running = running_[static_cast<std::size_t>(inst.index)];
     Value* factor = inst.operands.size() > 1 ? spread(value(inst.operands[1]), lanes.width) : nullptr;

@@ -177,6 +177,7 @@ class KernelEmitter {
     void emit_row_reductions(Value* first, Value* last);
     void emit_result_chunk(Value* first, Value* lanes);
     void emit_rows_loop(std::size_t statement, const RowsLoop& loop, Value* lanes, Value* whole);
+    void branch(Value* condition, const std::function<void()>& taken, const std::function<void()>& other);
     void for_lanes(Value* lanes, Value* whole, const std::function<void(const Lanes&)>& body);
     void emit_row_values(std::size_t statements, const Lanes& lanes, bool stores);
     Value* unit_strides();
@@ -261,6 +262,7 @@ class KernelEmitter {
     std::map<Value*, Value*> widened_;                  // f64 of f32: what it was made of
     bool reduces_rows_ = false;
     std::vector<RunningRows> running_rows_;           // by accumulator
+    int row_level_ = 0;                               // of them, into which rows go
     std::vector<AxisId> result_axis_;                 // the innermost row axis, when rows are reduced
     Value* chunk_first_ = nullptr;                    // of the lanes' results, i64 along result_axis_
     std::vector<llvm::AllocaInst*> slots_;            // by slot

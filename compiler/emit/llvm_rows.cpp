@@ -58,22 +58,25 @@ void KernelEmitter::emit_rows_loop(std::size_t statement, const RowsLoop& loop, 
             }
         });
     };
-    // Rows [begin, end) into `level`, which starts empty.
-    const std::function<void(std::size_t, Value*, Value*)> fold = [&](std::size_t level, Value* begin, Value* end) {
+    const auto each_row = [&](Value* begin, Value* end) {
+        count(begin, end, i64(1), "reduced", [&](Value* position) {
+            set_mixed_radix(position, loop.axes);
+            for_lanes(lanes, whole, [&](const Lanes& group) {
+                emit_row_values(statement, group, false);
+                emit_body(loop.body, group);
+            });
+        });
+    };
+    const auto empty = [&](std::size_t level) {
         for_accumulators([&](const Accumulator& accumulator, const RunningRows& running, const Lanes& group) {
             llvm::Type* type = carried(accumulator.dtype, group.width);
             write_rows(running.levels[level], group, fold_identity(accumulator, type));
         });
-        if (level == 0) {
-            count(begin, end, i64(1), "reduced", [&](Value* position) {
-                set_mixed_radix(position, loop.axes);
-                for_lanes(lanes, whole, [&](const Lanes& group) {
-                    emit_row_values(statement, group, false);
-                    emit_body(loop.body, group);
-                });
-            });
-            return;
-        }
+    };
+    // Rows [begin, end) into `level`, which starts empty.
+    const std::function<void(std::size_t, Value*, Value*)> fold = [&](std::size_t level, Value* begin, Value* end) {
+        empty(level);
+        if (level == 0) return each_row(begin, end);
         const auto step = static_cast<std::int64_t>(std::pow(kReducedBlock, level));
         count(begin, end, i64(step), "reduced_block", [&](Value* block) {
             Value* block_end = b_.CreateNSWAdd(block, i64(step));
@@ -87,7 +90,34 @@ void KernelEmitter::emit_rows_loop(std::size_t statement, const RowsLoop& loop, 
     };
     if (loop.begin < 0) return fold(kReducedLevels - 1, i64(0), positions_of(loop.axes));
     emit_row_values(statement, {&result_axis_, 1, chunk_first_, i64(0), 1, 0}, false);
-    fold(kReducedLevels - 1, value(loop.begin), value(loop.end));
+    // A segment of few rows is one block, which needs no levels: of four rows those were three of four passes over the
+    // lanes.
+    Value* begin = value(loop.begin);
+    Value* end = value(loop.end);
+    Value* few = b_.CreateICmpSLE(b_.CreateSub(end, begin), i64(kReducedBlock), "few");
+    branch(
+        few,
+        [&] {
+            row_level_ = kReducedLevels - 1;
+            empty(kReducedLevels - 1);
+            each_row(begin, end);
+            row_level_ = 0;
+        },
+        [&] { fold(kReducedLevels - 1, begin, end); });
+}
+
+void KernelEmitter::branch(Value* condition, const std::function<void()>& taken, const std::function<void()>& other) {
+    auto* first = llvm::BasicBlock::Create(b_.getContext(), "taken", function_);
+    auto* second = llvm::BasicBlock::Create(b_.getContext(), "other", function_);
+    auto* after = llvm::BasicBlock::Create(b_.getContext(), "either", function_);
+    b_.CreateCondBr(condition, first, second);
+    b_.SetInsertPoint(first);
+    taken();
+    b_.CreateBr(after);
+    b_.SetInsertPoint(second);
+    other();
+    b_.CreateBr(after);
+    b_.SetInsertPoint(after);
 }
 
 // Whether neighbouring results are of segments of their own; else a chunk has one.

@@ -82,19 +82,22 @@ void add_regions(Block* block, Kernel* kernel, const Target& target) {
         if (!meets(*stmt)) continue;
         reduce->scratch = kernel->scratch_regions++;
         if (meetings == 1 && kernel->cluster_blocks() > 1) ++kernel->scratch_regions;
-        std::int64_t state = 0;
-        for (const int index : reduce->accumulators) {
-            const int bytes = state_bytes(kernel->accumulators[static_cast<std::size_t>(index)]);
-            state += (bytes + 15) / 16 * 16;  // each state starts aligned, whatever the mix of dtypes
-        }
         // Of each warp, once its lanes have met. Threads that lie across rows change places first: one of each thread,
         // and one of each row for what comes of them (the prelude's rj_all_reduce_across).
         const Schedule& schedule = kernel->schedule;
-        const std::int64_t states =
-            schedule.across
-                ? std::int64_t{schedule.threads_per_row} * (schedule.rows_per_block | 1) + schedule.rows_per_block
-                : kernel->block_threads() / target.warp_size;
-        const std::int64_t region = state * states * kernel->cluster_blocks();
+        const auto of_across = [](std::int64_t threads, std::int64_t rows) { return threads * (rows | 1) + rows; };
+        const std::int64_t states = schedule.across ? of_across(schedule.threads_per_row, schedule.rows_per_block)
+                                    : schedule.shares > 0
+                                        ? of_across(schedule.shares, schedule.rows_per_block / schedule.shares)
+                                        : kernel->block_threads() / target.warp_size;
+        std::int64_t region = schedule.shares > 0 ? vote_bytes(*kernel, target) : 0;
+        for (const int index : reduce->accumulators) {
+            // Each begins aligned, whatever the mix of dtypes; of a row's results a state each, side by side.
+            const int bytes = state_bytes(kernel->accumulators[static_cast<std::size_t>(index)]);
+            const std::int64_t together = kernel->lanes_axis < 0 ? 1 : states * kernel->row_lanes();
+            region += (bytes * together + 15) / 16 * 16 * (states * kernel->row_lanes() / together);
+        }
+        region *= kernel->cluster_blocks();
         kernel->scratch_region_bytes = std::max(kernel->scratch_region_bytes, region);
     }
 }
@@ -135,11 +138,18 @@ std::int64_t carried_lanes(const Kernel& kernel, int carried) {
     return 1;
 }
 
+std::int64_t vote_bytes(const Kernel& kernel, const Target& target) {
+    const std::int64_t bytes = kernel.block_threads() / target.warp_size * std::int64_t{sizeof(std::int32_t)};
+    return (bytes + 15) / 16 * 16;
+}
+
 Kernel place_barriers(Kernel kernel, const Target& target) {
     kernel.shared_bytes = kernel.shared_bytes_per_row * kernel.schedule.rows_per_block;
     if (!target.is_gpu()) return kernel;
-    const int alone = kernel.schedule.across ? 1 : target.warp_size;  // threads that need no shared memory to meet
-    if (kernel.schedule.threads_per_row > alone || kernel.cluster_blocks() > 1) add_scratch(&kernel, target);
+    const Schedule& schedule = kernel.schedule;
+    const int alone = schedule.across ? 1 : target.warp_size;  // threads that need no shared memory to meet
+    if (schedule.threads_per_row > alone || schedule.shares > 0 || kernel.cluster_blocks() > 1)
+        add_scratch(&kernel, target);
     kernel.shared_bytes = std::max(kernel.shared_bytes, join_bytes(kernel));
     return kernel;
 }

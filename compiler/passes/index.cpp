@@ -13,7 +13,9 @@ namespace {
 
 class Indexer {
   public:
-    Indexer(Kernel* kernel, bool aligned) : kernel_(*kernel), aligned_(aligned) {}
+    Indexer(Kernel* kernel, bool aligned) : kernel_(*kernel), aligned_(aligned) {
+        if (kernel_.lanes_axis >= 0) lane_values_ = kernel_.lane_values();
+    }
 
     void run() {
         for (Block* block : {&kernel_.before, &kernel_.body, &kernel_.after}) index_block(block);
@@ -23,12 +25,12 @@ class Indexer {
     void index_block(Block* block) {
         for (Stmt& stmt : *block) {
             if (auto* inst = std::get_if<Inst>(&stmt.node)) {
-                if (touches_memory(*inst)) inst->access.kind = Access::Kind::kUniform;
+                if (touches_memory(*inst)) index_by_lane(inst, Access::Kind::kUniform);
             } else if (auto* loop = std::get_if<ColumnLoop>(&stmt.node)) {
                 index_loop(loop);
             } else if (auto* rows = std::get_if<RowsLoop>(&stmt.node)) {
                 for (Inst& inst : rows->body) {
-                    if (touches_memory(inst)) inst.access.kind = Access::Kind::kGather;
+                    if (touches_memory(inst)) index_by_lane(&inst, Access::Kind::kGather);
                 }
             }
         }
@@ -36,6 +38,47 @@ class Indexer {
 
     static bool touches_memory(const Inst& inst) {
         return inst.kind == InstKind::kLoad || inst.kind == InstKind::kStore;
+    }
+
+    // Outside column loops lanes are neighbouring results, where a thread has several; `alone` is what an access is
+    // that they have in common, or make one by one.
+    void index_by_lane(Inst* inst, Access::Kind alone) {
+        inst->access.kind = alone;
+        if (kernel_.lanes_axis < 0) return;
+        if (!kernel_.differs_by_lane(*inst, lane_values_)) {
+            inst->access.kind = Access::Kind::kUniform;
+            return;
+        }
+        KernelTensor& tensor = kernel_.tensors[static_cast<std::size_t>(inst->index)];
+        const bool vector = takes_results_in_order(*inst, tensor);
+        inst->access.kind = vector ? Access::Kind::kVector : Access::Kind::kGather;
+        if (vector) tensor.alignment = std::max(tensor.alignment, kernel_.row_lanes());
+    }
+
+    // Whether a thread's results are neighbours there, from a place on that is a multiple of their number.
+    bool takes_results_in_order(const Inst& inst, const KernelTensor& tensor) const {
+        std::size_t promoted = 0;
+        for (std::size_t i = 0; i < tensor.axes.size(); ++i) {
+            const std::vector<Axis> used = inst.coords[i].axes();
+            const bool here =
+                std::any_of(used.begin(), used.end(), [&](Axis axis) { return axis.id == kernel_.lanes_axis; });
+            const bool in_order =
+                tensor.axes[i] == kernel_.lanes_axis && inst.coords[i].is_axis(Axis{kernel_.lanes_axis});
+            if (here && !in_order) return false;
+            for (const ValueId data : inst.coords[i].data_nodes()) {
+                if (lane_values_.contains(data)) return false;
+            }
+            std::int64_t stride = 0;  // of what is declared a row a launch sees to it
+            const std::size_t first_column = tensor.axes.size() - tensor.column_strides.size();
+            if (kernel_.axis(tensor.axes[i]).is_promoted) {
+                if (promoted >= tensor.promoted_strides.size()) return false;
+                stride = tensor.promoted_strides[promoted++];
+            } else if (i >= first_column) {
+                stride = tensor.column_strides[i - first_column];
+            }
+            if (in_order ? stride != 1 : stride % kernel_.row_lanes() != 0) return false;
+        }
+        return true;
     }
 
     void index_loop(ColumnLoop* loop) {
@@ -169,7 +212,8 @@ class Indexer {
     }
 
     Kernel& kernel_;
-    const bool aligned_;  // a vector access needs an address that is a multiple of its size
+    std::set<ValueId> lane_values_;  // of a row of several results
+    const bool aligned_;             // a vector access needs an address that is a multiple of its size
 };
 
 }  // namespace

@@ -11,7 +11,8 @@ namespace rowjit {
 // Inst::narrow.
 Kernel spend_precision(Kernel kernel, const Target& target);
 
-// Decides how each load and store of a column loop meets memory (Access), and what alignment that needs of each tensor.
+// Decides how each load and store of a column loop, or of a row of several results, meets memory (Access), and what
+// alignment that needs of each tensor.
 // Needs: lowered loops. Gives: no Access of a load or store is kUnknown; KernelTensor::alignment is set.
 Kernel index_accesses(Kernel kernel, const Target& target);
 
@@ -45,6 +46,9 @@ bool is_exact_on_narrow(Op op);
 
 // Bytes of one thread's state of an accumulator when it crosses shared memory.
 int state_bytes(const Accumulator& accumulator);
+
+// Bytes of shared memory in which a block whose threads share long segments finds whether it has any.
+std::int64_t vote_bytes(const Kernel& kernel, const Target& target);
 
 // How often the threads of a row meet in each of the steps that open there.
 int meetings_of_steps(Block::const_iterator open);

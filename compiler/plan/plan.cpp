@@ -1166,10 +1166,11 @@ class Planner {
 
     // A tensor of the program, its axes reordered so that promoted ones stand among the row axes.
     static NodeId add_input(const Node& node, const std::string& name, GraphData* into) {
-        std::vector<AxisId> axes;
-        std::vector<std::int64_t> column_strides;
-        order_axes(node.axes, node.column_strides, *into, &axes, &column_strides);
-        return into->add_input(name, node.dtype, axes, column_strides);
+        Ordered ordered = order_axes(node.axes, node.column_strides, *into);
+        const NodeId input =
+            into->add_input(name, node.dtype, std::move(ordered.axes), std::move(ordered.column_strides));
+        into->set_promoted_strides(input, std::move(ordered.promoted_strides));
+        return input;
     }
 
     // The axes of the tensor in which a packed number lies.
@@ -1200,11 +1201,15 @@ class Planner {
         return piece;
     }
 
-    // Splits declared axes into row axes, then column axes with their strides (contiguous where none are given). A
-    // promoted axis's stride is found at launch from the same declaration.
-    static void order_axes(const std::vector<AxisId>& declared, const std::vector<std::int64_t>& declared_strides,
-                           const GraphData& graph, std::vector<AxisId>* axes,
-                           std::vector<std::int64_t>* column_strides);
+    // Declared axes split into row axes, then column axes, with the strides of those that were declared as columns
+    // (contiguous where none are given). What a launch gives as a promoted axis's stride is of the same declaration.
+    struct Ordered {
+        std::vector<AxisId> axes = {};
+        std::vector<std::int64_t> promoted_strides = {};
+        std::vector<std::int64_t> column_strides = {};
+    };
+    static Ordered order_axes(const std::vector<AxisId>& declared, const std::vector<std::int64_t>& declared_strides,
+                              const GraphData& graph);
 
     // The tensor that a product reads.
     std::string tensor_name(NodeId id) const {
@@ -1344,6 +1349,7 @@ class Planner {
         const NodeId copy = mapped.at(root);
         if (is_temporary(root) && !piece.copies) {
             OutputInfo stored{temporary_name(root), copy, "", false, strides_among_columns(root, *into)};
+            stored.promoted_strides = order_axes(node.axes, {}, *into).promoted_strides;
             if (const auto packed = packed_.find(root); packed != packed_.end()) stored.piece = piece_of_packed(root);
             if (const auto over = reused_.find(root); over != reused_.end()) {
                 stored.alias = temporary_name(over->second);
@@ -1355,11 +1361,11 @@ class Planner {
             if (output.node != root) continue;
             OutputInfo moved = output;
             moved.node = copy;
-            std::vector<AxisId> axes;
-            moved.column_strides.clear();
-            order_axes(output.piece ? output.piece->axes : graph_->node(root).axes, output.column_strides, *into, &axes,
-                       &moved.column_strides);
-            if (output.piece) moved.piece = reordered(*output.piece, axes);
+            Ordered ordered =
+                order_axes(output.piece ? output.piece->axes : graph_->node(root).axes, output.column_strides, *into);
+            moved.column_strides = std::move(ordered.column_strides);
+            moved.promoted_strides = std::move(ordered.promoted_strides);
+            if (output.piece) moved.piece = reordered(*output.piece, ordered.axes);
             // An input this group does not read cannot be disturbed by the group's own order of loads and stores.
             if (!moved.alias.empty() && !into->find_input(moved.alias)) moved.alias.clear();
             into->add_output(std::move(moved));
@@ -1368,9 +1374,7 @@ class Planner {
 
     // Of a temporary, where an axis that is among the rows here lies within its columns; none where it is contiguous.
     std::vector<std::int64_t> strides_among_columns(NodeId root, const GraphData& group) const {
-        std::vector<AxisId> axes;
-        std::vector<std::int64_t> strides;
-        order_axes(graph_->node(root).axes, {}, group, &axes, &strides);
+        const auto [axes, promoted, strides] = order_axes(graph_->node(root).axes, {}, group);
         std::int64_t contiguous = 1;
         for (std::size_t i = strides.size(); i-- > 0;) {
             if (strides[i] != contiguous) return strides;
@@ -1441,10 +1445,11 @@ class Planner {
     std::vector<std::string> notes_;
 };
 
-void Planner::order_axes(const std::vector<AxisId>& declared, const std::vector<std::int64_t>& declared_strides,
-                         const GraphData& graph, std::vector<AxisId>* axes, std::vector<std::int64_t>* column_strides) {
+Planner::Ordered Planner::order_axes(const std::vector<AxisId>& declared,
+                                     const std::vector<std::int64_t>& declared_strides, const GraphData& graph) {
+    Ordered ordered;
     for (const AxisId axis : declared) {
-        if (graph.axis(axis).is_row) axes->push_back(axis);
+        if (graph.axis(axis).is_row) ordered.axes.push_back(axis);
     }
     // Strides were declared for the column axes before promotion: the last ones.
     std::int64_t contiguous = 1;
@@ -1457,10 +1462,12 @@ void Planner::order_axes(const std::vector<AxisId>& declared, const std::vector<
         all[declared.size() - declared_strides.size() + i] = declared_strides[i];
     }
     for (std::size_t i = 0; i < declared.size(); ++i) {
+        if (graph.axis(declared[i]).is_promoted) ordered.promoted_strides.push_back(all[i]);
         if (graph.axis(declared[i]).is_row) continue;
-        axes->push_back(declared[i]);
-        column_strides->push_back(all[i]);
+        ordered.axes.push_back(declared[i]);
+        ordered.column_strides.push_back(all[i]);
     }
+    return ordered;
 }
 
 }  // namespace

@@ -98,6 +98,23 @@ void take_rows_side_by_side(const GroupFacts& facts, const Target& target, std::
     }
 }
 
+// What lies along the innermost row axis, where that is one of columns.
+void note_promoted(const Group& group, GroupFacts* facts) {
+    const GraphData& graph = *group.graph;
+    if (group.row_axes.empty() || !graph.axis(group.row_axes.back()).is_promoted) return;
+    const AxisId innermost = group.row_axes.back();
+    facts->promoted_columns = graph.axis(innermost).extent;
+    facts->promoted_bytes = 1;
+    const auto note = [&](const Node& node) {
+        if (contains(node.axes, innermost))
+            facts->promoted_bytes = std::max(facts->promoted_bytes, static_cast<int>(size_bytes(node.dtype)));
+    };
+    for (const NodeId id : graph.live_nodes()) {
+        if (graph.node(id).kind == NodeKind::kInput) note(graph.node(id));
+    }
+    for (const OutputInfo& output : graph.outputs()) note(graph.node(output.node));
+}
+
 }  // namespace
 
 int GroupFacts::access_columns() const {
@@ -126,6 +143,7 @@ GroupFacts facts_of(const Group& group, const Target& target) {
     facts.scalar_rows = group.row_axes.empty();
     facts.promoted = std::any_of(group.row_axes.begin(), group.row_axes.end(),
                                  [&](AxisId axis) { return graph.axis(axis).is_promoted; });
+    note_promoted(group, &facts);
     facts.widest_bytes = 1;
     facts.narrowest_bytes = 8;
     int widest_table = 1;

@@ -37,8 +37,11 @@ struct GroupFacts {
     bool steps = false;                // a row meets in steps of a fixpoint, some number of times
     bool meets = false;                // the threads of a row do, over what is wanted of that row
     bool reduces_rows = false;
-    bool segmented = false;    // some of those reductions are of segments
-    bool promoted = false;     // columns lie among the group's row axes
+    bool segmented = false;  // some of those reductions are of segments
+    bool promoted = false;   // columns lie among the group's row axes
+    // Of the innermost of them, along which results lie side by side; the widest element that is read or stored there.
+    std::int64_t promoted_columns = 1;
+    int promoted_bytes = 4;
     bool scalar_rows = false;  // one row in all: no run-time row axis
 
     bool sums_rows() const { return sums_of_rows > 0; }

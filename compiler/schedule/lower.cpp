@@ -106,6 +106,7 @@ class Lowering {
         find_sums_of_block();
         find_phases();
         if (group_.reduces_rows) {
+            if (auto declined = lanes_conflict()) return *declined;
             lower_rows_reduction();
         } else {
             plan_loops();
@@ -189,6 +190,7 @@ class Lowering {
             if (node.kind == NodeKind::kInput) {
                 tensor_of_input_[id] = static_cast<int>(kernel_.tensors.size());
                 kernel_.tensors.push_back({node.name, node.dtype, node.axes, column_strides(node), true, false, false});
+                kernel_.tensors.back().promoted_strides = node.promoted_strides;
             }
             if (node.kind == NodeKind::kScalar) {
                 scalar_of_node_[id] = static_cast<int>(kernel_.scalars.size());
@@ -205,6 +207,7 @@ class Lowering {
             }
             KernelTensor tensor{
                 output.tensor(), node.dtype, whole_axes(output), output.column_strides, output.accumulate, true, false};
+            if (!output.piece) tensor.promoted_strides = output.promoted_strides;
             if (output.slots >= 0) {
                 tensor.dtype = output.parts_dtype;
                 tensor.axes = parts_axes(output);
@@ -1070,6 +1073,25 @@ class Lowering {
     using Range = std::tuple<std::vector<AxisId>, AxisId, NodeId>;
     static Range range_of(const Node& node) {
         return {node.reduced, node.axis, node.is_segmented() ? node.args[1] : -1};
+    }
+
+    // Where a thread takes neighbouring results, those lie along the innermost row axis.
+    std::optional<Declined> lanes_conflict() {
+        const Schedule& s = schedule();
+        if (!target_.is_gpu()) return std::nullopt;
+        const std::vector<NodeId> nodes = graph_.live_nodes();
+        const bool segmented =
+            std::any_of(nodes.begin(), nodes.end(), [&](NodeId id) { return graph_.node(id).is_segmented(); });
+        if (s.shares > 0 && (!segmented || s.threads_per_row > 1 || s.across))
+            return Declined{"threads share the rows of segments, of which each has one of its own"};
+        if (s.vector == 1 && s.shares == 0) return std::nullopt;
+        if (!s.across && s.threads_per_row > 1)
+            return Declined{"a thread has neighbouring results where the threads of a row lie across rows"};
+        const AxisInfo* innermost = kernel_.row_axes.empty() ? nullptr : &graph_.axis(kernel_.row_axes.back());
+        if (innermost == nullptr || !innermost->is_promoted || innermost->extent % s.vector != 0)
+            return Declined{fmt::format("results are not known to lie side by side in vectors of {}", s.vector)};
+        kernel_.lanes_axis = kernel_.row_axes.back();
+        return std::nullopt;
     }
 
     // One row loop per range, then the fold, then what follows from it.

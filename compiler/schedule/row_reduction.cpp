@@ -448,9 +448,9 @@ int preferred_threads(const GroupFacts& facts, int vector) {
         return threads_of_narrow(std::min(by_columns, static_cast<int>(std::bit_ceil(vectors))), facts, vector);
     }
     // There is nothing to have in flight, and a thread for each column does most at once: searches for 16 places, one
-    // behind the other in four threads, took the sort of 16384 ids 22 us a kernel (H200).
+    // behind the other in four threads, took the sort of 16384 ids 22 us a kernel (H200). No more than meet in a warp.
     return static_cast<int>(
-        std::bit_ceil(static_cast<std::uint64_t>(std::min<std::int64_t>(facts.columns, kMostThreads))));
+        std::bit_ceil(static_cast<std::uint64_t>(std::min<std::int64_t>(facts.columns, kWarpThreads))));
 }
 
 // Where those come: behind schedules of powers of two that were timed against them and are no slower. One sum of two

@@ -36,7 +36,7 @@ struct Schedule {
     Residency residency = Residency::kReload;
     int threads_per_row = 1;
     int rows_per_block = 1;
-    int vector = 1;                  // columns per thread and access
+    int vector = 1;                  // columns per thread and access; of kRowsReduction results side by side
     bool peel = false;               // rows that begin anywhere: aligned whole vectors, and the ends one by one
     std::int64_t column_blocks = 1;  // blocks side by side on one row; a cluster where the row is reduced
     bool online = false;             // reductions that would read the row twice carry a pair instead (plan/online)
@@ -45,7 +45,8 @@ struct Schedule {
     int stages = 0;                  // > 0: so many rows are copied ahead into shared memory (blocks_per_sm)
     bool skew = false;               // a cluster meets over a row's first phase behind the next row's (blocks_per_sm)
     bool across = false;             // neighbouring threads take neighbouring rows, not parts of one (kRowsReduction)
-    int min_blocks_per_sm = 0;       // register cap through launch bounds; 0 leaves it to the compiler
+    int shares = 0;             // > 0: so many threads share a long segment of rows; each has one too (kRowsReduction)
+    int min_blocks_per_sm = 0;  // register cap through launch bounds; 0 leaves it to the compiler
 
     bool operator==(const Schedule&) const = default;
     // Whether a thread's columns are unrolled, as what it has in registers for each of them needs.

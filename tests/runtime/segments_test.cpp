@@ -241,17 +241,17 @@ TEST_CASE("the order that a backward finds is that which a caller gives, bit for
     CHECK(compiled(gradient(g, {"table"}, {.sorted = {"ids"}}), bindings, "d_table").values == found.values);
 }
 
-TEST_CASE("positions of a declared number are put in order by as many merges as they need") {
+TEST_CASE("positions of a declared number are put in order by as many merges as they need beyond runs of 256") {
     const auto kernels = [](std::int64_t tokens) {
         Graph g;
         const Value table = g.input("table", f32, {g.rows("vocabulary", 9), 3});
         g.output("y", embedding(table, g.input("ids", i64, {g.rows("tokens", tokens)})));
         return plan_graph(*gradient(g, {"table"}).data(), find_target("sm_90a")).groups.size();
     };
-    const std::size_t of_one_merge = kernels(16);
-    CHECK(kernels(2) == of_one_merge);
-    CHECK(kernels(17) == of_one_merge + 2);
-    CHECK(kernels(4096) == of_one_merge + 4);
+    const std::size_t of_one_run = kernels(256);
+    CHECK(kernels(2) == of_one_run);
+    CHECK(kernels(257) == of_one_run + 2);
+    CHECK(kernels(65536) == of_one_run + 4);
 }
 
 TEST_CASE("an axis follows another, and a launch gives no extent for it") {

@@ -122,6 +122,37 @@ Graph ragged(std::int64_t columns, Dtype dtype) {
     return g;
 }
 
+// Sums over a few long segments and many short ones, of two tensors of other dtypes, of what differs by row, by column
+// and by both, and read in another order of the columns; beside a maximum and numbers of the segments.
+Graph weighted_segments(std::int64_t columns, std::int64_t sequences, Dtype dtype) {
+    Graph g;
+    const Axis tokens = g.rows("tokens");
+    const Axis sequence = g.rows("sequences", sequences);
+    const Segments segments = {sequence, g.input("offsets", i64, {g.rows("ends", sequence, 1)})};
+    const Axis column = g.columns("width", columns);
+    const Value x = g.input("x", dtype, {tokens, column});
+    const Value h = cast(x, f32);
+    const Value turned = cast(index(x, column, columns - 1 - Coord(column)), f32);
+    const Value of_row = g.input("of_row", f32, {tokens});
+    const Value weight = g.input("weight", bf16, {column});
+    const Value total = sum(h * of_row * cast(weight, f32), tokens, segments);
+    g.output("total", total + g.input("bias", f32, {column}) * g.input("of_sequence", f32, {sequence}));
+    g.output("turned", cast(sum(turned + cast(g.input("y", bf16, {tokens, column}), f32), tokens, segments), dtype));
+    g.output("greatest", max(x, tokens, segments));
+    return g;
+}
+
+// Sums over one of two row axes.
+Graph uniform_segments(std::int64_t columns, Dtype dtype) {
+    Graph g;
+    const Axis batch = g.rows("batch");
+    const Axis tokens = g.rows("tokens");
+    const Value x = g.input("x", dtype, {batch, tokens, columns});
+    g.output("y", sum(cast(x, f32) * g.input("of_row", f32, {batch, tokens}), tokens));
+    g.output("least", min(x, tokens));
+    return g;
+}
+
 // Every legal schedule of every kernel of the graph, one program each.
 void add_cases(const std::string& name, const Graph& graph, const Target& target, std::vector<Case>* cases) {
     const Plan plan = plan_graph(*graph.data(), target);
@@ -276,13 +307,13 @@ void check_cases(const std::vector<Case>& cases, const Target& target, std::int6
 
 // Runs one program whose emitted text was changed; the first fault or wrong output, or "" when nothing was noticed.
 std::string outcome_of(const Graph& graph, const Schedule& schedule, const Target& target,
-                       const simt::Sabotage& sabotage) {
+                       const simt::Sabotage& sabotage, std::int64_t rows = 7) {
     const Device device = simt::device(target);
     std::vector<Program> programs;
     programs.push_back(compile(*graph.data(), target, [&](const Group&) { return std::optional(schedule); }));
     REQUIRE(programs[0].steps[0].kernel.schedule == schedule);
     const std::vector<Executable> executables = simt::build(std::move(programs), target, device, sabotage);
-    const Bindings bindings = random_inputs(*graph.data(), all_rows(*graph.data(), 7), {.seed = 3});
+    const Bindings bindings = random_inputs(*graph.data(), all_rows(*graph.data(), rows), {.seed = 3});
     try {
         // Guards wide enough that a broken kernel spoils poison rather than ending the process through a sanitizer.
         const auto outputs =
@@ -298,6 +329,15 @@ std::string without(std::string text, std::string_view what) {
     const std::size_t at = text.rfind(what);
     REQUIRE(at != std::string::npos);
     return text.erase(at, what.size());
+}
+
+// Replaces the first occurrence likewise.
+simt::Sabotage replacing(const std::string& what, const std::string& with) {
+    return [=](std::string text) {
+        const std::size_t at = text.find(what);
+        REQUIRE(at != std::string::npos);
+        return text.replace(at, what.size(), with);
+    };
 }
 
 // Not so the kernels that add up parts, or compute with numbers of a row alone.
@@ -434,13 +474,58 @@ TEST_CASE("sums over segments, searches and gathered rows agree with the oracle 
         std::vector<Case> cases;
         add_cases("ragged 7", ragged(7, bf16), target, &cases);
         add_cases("ragged 64 f32", ragged(64, f32), target, &cases);
-        // Two merges order as many positions; at run time there are eight, and as many kernels more.
+        // Two runs and a merge order as many positions; at run time there are six merges, each of two kernels.
         Graph rows;
         const Value table = rows.input("table", bf16, {rows.rows("vocabulary", 9), 12});
-        rows.output("y", embedding(table, rows.input("ids", i64, {rows.rows("tokens", 20)})));
+        rows.output("y", embedding(table, rows.input("ids", i64, {rows.rows("tokens", 300)})));
         add_cases("embedding backward", gradient(rows, {"table"}), target, &cases);
         check_cases(cases, target, 13, false);
     }
+}
+
+TEST_CASE("long segments are shared by a block's threads, and results side by side are lanes, under every schedule") {
+    for (const std::string_view name : {"sm_90a", "gfx942"}) {
+        const Target target = simt::target(name);
+        std::vector<Case> cases;
+        for (const auto& [columns, sequences] : std::vector<std::pair<std::int64_t, std::int64_t>>{{24, 3}, {40, 60}}) {
+            for (const Dtype dtype : {bf16, f32}) {
+                add_cases(fmt::format("weighted segments {} {}", columns, sequences),
+                          weighted_segments(columns, sequences, dtype), target, &cases);
+            }
+        }
+        add_cases("weighted segments 9", weighted_segments(9, 2, bf16), target, &cases);
+        add_cases("uniform segments 40", uniform_segments(40, bf16), target, &cases);
+        std::size_t shared = 0;
+        std::size_t in_lanes = 0;
+        for (const Case& one : cases) {
+            for (const Step& step : one.program.steps) {
+                shared += step.kernel.schedule.shares > 0 ? 1 : 0;
+                in_lanes += step.kernel.row_lanes() > 1 ? 1 : 0;
+            }
+        }
+        CHECK(shared > 8);
+        CHECK(in_lanes > 8);
+        check_cases(cases, target, 331, false);
+    }
+}
+
+TEST_CASE("a kernel whose threads do not share a long segment, or keep another's, is caught") {
+    const Target target = simt::target("sm_90a");
+    Graph graph;
+    const Axis tokens = graph.rows("tokens");
+    const Axis sequences = graph.rows("sequences", 3);
+    const Segments segments = {sequences, graph.input("offsets", i64, {graph.rows("ends", sequences, 1)})};
+    graph.output("y", sum(graph.input("x", f32, {tokens, 40}), tokens, segments));
+    Schedule schedule;
+    schedule.family = Family::kRowsReduction;
+    schedule.residency = Residency::kReload;
+    schedule.rows_per_block = 256;
+    schedule.shares = 8;
+    schedule.vector = 4;
+    constexpr std::int64_t kRows = 400;
+    CHECK(outcome_of(graph, schedule, target, {}, kRows) == "");
+    CHECK(outcome_of(graph, schedule, target, replacing("if (waiting == 0) break;", "break;"), kRows) != "");
+    CHECK(outcome_of(graph, schedule, target, replacing("if (shared == part)", "if (part == 1)"), kRows) != "");
 }
 
 // The schedule for the kernel that reduces columns, which has to take it; the static rules' for others.
@@ -826,13 +911,6 @@ TEST_CASE("a kernel whose cluster does not wait for its messages, or has one pla
     Schedule schedule = block_schedule(4);
     schedule.column_blocks = 2;
     CHECK(outcome_of(graph, schedule, target, {}) == "");
-    const auto replacing = [](const std::string& what, const std::string& with) {
-        return [=](std::string text) {
-            const std::size_t at = text.find(what);
-            REQUIRE(at != std::string::npos);
-            return text.replace(at, what.size(), with);
-        };
-    };
     const std::string one_place = outcome_of(graph, schedule, target, replacing("0 + (turn & 1) * ", "0 + 0 * "));
     CHECK_MESSAGE(one_place.find("race") != std::string::npos, one_place);
     const std::string other_turn = outcome_of(graph, schedule, target, replacing("turn >> 1 & 1", "~turn >> 1 & 1"));
