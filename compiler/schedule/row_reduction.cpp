@@ -169,9 +169,10 @@ std::vector<Schedule> cluster_schedules(const GroupFacts& facts, const Target& t
             s.column_blocks = blocks;
             // Softmax's backward of 32768 bf16 columns takes 0.395 ms in blocks of 128 threads that end, 0.452 in those
             // that stay; of 65536 0.418, 0.448; but of 131072, whose sixteen blocks have 256 threads, 0.131 and 0.117,
-            // tvd's backward of 128256 0.222 and 0.203 (H200).
-            const bool ends_first = facts.sums_rows() || (in_small_parts(facts) && !waits_alone(facts) &&
-                                                          (threads == kBlockThreads || facts.widest_bytes >= 4));
+            // tvd's backward of 128256 0.222 and 0.203; of eight such blocks a distillation's of 49152 0.172 in those
+            // that end, 0.326 (H200).
+            const bool widest = blocks == kMostClusterBlocks && threads > kBlockThreads && facts.widest_bytes < 4;
+            const bool ends_first = facts.sums_rows() || (in_small_parts(facts) && !waits_alone(facts) && !widest);
             const std::vector<Schedule> pairs = merging_pairs(s, facts, target);
             // Narrow rows that wait twice for sixteen blocks have the next in registers: 256 softmax rows of 262144
             // bf16 columns take 0.077 ms so, 0.109 where pairs meet once, whose 178 registers a thread leave room for
