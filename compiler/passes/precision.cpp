@@ -46,7 +46,7 @@ class Uses {
         return all_of(value, only_scale_, [&](const Inst& use) {
             if (use.kind != InstKind::kMap) return ends_narrow(use, [&](ValueId next) { return only_scale(next); });
             if (use.op == Op::kLog) return is_plain_result(value);
-            return (scales(use) || adds_alike(use)) && is_rounded(use.id);
+            return keeps_part(use) && is_rounded(use.id);
         });
     }
 
@@ -136,7 +136,7 @@ class Uses {
     bool is_scaled_or_summed(ValueId value) {
         return all_of(value, is_scaled_or_summed_, [&](const Inst& use) {
             if (use.kind == InstKind::kMap)
-                return (scales(use) || adds_alike(use) || hardly_cancels(use)) && is_scaled_or_summed(use.id);
+                return (keeps_part(use) || hardly_cancels(use)) && is_scaled_or_summed(use.id);
             return ends_summed(use, [&](ValueId next) { return is_scaled_or_summed(next); });
         });
     }
@@ -146,7 +146,7 @@ class Uses {
     bool is_summed_and_rounded(ValueId value) {
         return all_of(value, is_summed_and_rounded_, [&](const Inst& use) {
             if (use.kind == InstKind::kMap)
-                return (scales(use) || adds_alike(use) || hardly_cancels(use)) && is_summed_and_rounded(use.id);
+                return (keeps_part(use) || hardly_cancels(use)) && is_summed_and_rounded(use.id);
             if (use.kind == InstKind::kAccumulate) return adds_up(use) && ends_in_rounding(sums_.at(use.index).result);
             return ends_narrow(use, [&](ValueId next) { return is_summed_and_rounded(next); });
         });
@@ -408,14 +408,14 @@ class Uses {
         return all_of(value, is_rounded_, [&](const Inst& use) {
             if (use.kind != InstKind::kMap) return ends_narrow(use, [&](ValueId next) { return is_rounded(next); });
             const bool other_is_rare = use.op == Op::kAdd && is_rare(use.operands[use.operands[0] == value ? 1 : 0]);
-            return (scales(use) || adds_alike(use) || other_is_rare || hardly_cancels(use)) && is_rounded(use.id);
+            return (keeps_part(use) || other_is_rare || hardly_cancels(use)) && is_rounded(use.id);
         });
     }
 
     // Whether it is only multiplied and divided before it is rounded to bf16 or f16.
     bool is_scaled(ValueId value) {
         return all_of(value, is_scaled_, [&](const Inst& use) {
-            if (use.kind == InstKind::kMap) return (scales(use) || adds_alike(use)) && is_scaled(use.id);
+            if (use.kind == InstKind::kMap) return keeps_part(use) && is_scaled(use.id);
             return ends_narrow(use, [&](ValueId next) { return is_scaled(next); });
         });
     }
@@ -559,17 +559,18 @@ class Uses {
         return known[inst.id] = std::any_of(inst.operands.begin() + first, inst.operands.end(), holds);
     }
 
-    // Whether it is a sum of what is not negative, in which an error is no larger a part than in its term.
-    bool adds_alike(const Inst& use) {
-        return use.op == Op::kAdd &&
-               std::ranges::all_of(use.operands, [&](ValueId term) { return is_not_negative(term); });
+    // Whether an operand's error is no larger a part of the result: of a product, a quotient, or a sum of what is not
+    // negative.
+    bool keeps_part(const Inst& use) {
+        const auto is_kept = [&](ValueId term) { return is_not_negative(term); };
+        return scales(use) || (use.op == Op::kAdd && std::ranges::all_of(use.operands, is_kept));
     }
 
     // Whether a value is known not to be negative.
     bool is_not_negative(ValueId value) {
         const auto [known, is_new] = is_not_negative_.try_emplace(value, false);
         if (is_new) known->second = find_not_negative(value);
-        return is_not_negative_.at(value);
+        return known->second;
     }
 
     bool find_not_negative(ValueId value) {

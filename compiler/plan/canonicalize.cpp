@@ -306,8 +306,10 @@ class Canonicalizer {
 
     // A map of known choices is one of what they choose, where it has the same axes.
     NodeId with_known_choices(NodeId id) {
+        const auto is_known = [&](NodeId arg) { return known_choice(to_->node(arg)).has_value(); };
+        const bool is_map = to_->node(id).kind == NodeKind::kMap && to_->node(id).args.size() >= 2;
+        if (!is_map || std::ranges::none_of(to_->node(id).args, is_known)) return id;
         Node node = to_->node(id);
-        if (node.kind != NodeKind::kMap || node.args.size() < 2) return id;
         for (NodeId& arg : node.args) arg = known_choice(to_->node(arg)).value_or(arg);
         const bool has_all = std::any_of(node.args.begin(), node.args.end(),
                                          [&](NodeId arg) { return to_->node(arg).axes == node.axes; });

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <numeric>
 #include <unordered_map>
@@ -51,16 +53,6 @@ std::int64_t common_divisor_of_ends(const GraphData& graph, NodeId value, AxisId
     return divisor;
 }
 
-// Columns of a span of an output's last axis; 0 where there are no spans.
-std::int64_t columns_of_span(const GraphData& graph, const OutputInfo& output) {
-    const Node& node = graph.node(output.node);
-    if (!output.alias.empty() || graph.column_axes(node).empty()) return 0;
-    const AxisId whole = node.axes.back();
-    const std::int64_t columns = graph.axis(whole).extent;
-    const std::int64_t span = std::gcd(columns, common_divisor_of_ends(graph, output.node, whole));
-    return span < columns && columns / span <= kMostSpans ? span : 0;
-}
-
 // An axis of so many columns that the graph has columns along; -1 for none.
 AxisId axis_of(const GraphData& graph, std::int64_t columns) {
     for (const NodeId id : graph.live_nodes()) {
@@ -71,35 +63,55 @@ AxisId axis_of(const GraphData& graph, std::int64_t columns) {
     return -1;
 }
 
+// How an output's last axis is divided: so many columns a span, 0 where it is not; along this axis, -1 for a new one.
+struct Division {
+    std::int64_t columns = 0;
+    AxisId within = -1;
+};
+
+Division division_of(const GraphData& graph, const OutputInfo& output, const Target& target) {
+    const Node& node = graph.node(output.node);
+    if (!output.alias.empty() || graph.column_axes(node).empty()) return {};
+    const AxisId whole = node.axes.back();
+    const std::int64_t columns = graph.axis(whole).extent;
+    const std::int64_t span = std::gcd(columns, common_divisor_of_ends(graph, output.node, whole));
+    if (span == columns || columns / span > kMostSpans) return {};
+    const AxisId within = axis_of(graph, span);
+    const bool makes_axis = !target.is_gpu() && size_bytes(node.dtype) < 4;
+    if (contains(node.axes, within) || (within < 0 && !makes_axis)) return {};
+    return {span, within};
+}
+
 }  // namespace
 
 std::optional<DividedOutputs> divide_outputs(const GraphData& graph, const Target& target) {
+    std::vector<Division> divisions;
+    for (const OutputInfo& output : graph.outputs()) divisions.push_back(division_of(graph, output, target));
+    if (std::ranges::all_of(divisions, [](const Division& division) { return division.columns == 0; }))
+        return std::nullopt;
     DividedOutputs divided{GraphData(graph.axes()), {}};
     GraphData& to = divided.graph;
     std::unordered_map<NodeId, NodeId> copies;
     for (const NodeId id : graph.live_nodes())
         copies[id] = to.add_copy(graph.node(id), [&](NodeId arg) { return copies.at(arg); });
-    for (OutputInfo output : graph.outputs()) {
+    for (std::size_t i = 0; i < divisions.size(); ++i) {
+        OutputInfo output = graph.outputs()[i];
         const std::vector<AxisId>& axes = graph.node(output.node).axes;
-        const std::int64_t columns = columns_of_span(graph, output);
-        AxisId span = columns > 0 ? axis_of(graph, columns) : -1;
-        const bool makes_axis = !target.is_gpu() && size_bytes(graph.node(output.node).dtype) < 4;
-        if (columns > 0 && span < 0 && makes_axis) span = to.add_column_axis("", columns);
         output.node = copies.at(output.node);
-        if (span >= 0 && !contains(axes, span)) {
+        if (const auto [columns, known] = divisions[i]; columns > 0) {
+            const AxisId within = known < 0 ? to.add_column_axis("", columns) : known;
             const std::int64_t count = graph.axis(axes.back()).extent / columns;
             const AxisId spans = to.add_column_axis(fmt::format("rj_spans_{}", count), count);
             divided.spans.insert(spans);
             std::vector<Coord> coords;
             for (const AxisId axis : axes) coords.emplace_back(Axis{axis});
-            coords.back() = Coord(Axis{spans}) * columns + Coord(Axis{span});
+            coords.back() = Coord(Axis{spans}) * columns + Coord(Axis{within});
             output.node = to.add_index(output.node, std::move(coords));
             std::vector<std::int64_t>& strides = output.column_strides;
             if (!strides.empty()) strides.insert(strides.end() - 1, strides.back() * columns);
         }
         to.add_output(std::move(output));
     }
-    if (divided.spans.empty()) return std::nullopt;
     return divided;
 }
 
