@@ -392,6 +392,7 @@ std::string GpuScope::map(const Inst& inst, const std::string& divisor) const {
     if (inst.narrow && inst.op == Op::kSub) text = fmt::format("rj_log_share({}, {})", operand(0), operand(1));
     if (inst.narrow && inst.op == Op::kErf) text = fmt::format("rj_erf_narrow({})", operand(0));
     if (inst.narrow && inst.op == Op::kTanh) text = fmt::format("rj_tanh_narrow({})", operand(0));
+    if (inst.by_one_up) text = fmt::format("rj_div_one_up({}, {})", operand(0), operand(1));
     if (inst.narrow && inst.op == Op::kDiv) text = fmt::format("rj_div_narrow({}, {})", operand(0), operand(1));
     return is_exact_on_narrow(inst.op) ? text : rounded(inst, std::move(text));
 }
