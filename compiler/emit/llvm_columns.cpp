@@ -42,9 +42,14 @@ bool needs_other_columns(const ColumnLoop& loop) {
     });
 }
 
-std::ptrdiff_t special_functions(const ColumnLoop& loop) {
-    return std::count_if(loop.body.begin(), loop.body.end(),
-                         [](const Inst& inst) { return inst.kind == InstKind::kMap && is_special(inst.op); });
+// Instructions that are many of the processor's: a function, random numbers, or a term of what carries exponentials.
+std::ptrdiff_t special_functions(const Kernel& kernel, const ColumnLoop& loop) {
+    return std::count_if(loop.body.begin(), loop.body.end(), [&](const Inst& inst) {
+        if (inst.kind == InstKind::kMap) return is_special(inst.op) || inst.op == Op::kUniform;
+        if (inst.kind != InstKind::kAccumulate) return false;
+        const Monoid monoid = kernel.accumulators[static_cast<std::size_t>(inst.index)].monoid;
+        return monoid == Monoid::kMaxSumExp || monoid == Monoid::kDivergence;
+    });
 }
 
 bool whole_row_at_once(const Value* from, const Value* to, const ColumnLoop& loop) {
@@ -575,7 +580,8 @@ void KernelEmitter::find_fetches() {
         return;
     }
     for (const ColumnLoop* loop : loops) {
-        const bool is_light = special_functions(*loop) == 0 && !rounds_often(*loop) && loop->body.size() <= kLightInsts;
+        const bool is_light =
+            special_functions(kernel_, *loop) == 0 && !rounds_often(*loop) && loop->body.size() <= kLightInsts;
         if (!is_light || (b_.cpu.fetches_light_rows && loops.size() > 1)) fetches_[loop] = fetches_of(*loop);
     }
 }
@@ -586,12 +592,12 @@ const ColumnLoop* KernelEmitter::loop_that_fetches(const std::vector<const Colum
     for (const ColumnLoop* loop : loops) {
         if (loop->axes == loops.front()->axes) alike.push_back(loop);
     }
-    const auto fewer = [](const ColumnLoop* a, const ColumnLoop* b) {
-        return special_functions(*a) < special_functions(*b);
+    const auto fewer = [&](const ColumnLoop* a, const ColumnLoop* b) {
+        return special_functions(kernel_, *a) < special_functions(kernel_, *b);
     };
     const ColumnLoop* most = *std::max_element(alike.begin(), alike.end(), fewer);
     if (alike.size() < 2) return nullptr;
-    if (special_functions(*most) > 0) return most;
+    if (special_functions(kernel_, *most) > 0) return most;
     const bool rounds =
         std::any_of(alike.begin(), alike.end(), [](const ColumnLoop* loop) { return rounds_often(*loop); });
     const bool fetches = !rows_.empty() || alike.size() > 2 || (rounds && b_.cpu.fetches_light_rows);
