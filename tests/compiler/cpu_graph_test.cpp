@@ -361,7 +361,8 @@ TEST_CASE(
     };
     for (const Case c :
          {Case{"silu", 4096, true, true}, Case{"softmax", 4096, true, true}, Case{"softmax", 262144, true, true},
-          Case{"rms_norm", 4096, true, false}, Case{"relu", 4096, false, false}}) {
+          Case{"logsumexp", 4096, true, true}, Case{"cross_entropy", 128256, true, true},
+          Case{"dropout", 4096, true, true}, Case{"rms_norm", 4096, true, false}, Case{"relu", 4096, true, false}}) {
         CHECK_MESSAGE(has(c.op, c.columns, intel, "llvm.prefetch") == c.by_intel, c.op);
         CHECK_MESSAGE(has(c.op, c.columns, zen, "llvm.prefetch") == c.by_zen, c.op);
     }
