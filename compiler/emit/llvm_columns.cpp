@@ -4,8 +4,11 @@
 #include <llvm/IR/MDBuilder.h>
 
 #include <algorithm>
+#include <iterator>
 #include <numeric>
+#include <set>
 #include <utility>
+#include <vector>
 
 #include "base/check.h"
 #include "compiler/emit/llvm_emitter.h"
@@ -517,15 +520,24 @@ bool KernelEmitter::streams(const Inst& inst, const ColumnLoop& loop) const {
     // rms_norm's backward of bf16 13.8 to 12.6.
     if (size_bytes(tensor.dtype) < 4 && !rows_.empty()) return false;
     if (loop.vector * static_cast<std::int64_t>(size_bytes(tensor.dtype)) % kLineBytes != 0) return false;
+    // The loop's columns are the tensor's, or a span of whole lines of them, as each half of a rotated head is.
     const std::size_t first_column = tensor.axes.size() - tensor.column_strides.size();
-    if (tensor.column_strides.size() != loop.axes.size()) return false;
+    std::size_t axes = loop.axes.size();
     std::int64_t stride = 1;
-    for (std::size_t i = loop.axes.size(); i-- > 0;) {
-        if (tensor.column_strides[i] != stride || !inst.coords[first_column + i].is_axis(Axis{loop.axes[i]}))
+    bool whole_lines = true;
+    for (std::size_t i = tensor.column_strides.size(); i-- > 0;) {
+        if (tensor.column_strides[i] != stride) return false;
+        const Coord& coord = inst.coords[first_column + i];
+        if (coord.kind() == Coord::Kind::kConst) {
+            whole_lines = whole_lines &&
+                          stride * static_cast<std::int64_t>(size_bytes(tensor.dtype)) % kLineBytes == 0 &&
+                          kernel_.axis(loop.axes.back()).extent % loop.vector == 0;
+        } else if (axes == 0 || !coord.is_axis(Axis{loop.axes[--axes]})) {
             return false;
-        stride *= kernel_.axis(loop.axes[i]).extent;
+        }
+        stride *= kernel_.axis(tensor.axes[first_column + i]).extent;
     }
-    return true;
+    return axes == 0 && whole_lines;
 }
 
 // Decides once a launch: whether the streamed outputs are large, and each of their rows begins a cache line.
@@ -574,35 +586,41 @@ void KernelEmitter::find_fetches() {
     }
     if (loops.empty()) return;
     Fetches first = fetches_of(*loops.front());
-    if (first.row_bytes <= b_.cpu.fetched_bytes && kernel_.schedule.column_blocks == 1 && loops.size() > 1) {
-        const ColumnLoop* fetching = loop_that_fetches(loops);
+    const bool stays = first.row_bytes <= b_.cpu.fetched_bytes && kernel_.schedule.column_blocks == 1;
+    std::vector<const ColumnLoop*> alike;
+    std::copy_if(loops.begin(), loops.end(), std::back_inserter(alike),
+                 [&](const ColumnLoop* loop) { return loop->axes == loops.front()->axes; });
+    if (stays && alike.size() > 1) {
+        const ColumnLoop* fetching = loop_that_fetches(alike);
         if (fetching == nullptr) return;
         first.next_row = first.row_bytes >= kFetchedAheadBytes;
         fetches_[fetching] = std::move(first);
         return;
     }
+    std::set<int> asked;  // tensors whose lines an earlier loop has asked for
     for (const ColumnLoop* loop : loops) {
-        const bool is_light =
-            special_functions(kernel_, *loop) == 0 && !rounds_often(*loop) && loop->body.size() <= kLightInsts;
-        if (!is_light || b_.cpu.fetches_light_rows) fetches_[loop] = fetches_of(*loop);
+        if (is_light(*loop) && !b_.cpu.fetches_light_rows) continue;
+        Fetches fetches = fetches_of(*loop);
+        std::erase_if(fetches.loads, [&](const Inst* load) { return stays && asked.contains(load->index); });
+        for (const Inst* load : fetches.loads) asked.insert(load->index);
+        fetches_[loop] = std::move(fetches);
     }
 }
 
-// The next row's lines, of the loops over the columns that the first one reads; null: the core finds them by itself.
-const ColumnLoop* KernelEmitter::loop_that_fetches(const std::vector<const ColumnLoop*>& loops) const {
-    std::vector<const ColumnLoop*> alike;
-    for (const ColumnLoop* loop : loops) {
-        if (loop->axes == loops.front()->axes) alike.push_back(loop);
-    }
+bool KernelEmitter::is_light(const ColumnLoop& loop) const {
+    return special_functions(kernel_, loop) == 0 && !rounds_often(loop) && loop.body.size() <= kLightInsts;
+}
+
+// The next row's lines, of loops over the columns that the first one reads; null: the core finds them by itself.
+const ColumnLoop* KernelEmitter::loop_that_fetches(const std::vector<const ColumnLoop*>& alike) const {
     const auto fewer = [&](const ColumnLoop* a, const ColumnLoop* b) {
         return special_functions(kernel_, *a) < special_functions(kernel_, *b);
     };
     const ColumnLoop* most = *std::max_element(alike.begin(), alike.end(), fewer);
-    if (alike.size() < 2) return nullptr;
     if (special_functions(kernel_, *most) > 0) return most;
-    const bool rounds =
-        std::any_of(alike.begin(), alike.end(), [](const ColumnLoop* loop) { return rounds_often(*loop); });
-    const bool fetches = !rows_.empty() || alike.size() > 2 || (rounds && b_.cpu.fetches_light_rows);
+    const bool works =
+        std::any_of(alike.begin(), alike.end(), [&](const ColumnLoop* loop) { return !is_light(*loop); });
+    const bool fetches = !rows_.empty() || alike.size() > 2 || (works && b_.cpu.fetches_light_rows);
     return fetches ? alike[1] : nullptr;
 }
 
