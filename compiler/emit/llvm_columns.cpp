@@ -515,10 +515,8 @@ bool KernelEmitter::streams(const Inst& inst, const ColumnLoop& loop) const {
         return false;
     }
     // Measured on Zen 4, 150 MiB on one core (cpu_emit_bench): of bf16 relu 25 to 36 GB/s, softmax 11.7 to 14.7, its
-    // backward 13.2 to 15.4, norms and gated activations the same; of f32 10 to 45 % more. Several rows at a time keep
-    // the core busier than its share of memory, and then waiting for lines to leave costs more than reading them would:
-    // rms_norm's backward of bf16 13.8 to 12.6.
-    if (size_bytes(tensor.dtype) < 4 && !rows_.empty()) return false;
+    // backward 13.2 to 15.4, norms and gated activations the same; of f32 10 to 45 % more.
+    if (size_bytes(tensor.dtype) < 4 && !rows_.empty() && !b_.cpu.streams_abreast) return false;
     if (loop.vector * static_cast<std::int64_t>(size_bytes(tensor.dtype)) % kLineBytes != 0) return false;
     // The loop's columns are the tensor's, or a span of whole lines of them, as each half of a rotated head is.
     const std::size_t first_column = tensor.axes.size() - tensor.column_strides.size();
