@@ -386,7 +386,53 @@ class Reverse {
 
     // ---- Index ---------------------------------------------------------------------------------------------------
 
-    // An index that takes whole rows: one row axis at data along one other row axis, the rest as they are.
+    // An index that takes rows so many places further on along one row axis, the rest as they are: a row's neighbour,
+    // as a token shift or a short convolution has it. What lies outside reads nothing, so it is a data coordinate.
+    struct RowShift {
+        Axis rows;
+        std::int64_t places;
+    };
+
+    std::optional<RowShift> row_shift(const Node& y) const {
+        const std::vector<AxisId>& source = node(y.args[0]).axes;
+        std::optional<RowShift> found;
+        for (std::size_t i = 0; i < source.size(); ++i) {
+            if (y.coords[i].is_axis(Axis{source[i]})) continue;
+            if (found || y.coords[i].kind() != Coord::Kind::kData || !graph_->axis(source[i]).is_row)
+                return std::nullopt;
+            const std::optional<std::int64_t> places = places_beyond(source[i], y.coords[i].data());
+            if (!places) return std::nullopt;
+            found = RowShift{{source[i]}, *places};
+        }
+        return found;
+    }
+
+    // What a whole number exceeds the coordinate along an axis by, if that is the same everywhere.
+    std::optional<std::int64_t> places_beyond(AxisId axis, NodeId id) const {
+        const Node& number = node(id);
+        if (number.kind == NodeKind::kIota) return number.axis == axis ? std::optional<std::int64_t>(0) : std::nullopt;
+        const auto constant = [&](NodeId arg) {
+            const Node& c = node(arg);
+            return c.kind == NodeKind::kConst ? std::optional(static_cast<std::int64_t>(c.value)) : std::nullopt;
+        };
+        if (number.dtype != Dtype::kI32 && number.dtype != Dtype::kI64) return std::nullopt;
+        if (number.kind == NodeKind::kCast) return places_beyond(axis, number.args[0]);
+        if (number.kind != NodeKind::kMap || (number.op != Op::kAdd && number.op != Op::kSub)) return std::nullopt;
+        for (const std::size_t other : {std::size_t{1}, std::size_t{0}}) {
+            const std::optional<std::int64_t> c = constant(number.args[other]);
+            if (!c || (number.op == Op::kSub && other == 0)) continue;
+            const std::optional<std::int64_t> before = places_beyond(axis, number.args[1 - other]);
+            if (before) return number.op == Op::kAdd ? *before + *c : *before - *c;
+        }
+        return std::nullopt;
+    }
+
+    void shift_back(const Node& y, const RowShift& shift, const Value& g) {
+        const Value at = Graph(graph_).iota(shift.rows, i64) - static_cast<double>(shift.places);
+        add(y.args[0], rowjit::index(spread(g, y.axes), shift.rows, Coord(at)));
+    }
+
+    // An index that takes whole rows: one row axis at data along one row axis, the rest as they are.
     struct RowGather {
         Axis rows;       // of the source
         Axis positions;  // of the data
@@ -402,8 +448,8 @@ class Reverse {
             if (!data || found) return std::nullopt;
             const NodeId ids = y.coords[i].data();
             const std::vector<AxisId>& along = node(ids).axes;
-            if (along.size() != 1 || !graph_->axis(along[0]).is_row || contains(source.axes, along[0]))
-                return std::nullopt;
+            if (along.size() != 1 || !graph_->axis(along[0]).is_row) return std::nullopt;
+            if (along[0] != source.axes[i] && contains(source.axes, along[0])) return std::nullopt;
             found = RowGather{{source.axes[i]}, {along[0]}, value(ids)};
         }
         return found;
@@ -475,6 +521,7 @@ class Reverse {
     void index(NodeId id, const Value& g) {
         const NodeId source = node(id).args[0];
         if (!is_active(source)) return;
+        if (const auto shift = row_shift(node(id))) return shift_back(Node(node(id)), *shift, g);
         if (const auto gather = row_gather(node(id))) return gather_rows(Node(node(id)), *gather, g);
         if (const auto other = renamed_rows(node(id))) return rename_back(Node(node(id)), *other, g);
         const Preimage preimage = preimage_of(*graph_, node(id));

@@ -259,6 +259,28 @@ TEST_CASE("the gradient of what is written by hand is its finite difference") {
     }
 }
 
+TEST_CASE("the gradient of rows at data along their own axis is its finite difference") {
+    constexpr std::string_view kHead =
+        "rows tokens\ncolumns d = 6\ninput x: f32[tokens, d]\ninput b: f32[tokens]\ninput order: i64[tokens]\n";
+    constexpr std::string_view kWritten[] = {
+        // Neighbours: what lies outside is 0.
+        "at = iota(tokens, i64) - 2\noutput y = exp(index(x, at, d)) * x\n",
+        "at = 1 + cast(iota(tokens, i64) + 1, i32)\noutput y = tanh(index(x * b, at, d) - x) * b\n",
+        "before = iota(tokens, i64) - 1\noutput y = x * b + index(x, before, d) * index(b, before)\n",
+        // Any order, of which one row may be taken twice.
+        "at = 3 - iota(tokens, i64)\noutput y = index(x, at, d) * x\n",
+        "output y = index(x * b, order, d) * x\n",
+    };
+    for (const std::string_view written : kWritten) {
+        CAPTURE(written);
+        CHECK(disagreement(Graph::parse(std::string(kHead) + std::string(written)), 5, 3) < kTolerance);
+    }
+    // A shift is undone by a shift, and orders nothing.
+    const Graph shifted = Graph::parse(std::string(kHead) + std::string(kWritten[0]));
+    const Graph backward = gradient(shifted, {"x"});
+    for (const NodeId id : backward.data()->live_nodes()) CHECK(backward.data()->node(id).kind != NodeKind::kSearch);
+}
+
 TEST_CASE("the gradient of a random graph is its finite difference") {
     const char* first = std::getenv("ROWJIT_FUZZ_FIRST");
     const char* count = std::getenv("ROWJIT_FUZZ_SEEDS");
