@@ -532,11 +532,12 @@ class Cutter {
             }
         }
         if (graph_.node(root).kind != NodeKind::kPartialSum) return false;
-        // A block's part of a sum over rows has one place a column: no column may become a row that it is not over.
+        // A block's part of a sum over rows has one place a column: no column may become a row that it is not over. The
+        // last such reduction is stored, so that those below it stay with what else is made of them.
         const std::vector<AxisId>& over = graph_.node(root).reduced;
         const bool summed = std::all_of(found.promoted.begin(), found.promoted.end(),
                                         [&](AxisId axis) { return contains(over, axis); });
-        for (const NodeId id : found.nodes) {
+        for (const NodeId id : std::views::reverse(found.nodes)) {
             if (!summed && reduces_columns(graph_, graph_.node(id)) && is_partial(graph_.node(id))) {
                 cut(id);
                 return true;

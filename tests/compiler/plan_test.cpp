@@ -331,6 +331,27 @@ TEST_CASE(
     }
 }
 
+TEST_CASE(
+    "a sum over rows stores the last sum of a head's columns below it, and reads the head once with what is first") {
+    const Graph graph = Graph::parse(R"(
+        rows tokens
+        columns heads = 8
+        columns keys = 1024
+        input scores: bf16[tokens, heads, keys]
+        input temperature: f32[heads]
+        h = cast(scores, f32) * temperature
+        e = exp(h - max(h, keys))
+        output p = cast(e / sum(e, keys), bf16))");
+    const Graph backward = differentiate(graph).backward;
+    const Program program = compile(*backward.data(), find_target("sm_90a"));
+    const auto readers = std::count_if(program.steps.begin(), program.steps.end(), [](const Step& step) {
+        const std::vector<KernelTensor>& tensors = step.kernel.tensors;
+        return std::any_of(tensors.begin(), tensors.end(), [](const KernelTensor& t) { return t.name == "scores"; });
+    });
+    CHECK(readers == 1);
+    CHECK(program.steps.size() == 3);
+}
+
 TEST_CASE("for AMD no schedule unrolls more sines than clang does, which would leave a loop's vectors in memory") {
     const Graph graph = make_graph("rope_positions", {128, bf16, {}});
     const auto most_columns = [&](const char* name) {
