@@ -450,10 +450,9 @@ class Uses {
                (!reads_f16() && is_apart(part, exponential, kFewUnits) && ends_in_rounding(part));
     }
 
-    // Whether no sum on the value's way to where it is rounded or kept has another term that the function, or a number
-    // in it, is in otherwise than as a factor of both. Of a value that is off by few units a sum that hardly cancels
-    // may have one, and so that it goes unseen nowhere, none may be added to a constant, where a function that comes
-    // near it has its zeros, nor to what has one where it has been kept.
+    // Whether no sum on the value's way to where it is rounded has another term that the function, or a number in it,
+    // is in otherwise than as a factor of both: of what is off by many units, until it is kept; of what is off by few,
+    // but for sums that hardly cancel, and none may be with a constant, which a function may come near by itself.
     enum Loss { kMany, kFewUnits };
     bool is_apart(ValueId value, const Inst& function, Loss loss) {
         return all_of(value, is_apart_[{function.id, loss}], [&](const Inst& use) {
