@@ -32,6 +32,7 @@
 #include "tests/support/coverage.h"
 #include "tests/support/differences.h"
 #include "tests/support/far_rows.h"
+#include "tests/support/fixpoints.h"
 
 using namespace rowjit;
 
@@ -982,6 +983,7 @@ TEST_CASE("fixpoints of rows that stand still at different times are the oracle'
         std::vector<Case> cases;
         add_cases("halving", g, target, &cases);
         add_cases("sparsemax 160 f32", make_graph("sparsemax", {160, f32, {}}), target, &cases);
+        add_cases("sums of the last step", sums_of_last_step(), target, &cases);
         check_cases(cases, target, 37);
     }
 }
