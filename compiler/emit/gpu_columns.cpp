@@ -160,6 +160,7 @@ class ColumnEmitter {
         declare_kept();
         name_vectors();
         declare_terms();
+        declare_folds();
         if (several_groups()) {
             out_.line(resident_ ? "#pragma unroll" : "RJ_ROLLED");
             out_.open(loop_.backward ? fmt::format("for (int first = {} / {} * {}; first >= 0; first -= {})",
@@ -175,6 +176,8 @@ class ColumnEmitter {
         if (several_groups()) out_.close();
         for (const auto& [inst, terms] : terms_)
             out_.line(fmt::format("{}.add({});", scope_.state(inst->index), terms));
+        for (const auto& [inst, fold] : folds_)
+            out_.line(fmt::format("{}.add_one({}.result());", scope_.state(inst->index), fold));
     }
 
     // Before steps that find the row in registers: what they test of each vector is the same in all of them.
@@ -385,6 +388,19 @@ class ColumnEmitter {
             terms_[&inst] = scope_.names().fresh(accumulator.label + "_terms");
             out_.line(
                 fmt::format("{} {}[{}];", gpu_value_type(accumulator.dtype), terms_[&inst], whole * loop_.vector));
+        }
+    }
+
+    // The greatest or the least of narrow elements, of all the thread's vectors.
+    void declare_folds() {
+        for (const Inst& inst : loop_.body) {
+            const Inst* packed = inst.kind == InstKind::kAccumulate ? packed_source(inst) : nullptr;
+            if (packed == nullptr || loop_.iterations == 1) continue;
+            const Accumulator& accumulator = scope_.accumulator(inst);
+            folds_[&inst] = scope_.names().fresh(accumulator.label + "_packed");
+            out_.line(fmt::format("rj_packed_fold<{}, {}> {};",
+                                  accumulator.monoid == Monoid::kMax ? "rj_larger" : "rj_smaller",
+                                  gpu_storage_type(packed->dtype), folds_[&inst]));
         }
     }
 
@@ -895,14 +911,20 @@ class ColumnEmitter {
 
     // The vector of bf16 or f16 whose greatest or least is taken as it lies in memory, two elements an instruction.
     const std::string* packed_operand(const Inst& accumulate) const {
+        const Inst* packed = packed_source(accumulate);
+        const auto vector = packed == nullptr ? vectors_.end() : vectors_.find(packed);
+        return vector != vectors_.end() ? &vector->second : nullptr;
+    }
+
+    // What loaded or kept the vectors of such elements.
+    const Inst* packed_source(const Inst& accumulate) const {
         const Monoid monoid = scope_.accumulator(accumulate).monoid;
         if ((monoid != Monoid::kMax && monoid != Monoid::kMin) || loop_.vector == 1) return nullptr;
         const Inst* made = made_here(accumulate.operands[0]);
         if (made != nullptr && made->kind == InstKind::kCast) made = made_here(made->operands[0]);
         if (made == nullptr || !is_narrow(made->dtype) || elements_.contains(made)) return nullptr;
         const bool whole = made->kind == InstKind::kKept || (is_vector(*made) && lanes_of(*made, loop_) > 1);
-        const auto vector = vectors_.find(made);
-        return whole && vector != vectors_.end() ? &vector->second : nullptr;
+        return whole ? made : nullptr;
     }
 
     const Inst* made_here(ValueId value) const {
@@ -1079,7 +1101,9 @@ class ColumnEmitter {
     void leave(const Inst& inst) {
         if (inst.kind == InstKind::kKeep) return keep(inst);
         if (const std::string* packed = inst.kind == InstKind::kAccumulate ? packed_operand(inst) : nullptr)
-            return out_.line(fmt::format("{}.add_packed({});", scope_.state(inst.index), *packed));
+            return out_.line(folds_.contains(&inst)
+                                 ? fmt::format("{}.add({});", folds_.at(&inst), *packed)
+                                 : fmt::format("{}.add_packed({});", scope_.state(inst.index), *packed));
         const auto array = arrays_.find(&inst);
         if ((array == arrays_.end() && !packed_outs_.contains(&inst)) || is_offer(inst)) return;
         if (terms_.contains(&inst)) return gather(inst);
@@ -1152,6 +1176,7 @@ class ColumnEmitter {
     std::map<const Inst*, std::string> uniforms_;
     std::map<const Inst*, std::string> arrays_;
     std::map<const Inst*, std::string> terms_;        // of pairs, all that a thread has
+    std::map<const Inst*, std::string> folds_;        // greatest and least of vectors as they lie in memory
     std::map<const Inst*, std::string> factors_;      // second factors of sums of products, lane by lane
     std::map<const Inst*, std::string> elements_;     // of lane l, where that is not l
     std::map<const Inst*, std::string> orders_;       // the array that has them, where there is one

@@ -708,13 +708,17 @@ TEST_CASE(
     CHECK(contains(body_of(mixed(true), 1024), "rj_fma("));
 }
 
-TEST_CASE("the greatest of packed elements is found two at a time") {
-    CHECK(contains(body_of(build_softmax, 1024), "row_max_part.add_packed(x_vec"));
+TEST_CASE("the greatest of packed elements is found two at a time, and the two of all vectors taken apart once") {
+    const std::string body = body_of(build_softmax, 1024);
+    CHECK(contains(body, "rj_packed_fold<rj_larger, rj_bf16> row_max_part_packed;"));
+    CHECK(contains(body, "row_max_part_packed.add(x_vec[i]);"));
+    CHECK(count(body, "row_max_part.add_one(row_max_part_packed.result());") == 1);
+    CHECK(contains(body_of(build_softmax, 64), "row_max_part.add_packed(x_vec"));  // one vector a thread
     const auto scaled = [](Graph& g, std::int64_t columns) {
         const Value x = cast(g.input("x", bf16, {g.rows("tokens"), columns}), f32);
         g.output("y", max(2.0 * x));
     };
-    CHECK(!contains(body_of(scaled, 1024), "add_packed"));
+    CHECK(!contains(body_of(scaled, 1024), "packed"));
 }
 
 TEST_CASE("an exponential is one instruction where a rounding or a logarithm of sums loses its error") {
