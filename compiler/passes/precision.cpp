@@ -141,6 +141,25 @@ class Uses {
                            [&](const Inst* weight) { return are_same(difference.operands[0], weight->operands[0]); });
     }
 
+    // Whether it is that difference but 0 where the weight is 0, and is only multiplied by the weight: a weight of 0
+    // makes 0 of any number, and of the difference too where that is not infinite.
+    bool is_log_of_share_or_nothing(const Inst& choice) {
+        if (!is_f32_map(choice, Op::kSelect) || !is_constant(choice.operands[1], 0)) return false;
+        const Inst* asked = maker(choice.operands[0]);
+        const Inst* share = maker(choice.operands[2]);
+        const bool asks = asked != nullptr && asked->kind == InstKind::kMap && asked->op == Op::kEq &&
+                          is_constant(asked->operands[1], 0);
+        if (!asks || share == nullptr || !is_f32_map(*share, Op::kSub) || !is_log_of_share(*share)) return false;
+        const ValueId weight = asked->operands[0];
+        const Inst* exponential = maker(weight);
+        const bool is_its_own = exponential != nullptr && is_f32_map(*exponential, Op::kExp) &&
+                                are_same(exponential->operands[0], share->operands[0]);
+        const auto uses = uses_.find(choice.id);
+        return is_its_own && uses != uses_.end() && std::ranges::all_of(uses->second, [&](const Inst* use) {
+                   return is_f32_map(*use, Op::kMul) && use->operands[use->operands[0] == choice.id ? 1 : 0] == weight;
+               });
+    }
+
     // Whether an error of a few units in the last place is lost: the value is only multiplied and divided before it is
     // rounded, or added to what keeps away from it, or it is a term of an f32 sum over columns or rows, whose own
     // roundings move it by as much.
@@ -856,6 +875,15 @@ Kernel spend_precision(Kernel kernel, const Target& target) {
     const Kernel written = kernel;
     Uses uses(written, target.is_gpu());
     if (target.is_gpu()) multiply_by_reciprocals(&kernel, uses);
+    Block constants;
+    const auto least = [&] {
+        if (constants.empty()) {
+            Inst number{.kind = InstKind::kConst, .id = kernel.value_count++};
+            number.value = std::numeric_limits<float>::lowest();
+            constants.push_back({std::move(number)});
+        }
+        return std::get<Inst>(constants.front().node).id;
+    };
     for (Stmt& stmt : kernel.body) {
         auto* loop = std::get_if<ColumnLoop>(&stmt.node);
         if (loop == nullptr) continue;
@@ -864,6 +892,11 @@ Kernel spend_precision(Kernel kernel, const Target& target) {
         for (Inst& inst : loop->body) {
             inst.weighs = is_f32_map(inst, Op::kExp) && uses.only_weighs(inst);
             inst.narrow = may_be_narrow(inst, inside, uses);
+            // One instruction in place of a comparison and a choice.
+            if (target.is_gpu() && uses.is_log_of_share_or_nothing(inst)) {
+                inst.op = Op::kMax;
+                inst.operands = {inst.operands[2], least()};
+            }
             if (uses.is_roughly_product(inst)) {
                 rest.insert(inst.operands.back());
                 inst.op = Op::kMul;
@@ -874,6 +907,8 @@ Kernel spend_precision(Kernel kernel, const Target& target) {
         std::erase_if(loop->body, [&](const Inst& inst) { return rest.contains(inst.id) && uses.count(inst.id) == 1; });
         Products(loop->body, uses).join();
     }
+    kernel.body.insert(kernel.body.begin(), std::make_move_iterator(constants.begin()),
+                       std::make_move_iterator(constants.end()));
     return kernel;
 }
 

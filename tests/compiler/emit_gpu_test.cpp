@@ -796,6 +796,25 @@ TEST_CASE("of weights at most 1 a sum of differences and of logarithms of their 
         CHECK(!contains(wide, spent));
 }
 
+TEST_CASE("the logarithm of a weight's share is bounded, not chosen, where it is only multiplied by the weight") {
+    const auto mixed = [](Dtype dtype, bool alone) {
+        return [=](Graph& g, std::int64_t columns) {
+            const Axis tokens = g.rows("tokens");
+            const Value x = cast(g.input("x", dtype, {tokens, columns}), f32);
+            const Value y = cast(g.input("y", dtype, {tokens, columns}), f32);
+            const Value p = exp(x - max(x));
+            const Value q = exp(y - max(y));
+            const Value share = select(p == 0.0, g.constant(f32, 0), x - max(x) - log(p * sum(q) + q * sum(p)));
+            g.output("mixed", sum(p * share));
+            if (alone) g.output("weighted", sum(q * share));
+        };
+    };
+    const auto bounds = [](const std::string& body) { return count(body, ", (-3.4028235e+38f))"); };
+    CHECK(bounds(body_of(mixed(bf16, false), 1024)) == 1);
+    CHECK(bounds(body_of(mixed(bf16, true), 1024)) == 0);  // another weight is none where this one is
+    CHECK(bounds(body_of(mixed(f32, false), 1024)) == 0);
+}
+
 TEST_CASE("a row of two tensors' divergence is read once, with one meeting") {
     const auto build = [](Graph& g, std::int64_t columns) {
         const Axis tokens = g.rows("tokens");
