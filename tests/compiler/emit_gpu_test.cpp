@@ -714,11 +714,22 @@ TEST_CASE("the greatest of packed elements is found two at a time, and the two o
     CHECK(contains(body, "row_max_part_packed.add(x_vec[i]);"));
     CHECK(count(body, "row_max_part.add_one(row_max_part_packed.result());") == 1);
     CHECK(contains(body_of(build_softmax, 64), "row_max_part.add_packed(x_vec"));  // one vector a thread
-    const auto scaled = [](Graph& g, std::int64_t columns) {
-        const Value x = cast(g.input("x", bf16, {g.rows("tokens"), columns}), f32);
-        g.output("y", max(2.0 * x));
+    const auto scaled = [](const auto& scale) {
+        return [=](Graph& g, std::int64_t columns) {
+            const Value x = cast(g.input("x", bf16, {g.rows("tokens"), columns}), f32);
+            g.output("y", max(scale(x)));
+        };
     };
-    CHECK(!contains(body_of(scaled, 1024), "packed"));
+    // A constant above 0 keeps the order, so that the greatest is scaled once a row.
+    const std::string twice = body_of(scaled([](const Value& x) { return 2.0 * x; }), 1024);
+    CHECK(contains(twice, "_packed.add("));
+    CHECK(count(twice, "* 2.0f") == 1);
+    const std::string divided = body_of(scaled([](const Value& x) { return x / 0.7; }), 1024);
+    CHECK(contains(divided, "_packed.add("));
+    CHECK(count(divided, "rj_fma(") == 1);
+    for (const auto& other : {body_of(scaled([](const Value& x) { return -2.0 * x; }), 1024),
+                              body_of(scaled([](const Value& x) { return 2.0 * x * x; }), 1024)})
+        CHECK(!contains(other, "packed"));
 }
 
 TEST_CASE("an exponential is one instruction where a rounding or a logarithm of sums loses its error") {
