@@ -25,6 +25,7 @@ struct Pass {
 
 constexpr std::array kPasses = {
     Pass{"precision", "loops", "arithmetic that may be less exact, or fused", spend_precision},
+    Pass{"extrema", "loops", "extrema of what is scaled, before it is", scale_extrema},
     Pass{"index", "loops", "accesses and alignment", index_accesses},
     Pass{"barriers", "loops", "scratch regions, barriers, shared bytes", place_barriers},
     Pass{"stages", "accesses and shared bytes", "places of what is copied ahead", place_stages},

@@ -75,6 +75,9 @@ class Printer {
                 },
                 [&](const CloseSteps& steps) {
                     line(2, fmt::format("%{} = close steps with %{}", steps.result, steps.next));
+                    for (const CloseSteps::OfLast& last : steps.of_last)
+                        line(3, fmt::format("%{} {}: {} = %{} of the last", last.result, last.label, name(last.dtype),
+                                            last.value));
                 },
             },
             stmt.node);

@@ -238,8 +238,10 @@ struct JoinRows {
 struct Barrier {};
 
 // The statements up to the next CloseSteps are repeated until they give the row's state again, or NaN, and at most
-// `most_steps` times; no other OpenSteps stands among them. Values defined between the two end there. All threads that
-// meet in these statements repeat them until the last of their rows stands still, which changes no other's state.
+// `most_steps` times; no other OpenSteps stands among them. Values defined between the two end there, but for those
+// that are wanted of the last state: the statements are repeated once more where that was made and not yet given. All
+// threads that meet in these statements repeat them until the last of their rows stands still, which changes no other's
+// state.
 struct OpenSteps {
     ValueId state = -1;  // defined here
     ValueId start = -1;
@@ -250,8 +252,15 @@ struct OpenSteps {
 };
 
 struct CloseSteps {
+    struct OfLast {
+        ValueId value = -1;   // of a step
+        ValueId result = -1;  // defined here: the same of the last state
+        Dtype dtype = Dtype::kF32;
+        std::string label = {};
+    };
     ValueId next = -1;    // what the step made of the state
     ValueId result = -1;  // defined here: the last state
+    std::vector<OfLast> of_last = {};
 };
 
 struct Stmt {
@@ -390,7 +399,10 @@ void each_use(const Stmt& stmt, const Visit& visit) {
         if (rows->end >= 0) visit(rows->end);
     }
     if (const auto* open = std::get_if<OpenSteps>(&stmt.node)) visit(open->start);
-    if (const auto* close = std::get_if<CloseSteps>(&stmt.node)) visit(close->next);
+    if (const auto* close = std::get_if<CloseSteps>(&stmt.node)) {
+        visit(close->next);
+        for (const CloseSteps::OfLast& last : close->of_last) visit(last.value);
+    }
 }
 
 // The kernel as text, for `explain`, messages and tests.

@@ -712,6 +712,8 @@ struct rj_larger {
         return rj_max(a, b);
     }
 #ifdef RJ_FOLDS_PAIRS
+    static RJ_DEVICE unsigned identity_pair(rj_bf16) { return 0xff80ff80u; }
+    static RJ_DEVICE unsigned identity_pair(rj_f16) { return 0xfc00fc00u; }
     static RJ_DEVICE unsigned fold_pairs(rj_bf16, unsigned a, unsigned b) { return rj_max_bf16x2(a, b); }
     static RJ_DEVICE unsigned fold_pairs(rj_f16, unsigned a, unsigned b) { return rj_max_f16x2(a, b); }
 #endif
@@ -726,6 +728,8 @@ struct rj_smaller {
         return rj_min(a, b);
     }
 #ifdef RJ_FOLDS_PAIRS
+    static RJ_DEVICE unsigned identity_pair(rj_bf16) { return 0x7f807f80u; }
+    static RJ_DEVICE unsigned identity_pair(rj_f16) { return 0x7c007c00u; }
     static RJ_DEVICE unsigned fold_pairs(rj_bf16, unsigned a, unsigned b) { return rj_min_bf16x2(a, b); }
     static RJ_DEVICE unsigned fold_pairs(rj_f16, unsigned a, unsigned b) { return rj_min_f16x2(a, b); }
 #endif
@@ -782,6 +786,30 @@ template <class T>
 using rj_maximum = rj_folded<T, rj_larger>;
 template <class T>
 using rj_minimum = rj_folded<T, rj_smaller>;
+
+// Of a thread's vectors, one after the other, of elements of two bytes as they lie in memory: two are taken apart once,
+// not of each vector.
+template <class Operation, class E>
+struct rj_packed_fold {
+#ifdef RJ_FOLDS_PAIRS
+    rj_vec<E, 2> pair = {{Operation::identity_pair(E())}};
+
+    template <int N>
+    RJ_DEVICE void add(const rj_vec<E, N>& packed) {
+#pragma unroll
+        for (int w = 0; w < N / 2; ++w) pair.words[0] = Operation::fold_pairs(E(), pair.words[0], packed.words[w]);
+    }
+    RJ_DEVICE float result() const { return Operation::fold(rj_get(pair, 0), rj_get(pair, 1)); }
+#else
+    rj_folded<float, Operation> folded;
+
+    template <int N>
+    RJ_DEVICE void add(const rj_vec<E, N>& packed) {
+        folded.add_packed(packed);
+    }
+    RJ_DEVICE float result() const { return folded.result(); }
+#endif
+};
 
 // The greatest element of a vector and the least, NaN if any is.
 template <class Fold, class E, int N>

@@ -177,12 +177,13 @@ struct rj_memory<16> {
 
 // ---- copies into shared memory (sm_80 and newer) --------------------------------------------------------------------
 
+// The offset is added in 32 bits: with it, each address was made in the generic space and was 64 bits wide until then.
 RJ_DEVICE unsigned rj_shared_address(int offset_bytes) {
     unsigned address;
     asm("{ .reg .u64 wide; cvta.to.shared.u64 wide, %1; cvt.u32.u64 %0, wide; }"
         : "=r"(address)
-        : "l"(rj_shared_memory + offset_bytes));
-    return address;
+        : "l"(rj_shared_memory));
+    return address + static_cast<unsigned>(offset_bytes);
 }
 
 // 16 bytes go past the first-level cache: a row is read once.

@@ -663,27 +663,37 @@ class KernelEmitter {
         out_.line(fmt::format("{} {} = {};", gpu_value_type(steps.dtype), state, scope_.value(steps.start)));
         out_.line(fmt::format("bool {} = false;", still_));
         scope_.bind(steps.state, state);
-        for (auto stmt = position_of(steps); !std::holds_alternative<CloseSteps>(stmt->node); ++stmt) {
+        auto stmt = position_of(steps);
+        for (; !std::holds_alternative<CloseSteps>(stmt->node); ++stmt) {
             if (const auto* loop = std::get_if<ColumnLoop>(&stmt->node)) emit_tested(*loop, scope_, kept_);
+        }
+        of_last_.clear();
+        for (const CloseSteps::OfLast& last : std::get<CloseSteps>(stmt->node).of_last) {
+            of_last_.push_back(scope_.names().fresh(last.label));
+            out_.line(fmt::format("{} {} = 0;", gpu_value_type(last.dtype), of_last_.back()), "of the last step");
         }
         outside_steps_ = scope_.row_names();
         out_.line("RJ_ROLLED");
-        out_.open(fmt::format("for (int step = 0; step < {}; ++step)", steps.most_steps));
+        out_.open(fmt::format("for (int step = 0; step <= {}; ++step)", steps.most_steps));
         for (const int index : steps.accumulators)
             out_.line(fmt::format("{} = {}();", scope_.state(index), scope_.state_type(index)));
         state_ = state;
         open_steps_ = &steps;
     }
 
-    // A row that stands still waits for those it shares a warp with.
+    // A row that stands still waits for those it shares a warp with. What is wanted of the last state is this step's
+    // once that was its own: also of NaN, and of the state that no step is left to change.
     void close_steps(const CloseSteps& steps) {
         const std::string& next = scope_.value(steps.next);
         if (kernel_.cluster_blocks() > 1) out_.line(fmt::format("++{};", turns_of_steps_.at(open_steps_->state)));
-        open_steps_ = nullptr;
+        for (std::size_t i = 0; i < of_last_.size(); ++i)
+            out_.line(fmt::format("{} = {};", of_last_[i], scope_.value(steps.of_last[i].value)));
         out_.open(fmt::format("if (!{})", still_));
-        out_.line(fmt::format("{} = {} == {} || {} != {};", still_, next, state_, next, next));
-        out_.line(fmt::format("{} = {};", state_, next));
+        out_.line(fmt::format("{0} = {1} == {2} || {2} != {2} || step == {3};", still_, next, state_,
+                              open_steps_->most_steps));
+        out_.line(fmt::format("if (!{}) {} = {};", still_, state_, next));
         out_.close();
+        open_steps_ = nullptr;
         const int lanes = std::min(scope_.target().warp_size, kernel_.block_threads());
         const bool alone = scope_.rows() == 1 || scope_.threads() >= lanes;
         out_.line(alone ? fmt::format("if ({}) break;", still_)
@@ -691,6 +701,7 @@ class KernelEmitter {
         out_.close();
         scope_.set_row_names(outside_steps_);
         scope_.bind(steps.result, state_);
+        for (std::size_t i = 0; i < of_last_.size(); ++i) scope_.bind(steps.of_last[i].result, of_last_[i]);
     }
 
     void join_rows(const JoinRows& join) {
@@ -853,6 +864,7 @@ class KernelEmitter {
     std::string state_;
     std::string still_;
     const OpenSteps* open_steps_ = nullptr;
+    std::vector<std::string> of_last_;               // names of what is wanted of their last
     std::map<ValueId, std::string> turns_of_steps_;  // of a cluster, by state
     GpuScope::RowNames outside_steps_;
 };

@@ -74,17 +74,19 @@ std::string first_lane(const ColumnLoop& loop, const std::string& vector) {
     return loop.vector > 1 && vector != "0" ? fmt::format("{} * {}", in_parentheses(vector), loop.vector) : vector;
 }
 
-// Blocks that share a round of the columns, or each with all its rounds behind the other's.
+// Blocks that share a round of the columns, or each with all its rounds behind the other's. What an iteration adds
+// stands by itself.
 std::string place_of(const ColumnLoop& loop, const GpuScope& scope, const std::string& iteration) {
-    std::string round = iteration;
-    if (const std::int64_t blocks = scope.kernel().schedule.column_blocks; blocks > 1) {
-        round = "column_block";
-        if (loop.iterations > 1)
-            round = scope.kernel().shares_rounds(loop)
-                        ? fmt::format("{} * {} + {}", in_parentheses(iteration), blocks, round)
-                        : fmt::format("{} * {} + {}", round, loop.iterations, iteration);
-    }
-    return first_lane(loop, vector_of(scope, round));
+    const std::int64_t blocks = scope.kernel().schedule.column_blocks;
+    const bool shares = blocks > 1 && scope.kernel().shares_rounds(loop);
+    const std::int64_t threads_of_block = scope.threads() * (shares ? 1 : loop.iterations);
+    std::vector<std::string> terms;
+    if (blocks > 1) terms.push_back(fmt::format("column_block * {}", threads_of_block));
+    if (scope.threads() > 1) terms.emplace_back("t");
+    const std::int64_t step = std::int64_t{scope.threads()} * loop.vector * (shares ? blocks : 1);
+    if (!terms.empty()) terms = {first_lane(loop, fmt::format("{}", fmt::join(terms, " + ")))};
+    if (!iteration.empty()) terms.push_back(fmt::format("{} * {}", in_parentheses(iteration), step));
+    return terms.empty() ? "0" : fmt::format("{}", fmt::join(terms, " + "));
 }
 
 std::string column_of(const ColumnLoop& loop, GpuScope& scope, const std::string& iteration) {
@@ -97,6 +99,15 @@ std::string column_of(const ColumnLoop& loop, GpuScope& scope, const std::string
                                loop.columns);
     }
     RJ_CHECK(false, "emit gpu: {}: part {} of a row", scope.kernel().name, static_cast<int>(loop.part));
+}
+
+// Where a loop's iterations are unrolled, what one adds to the address of a vector stands by itself, and is a constant
+// in the access. Of a column, an int that is widened before it is added to a pointer, the compiler takes no constant
+// out: with the place in shared memory, a copy of 16 bytes into it took eleven instructions, and takes four.
+GpuAddress by_iteration(GpuAddress address, const ColumnLoop& loop, GpuScope& scope, const std::string& iteration) {
+    if (loop.is_resident() && loop.iterations > 1 && address.offset == "c")
+        address.offset = column_of(loop, scope, iteration);
+    return address;
 }
 
 // Where a loop is unrolled, so that its iteration is known, the compiler leaves out the guards of those that need none,
@@ -149,6 +160,7 @@ class ColumnEmitter {
         declare_kept();
         name_vectors();
         declare_terms();
+        declare_folds();
         if (several_groups()) {
             out_.line(resident_ ? "#pragma unroll" : "RJ_ROLLED");
             out_.open(loop_.backward ? fmt::format("for (int first = {} / {} * {}; first >= 0; first -= {})",
@@ -164,6 +176,8 @@ class ColumnEmitter {
         if (several_groups()) out_.close();
         for (const auto& [inst, terms] : terms_)
             out_.line(fmt::format("{}.add({});", scope_.state(inst->index), terms));
+        for (const auto& [inst, fold] : folds_)
+            out_.line(fmt::format("{}.add_one({}.result());", scope_.state(inst->index), fold));
     }
 
     // Before steps that find the row in registers: what they test of each vector is the same in all of them.
@@ -203,7 +217,7 @@ class ColumnEmitter {
     }
     std::string own_iteration() const { return loop_.iterations > 1 ? iteration() : ""; }
     // Which of a resident loop's vectors this iteration's is, in an array of all of them.
-    std::string resident_entry() const { return loop_.iterations > 1 ? "[" + iteration() + "]" : ""; }
+    std::string resident_entry() const { return loop_.iterations > 1 ? fmt::format("[{}]", iteration()) : ""; }
     // Which of them a value is taken of.
     std::string turned_iteration(const Inst& inst) const {
         if (inst.turn == 0) return iteration();
@@ -377,6 +391,19 @@ class ColumnEmitter {
         }
     }
 
+    // The greatest or the least of narrow elements, of all the thread's vectors.
+    void declare_folds() {
+        for (const Inst& inst : loop_.body) {
+            const Inst* packed = inst.kind == InstKind::kAccumulate ? packed_source(inst) : nullptr;
+            if (packed == nullptr || loop_.iterations == 1) continue;
+            const Accumulator& accumulator = scope_.accumulator(inst);
+            folds_[&inst] = scope_.names().fresh(accumulator.label + "_packed");
+            out_.line(fmt::format("rj_packed_fold<{}, {}> {};",
+                                  accumulator.monoid == Monoid::kMax ? "rj_larger" : "rj_smaller",
+                                  gpu_storage_type(packed->dtype), folds_[&inst]));
+        }
+    }
+
     void name_vectors() {
         for (const Inst& inst : loop_.body) {
             if (inst.held >= 0) vectors_[&inst] = scope_.held(inst) + resident_entry();
@@ -520,7 +547,8 @@ class ColumnEmitter {
     std::string loaded(const Inst& load) const {
         const int lanes = lanes_of(load, loop_);
         if (load.stage_offset_bytes >= 0) return staged(load.stage_offset_bytes, iteration(), load.dtype, lanes);
-        return scope_.is_fetched(load) ? scope_.fetched(load) : scope_.load(load, addresses_.at(&load), lanes);
+        if (scope_.is_fetched(load)) return scope_.fetched(load);
+        return scope_.load(load, by_iteration(addresses_.at(&load), loop_, scope_, iteration()), lanes);
     }
 
     // What lies in the row's stage for an iteration.
@@ -883,14 +911,20 @@ class ColumnEmitter {
 
     // The vector of bf16 or f16 whose greatest or least is taken as it lies in memory, two elements an instruction.
     const std::string* packed_operand(const Inst& accumulate) const {
+        const Inst* packed = packed_source(accumulate);
+        const auto vector = packed == nullptr ? vectors_.end() : vectors_.find(packed);
+        return vector != vectors_.end() ? &vector->second : nullptr;
+    }
+
+    // What loaded or kept the vectors of such elements.
+    const Inst* packed_source(const Inst& accumulate) const {
         const Monoid monoid = scope_.accumulator(accumulate).monoid;
         if ((monoid != Monoid::kMax && monoid != Monoid::kMin) || loop_.vector == 1) return nullptr;
         const Inst* made = made_here(accumulate.operands[0]);
         if (made != nullptr && made->kind == InstKind::kCast) made = made_here(made->operands[0]);
         if (made == nullptr || !is_narrow(made->dtype) || elements_.contains(made)) return nullptr;
         const bool whole = made->kind == InstKind::kKept || (is_vector(*made) && lanes_of(*made, loop_) > 1);
-        const auto vector = vectors_.find(made);
-        return whole && vector != vectors_.end() ? &vector->second : nullptr;
+        return whole ? made : nullptr;
     }
 
     const Inst* made_here(ValueId value) const {
@@ -979,7 +1013,7 @@ class ColumnEmitter {
         const Slot& from = slot(kept);
         switch (from.residency) {
             case Residency::kRegisters: {
-                const std::string entry = loop_.iterations > 1 ? "[" + turned_iteration(kept) + "]" : "";
+                const std::string entry = loop_.iterations > 1 ? fmt::format("[{}]", turned_iteration(kept)) : "";
                 return fmt::format("rj_kept({}{})", kept_.at(kept.index), entry);
             }
             case Residency::kStages:
@@ -1067,7 +1101,9 @@ class ColumnEmitter {
     void leave(const Inst& inst) {
         if (inst.kind == InstKind::kKeep) return keep(inst);
         if (const std::string* packed = inst.kind == InstKind::kAccumulate ? packed_operand(inst) : nullptr)
-            return out_.line(fmt::format("{}.add_packed({});", scope_.state(inst.index), *packed));
+            return out_.line(folds_.contains(&inst)
+                                 ? fmt::format("{}.add({});", folds_.at(&inst), *packed)
+                                 : fmt::format("{}.add_packed({});", scope_.state(inst.index), *packed));
         const auto array = arrays_.find(&inst);
         if ((array == arrays_.end() && !packed_outs_.contains(&inst)) || is_offer(inst)) return;
         if (terms_.contains(&inst)) return gather(inst);
@@ -1077,7 +1113,7 @@ class ColumnEmitter {
                                                : fmt::format("{}.add_products({}, {});", scope_.state(inst.index),
                                                              array->second, factor->second));
         } else {
-            const GpuAddress& at = addresses_.at(&inst);
+            const GpuAddress at = by_iteration(addresses_.at(&inst), loop_, scope_, iteration());
             std::vector<std::string> conditions = live();
             if (!at.inside.empty()) conditions.push_back(at.inside);
             const std::string aligned = at.aligned.empty() ? "" : ", " + at.aligned;
@@ -1140,6 +1176,7 @@ class ColumnEmitter {
     std::map<const Inst*, std::string> uniforms_;
     std::map<const Inst*, std::string> arrays_;
     std::map<const Inst*, std::string> terms_;        // of pairs, all that a thread has
+    std::map<const Inst*, std::string> folds_;        // greatest and least of vectors as they lie in memory
     std::map<const Inst*, std::string> factors_;      // second factors of sums of products, lane by lane
     std::map<const Inst*, std::string> elements_;     // of lane l, where that is not l
     std::map<const Inst*, std::string> orders_;       // the array that has them, where there is one
@@ -1244,7 +1281,10 @@ void ColumnFetch::load() {
     if (loads_.empty()) return;
     GpuLoop inside{.columns = &loop_, .axes = {loop_.axes.begin(), loop_.axes.end()}};
     std::vector<GpuAddress> addresses;
-    for (const Inst* load : loads_) addresses.push_back(scope_.address(*load, inside, column(load->access.anchor)));
+    for (const Inst* load : loads_) {
+        const GpuAddress at = scope_.address(*load, inside, column(load->access.anchor));
+        addresses.push_back(by_iteration(at, loop_, scope_, "i"));
+    }
     SourceWriter& out = scope_.out();
     open_resident(loop_, scope_);
     for (std::size_t i = 0; i < loads_.size(); ++i) {

@@ -102,6 +102,10 @@ void GpuScope::find_uses() {
         if (const auto* close = std::get_if<CloseSteps>(&stmt.node)) {
             dtypes_[static_cast<std::size_t>(close->result)] = steps;
             rounded_.insert(close->next);
+            for (const CloseSteps::OfLast& last : close->of_last) {
+                dtypes_[static_cast<std::size_t>(last.result)] = last.dtype;
+                rounded_.insert(last.value);
+            }
         }
         if (const auto* reduce = std::get_if<AllReduce>(&stmt.node)) note_results(*reduce);
     }

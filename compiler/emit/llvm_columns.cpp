@@ -115,15 +115,16 @@ void KernelEmitter::open_steps(const OpenSteps& steps) {
 void KernelEmitter::close_steps(const CloseSteps& steps) {
     Value* next = value(steps.next);
     Value* before = b_.CreateLoad(steps_.state->getAllocatedType(), steps_.state);
-    Value* still = b_.CreateOr(b_.CreateFCmpOEQ(next, before), b_.CreateFCmpUNO(next, next), "stands_still");
+    Value* still = b_.CreateOr(b_.CreateFCmpOEQ(next, before), b_.CreateFCmpUNO(before, before), "stands_still");
     b_.CreateStore(next, steps_.state);
-    Value* taken = b_.CreateAdd(b_.CreateLoad(b_.getInt32Ty(), steps_.taken), b_.getInt32(1));
-    b_.CreateStore(taken, steps_.taken);
-    Value* last = b_.CreateICmpSGE(taken, b_.getInt32(static_cast<std::uint32_t>(steps_.most)));
+    Value* taken = b_.CreateLoad(b_.getInt32Ty(), steps_.taken);
+    b_.CreateStore(b_.CreateAdd(taken, b_.getInt32(1)), steps_.taken);
+    Value* last = b_.CreateICmpEQ(taken, b_.getInt32(static_cast<std::uint32_t>(steps_.most)));
     auto* done = llvm::BasicBlock::Create(b_.getContext(), "steps_done", function_);
     b_.CreateCondBr(b_.CreateOr(still, last), done, steps_.head);
     b_.SetInsertPoint(done);
-    define(steps.result, steps_.dtype, next);
+    define(steps.result, steps_.dtype, before);
+    for (const CloseSteps::OfLast& of_last : steps.of_last) define(of_last.result, of_last.dtype, value(of_last.value));
 }
 
 void KernelEmitter::emit_column_loop(const ColumnLoop& loop) {

@@ -116,6 +116,17 @@ class Uses {
     // Whether a quotient is one of such a weight.
     bool divides_weight(const Inst& quotient) { return weight_of(quotient.operands[0]) != nullptr; }
 
+    // Whether it is the sum of a row's weights: one of them is 1, and each at most that, so that its reciprocal is a
+    // normal number, or NaN where the sum is.
+    bool is_sum_of_weights(ValueId value) {
+        const auto is = [&](const auto& sum) { return sum.second.result == value; };
+        const auto term = terms_of_.find(value);
+        if (term == terms_of_.end() || std::none_of(sums_.begin(), sums_.end(), is)) return false;
+        const Inst* exponential = maker(term->second);
+        return exponential != nullptr && is_f32_map(*exponential, Op::kExp) &&
+               is_below_maximum(exponential->operands[0]);
+    }
+
     // Whether a logarithm is one of a sum of such weights, and is multiplied by one of them wherever it is used: where
     // the sum is 0 so is the weight.
     bool is_log_of_weights(const Inst& logarithm) {
@@ -131,6 +142,25 @@ class Uses {
         const std::set<const Inst*>& weights = weights_of(logarithm->operands[0]);
         return std::any_of(weights.begin(), weights.end(),
                            [&](const Inst* weight) { return are_same(difference.operands[0], weight->operands[0]); });
+    }
+
+    // Whether it is that difference but 0 where the weight is 0, and is only multiplied by the weight: a weight of 0
+    // makes 0 of any number, and of the difference too where that is not infinite.
+    bool is_log_of_share_or_nothing(const Inst& choice) {
+        if (!is_f32_map(choice, Op::kSelect) || !is_constant(choice.operands[1], 0)) return false;
+        const Inst* asked = maker(choice.operands[0]);
+        const Inst* share = maker(choice.operands[2]);
+        const bool asks = asked != nullptr && asked->kind == InstKind::kMap && asked->op == Op::kEq &&
+                          is_constant(asked->operands[1], 0);
+        if (!asks || share == nullptr || !is_f32_map(*share, Op::kSub) || !is_log_of_share(*share)) return false;
+        const ValueId weight = asked->operands[0];
+        const Inst* exponential = maker(weight);
+        const bool is_its_own = exponential != nullptr && is_f32_map(*exponential, Op::kExp) &&
+                                are_same(exponential->operands[0], share->operands[0]);
+        const auto uses = uses_.find(choice.id);
+        return is_its_own && uses != uses_.end() && std::ranges::all_of(uses->second, [&](const Inst* use) {
+                   return is_f32_map(*use, Op::kMul) && use->operands[use->operands[0] == choice.id ? 1 : 0] == weight;
+               });
     }
 
     // Whether an error of a few units in the last place is lost: the value is only multiplied and divided before it is
@@ -796,6 +826,37 @@ bool may_be_narrow(const Inst& inst, const std::set<ValueId>& inside, Uses& uses
     return inside.contains(inst.operands[1]) ? uses.is_logistic_quotient(inst) : uses.is_scaled_or_summed(inst.id);
 }
 
+// x / s of a row's sum of weights is x (1 / s) where what a narrow quotient is off by is lost. One of any number scales
+// it twice, since its reciprocal may be none: tvd of 128256 bf16 columns has two instructions of 33 a pair less, and 60
+// a row.
+void multiply_by_reciprocals(Kernel* kernel, Uses& uses) {
+    std::map<ValueId, ValueId> reciprocals;
+    Block body;
+    for (Stmt& stmt : kernel->body) {
+        auto* loop = std::get_if<ColumnLoop>(&stmt.node);
+        for (std::size_t i = 0; loop != nullptr && i < loop->body.size(); ++i) {
+            Inst& quotient = loop->body[i];
+            if (!is_f32_map(quotient, Op::kDiv) || !uses.is_sum_of_weights(quotient.operands[1])) continue;
+            if (!may_be_narrow(quotient, {}, uses)) continue;
+            const auto [known, is_new] = reciprocals.try_emplace(quotient.operands[1], kernel->value_count + 1);
+            if (is_new) {
+                Inst one{.kind = InstKind::kConst, .id = kernel->value_count++};
+                one.value = 1;
+                Inst inverse{.kind = InstKind::kMap, .id = kernel->value_count++};
+                inverse.op = Op::kDiv;
+                inverse.operands = {one.id, quotient.operands[1]};
+                inverse.comment = "of a sum of weights";
+                body.push_back({std::move(one)});
+                body.push_back({std::move(inverse)});
+            }
+            quotient.op = Op::kMul;
+            quotient.operands[1] = known->second;
+        }
+        body.push_back(std::move(stmt));
+    }
+    kernel->body = std::move(body);
+}
+
 // Whether a loop behind a meeting of the row's threads loads what the row has of a tensor.
 bool loads_late(const Kernel& kernel) {
     bool late = false;
@@ -852,6 +913,16 @@ Kernel spend_precision(Kernel kernel, const Target& target) {
     if (std::any_of(kernel.body.begin(), kernel.body.end(), opens)) return kernel;
     const Kernel written = kernel;
     Uses uses(written, target.is_gpu());
+    if (target.is_gpu()) multiply_by_reciprocals(&kernel, uses);
+    Block constants;
+    const auto least = [&] {
+        if (constants.empty()) {
+            Inst number{.kind = InstKind::kConst, .id = kernel.value_count++};
+            number.value = std::numeric_limits<float>::lowest();
+            constants.push_back({std::move(number)});
+        }
+        return std::get<Inst>(constants.front().node).id;
+    };
     for (Stmt& stmt : kernel.body) {
         auto* loop = std::get_if<ColumnLoop>(&stmt.node);
         if (loop == nullptr) continue;
@@ -861,6 +932,11 @@ Kernel spend_precision(Kernel kernel, const Target& target) {
             inst.weighs = is_f32_map(inst, Op::kExp) && uses.only_weighs(inst);
             inst.narrow = may_be_narrow(inst, inside, uses);
             inst.by_one_up = is_f32_map(inst, Op::kDiv) && uses.is_one_or_more(inst.operands[1]);
+            // One instruction in place of a comparison and a choice.
+            if (target.is_gpu() && uses.is_log_of_share_or_nothing(inst)) {
+                inst.op = Op::kMax;
+                inst.operands = {inst.operands[2], least()};
+            }
             if (uses.is_roughly_product(inst)) {
                 rest.insert(inst.operands.back());
                 inst.op = Op::kMul;
@@ -871,6 +947,8 @@ Kernel spend_precision(Kernel kernel, const Target& target) {
         std::erase_if(loop->body, [&](const Inst& inst) { return rest.contains(inst.id) && uses.count(inst.id) == 1; });
         Products(loop->body, uses).join();
     }
+    kernel.body.insert(kernel.body.begin(), std::make_move_iterator(constants.begin()),
+                       std::make_move_iterator(constants.end()));
     return kernel;
 }
 

@@ -56,8 +56,10 @@ class Verifier {
         RJ_CHECK(in_steps_, "{}: {}: a close of no steps", after_, kernel_.name);
         in_steps_ = false;
         use(steps.next);
+        for (const CloseSteps::OfLast& last : steps.of_last) use(last.value);
         defined_ = outside_steps_;
         define(steps.result);
+        for (const CloseSteps::OfLast& last : steps.of_last) define(last.result);
     }
 
     void column_loop(const ColumnLoop& loop) {

@@ -104,6 +104,7 @@ class Lowering {
         if (auto declined = bound_grid()) return *declined;
         declare_tensors();
         find_sums_of_block();
+        find_last_of_steps();
         find_phases();
         if (group_.reduces_rows) {
             if (auto declined = lanes_conflict()) return *declined;
@@ -286,6 +287,23 @@ class Lowering {
             sums_of_block_ = sums_of_block(graph_);
     }
 
+    // Reductions over columns behind a fixpoint that its last step has made already: the same as one of the step's, of
+    // the state that it found. Equal nodes are one, so that what is written again is there already. A sparsemax's
+    // threshold is what its last step summed, for which its row was met over once more.
+    void find_last_of_steps() {
+        for (const NodeId fix : graph_.live_nodes()) {
+            if (graph_.node(fix).kind != NodeKind::kFix) continue;
+            GraphData written = graph_;
+            std::map<NodeId, NodeId> found = {{graph_.node(fix).args[0], fix}};
+            const auto of_last = [&](NodeId id) { return found.contains(id) ? found.at(id) : id; };
+            for (const NodeId id : step_nodes(fix)) {
+                if (found.contains(id)) continue;
+                const NodeId last = found[id] = written.add_copy(graph_.node(id), of_last);
+                if (graph_.node(id).kind == NodeKind::kReduce && last < graph_.size()) of_last_step_[last] = {fix, id};
+            }
+        }
+    }
+
     // Within a step phases count from the state. A fixpoint is there a phase after the last value its step is given.
     void find_phases() {
         std::map<NodeId, int> given;  // by state
@@ -299,6 +317,7 @@ class Lowering {
             }
             if (node.kind == NodeKind::kFix) phase = given[node.args[0]] + 1;
             if (node.kind == NodeKind::kReduce && !sums_of_block_.contains(id)) ++phase;
+            if (const auto last = of_last_step_.find(id); last != of_last_step_.end()) phase = phase_[last->second.fix];
             phase_[id] = phase;
             if (node.state < 0) phases_ = std::max(phases_, phase + 1);
         }
@@ -328,7 +347,8 @@ class Lowering {
         std::set<std::pair<Monoid, std::vector<NodeId>>> seen;
         const auto add_reduce = [&](std::vector<std::vector<LoopPlan>>* by_phase, NodeId id) {
             const Node& node = graph_.node(id);
-            if (node.kind != NodeKind::kReduce || !seen.insert({node.monoid, node.args}).second) return;
+            if (node.kind != NodeKind::kReduce || of_last_step_.contains(id)) return;
+            if (!seen.insert({node.monoid, node.args}).second) return;
             int phase = 0;
             for (const NodeId arg : node.args) phase = std::max(phase, phase_[arg]);
             loop_over(by_phase, phase, graph_.column_axes(graph_.node(node.args[0]))).reduces.push_back(id);
@@ -765,13 +785,25 @@ class Lowering {
             all_reduce(accumulated, reduces);
             of_steps.insert(of_steps.end(), accumulated.begin(), accumulated.end());
         }
-        const ValueId next = value(fix.args[1]);
+        CloseSteps close{.next = value(fix.args[1])};
+        std::vector<NodeId> lasts;
+        for (const auto& [last, of_step] : of_last_step_) {
+            if (of_step.fix != plan.fix) continue;
+            lasts.push_back(last);
+            const Node& node = graph_.node(last);
+            close.of_last.push_back({value(of_step.reduce), -1, node.dtype, unique_label(label_of(node, "last"))});
+        }
         std::get<OpenSteps>(kernel_.body[opened].node).accumulators = std::move(of_steps);
         // Values first computed in a step end with it, also those that are the same in each.
         row_values_ = outside;
-        row_values_[plan.fix] = kernel_.value_count;
-        value_labels_[kernel_.value_count] = std::get<OpenSteps>(kernel_.body[opened].node).label;
-        kernel_.body.push_back({CloseSteps{next, kernel_.value_count++}});
+        row_values_[plan.fix] = close.result = kernel_.value_count++;
+        value_labels_[close.result] = std::get<OpenSteps>(kernel_.body[opened].node).label;
+        for (std::size_t i = 0; i < lasts.size(); ++i) {
+            CloseSteps::OfLast& last = close.of_last[i];
+            row_values_[lasts[i]] = last.result = kernel_.value_count++;
+            value_labels_[last.result] = last.label;
+        }
+        kernel_.body.push_back({std::move(close)});
     }
 
     // ---- sums over the kernel's rows -------------------------------------------------------------------------------
@@ -1404,7 +1436,12 @@ class Lowering {
     int phases_ = 1;
     std::vector<std::vector<LoopPlan>> loops_;  // by phase
     std::vector<std::vector<StepPlan>> steps_;  // by phase: they stand behind its loops
-    std::map<NodeId, Turn> turns_;              // by vectors of a thread
+    struct OfStep {
+        NodeId fix = -1;
+        NodeId reduce = -1;
+    };
+    std::map<NodeId, OfStep> of_last_step_;  // reductions that the last step of a fixpoint has made
+    std::map<NodeId, Turn> turns_;           // by vectors of a thread
     using Columns = std::pair<std::vector<AxisId>, ColumnLoop::Part>;
     std::map<std::pair<Columns, NodeId>, int> slots_;  // of values kept from loops over those columns
     Columns loop_columns_;                             // of the open loop

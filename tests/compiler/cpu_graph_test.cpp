@@ -26,6 +26,8 @@
 #include "tests/compiler/cpu_kernel.h"
 #include "tests/support/coverage.h"
 #include "tests/support/differences.h"
+#include "tests/support/extrema.h"
+#include "tests/support/fixpoints.h"
 #include "tests/support/refusal.h"
 
 namespace rowjit {
@@ -587,6 +589,14 @@ TEST_CASE("fixpoints of a sum over rows, of two at once and of none but the stat
     g.output("y", x * both);
     g.output("total", sum(both * greatest, tokens));
     check("fixpoints", *g.data(), {{"tokens", 11}});
+}
+
+TEST_CASE("what a fixpoint's step sums is the oracle's of its last state, also of NaN and where no step is left") {
+    check("sums of the last step", *sums_of_last_step().data(), {{"tokens", 13}});
+}
+
+TEST_CASE("extrema of what constants scale are the oracle's under every schedule") {
+    for (const Dtype dtype : {bf16, f32}) check("extrema", *extrema_of_scaled(dtype).data(), {{"tokens", 9}});
 }
 
 TEST_CASE("a gather whose coordinate orders the rows otherwise than its result is refused with the remedy") {

@@ -31,7 +31,9 @@
 #include "tests/simt/simt_device.h"
 #include "tests/support/coverage.h"
 #include "tests/support/differences.h"
+#include "tests/support/extrema.h"
 #include "tests/support/far_rows.h"
+#include "tests/support/fixpoints.h"
 
 using namespace rowjit;
 
@@ -982,7 +984,18 @@ TEST_CASE("fixpoints of rows that stand still at different times are the oracle'
         std::vector<Case> cases;
         add_cases("halving", g, target, &cases);
         add_cases("sparsemax 160 f32", make_graph("sparsemax", {160, f32, {}}), target, &cases);
+        add_cases("sums of the last step", sums_of_last_step(), target, &cases);
         check_cases(cases, target, 37);
+    }
+}
+
+TEST_CASE("extrema of what constants scale are the oracle's under every schedule") {
+    for (const std::string_view name : {"sm_90a", "gfx942"}) {
+        const Target target = simt::target(name);
+        std::vector<Case> cases;
+        add_cases("extrema bf16", extrema_of_scaled(bf16), target, &cases);
+        add_cases("extrema f32", extrema_of_scaled(f32), target, &cases);
+        check_cases(cases, target, 13);
     }
 }
 
