@@ -643,6 +643,7 @@ class KernelEmitter {
                                       known ? scope_.value(before->id) : gpu_literal(made.dtype, 0)));
             }
         }
+        const GpuScope::RowNames before_rounds = scope_.row_names();
         out_.line("RJ_ROLLED");
         out_.open(fmt::format("for (int round = 0; round < {}; ++round)", rounds.count));
         for (const Past& past : pasts) scope_.bind(inst(last - past.age, past.place)->id, past.name);
@@ -653,6 +654,7 @@ class KernelEmitter {
             out_.line(fmt::format("{} = {};", pasts[i].name, next));
         }
         out_.close();
+        scope_.set_row_names(before_rounds);
         for (const Past& past : pasts) scope_.bind(inst(last + 1 - past.age, past.place)->id, past.name);
     }
 

@@ -33,6 +33,7 @@ class RowsEmitter {
 
   private:
     bool differs(const Inst& inst) const;
+    void find_shared_divisors();
     void scalar_inst(const Inst& inst, const GpuLoop& loop, const std::vector<std::string>& conditions);
     void lane_store(const Inst& inst, const std::vector<std::string>& conditions);
     GpuPositions of_thread(const std::string& begin, const std::string& end, const RowsLoop& loop) const;
@@ -51,6 +52,7 @@ class RowsEmitter {
     const Kernel& kernel_;
     SourceWriter& out_;
     std::set<ValueId> lane_values_;
+    std::set<ValueId> shared_divisors_;  // of several of the row's own quotients
 };
 
 }  // namespace rowjit

@@ -334,6 +334,12 @@ std::string GpuScope::row_name(std::string_view wanted, const std::string& type,
     return found->second;
 }
 
+std::string GpuScope::divisor(const Inst& quotient) {
+    const std::string& divisor = value(quotient.operands[1]);
+    return row_name(is_identifier(divisor) ? divisor + "_divisor" : "divisor", "const rj_divisor",
+                    fmt::format("rj_divisor_of({})", divisor));
+}
+
 // ---- values ---------------------------------------------------------------------------------------------------------
 
 void GpuScope::define(const Inst& inst, const std::string& expression) {
