@@ -8,16 +8,17 @@
 // vendor's half.
 
 struct rj_divisor {
-    float scaled;
+    float scaled;      // its size
     float reciprocal;  // of that
-    float scale;
+    float scale;       // a power of two with the divisor's sign
 };
 
 RJ_DEVICE rj_divisor rj_divisor_of(float value) {
-    const unsigned exponent = rj_bits(value) >> 23 & 0xffu;
+    const unsigned bits = rj_bits(value);
+    const unsigned exponent = bits >> 23 & 0xffu;
     rj_divisor divisor;
     const unsigned inverse = (exponent < 127u ? 253u : 254u) - exponent;
-    divisor.scale = rj_float(exponent < 254u ? inverse << 23 : 0x00400000u);
+    divisor.scale = rj_float((bits & 0x80000000u) | (exponent < 254u ? inverse << 23 : 0x00400000u));
     divisor.scaled = value * divisor.scale;
     // Off by a unit at most, it is off by 2^-46 of itself when it is corrected; that of infinity or zero has no error.
     const float fast = rj_reciprocal_fast(divisor.scaled);
@@ -26,7 +27,7 @@ RJ_DEVICE rj_divisor rj_divisor_of(float value) {
     return divisor;
 }
 
-// The remainder is one of infinity where the quotient is that or of that; its sign is such that a zero keeps its own.
+// What is left of infinity, or of a quotient that is one, is no number; of a zero it is of a sign that leaves the zero's.
 RJ_DEVICE float rj_div(float dividend, const rj_divisor& divisor) {
     const float scaled = dividend * divisor.scale;
     const float quotient = scaled * divisor.reciprocal;

@@ -1544,20 +1544,22 @@ double threads_of_row(const GraphData& group) {
 
 double predicted_us(const GraphData& group, const Target& target, double rows) {
     double specials = 0;  // exp, log, division …: the throughput that runs out first on narrow data
+    double of_rows = 0;   // likewise, of what all threads of a row compute, and wait for
     const std::vector<double> computed_elements = elements_computed(group, rows);
     const double row_threads = target.is_gpu() ? threads_of_row(group) : 1;
     for (const NodeId id : group.live_nodes()) {
         const Node& node = group.node(id);
         if (node.kind != NodeKind::kMap) continue;
-        const double often = group.column_axes(node).empty() ? row_threads : 1;
-        specials += computed_elements[static_cast<std::size_t>(id)] * specials_of(node.op) * often;
+        const double once = computed_elements[static_cast<std::size_t>(id)] * specials_of(node.op);
+        const bool repeated = row_threads > 1 && group.column_axes(node).empty();
+        (repeated ? of_rows : specials) += once * (repeated ? row_threads : 1);
     }
     const double memory_us = group_bytes(group, rows) / (target.bandwidth_gbps * 1e3);
     // 16 special-function lanes per multiprocessor at about 1.7 GHz; a CPU core does about one vectorised result a
     // nanosecond.
     const double per_us = target.is_gpu() ? target.sm_count * 16 * 1.7e3 : target.sm_count * 1e3;
     const double launch_us = target.is_gpu() ? kLaunchUs : kCpuLaunchUs;
-    return launch_us + std::max(memory_us, specials / per_us);
+    return launch_us + std::max(memory_us, specials / per_us) + of_rows / per_us;
 }
 
 }  // namespace rowjit

@@ -57,7 +57,7 @@ constexpr float rj_exp2_bias = 0;  // to either side as often
 RJ_DEVICE float rj_reciprocal_fast(float a) {
     const float reciprocal = 1 / a;
     if (!std::isfinite(reciprocal) || std::fabs(reciprocal) < 0x1p-126F)
-        return std::isfinite(reciprocal) ? 0 : reciprocal;
+        return std::isfinite(reciprocal) ? std::copysign(0.0F, reciprocal) : reciprocal;
     return rj_float(rj_bits(reciprocal) + rj_bits(a) % 3 - 1);
 }
 
