@@ -1,11 +1,10 @@
-// Division by what several dividends share. An IEEE division tests for rare operands and calls a function for them, once
-// per element in the text and in the registers it needs, and what stands behind that branch waits for it: a hundred
-// cycles, whatever else there is to compute. With the divisor known beforehand three multiplications do: quotient,
-// remainder, correction (Markstein 1990). A power of two brings the divisor to [1/2, 2) first, and the dividend with
-// it: an enlarged one stays below the quotient, a shrunk one below the dividend.
-// rj_div: correctly rounded for dividends and quotients of at least 2^-100, divisors that are no denormals, and all
-// below 2^119; else within a unit in the last place. Needs rj_reciprocal_fast, rj_fma, rj_bits and rj_float of the
-// vendor's half.
+// Division by what several dividends share. An IEEE division tests for rare operands and calls a function for them,
+// once per element in the text and in the registers it needs, and what stands behind that branch waits for it: a
+// hundred cycles, whatever else there is to compute. With the divisor known beforehand three multiplications do:
+// quotient, remainder, correction (Markstein 1990). A power of two brings the divisor to [1/2, 2) first, and the
+// dividend with it: an enlarged one stays below the quotient, a shrunk one below the dividend. rj_div: correctly
+// rounded for dividends and quotients of at least 2^-100, divisors that are no denormals, and all below 2^119; else
+// within a unit in the last place. Needs rj_reciprocal_fast, rj_fma, rj_bits and rj_float of the vendor's half.
 
 struct rj_divisor {
     float scaled;      // its size
@@ -14,11 +13,11 @@ struct rj_divisor {
 };
 
 RJ_DEVICE rj_divisor rj_divisor_of(float value) {
-    const unsigned bits = rj_bits(value);
-    const unsigned exponent = bits >> 23 & 0xffu;
+    const int size = static_cast<int>(rj_bits(value) & 0x7fffffffu);
+    const int inverse = (size < 0x3f800000 ? 0x7e800000 : 0x7f000000) - (size & 0x7f800000);
     rj_divisor divisor;
-    const unsigned inverse = (exponent < 127u ? 253u : 254u) - exponent;
-    divisor.scale = rj_float((bits & 0x80000000u) | (exponent < 254u ? inverse << 23 : 0x00400000u));
+    divisor.scale =
+        rj_float((rj_bits(value) & 0x80000000u) | static_cast<unsigned>(inverse > 0x00400000 ? inverse : 0x00400000));
     divisor.scaled = value * divisor.scale;
     // Off by a unit at most, it is off by 2^-46 of itself when it is corrected; that of infinity or zero has no error.
     const float fast = rj_reciprocal_fast(divisor.scaled);
@@ -27,7 +26,8 @@ RJ_DEVICE rj_divisor rj_divisor_of(float value) {
     return divisor;
 }
 
-// What is left of infinity, or of a quotient that is one, is no number; of a zero it is of a sign that leaves the zero's.
+// What is left of infinity, or of a quotient that is one, is no number; of a zero it is of a sign that leaves the
+// zero's.
 RJ_DEVICE float rj_div(float dividend, const rj_divisor& divisor) {
     const float scaled = dividend * divisor.scale;
     const float quotient = scaled * divisor.reciprocal;

@@ -288,7 +288,7 @@ class ColumnEmitter {
         for (const Inst& inst : loop_.body) {
             if (inst.kind != InstKind::kMap || inst.op != Op::kDiv || inside_.values.contains(inst.operands[1]))
                 continue;
-            divisors_[&inst] = scope_.divisor(inst);
+            divisors_[&inst] = scope_.divisor(scope_.value(inst.operands[1]));
         }
     }
 

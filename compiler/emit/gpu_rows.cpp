@@ -39,8 +39,8 @@ bool RowsEmitter::differs(const Inst& inst) const {
 // ---- instructions ---------------------------------------------------------------------------------------------------
 
 void RowsEmitter::inst(const Inst& inst, const std::vector<std::string>& conditions) {
-    if (is_quotient(inst) && shared_divisors_.contains(inst.operands[1]))
-        return scope_.define(inst, scope_.computed(inst, scope_.divisor(inst)));
+    if (is_quotient(inst) && divides_several(inst.operands[1]))
+        return scope_.define(inst, scope_.computed(inst, scope_.divisor(scope_.value(inst.operands[1]))));
     if (!differs(inst)) return scalar_inst(inst, {}, conditions);
     if (inst.kind == InstKind::kStore) return lane_store(inst, conditions);
     if (inst.kind == InstKind::kLoad && is_vector(inst)) {

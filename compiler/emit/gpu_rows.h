@@ -25,6 +25,8 @@ class RowsEmitter {
 
     // A store happens under `conditions`.
     void inst(const Inst& inst, const std::vector<std::string>& conditions);
+    // Whether several of a row's own quotients are of this divisor.
+    bool divides_several(ValueId value) const { return shared_divisors_.contains(value); }
     void loop(const RowsLoop& loop);
     // Of a row of several results, the loop over those positions.
     void lanes_loop(const RowsLoop& loop, const GpuPositions& positions);
@@ -52,7 +54,7 @@ class RowsEmitter {
     const Kernel& kernel_;
     SourceWriter& out_;
     std::set<ValueId> lane_values_;
-    std::set<ValueId> shared_divisors_;  // of several of the row's own quotients
+    std::set<ValueId> shared_divisors_;
 };
 
 }  // namespace rowjit

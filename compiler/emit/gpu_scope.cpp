@@ -56,6 +56,8 @@ void refuse_f64(const Kernel& kernel, const Target& target) {
     each_inst(kernel, [&](const Inst& inst) { refuse(inst.dtype, inst.label); });
 }
 
+std::string prepared(const std::string& value) { return fmt::format("rj_divisor_of({})", value); }
+
 }  // namespace
 
 bool GpuLoop::varies(const Coord& coord) const {
@@ -334,11 +336,11 @@ std::string GpuScope::row_name(std::string_view wanted, const std::string& type,
     return found->second;
 }
 
-std::string GpuScope::divisor(const Inst& quotient) {
-    const std::string& divisor = value(quotient.operands[1]);
-    return row_name(is_identifier(divisor) ? divisor + "_divisor" : "divisor", "const rj_divisor",
-                    fmt::format("rj_divisor_of({})", divisor));
+std::string GpuScope::divisor(const std::string& value) {
+    return row_name(is_identifier(value) ? value + "_divisor" : "divisor", "const rj_divisor", prepared(value));
 }
+
+void GpuScope::set_divisor(const std::string& value, const std::string& name) { row_names_[prepared(value)] = name; }
 
 // ---- values ---------------------------------------------------------------------------------------------------------
 

@@ -87,8 +87,10 @@ class GpuScope {
     const std::string& value(ValueId id) const { return text_[static_cast<std::size_t>(id)]; }
     // A name that stands for `expression` in the rest of the row, declared here when the row has none yet.
     std::string row_name(std::string_view wanted, const std::string& type, const std::string& expression);
-    // What a value of the row is divided by, prepared once for all quotients of it in the rest of the row.
-    std::string divisor(const Inst& quotient);
+    // A value of the row to divide by, prepared once for all quotients in the rest of the row.
+    std::string divisor(const std::string& value);
+    // Where it is prepared already.
+    void set_divisor(const std::string& value, const std::string& name);
     // The names that row_name gave out, to go back to when the braces they were declared in close.
     using RowNames = std::map<std::string, std::string>;
     const RowNames& row_names() const { return row_names_; }

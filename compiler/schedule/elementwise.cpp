@@ -34,8 +34,8 @@ int power_of_two_at_least(std::int64_t n, int limit) {
 constexpr std::array kStayingBlocksPerSm = {8, 4};
 
 // Rows of long arithmetic on numbers that a thread has each to itself are a warp's in each block: thousands of them are
-// then on all multiprocessors, where blocks of 256 threads are on as many as there are thousands, eight warps waiting for
-// each other's turn on one.
+// then on all multiprocessors, where blocks of 256 threads are on as many as there are thousands, eight warps waiting
+// for each other's turn on one.
 constexpr int kLongArithmetic = 256;
 
 int block_threads(const GroupFacts& facts, const Target& target) {
