@@ -9,7 +9,7 @@ namespace {
 
 // Of 255 registers, addresses and what is being computed take the rest. What several numbers are divided by is prepared
 // for them, in two registers more.
-constexpr std::size_t kMostLive = 240;
+constexpr std::size_t kMostLive = 216;
 constexpr std::size_t kBesideDivisor = 2;
 
 class LiveNumbers {
