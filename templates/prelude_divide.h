@@ -1,10 +1,17 @@
-// Division by what several dividends share. An IEEE division tests for rare operands and calls a function for them,
-// once per element in the text and in the registers it needs, and what stands behind that branch waits for it: a
-// hundred cycles, whatever else there is to compute. With the divisor known beforehand three multiplications do:
-// quotient, remainder, correction (Markstein 1990). A power of two brings the divisor to [1/2, 2) first, and the
-// dividend with it: an enlarged one stays below the quotient, a shrunk one below the dividend. rj_div: correctly
-// rounded for dividends and quotients of at least 2^-100, divisors that are no denormals, and all below 2^119; else
-// within a unit in the last place. Needs rj_reciprocal_fast, rj_fma, rj_bits and rj_float of the vendor's half.
+// Division by what several dividends share, and reciprocal roots, without a branch.
+//
+// An IEEE division tests for rare operands and calls a function for them, once per element in the text and in the
+// registers it needs, and what stands behind that branch waits for it: a hundred cycles, whatever else there is to
+// compute. With the divisor known beforehand three multiplications do: quotient, remainder, correction (Markstein
+// 1990). A power of two brings the divisor to [1/2, 2) first, and the dividend with it: an enlarged one stays below the
+// quotient, a shrunk one below the dividend.
+//
+//   rj_div     correctly rounded for dividends and quotients of at least 2^-100, divisors that are no denormals, and
+//              all below 2^119; else within a unit in the last place
+//   rj_rsqrt   correctly rounded
+//
+// Needs rj_reciprocal_fast, rj_rsqrt_fast, rj_fma, rj_bits and rj_float of the vendor's half, and no contraction of
+// products into sums.
 
 struct rj_divisor {
     float scaled;      // its size
@@ -40,4 +47,17 @@ RJ_DEVICE float rj_div(float dividend, const rj_divisor& divisor) {
 // arithmetic.
 RJ_DEVICE float rj_div_narrow(float dividend, const rj_divisor& divisor) {
     return dividend * divisor.scale * divisor.reciprocal;
+}
+
+// From the fast reciprocal root, which is within two units and takes denormals for zero, by one step of Newton's: what
+// 1 - a root^2 leaves is taken with the product's own rounding error, so the last rounding is the only one that counts.
+RJ_DEVICE float rj_rsqrt(float a) {
+    const bool tiny = a < 1.26217745e-29f;  // 2^-96
+    const float scaled = tiny ? a * 4294967296.0f : a;
+    const float root = rj_rsqrt_fast(scaled);
+    const float product = scaled * root;
+    const float rest = rj_fma(rj_fma(scaled, root, -product), -root, rj_fma(-product, root, 1.0f));
+    const float refined = rj_fma(0.5f * root, rest, root);
+    const bool ordinary = a > 0.0f && a < rj_float(0x7f800000u);
+    return !ordinary ? root : tiny ? refined * 65536.0f : refined;
 }
