@@ -58,6 +58,6 @@ RJ_DEVICE float rj_rsqrt(float a) {
     const float product = scaled * root;
     const float rest = rj_fma(rj_fma(scaled, root, -product), -root, rj_fma(-product, root, 1.0f));
     const float refined = rj_fma(0.5f * root, rest, root);
-    const bool ordinary = a > 0.0f && a < rj_float(0x7f800000u);
-    return !ordinary ? root : tiny ? refined * 65536.0f : refined;
+    const float rounded = tiny ? refined * 65536.0f : refined;
+    return rounded == rounded ? rounded : root;
 }
