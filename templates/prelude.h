@@ -39,7 +39,7 @@
 // and, unless prelude_math.h follows it,
 //
 //   rj_pack_bf16                                  two f32 to packed bf16, to nearest even
-//   rj_sqrt                                       correctly rounded; with prelude_math.h: rj_sqrt_fast
+//   rj_sqrt, rj_rsqrt                             correctly rounded; with prelude_math.h: rj_sqrt_fast
 //   rj_exp, rj_log, rj_log1p, rj_erf              within 2 units in the last place
 //   rj_exp_narrow                                 e^a, within 2^-17 of it or 2^-149: for what is rounded to bf16 or f16
 //   rj_div_narrow                                 a / b of a divisor of 1 at least, within 2^-22 of it or 2^-148

@@ -339,6 +339,8 @@ RJ_DEVICE float rj_round(float a) { return rintf(a); }
 RJ_DEVICE float rj_fma(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 RJ_DEVICE float rj_div(float a, float b) { return __fdiv_rn(a, b); }
 RJ_DEVICE float rj_sqrt(float a) { return __fsqrt_rn(a); }
+// Once a row, and in f32 every later rounding inherits its error, so correctly rounded: a few instructions more.
+RJ_DEVICE float rj_rsqrt(float a) { return __frsqrt_rn(a); }
 // Within two units in the last place; takes denormals for zero.
 RJ_DEVICE float rj_rsqrt_fast(float a) {
     float root;

@@ -648,7 +648,7 @@ class KernelEmitter {
                                       known ? scope_.value(before->id) : gpu_literal(made.dtype, 0)));
                 if (!divides) continue;
                 past.divisor = scope_.names().fresh(past.name + "_divisor");
-                out_.line(fmt::format("rj_divisor {} = rj_divisor_of({});", past.divisor, past.name));
+                out_.line(fmt::format("rj_divisor {} = {};", past.divisor, scope_.prepared(past.name)));
                 scope_.set_divisor(past.name, past.divisor);
             }
         }

@@ -252,6 +252,7 @@ RJ_DEVICE unsigned rj_simt_bf16(float value) {
 }
 RJ_DEVICE unsigned rj_pack_bf16(float low, float high) { return rj_simt_bf16(low) | rj_simt_bf16(high) << 16; }
 RJ_DEVICE float rj_sqrt(float a) { return std::sqrt(a); }
+RJ_DEVICE float rj_rsqrt(float a) { return static_cast<float>(1.0 / std::sqrt(static_cast<double>(a))); }
 RJ_DEVICE float rj_exp(float a) { return std::exp(a); }
 RJ_DEVICE float rj_exp_narrow(float a) {
     const float root = std::exp2(a * 0.72134752f);
