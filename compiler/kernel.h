@@ -131,6 +131,7 @@ struct Inst {
                                            // the first; in unrolled loops, of a load beside the same one not turned
     bool narrow = false;                   // kMap: may be less exact than f32 (passes/precision)
     bool weighs = false;                   // kExp: of at most 0, and below 2^-126 may be 0 (passes/precision)
+    bool by_one_up = false;                // kDiv: by at least 1 (passes/precision)
     Packing packing = Packing::kNone;      // of a column loop's bf16 and f16 values
     bool alike = false;                    // kMap: a condition that all lanes of a vector share (passes/conditions)
     std::string label = {};                // the graph's name for the value, unique and an identifier

@@ -42,7 +42,6 @@
 //   rj_sqrt, rj_rsqrt                             correctly rounded; with prelude_math.h: rj_sqrt_fast
 //   rj_exp, rj_log, rj_log1p, rj_erf              within 2 units in the last place
 //   rj_exp_narrow                                 e^a, within 2^-17 of it or 2^-149: for what is rounded to bf16 or f16
-//   rj_div_narrow                                 a / b of a divisor of 1 at least, within 2^-22 of it or 2^-148
 
 // ---- elements -----------------------------------------------------------------------------------------------------
 // Storage types and the type a value of it has in a kernel: bf16 and f16 are computed on as f32.

@@ -359,13 +359,6 @@ RJ_DEVICE float rj_reciprocal_fast(float a) {
     return reciprocal;
 }
 
-// By the reciprocal of a quarter of a divisor whose own would be a denormal.
-RJ_DEVICE float rj_div_narrow(float a, float b) {
-    const bool large = b > 8.50705917e37f;  // 2^126
-    const float quotient = a * rj_reciprocal_fast(large ? b * 0.25f : b);
-    return large ? quotient * 0.25f : quotient;
-}
-
 // 2^a in one instruction: 2 units in the last place, results below 2^-126 flushed to zero.
 RJ_DEVICE float rj_exp2_fast(float a) {
     float power;

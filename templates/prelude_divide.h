@@ -1,18 +1,21 @@
-// Division by what several dividends share, and reciprocal roots without a branch.
-//
-// An IEEE division tests for rare operands and calls a function for them, once per element in the text and in the
-// registers it needs, and what stands behind that branch waits for it: a hundred cycles, whatever else there is to
-// compute. With the divisor known beforehand three multiplications do: quotient, remainder, correction (Markstein
-// 1990). A power of two brings the divisor to [1/2, 2) first, and the dividend with it: an enlarged one stays below the
-// quotient, a shrunk one below the dividend.
-//
-//   rj_div              correctly rounded for dividends and quotients of at least 2^-100, divisors that are no
-//                       denormals, and all below 2^119; else within a unit in the last place
-//   rj_rsqrt_straight   correctly rounded
-//
-// A divisor is prepared with a branch, or without one where a row's own numbers are what there is to compute.
-// Needs rj_reciprocal_fast, rj_rsqrt_fast, rj_fma, rj_bits and rj_float of the vendor's half, and no contraction of
+// Division by what is known: a number that several dividends share, or one of at least 1, and reciprocal roots. An IEEE
+// division tests for rare operands and calls a function for them, once per element in the text and in the registers it
+// needs, and nothing is moved over the call: what stands behind it waits a hundred cycles, whatever else there is to
+// compute. With the divisor known three multiplications do: quotient, remainder, correction (Markstein 1990). Needs
+// rj_abs, rj_fma, rj_bits, rj_float, rj_reciprocal_fast and rj_rsqrt_fast of the vendor's half, and no contraction of
 // products into sums.
+
+// ---- by a row's number --------------------------------------------------------------------------------------------
+// A power of two brings the divisor to [1/2, 2) first, and the dividend with it: an enlarged one stays below the
+// quotient, a shrunk one below the dividend. rj_div: correctly rounded for dividends and quotients of at least 2^-100,
+// divisors that are no denormals, and all below 2^119; else within a unit in the last place.
+
+// 1 / a by the instruction and a step of Newton's, which rounds once; zeros, infinities and NaN as IEEE has them.
+RJ_DEVICE float rj_reciprocal(float a) {
+    const float fast = rj_reciprocal_fast(a);
+    const float off = rj_fma(-a, fast, 1.0f);
+    return off == off ? rj_fma(fast, off, fast) : fast;
+}
 
 struct rj_divisor {
     float scaled;      // its size
@@ -20,29 +23,14 @@ struct rj_divisor {
     float scale;       // a power of two with the divisor's sign
 };
 
-RJ_DEVICE rj_divisor rj_scaled_divisor(float value) {
+RJ_DEVICE rj_divisor rj_divisor_of(float value) {
     const int size = static_cast<int>(rj_bits(value) & 0x7fffffffu);
     const int inverse = (size < 0x3f800000 ? 0x7e800000 : 0x7f000000) - (size & 0x7f800000);
     rj_divisor divisor;
     divisor.scale =
         rj_float((rj_bits(value) & 0x80000000u) | static_cast<unsigned>(inverse > 0x00400000 ? inverse : 0x00400000));
     divisor.scaled = value * divisor.scale;
-    return divisor;
-}
-
-RJ_DEVICE rj_divisor rj_divisor_of(float value) {
-    rj_divisor divisor = rj_scaled_divisor(value);
-    divisor.reciprocal = rj_div(1.0f, divisor.scaled);
-    return divisor;
-}
-
-// The fast reciprocal, off by a unit at most, is off by 2^-46 of itself when it is corrected; that of infinity or zero
-// has no error.
-RJ_DEVICE rj_divisor rj_divisor_straight(float value) {
-    rj_divisor divisor = rj_scaled_divisor(value);
-    const float fast = rj_reciprocal_fast(divisor.scaled);
-    const float corrected = rj_fma(rj_fma(-divisor.scaled, fast, 1.0f), fast, fast);
-    divisor.reciprocal = corrected == corrected ? corrected : fast;
+    divisor.reciprocal = rj_reciprocal(divisor.scaled);
     return divisor;
 }
 
@@ -62,6 +50,24 @@ RJ_DEVICE float rj_div_narrow(float dividend, const rj_divisor& divisor) {
     return dividend * divisor.scale * divisor.reciprocal;
 }
 
+// ---- by a number of at least 1 ------------------------------------------------------------------------------------
+// As 1 + e^x is, the divisor of a logistic function. Through the reciprocal of a quarter of it, since that of 2^126 and
+// more is a denormal, which the instruction may make zero. Several quotients by one number share it.
+RJ_DEVICE float rj_reciprocal_of_one_up(float b) { return rj_reciprocal_fast(b * 0.25f) * 0.25f; }
+
+// Correctly rounded but where the quotient is within 2^-20 of a unit of the middle of two numbers, or a denormal: there
+// within a unit. Where dividend or divisor is infinite there is no remainder, and a zero keeps its sign.
+RJ_DEVICE float rj_div_one_up(float a, float b) {
+    const float reciprocal = rj_reciprocal_of_one_up(b);
+    const float quotient = a * reciprocal;
+    const float remainder = rj_fma(-b, quotient, a);
+    return rj_abs(remainder) > 0.0f ? rj_fma(remainder, reciprocal, quotient) : quotient;
+}
+
+// Within 2^-21 of the quotient, or 2^-148: for what is rounded to bf16 or f16.
+RJ_DEVICE float rj_div_narrow(float a, float b) { return a * rj_reciprocal_of_one_up(b); }
+
+// ---- reciprocal roots ---------------------------------------------------------------------------------------------
 // From the fast reciprocal root, which is within two units and takes denormals for zero, by one step of Newton's: what
 // 1 - a root^2 leaves is taken with the product's own rounding error, so the last rounding is the only one that counts.
 RJ_DEVICE float rj_rsqrt_straight(float a) {

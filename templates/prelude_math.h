@@ -56,7 +56,6 @@ RJ_DEVICE float rj_exp(float a) {
     return a != a ? a : rj_scale(r, static_cast<int>(n));
 }
 RJ_DEVICE float rj_exp_narrow(float a) { return rj_exp(a); }
-RJ_DEVICE float rj_div_narrow(float a, float b) { return rj_div(a, b); }
 
 // log(a) = e * ln(2) + log1p(m) with m in [-1/3, 1/3].
 RJ_DEVICE float rj_log(float a) {

@@ -12,7 +12,8 @@ struct CpuFeatures {
     bool word_permutes = false;      // AVX-512BW's permutation of 16-bit lanes: x86-64-v4
     bool bf16_rounding = false;      // AVX-512-BF16's conversion, for which denormals are zeros: Zen 4, Cooper Lake
     bool divides_slowly = true;      // base/cpu_families.def has this …
-    bool fetches_light_rows = true;  // … and this
+    bool fetches_light_rows = true;  // … this
+    bool streams_abreast = true;     // … and this
     // An output of at least this many bytes is stored past the caches, which spares reading its lines first.
     std::int64_t streaming_bytes = std::int64_t{32} << 20;
     // Rows of no more than this are fetched while those before them are finished: a quarter of a second-level cache of

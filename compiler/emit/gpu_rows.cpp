@@ -22,7 +22,7 @@ RowsEmitter::RowsEmitter(GpuScope& scope) : scope_(scope), kernel_(scope.kernel(
 // Those are prepared once for all of their quotients. Not in a loop over parts of a block's rows, whose braces end
 // before what is computed of a row again.
 void RowsEmitter::find_shared_divisors() {
-    if (kernel_.schedule.shares > 0 || kernel_.lanes_axis >= 0) return;
+    if (!scope_.works_straight() || kernel_.schedule.shares > 0 || kernel_.lanes_axis >= 0) return;
     std::set<ValueId> divided_by;
     for (const Stmt& stmt : kernel_.body) {
         const auto* inst = std::get_if<Inst>(&stmt.node);

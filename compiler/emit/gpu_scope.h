@@ -87,9 +87,11 @@ class GpuScope {
     const std::string& value(ValueId id) const { return text_[static_cast<std::size_t>(id)]; }
     // A name that stands for `expression` in the rest of the row, declared here when the row has none yet.
     std::string row_name(std::string_view wanted, const std::string& type, const std::string& expression);
+    // Whether quotients and roots of the row's numbers are computed without branches.
+    bool works_straight() const;
     // A value of the row to divide by, prepared once for all quotients in the rest of the row.
     std::string divisor(const std::string& value);
-    std::string prepared(const std::string& value) const;
+    static std::string prepared(const std::string& value);
     // Where it is prepared already.
     void set_divisor(const std::string& value, const std::string& name);
     // The names that row_name gave out, to go back to when the braces they were declared in close.
@@ -162,7 +164,6 @@ class GpuScope {
 
     const Kernel& kernel_;
     const Target& target_;
-    const bool straight_;  // quotients and roots of the row's numbers are computed without branches
     SourceWriter out_;
     NameTable names_;
     std::vector<Dtype> dtypes_;      // by value

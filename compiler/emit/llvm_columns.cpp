@@ -4,8 +4,11 @@
 #include <llvm/IR/MDBuilder.h>
 
 #include <algorithm>
+#include <iterator>
 #include <numeric>
+#include <set>
 #include <utility>
+#include <vector>
 
 #include "base/check.h"
 #include "compiler/emit/llvm_emitter.h"
@@ -42,9 +45,14 @@ bool needs_other_columns(const ColumnLoop& loop) {
     });
 }
 
-std::ptrdiff_t special_functions(const ColumnLoop& loop) {
-    return std::count_if(loop.body.begin(), loop.body.end(),
-                         [](const Inst& inst) { return inst.kind == InstKind::kMap && is_special(inst.op); });
+// Instructions that are many of the processor's: a function, random numbers, or a term of what carries exponentials.
+std::ptrdiff_t special_functions(const Kernel& kernel, const ColumnLoop& loop) {
+    return std::count_if(loop.body.begin(), loop.body.end(), [&](const Inst& inst) {
+        if (inst.kind == InstKind::kMap) return is_special(inst.op) || inst.op == Op::kUniform;
+        if (inst.kind != InstKind::kAccumulate) return false;
+        const Monoid monoid = kernel.accumulators[static_cast<std::size_t>(inst.index)].monoid;
+        return monoid == Monoid::kMaxSumExp || monoid == Monoid::kDivergence;
+    });
 }
 
 bool whole_row_at_once(const Value* from, const Value* to, const ColumnLoop& loop) {
@@ -507,20 +515,27 @@ bool KernelEmitter::streams(const Inst& inst, const ColumnLoop& loop) const {
         return false;
     }
     // Measured on Zen 4, 150 MiB on one core (cpu_emit_bench): of bf16 relu 25 to 36 GB/s, softmax 11.7 to 14.7, its
-    // backward 13.2 to 15.4, norms and gated activations the same; of f32 10 to 45 % more. Several rows at a time keep
-    // the core busier than its share of memory, and then waiting for lines to leave costs more than reading them would:
-    // rms_norm's backward of bf16 13.8 to 12.6.
-    if (size_bytes(tensor.dtype) < 4 && !rows_.empty()) return false;
+    // backward 13.2 to 15.4, norms and gated activations the same; of f32 10 to 45 % more.
+    if (size_bytes(tensor.dtype) < 4 && !rows_.empty() && !b_.cpu.streams_abreast) return false;
     if (loop.vector * static_cast<std::int64_t>(size_bytes(tensor.dtype)) % kLineBytes != 0) return false;
+    // The loop's columns are the tensor's, or a span of whole lines of them, as each half of a rotated head is.
     const std::size_t first_column = tensor.axes.size() - tensor.column_strides.size();
-    if (tensor.column_strides.size() != loop.axes.size()) return false;
+    std::size_t axes = loop.axes.size();
     std::int64_t stride = 1;
-    for (std::size_t i = loop.axes.size(); i-- > 0;) {
-        if (tensor.column_strides[i] != stride || !inst.coords[first_column + i].is_axis(Axis{loop.axes[i]}))
+    bool whole_lines = true;
+    for (std::size_t i = tensor.column_strides.size(); i-- > 0;) {
+        if (tensor.column_strides[i] != stride) return false;
+        const Coord& coord = inst.coords[first_column + i];
+        if (coord.kind() == Coord::Kind::kConst) {
+            whole_lines = whole_lines &&
+                          stride * static_cast<std::int64_t>(size_bytes(tensor.dtype)) % kLineBytes == 0 &&
+                          kernel_.axis(loop.axes.back()).extent % loop.vector == 0;
+        } else if (axes == 0 || !coord.is_axis(Axis{loop.axes[--axes]})) {
             return false;
-        stride *= kernel_.axis(loop.axes[i]).extent;
+        }
+        stride *= kernel_.axis(tensor.axes[first_column + i]).extent;
     }
-    return true;
+    return axes == 0 && whole_lines;
 }
 
 // Decides once a launch: whether the streamed outputs are large, and each of their rows begins a cache line.
@@ -558,7 +573,9 @@ void KernelEmitter::find_streams() {
 // their second loop, which finds all it reads in the caches, asks for the next ones: of 64 MiB rms_norm's backward of
 // f32 16.1 to 17.3, layer_norm's 12.3 to 13.1, of bf16 11.4 to 11.8, rms_norm's, which waits for its roundings, none.
 // An Intel server, 48 MiB, alone and beside others that use its memory: logsumexp of f32 16.7 to 22.7 and 3.8 to 15.6
-// GB/s, rms_norm of bf16, which rounds twice, 19.7 to 23.8 and 10.5 to 17.9; of f32, 29.1, it would lose a tenth.
+// GB/s, rms_norm of bf16, which rounds twice, 19.7 to 23.8 and 10.5 to 17.9; of f32, 29.1, it would lose a tenth. 96
+// MiB beside others: logsumexp of bf16 4.8 to 9.5, cross_entropy's 4.8 to 9.3; of light rows relu's 9 to 16, relu2's 9
+// to 15 and gradient_norm's 5.4 to 8.9, which of 2 MiB, in its caches, are up to a tenth slower.
 void KernelEmitter::find_fetches() {
     if (kernel_.row_axes.empty()) return;
     std::vector<const ColumnLoop*> loops;
@@ -567,34 +584,41 @@ void KernelEmitter::find_fetches() {
     }
     if (loops.empty()) return;
     Fetches first = fetches_of(*loops.front());
-    if (first.row_bytes <= b_.cpu.fetched_bytes && kernel_.schedule.column_blocks == 1 && loops.size() > 1) {
-        const ColumnLoop* fetching = loop_that_fetches(loops);
+    const bool stays = first.row_bytes <= b_.cpu.fetched_bytes && kernel_.schedule.column_blocks == 1;
+    std::vector<const ColumnLoop*> alike;
+    std::copy_if(loops.begin(), loops.end(), std::back_inserter(alike),
+                 [&](const ColumnLoop* loop) { return loop->axes == loops.front()->axes; });
+    if (stays && alike.size() > 1) {
+        const ColumnLoop* fetching = loop_that_fetches(alike);
         if (fetching == nullptr) return;
         first.next_row = first.row_bytes >= kFetchedAheadBytes;
         fetches_[fetching] = std::move(first);
         return;
     }
+    std::set<int> asked;  // tensors whose lines an earlier loop has asked for
     for (const ColumnLoop* loop : loops) {
-        const bool is_light = special_functions(*loop) == 0 && !rounds_often(*loop) && loop->body.size() <= kLightInsts;
-        if (!is_light || (b_.cpu.fetches_light_rows && loops.size() > 1)) fetches_[loop] = fetches_of(*loop);
+        if (is_light(*loop) && !b_.cpu.fetches_light_rows) continue;
+        Fetches fetches = fetches_of(*loop);
+        std::erase_if(fetches.loads, [&](const Inst* load) { return stays && asked.contains(load->index); });
+        for (const Inst* load : fetches.loads) asked.insert(load->index);
+        fetches_[loop] = std::move(fetches);
     }
 }
 
-// The next row's lines, of the loops over the columns that the first one reads; null: the core finds them by itself.
-const ColumnLoop* KernelEmitter::loop_that_fetches(const std::vector<const ColumnLoop*>& loops) const {
-    std::vector<const ColumnLoop*> alike;
-    for (const ColumnLoop* loop : loops) {
-        if (loop->axes == loops.front()->axes) alike.push_back(loop);
-    }
-    const auto fewer = [](const ColumnLoop* a, const ColumnLoop* b) {
-        return special_functions(*a) < special_functions(*b);
+bool KernelEmitter::is_light(const ColumnLoop& loop) const {
+    return special_functions(kernel_, loop) == 0 && !rounds_often(loop) && loop.body.size() <= kLightInsts;
+}
+
+// The next row's lines, of loops over the columns that the first one reads; null: the core finds them by itself.
+const ColumnLoop* KernelEmitter::loop_that_fetches(const std::vector<const ColumnLoop*>& alike) const {
+    const auto fewer = [&](const ColumnLoop* a, const ColumnLoop* b) {
+        return special_functions(kernel_, *a) < special_functions(kernel_, *b);
     };
     const ColumnLoop* most = *std::max_element(alike.begin(), alike.end(), fewer);
-    if (alike.size() < 2) return nullptr;
-    if (special_functions(*most) > 0) return most;
-    const bool rounds =
-        std::any_of(alike.begin(), alike.end(), [](const ColumnLoop* loop) { return rounds_often(*loop); });
-    const bool fetches = !rows_.empty() || alike.size() > 2 || (rounds && b_.cpu.fetches_light_rows);
+    if (special_functions(kernel_, *most) > 0) return most;
+    const bool works =
+        std::any_of(alike.begin(), alike.end(), [&](const ColumnLoop* loop) { return !is_light(*loop); });
+    const bool fetches = !rows_.empty() || alike.size() > 2 || (works && b_.cpu.fetches_light_rows);
     return fetches ? alike[1] : nullptr;
 }
 

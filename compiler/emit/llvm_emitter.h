@@ -139,7 +139,8 @@ class KernelEmitter {
     void make_slots();
     void find_streams();
     void find_fetches();
-    const ColumnLoop* loop_that_fetches(const std::vector<const ColumnLoop*>& loops) const;
+    bool is_light(const ColumnLoop& loop) const;
+    const ColumnLoop* loop_that_fetches(const std::vector<const ColumnLoop*>& alike) const;
     Fetches fetches_of(const ColumnLoop& loop) const;
     void fetch(const ColumnLoop& loop, const Lanes& lanes);
     bool streams(const Inst& inst, const ColumnLoop& loop) const;

@@ -50,21 +50,24 @@ class Uses {
         });
     }
 
-    // Whether it is 1 + e^x, whatever the exponential loses.
-    bool is_one_and_exponential(ValueId value) const { return exponential_beside_one(value) != nullptr; }
-
     // Whether the exponential is that of a logistic function's divisor, of which an error is the less the smaller it is
     // beside 1, or a factor, as in the derivative of one, and what comes of either hides it.
-    bool is_logistic(const Inst& exponential) {
-        return all_of(exponential.id, is_logistic_, [&](const Inst& use) {
-            if (use.kind != InstKind::kMap) return false;
-            if (scales(use))
-                return is_rounded(use.id) || (is_bounded(use.id, exponential) && is_scaled_or_summed(use.id));
-            return is_one_and_exponential(use.id) && all_of(use.id, is_logistic_, [&](const Inst& quotient) {
-                       return is_f32_map(quotient, Op::kDiv) && quotient.operands[0] != use.id &&
-                              (is_rounded(quotient.id) || is_scaled_or_summed(quotient.id));
-                   });
-        });
+    bool is_logistic(const Inst& exponential) { return is_logistic(exponential.id, exponential); }
+
+    // Whether a quotient by 1 + e^x hides what it is off by.
+    bool is_logistic_quotient(const Inst& quotient) {
+        const Inst* exponential = exponential_beside_one(quotient.operands[1]);
+        return exponential != nullptr && hides_logistic(quotient.id, *exponential);
+    }
+
+    // Whether it is a sum of a constant of at least 1 and what is not negative.
+    bool is_one_or_more(ValueId value) {
+        const Inst* sum = maker(value);
+        if (sum == nullptr || !is_f32_map(*sum, Op::kAdd)) return false;
+        const auto is = [&](ValueId constant, ValueId other) {
+            return is_constant(constant) && maker(constant)->value >= 1 && is_not_negative(other);
+        };
+        return is(sum->operands[0], sum->operands[1]) || is(sum->operands[1], sum->operands[0]);
     }
 
     // Whether 1 is added to it wherever it is used, and the sum rounded before anything magnifies its error. Numbers of
@@ -82,7 +85,7 @@ class Uses {
     bool is_of_its_own(const Inst& tanh) {
         constexpr double kMostInExponent = 256;
         if (is_scaled(tanh.id)) return true;
-        return !reads_f16() && is_apart(tanh.id, tanh.id) && ends_in_rounding(tanh.id) &&
+        return !reads_f16() && is_apart(tanh.id, tanh, kMany) && ends_in_rounding(tanh.id) &&
                times_in_exponent(tanh.id) <= kMostInExponent;
     }
 
@@ -398,8 +401,13 @@ class Uses {
     bool is_bounded(ValueId product, const Inst& exponential) {
         const Factors& of = factors(product);
         return std::any_of(of.begin(), of.end(), [&](const auto& factor) {
-            return factor.second < 0 && exponential_beside_one(factor.first) == &exponential;
+            return factor.second < 0 && is_beside_one(factor.first, exponential);
         });
+    }
+
+    bool is_beside_one(ValueId sum, const Inst& exponential) const {
+        const Inst* beside = exponential_beside_one(sum);
+        return beside != nullptr && beside->id == exponential.id;
     }
 
     // Whether what is computed from the value is rounded to bf16 or f16 before anything could magnify its error, as the
@@ -420,23 +428,54 @@ class Uses {
         });
     }
 
+    bool is_logistic(ValueId value, const Inst& exponential) {
+        return all_of(value, is_logistic_, [&](const Inst& use) {
+            if (use.kind == InstKind::kKeep)
+                return kept_ends(use, [&](ValueId kept) { return is_logistic(kept, exponential); });
+            if (use.kind != InstKind::kMap) return false;
+            if (scales(use))
+                return is_rounded(use.id) || (is_bounded(use.id, exponential) && hides_logistic(use.id, exponential));
+            return is_beside_one(use.id, exponential) && all_of(use.id, is_logistic_, [&](const Inst& quotient) {
+                       return is_f32_map(quotient, Op::kDiv) && quotient.operands[0] != use.id &&
+                              (is_rounded(quotient.id) || hides_logistic(quotient.id, exponential));
+                   });
+        });
+    }
+
+    // Whether what a part of a logistic function loses, a few units in the last place, is lost in a sum or a rounding,
+    // or added on its way there to what it has no reason to cancel. Nor has the rest of a row's norm, in whose backward
+    // a gate's derivative goes.
+    bool hides_logistic(ValueId part, const Inst& exponential) {
+        return is_scaled_or_summed(part) ||
+               (!reads_f16() && is_apart(part, exponential, kFewUnits) && ends_in_rounding(part));
+    }
+
     // Whether no sum on the value's way to where it is rounded or kept has another term that the function, or a number
-    // in it, is in otherwise than as a factor of both.
-    bool is_apart(ValueId value, ValueId function) {
-        const auto uses = uses_.find(value);
-        return uses == uses_.end() || std::all_of(uses->second.begin(), uses->second.end(), [&](const Inst* use) {
-                   if (use->kind != InstKind::kMap) return true;
-                   if (is_sum(*use)) {
-                       auto [term, other] = terms(*use);
-                       if (value == use->operands.back()) std::swap(term, other);
-                       const Factors rest = without_common(other, term);
-                       const std::set<ValueId> inner = numbers({{function, 1}});
-                       const std::set<ValueId> others = numbers(rest);
-                       const auto is_other = [&](ValueId number) { return others.contains(number); };
-                       if (rest.contains(function) || std::any_of(inner.begin(), inner.end(), is_other)) return false;
-                   }
-                   return is_apart(use->id, function);
-               });
+    // in it, is in otherwise than as a factor of both. Of a value that is off by few units a sum that hardly cancels
+    // may have one, and so that it goes unseen nowhere, none may be added to a constant, where a function that comes
+    // near it has its zeros, nor to what has one where it has been kept.
+    enum Loss { kMany, kFewUnits };
+    bool is_apart(ValueId value, const Inst& function, Loss loss) {
+        return all_of(value, is_apart_[{function.id, loss}], [&](const Inst& use) {
+            if (use.kind == InstKind::kKeep && loss == kFewUnits)
+                return kept_ends(use, [&](ValueId kept) { return is_apart(kept, function, loss); });
+            if (use.kind != InstKind::kMap) return true;
+            const bool may_share = !is_sum(use) || (loss == kFewUnits && hardly_cancels(use));
+            return (may_share || has_other_term(use, value, function, loss)) && is_apart(use.id, function, loss);
+        });
+    }
+
+    // Whether a sum's other term than the value has nothing of the function but what both have as a factor.
+    bool has_other_term(const Inst& sum, ValueId value, const Inst& function, Loss loss) {
+        auto [term, other] = terms(sum);
+        if (value == sum.operands.back()) std::swap(term, other);
+        if (loss == kFewUnits && other.empty()) return false;
+        Factors rest = without_common(other, term);
+        std::erase_if(rest, [&](const auto& factor) { return !other.contains(factor.first); });  // term's denominator
+        const std::set<ValueId> inner = numbers({{function.id, 1}});
+        const std::set<ValueId> others = numbers(rest);
+        const auto is_other = [&](ValueId number) { return others.contains(number); };
+        return !rest.contains(function.id) && std::none_of(inner.begin(), inner.end(), is_other);
     }
 
     bool reads_f16() const {
@@ -684,6 +723,7 @@ class Uses {
     std::map<ValueId, bool> is_only_in_sums_;
     std::map<ValueId, const Inst*> weight_of_;
     std::map<ValueId, std::set<const Inst*>> weights_of_;
+    std::map<std::pair<ValueId, Loss>, std::map<ValueId, bool>> is_apart_;  // by the function
     std::map<ValueId, bool> is_scaled_or_summed_;
     std::map<ValueId, bool> is_summed_and_rounded_;
     std::map<ValueId, bool> ends_in_rounding_;
@@ -753,8 +793,8 @@ bool may_be_narrow(const Inst& inst, const std::set<ValueId>& inside, Uses& uses
     if (is_f32_map(inst, Op::kLog)) return uses.is_log_of_weights(inst);
     if (is_f32_map(inst, Op::kSub)) return uses.is_log_of_share(inst);
     if (is_f32_map(inst, Op::kDiv) && uses.divides_weight(inst)) return !inside.contains(inst.operands[1]);
-    if (!is_f32_map(inst, Op::kDiv) || !uses.is_scaled_or_summed(inst.id)) return false;
-    return !inside.contains(inst.operands[1]) || uses.is_one_and_exponential(inst.operands[1]);
+    if (!is_f32_map(inst, Op::kDiv)) return false;
+    return inside.contains(inst.operands[1]) ? uses.is_logistic_quotient(inst) : uses.is_scaled_or_summed(inst.id);
 }
 
 // Whether a loop behind a meeting of the row's threads loads what the row has of a tensor.
@@ -821,6 +861,7 @@ Kernel spend_precision(Kernel kernel, const Target& target) {
         for (Inst& inst : loop->body) {
             inst.weighs = is_f32_map(inst, Op::kExp) && uses.only_weighs(inst);
             inst.narrow = may_be_narrow(inst, inside, uses);
+            inst.by_one_up = is_f32_map(inst, Op::kDiv) && uses.is_one_or_more(inst.operands[1]);
             if (uses.is_roughly_product(inst)) {
                 rest.insert(inst.operands.back());
                 inst.op = Op::kMul;

@@ -52,7 +52,8 @@ class RoundFinder {
         const Inst* one = maps_[at - length];
         const Inst* other = maps_[at];
         if (one == nullptr || other == nullptr || one->op != other->op) return false;
-        if (one->dtype != other->dtype || one->narrow != other->narrow) return false;
+        if (one->dtype != other->dtype || one->narrow != other->narrow || one->by_one_up != other->by_one_up)
+            return false;
         for (std::size_t i = 0; i < operands_[at].size(); ++i) {
             if (!is_same(at - length, at, i) && !is_shifted(at - length, at, i)) return false;
         }

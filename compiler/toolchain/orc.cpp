@@ -72,6 +72,7 @@ struct Family {
     std::string_view name;
     bool divides_slowly;
     bool fetches_light_rows;
+    bool streams_abreast;
 };
 
 const Family& family(std::string_view cpu) {
@@ -94,6 +95,7 @@ CpuFeatures emitted_features(const llvm::TargetMachine& machine) {
     const Family& known = family(machine.getTargetCPU().str());
     features.divides_slowly = known.divides_slowly;
     features.fetches_light_rows = known.fetches_light_rows;
+    features.streams_abreast = known.streams_abreast;
     return features;
 }
 

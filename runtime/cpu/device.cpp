@@ -1,5 +1,6 @@
 #include "runtime/cpu/device.h"
 
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -20,6 +21,10 @@ namespace {
 
 // A cache line, and the widest vector (AVX-512).
 constexpr std::size_t kAlignmentBytes = 64;
+// What tensors of some size are asked to lie in: a core that finds its pages in tables of 4 KiB reads at two thirds of
+// the rate, and a virtual machine has two tables to look in.
+constexpr std::size_t kHugePageBytes = std::size_t{2} << 20;
+constexpr std::size_t kWorthHugePagesBytes = 2 * kHugePageBytes;
 
 int chosen_threads() {
     const auto processors = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
@@ -76,9 +81,14 @@ class CpuDevice final : public DeviceImpl {
 
     void* allocate(std::size_t bytes) override {
         if (bytes == 0) return nullptr;
+        const bool huge = bytes >= kWorthHugePagesBytes;
+        const std::size_t alignment = huge ? kHugePageBytes : kAlignmentBytes;
         // aligned_alloc wants whole alignments; kernels may then also read a whole vector at the end.
-        const std::size_t rounded = (bytes + kAlignmentBytes - 1) / kAlignmentBytes * kAlignmentBytes;
-        void* address = rounded < bytes ? nullptr : std::aligned_alloc(kAlignmentBytes, rounded);
+        const std::size_t rounded = (bytes + alignment - 1) / alignment * alignment;
+        void* address = rounded < bytes ? nullptr : std::aligned_alloc(alignment, rounded);
+#ifdef MADV_HUGEPAGE
+        if (huge && address != nullptr) madvise(address, rounded, MADV_HUGEPAGE);  // a wish: without it pages are small
+#endif
         if (address != nullptr) return address;
         const auto page_bytes = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
         fail(ErrorCode::kEnvironment, "{}: cannot allocate {} bytes, {} of {} are free; use fewer rows at a time",

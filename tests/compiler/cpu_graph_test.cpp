@@ -3,9 +3,13 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
+#include <cstdlib>
 #include <cstring>
 #include <map>
+#include <memory>
 #include <set>
+#include <utility>
+#include <vector>
 
 #include "base/dtype.h"
 #include "base/philox.h"
@@ -291,6 +295,52 @@ TEST_CASE("a divergence of two tensors' rows is carried in one pass on every x86
     }
 }
 
+// What the kernel of one row axis writes into aligned memory, of its first rows, when it is told of so many.
+std::vector<std::vector<std::uint8_t>> written_rows(const Kernel& kernel, std::int64_t rows_told) {
+    constexpr std::int64_t kRows = 3;
+    CpuRun run(kernel, host());
+    run.bind(kernel.axis(kernel.row_axes[0]).name + "_extent", rows_told);
+    std::vector<std::unique_ptr<void, decltype(&std::free)>> memory;
+    std::vector<std::pair<const std::uint8_t*, std::size_t>> outputs;
+    for (const KernelTensor& tensor : kernel.tensors) {
+        std::int64_t columns = 1;
+        for (const AxisId axis : tensor.axes) columns *= kernel.axis(axis).is_row ? 1 : kernel.axis(axis).extent;
+        const std::size_t element = size_bytes(tensor.dtype);
+        const std::size_t bytes = static_cast<std::size_t>(kRows * columns) * element;
+        memory.emplace_back(std::aligned_alloc(64, (bytes + 63) / 64 * 64), &std::free);
+        auto* first = static_cast<std::uint8_t*>(memory.back().get());
+        for (std::size_t at = 0; at < bytes / element; ++at)
+            store_element(tensor.dtype, first + at * element,
+                          tensor.read ? static_cast<double>(at * 37 % 251) / 64 : 0);
+        run.bind(tensor.name, first);
+        run.bind(fmt::format("{}_stride_{}", tensor.name, kernel.axis(kernel.row_axes[0]).name), columns);
+        if (tensor.written) outputs.emplace_back(first, bytes);
+    }
+    run(0, kRows);
+    std::vector<std::vector<std::uint8_t>> written;
+    for (const auto& [first, bytes] : outputs) written.emplace_back(first, first + bytes);
+    return written;
+}
+
+TEST_CASE("what is stored past the caches, whole rows and spans of whole lines, is what is stored through them") {
+    struct Case {
+        const char* op;
+        std::int64_t columns;
+        bool streams;
+    };
+    for (const Case& c : {Case{"relu", 4096, true}, Case{"relu", 4100, true}, Case{"rope_qk", 128, true},
+                          Case{"rope_qk", 24, false}, Case{"scale_add", 64, true}}) {
+        const Graph graph = make_graph(c.op, {.columns = c.columns, .dtype = bf16});
+        const Program program = compile(*graph.data(), host());
+        REQUIRE(program.steps.size() == 1);
+        const Kernel& kernel = program.steps[0].kernel;
+        const bool streams = print_llvm(kernel, host()).find("!nontemporal") != std::string::npos;
+        CHECK_MESSAGE(streams == c.streams, c.op << " of " << c.columns);
+        constexpr std::int64_t kMany = std::int64_t{1} << 24;
+        CHECK_MESSAGE(written_rows(kernel, kMany) == written_rows(kernel, 3), c.op << " of " << c.columns);
+    }
+}
+
 TEST_CASE("what is chosen by a column's place is computed where it is chosen") {
     struct Case {
         const char* condition;
@@ -361,7 +411,9 @@ TEST_CASE(
     };
     for (const Case c :
          {Case{"silu", 4096, true, true}, Case{"softmax", 4096, true, true}, Case{"softmax", 262144, true, true},
-          Case{"rms_norm", 4096, true, false}, Case{"relu", 4096, false, false}}) {
+          Case{"logsumexp", 4096, true, true}, Case{"cross_entropy", 128256, true, true},
+          Case{"dropout", 4096, true, true}, Case{"rms_norm", 4096, true, false}, Case{"relu", 4096, true, false},
+          Case{"poly_norm", 14336, true, false}, Case{"rope_qk", 128, true, true}}) {
         CHECK_MESSAGE(has(c.op, c.columns, intel, "llvm.prefetch") == c.by_intel, c.op);
         CHECK_MESSAGE(has(c.op, c.columns, zen, "llvm.prefetch") == c.by_zen, c.op);
     }

@@ -1009,7 +1009,28 @@ TEST_CASE("a logistic function's parts are less exact in a product with others, 
         const Value h = cast(to.input("x", bf16, {to.rows("tokens"), columns}), f32);
         to.output("y", cast(1 - 1 / (1 + exp(-h)), bf16));
     };
-    CHECK(contains(body_of(complement, 1024), "rj_div("));
+    CHECK(contains(body_of(complement, 1024), "rj_div_one_up("));
+}
+
+TEST_CASE("a gate's parts are less exact in a norm's backward, which adds what has nothing of the gate") {
+    const auto backward = [](Dtype dtype, bool adds_gate) {
+        Graph g;
+        const Axis tokens = g.rows("tokens");
+        const Value x = cast(g.input("x", dtype, {tokens, 1024}), f32);
+        const Value z = cast(g.input("gate", dtype, {tokens, 1024}), f32);
+        const Value gated = x * rsqrt(mean(x * x) + 1e-5) / (1 + exp(-z));
+        g.output("y", cast(adds_gate ? gated + x * z : gated, dtype));
+        const Graph backward = differentiate(g, {"x"}).backward;
+        return body_of([&](Graph& to, std::int64_t) { to = backward; }, 1024);
+    };
+    const std::string narrow = backward(bf16, false);
+    CHECK(contains(narrow, "rj_exp_narrow("));
+    CHECK(contains(narrow, "rj_div_narrow("));
+    // What may cancel it has the gate as well; 11 bits show it sooner; f32 is as written.
+    for (const std::string& exact : {backward(bf16, true), backward(f16, false), backward(f32, false)}) {
+        CHECK(contains(exact, "rj_exp("));
+        CHECK(contains(exact, "rj_div_one_up("));
+    }
 }
 
 TEST_CASE("a column is compared with an i64 of its row in i32") {

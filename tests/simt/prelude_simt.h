@@ -258,7 +258,6 @@ RJ_DEVICE float rj_exp_narrow(float a) {
     const float root = std::exp2(a * 0.72134752f);
     return root * root;
 }
-RJ_DEVICE float rj_div_narrow(float a, float b) { return a * (1.0F / (b * 0.25F)) * 0.25F; }
 RJ_DEVICE float rj_log(float a) { return std::log(a); }
 RJ_DEVICE float rj_log1p(float a) { return std::log1p(a); }
 // CUDA's tanhf errs by a unit at most; this machine's may err by two, which GELU's 1 + tanh then magnifies.
