@@ -28,6 +28,10 @@ RJ_DEVICE float rj_sqrt(float a) {
     return itself ? a : root;
 }
 
+// prelude_divide.h
+RJ_DEVICE float rj_rsqrt_straight(float a);
+RJ_DEVICE float rj_rsqrt(float a) { return rj_rsqrt_straight(a); }
+
 RJ_DEVICE float rj_with_sign(float magnitude, float sign) {
     return rj_float((rj_bits(magnitude) & 0x7fffffffu) | (rj_bits(sign) & 0x80000000u));
 }

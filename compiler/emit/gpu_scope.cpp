@@ -340,7 +340,7 @@ std::string GpuScope::row_name(std::string_view wanted, const std::string& type,
 bool GpuScope::works_straight() const {
     const bool has_columns = std::ranges::any_of(
         kernel_.body, [](const Stmt& stmt) { return std::holds_alternative<ColumnLoop>(stmt.node); });
-    return target_.backend == Backend::kHip || !kernel_.schedule.unrolls() || !has_columns;
+    return !kernel_.schedule.unrolls() || !has_columns;
 }
 
 std::string GpuScope::divisor(const std::string& value) {
