@@ -697,7 +697,16 @@ struct Packed {
 class Planner {
   public:
     Planner(std::shared_ptr<const GraphData> graph, const Target& target, Repeated repeated, std::string_view stem)
-        : given_(std::move(graph)), graph_(given_), target_(target), stem_(stem), cutter_(*given_, target_, repeated) {}
+        : given_(std::move(graph)), graph_(given_), target_(target), stem_(stem), cutter_(*given_, target_, repeated) {
+        int number = 0;
+        for (NodeId id = 0; id < graph_->size(); ++id) {
+            numbers_.push_back(number);
+            const NodeKind kind = graph_->node(id).kind;
+            const bool is_leaf = kind == NodeKind::kInput || kind == NodeKind::kScalar || kind == NodeKind::kConst ||
+                                 kind == NodeKind::kIota || kind == NodeKind::kExtent;
+            number += is_leaf ? 0 : 1;
+        }
+    }
 
     Plan run() {
         start(cutter_.run());
@@ -1045,14 +1054,7 @@ class Planner {
     // built, and equal graphs are to have equal kernels. A group that is planned again has the temporaries of its first
     // plan as inputs and outputs.
     std::string temporary_name(NodeId id) const {
-        int number = 0;
-        for (NodeId before = 0; before < id; ++before) {
-            const NodeKind kind = graph_->node(before).kind;
-            const bool is_leaf = kind == NodeKind::kInput || kind == NodeKind::kScalar || kind == NodeKind::kConst ||
-                                 kind == NodeKind::kIota || kind == NodeKind::kExtent;
-            number += is_leaf ? 0 : 1;
-        }
-        std::string name = fmt::format("{}_{}", stem_, number);
+        std::string name = fmt::format("{}_{}", stem_, numbers_[static_cast<std::size_t>(id)]);
         const auto taken = [&] {
             return graph_->find_input(name).has_value() ||
                    std::any_of(graph_->outputs().begin(), graph_->outputs().end(),
@@ -1435,6 +1437,7 @@ class Planner {
     std::shared_ptr<const GraphData> graph_;  // the given one and the axes of what is packed
     const Target& target_;
     const std::string_view stem_;
+    std::vector<int> numbers_;  // by node: how many are computed before it
     Cutter cutter_;
     std::vector<Piece> pieces_;
     std::map<NodeId, Packed> packed_;
