@@ -34,11 +34,12 @@
 //   rj_exp2_fast                                  2^a, within 2^-22 of it; may flush below 2^-126
 //   rj_exp2_bias                                  what it is off by in the mean, of 1
 //   rj_reciprocal_fast                            1 / a, within a unit in the last place; may flush denormals to 0
+//   rj_rsqrt_fast                                 a^-1/2, within two units in the last place; may take denormals for 0
 //
 // and, unless prelude_math.h follows it,
 //
 //   rj_pack_bf16                                  two f32 to packed bf16, to nearest even
-//   rj_sqrt, rj_rsqrt                             correctly rounded; with prelude_math.h: rj_sqrt_fast, rj_rsqrt_fast
+//   rj_sqrt, rj_rsqrt                             correctly rounded; with prelude_math.h: rj_sqrt_fast
 //   rj_exp, rj_log, rj_log1p, rj_erf              within 2 units in the last place
 //   rj_exp_narrow                                 e^a, within 2^-17 of it or 2^-149: for what is rounded to bf16 or f16
 

@@ -342,6 +342,12 @@ RJ_DEVICE float rj_div(float a, float b) { return __fdiv_rn(a, b); }
 RJ_DEVICE float rj_sqrt(float a) { return __fsqrt_rn(a); }
 // Once a row, and in f32 every later rounding inherits its error, so correctly rounded: a few instructions more.
 RJ_DEVICE float rj_rsqrt(float a) { return __frsqrt_rn(a); }
+// Within two units in the last place; takes denormals for zero.
+RJ_DEVICE float rj_rsqrt_fast(float a) {
+    float root;
+    asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(root) : "f"(a));
+    return root;
+}
 RJ_DEVICE float rj_exp(float a) { return expf(a); }
 RJ_DEVICE float rj_log(float a) { return logf(a); }
 RJ_DEVICE float rj_log1p(float a) { return log1pf(a); }

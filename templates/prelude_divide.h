@@ -1,12 +1,14 @@
-// Division by what is known: a number that a whole row shares, or one of at least 1. An IEEE division tests for rare
-// operands and calls a function for them, once per element in the text and in the registers it needs, and nothing is
-// moved over the call. With the divisor known three multiplications do: quotient, remainder, correction (Markstein
-// 1990). Needs rj_abs, rj_fma, rj_bits, rj_float and rj_reciprocal_fast of the vendor's half.
+// Division by what is known: a number that several dividends share, or one of at least 1, and reciprocal roots. An IEEE
+// division tests for rare operands and calls a function for them, once per element in the text and in the registers it
+// needs, and nothing is moved over the call: what stands behind it waits a hundred cycles, whatever else there is to
+// compute. With the divisor known three multiplications do: quotient, remainder, correction (Markstein 1990). Needs
+// rj_abs, rj_fma, rj_bits, rj_float, rj_reciprocal_fast and rj_rsqrt_fast of the vendor's half, and no contraction of
+// products into sums.
 
 // ---- by a row's number --------------------------------------------------------------------------------------------
-// A power of two brings the divisor to [1/2, 2) first, applied to the dividend before where it enlarges and to the
-// quotient after where it shrinks, so that nothing is lost between. rj_div: correctly rounded for dividends of at least
-// 2^-100, quotients and divisors that are no denormals, and all below 2^119; else within a unit in the last place.
+// A power of two brings the divisor to [1/2, 2) first, and the dividend with it: an enlarged one stays below the
+// quotient, a shrunk one below the dividend. rj_div: correctly rounded for dividends and quotients of at least 2^-100,
+// divisors that are no denormals, and all below 2^119; else within a unit in the last place.
 
 // 1 / a by the instruction and a step of Newton's, which rounds once; zeros, infinities and NaN as IEEE has them.
 RJ_DEVICE float rj_reciprocal(float a) {
@@ -16,42 +18,36 @@ RJ_DEVICE float rj_reciprocal(float a) {
 }
 
 struct rj_divisor {
-    float scaled;
-    float reciprocal;
-    float before;
-    float after;
-    unsigned span;  // of the dividends that are corrected; none where the divisor is no normal number
+    float scaled;      // its size
+    float reciprocal;  // of that
+    float scale;       // a power of two with the divisor's sign
 };
 
 RJ_DEVICE rj_divisor rj_divisor_of(float value) {
-    const unsigned exponent = rj_bits(value) >> 23 & 0xffu;
-    const bool finite = exponent < 255u && value != 0.0f;
+    const int size = static_cast<int>(rj_bits(value) & 0x7fffffffu);
+    const int inverse = (size < 0x3f800000 ? 0x7e800000 : 0x7f000000) - (size & 0x7f800000);
     rj_divisor divisor;
-    divisor.before = !finite || exponent >= 127u ? 1.0f : rj_float((exponent == 0u ? 252u : 253u - exponent) << 23);
-    divisor.after = !finite || exponent < 127u ? 1.0f
-                    : exponent == 254u         ? rj_float(0x00400000u)
-                                               : rj_float((254u - exponent) << 23);
-    divisor.scaled = value * divisor.before * divisor.after;
+    divisor.scale =
+        rj_float((rj_bits(value) & 0x80000000u) | static_cast<unsigned>(inverse > 0x00400000 ? inverse : 0x00400000));
+    divisor.scaled = value * divisor.scale;
     divisor.reciprocal = rj_reciprocal(divisor.scaled);
-    divisor.span = finite && exponent > 0u ? 220u << 23 : 0u;
     return divisor;
 }
 
+// What is left of infinity, or of a quotient that is one, is no number; of a zero it is of a sign that leaves the
+// zero's.
 RJ_DEVICE float rj_div(float dividend, const rj_divisor& divisor) {
-    const float scaled = dividend * divisor.before;
+    const float scaled = dividend * divisor.scale;
     const float quotient = scaled * divisor.reciprocal;
-    const float remainder = rj_fma(-divisor.scaled, quotient, scaled);
-    const float corrected = rj_fma(remainder, divisor.reciprocal, quotient);
-    const bool ordinary = (rj_bits(scaled) & 0x7fffffffu) - (27u << 23) < divisor.span;
-    return (ordinary ? corrected : quotient) * divisor.after;
+    const float excess = rj_fma(divisor.scaled, quotient, -scaled);
+    const float corrected = rj_fma(-excess, divisor.reciprocal, quotient);
+    return corrected == corrected ? corrected : quotient;
 }
 
-// Within 2^-22 of the quotient, or two units of denormals: for what is rounded to bf16 or f16, a fifth of the
-// arithmetic. Of the two powers of two one is 1.
+// Within 2^-22 of the quotient, or two units of denormals: for what is rounded to bf16 or f16, a third of the
+// arithmetic.
 RJ_DEVICE float rj_div_narrow(float dividend, const rj_divisor& divisor) {
-    const bool enlarges = divisor.after == 1.0f;
-    const float first = enlarges ? divisor.before : divisor.reciprocal;
-    return dividend * first * (enlarges ? divisor.reciprocal : divisor.after);
+    return dividend * divisor.scale * divisor.reciprocal;
 }
 
 // ---- by a number of at least 1 ------------------------------------------------------------------------------------
@@ -70,3 +66,17 @@ RJ_DEVICE float rj_div_one_up(float a, float b) {
 
 // Within 2^-21 of the quotient, or 2^-148: for what is rounded to bf16 or f16.
 RJ_DEVICE float rj_div_narrow(float a, float b) { return a * rj_reciprocal_of_one_up(b); }
+
+// ---- reciprocal roots ---------------------------------------------------------------------------------------------
+// From the fast reciprocal root, which is within two units and takes denormals for zero, by one step of Newton's: what
+// 1 - a root^2 leaves is taken with the product's own rounding error, so the last rounding is the only one that counts.
+RJ_DEVICE float rj_rsqrt_straight(float a) {
+    const bool tiny = a < 1.26217745e-29f;  // 2^-96
+    const float scaled = tiny ? a * 4294967296.0f : a;
+    const float root = rj_rsqrt_fast(scaled);
+    const float product = scaled * root;
+    const float rest = rj_fma(rj_fma(scaled, root, -product), -root, rj_fma(-product, root, 1.0f));
+    const float refined = rj_fma(0.5f * root, rest, root);
+    const float rounded = tiny ? refined * 65536.0f : refined;
+    return rounded == rounded ? rounded : root;
+}

@@ -1,8 +1,7 @@
 // Functions in plain arithmetic, for GPUs that have no instruction for them and whose toolchain brings no device
 // library (AMD's, without ROCm's). The elementary ones are within 2 units in the last place over all of f32, denormals
 // and infinities included; tests/compiler/prelude_math_test.cpp sweeps them against double on the CPU. Needs rj_fma,
-// rj_abs, rj_bits, rj_float, rj_div, rj_sqrt_fast and rj_rsqrt_fast of the vendor's half, and no contraction of
-// products into sums.
+// rj_abs, rj_bits, rj_float, rj_div and rj_sqrt_fast of the vendor's half, and no contraction of products into sums.
 
 // To nearest even in integers, since gfx942 and older have no instruction for it: half a unit, less one when the kept
 // part is even, carries into it. NaN keeps its sign and is made quiet, or the carry could turn it into infinity.
@@ -29,18 +28,9 @@ RJ_DEVICE float rj_sqrt(float a) {
     return itself ? a : root;
 }
 
-// From the fast reciprocal root, which is within two units and takes denormals for zero, by one step of Newton's: what
-// 1 - a root^2 leaves is taken with the product's own rounding error, so the last rounding is the only one that counts.
-RJ_DEVICE float rj_rsqrt(float a) {
-    const bool tiny = a < 1.26217745e-29f;  // 2^-96
-    const float scaled = tiny ? a * 4294967296.0f : a;
-    const float root = rj_rsqrt_fast(scaled);
-    const float product = scaled * root;
-    const float rest = rj_fma(rj_fma(scaled, root, -product), -root, rj_fma(-product, root, 1.0f));
-    const float refined = rj_fma(0.5f * root, rest, root);
-    const bool ordinary = a > 0.0f && a < rj_float(0x7f800000u);
-    return !ordinary ? root : tiny ? refined * 65536.0f : refined;
-}
+// prelude_divide.h
+RJ_DEVICE float rj_rsqrt_straight(float a);
+RJ_DEVICE float rj_rsqrt(float a) { return rj_rsqrt_straight(a); }
 
 RJ_DEVICE float rj_with_sign(float magnitude, float sign) {
     return rj_float((rj_bits(magnitude) & 0x7fffffffu) | (rj_bits(sign) & 0x80000000u));

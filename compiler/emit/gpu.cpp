@@ -630,19 +630,29 @@ class KernelEmitter {
             std::size_t place;
             std::ptrdiff_t age;
             std::string name;
+            std::string divisor;  // that it is prepared as, if several are divided by it
         };
         std::vector<Past> pasts;  // of a place the oldest first
         out_.blank();
         for (std::size_t place = 0; place < rounds.length; ++place) {
             const Inst& made = *inst(last, place);
+            bool divides = false;
+            for (auto age = static_cast<std::ptrdiff_t>(rounds.ages[place]); age > 0; --age)
+                divides = divides || rows_.divides_several(inst(last - age, place)->id);
             for (auto age = static_cast<std::ptrdiff_t>(rounds.ages[place]); age > 0; --age) {
                 const Inst* before = rounds.at(-age, place) < 0 ? nullptr : inst(-age, place);
                 const bool known = before != nullptr && before->id >= 0 && before->dtype == made.dtype;
-                pasts.push_back({place, age, scope_.names().fresh(made.label + "_before")});
-                out_.line(fmt::format("{} {} = {};", gpu_value_type(made.dtype), pasts.back().name,
+                pasts.push_back({place, age, scope_.names().fresh(made.label + "_before"), ""});
+                Past& past = pasts.back();
+                out_.line(fmt::format("{} {} = {};", gpu_value_type(made.dtype), past.name,
                                       known ? scope_.value(before->id) : gpu_literal(made.dtype, 0)));
+                if (!divides) continue;
+                past.divisor = scope_.names().fresh(past.name + "_divisor");
+                out_.line(fmt::format("rj_divisor {} = {};", past.divisor, scope_.prepared(past.name)));
+                scope_.set_divisor(past.name, past.divisor);
             }
         }
+        const GpuScope::RowNames before_rounds = scope_.row_names();
         out_.line("RJ_ROLLED");
         out_.open(fmt::format("for (int round = 0; round < {}; ++round)", rounds.count));
         for (const Past& past : pasts) scope_.bind(inst(last - past.age, past.place)->id, past.name);
@@ -650,9 +660,14 @@ class KernelEmitter {
         for (std::size_t i = 0; i < pasts.size(); ++i) {
             const std::string& next =
                 pasts[i].age > 1 ? pasts[i + 1].name : scope_.value(inst(last, pasts[i].place)->id);
+            if (!pasts[i].divisor.empty()) {
+                out_.line(fmt::format("{} = {};", pasts[i].divisor,
+                                      pasts[i].age > 1 ? pasts[i + 1].divisor : scope_.divisor(next)));
+            }
             out_.line(fmt::format("{} = {};", pasts[i].name, next));
         }
         out_.close();
+        scope_.set_row_names(before_rounds);
         for (const Past& past : pasts) scope_.bind(inst(last + 1 - past.age, past.place)->id, past.name);
     }
 

@@ -302,9 +302,7 @@ class ColumnEmitter {
         for (const Inst& inst : loop_.body) {
             if (inst.kind != InstKind::kMap || inst.op != Op::kDiv || inside_.values.contains(inst.operands[1]))
                 continue;
-            const std::string& divisor = scope_.value(inst.operands[1]);
-            divisors_[&inst] = scope_.row_name(is_identifier(divisor) ? divisor + "_divisor" : "divisor",
-                                               "const rj_divisor", fmt::format("rj_divisor_of({})", divisor));
+            divisors_[&inst] = scope_.divisor(scope_.value(inst.operands[1]));
         }
     }
 

@@ -10,10 +10,26 @@ namespace {
 
 bool is_vector(const Inst& inst) { return inst.access.kind == Access::Kind::kVector; }
 
+bool is_quotient(const Inst& inst) { return inst.kind == InstKind::kMap && inst.op == Op::kDiv; }
+
 }  // namespace
 
 RowsEmitter::RowsEmitter(GpuScope& scope) : scope_(scope), kernel_(scope.kernel()), out_(scope.out()) {
     if (kernel_.lanes_axis >= 0) lane_values_ = kernel_.lane_values();
+    find_shared_divisors();
+}
+
+// Those are prepared once for all of their quotients. Not in a loop over parts of a block's rows, whose braces end
+// before what is computed of a row again.
+void RowsEmitter::find_shared_divisors() {
+    if (!scope_.works_straight() || kernel_.schedule.shares > 0 || kernel_.lanes_axis >= 0) return;
+    std::set<ValueId> divided_by;
+    for (const Stmt& stmt : kernel_.body) {
+        const auto* inst = std::get_if<Inst>(&stmt.node);
+        if (inst == nullptr || !is_quotient(*inst)) continue;
+        const ValueId divisor = inst->operands[1];
+        if (!divided_by.insert(divisor).second) shared_divisors_.insert(divisor);
+    }
 }
 
 bool RowsEmitter::differs(const Inst& inst) const {
@@ -23,6 +39,8 @@ bool RowsEmitter::differs(const Inst& inst) const {
 // ---- instructions ---------------------------------------------------------------------------------------------------
 
 void RowsEmitter::inst(const Inst& inst, const std::vector<std::string>& conditions) {
+    if (is_quotient(inst) && divides_several(inst.operands[1]))
+        return scope_.define(inst, scope_.computed(inst, scope_.divisor(scope_.value(inst.operands[1]))));
     if (!differs(inst)) return scalar_inst(inst, {}, conditions);
     if (inst.kind == InstKind::kStore) return lane_store(inst, conditions);
     if (inst.kind == InstKind::kLoad && is_vector(inst)) {

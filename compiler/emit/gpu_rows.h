@@ -25,6 +25,8 @@ class RowsEmitter {
 
     // A store happens under `conditions`.
     void inst(const Inst& inst, const std::vector<std::string>& conditions);
+    // Whether several of a row's own quotients are of this divisor.
+    bool divides_several(ValueId value) const { return shared_divisors_.contains(value); }
     void loop(const RowsLoop& loop);
     // Of a row of several results, the loop over those positions.
     void lanes_loop(const RowsLoop& loop, const GpuPositions& positions);
@@ -33,6 +35,7 @@ class RowsEmitter {
 
   private:
     bool differs(const Inst& inst) const;
+    void find_shared_divisors();
     void scalar_inst(const Inst& inst, const GpuLoop& loop, const std::vector<std::string>& conditions);
     void lane_store(const Inst& inst, const std::vector<std::string>& conditions);
     GpuPositions of_thread(const std::string& begin, const std::string& end, const RowsLoop& loop) const;
@@ -51,6 +54,7 @@ class RowsEmitter {
     const Kernel& kernel_;
     SourceWriter& out_;
     std::set<ValueId> lane_values_;
+    std::set<ValueId> shared_divisors_;
 };
 
 }  // namespace rowjit

@@ -87,6 +87,13 @@ class GpuScope {
     const std::string& value(ValueId id) const { return text_[static_cast<std::size_t>(id)]; }
     // A name that stands for `expression` in the rest of the row, declared here when the row has none yet.
     std::string row_name(std::string_view wanted, const std::string& type, const std::string& expression);
+    // Whether quotients and roots of the row's numbers are computed without branches.
+    bool works_straight() const;
+    // A value of the row to divide by, prepared once for all quotients in the rest of the row.
+    std::string divisor(const std::string& value);
+    static std::string prepared(const std::string& value);
+    // Where it is prepared already.
+    void set_divisor(const std::string& value, const std::string& name);
     // The names that row_name gave out, to go back to when the braces they were declared in close.
     using RowNames = std::map<std::string, std::string>;
     const RowNames& row_names() const { return row_names_; }

@@ -13,7 +13,21 @@ bool is_map(const Node& node, Op op) { return node.kind == NodeKind::kMap && nod
 
 bool is_number_of_row(const GraphData& graph, NodeId id) { return graph.column_axes(graph.node(id)).empty(); }
 
-// u·v + u·v with u a number of the row, as the derivative of a square comes: 2u is exact, and made once a row.
+// Twice a number of the row, or one of two numbers, as where a derivative has a value at all columns.
+std::optional<NodeId> twice(GraphData& graph, NodeId id) {
+    if (is_number_of_row(graph, id)) return graph.add_map(Op::kAdd, {id, id});
+    const Node choice = graph.node(id);
+    if (!is_map(choice, Op::kSelect)) return std::nullopt;
+    if (!is_number_of_row(graph, choice.args[1]) || !is_number_of_row(graph, choice.args[2])) return std::nullopt;
+    const auto doubled = [&](NodeId number) {
+        const Node node = graph.node(number);
+        return node.kind == NodeKind::kConst ? graph.add_const(node.dtype, 2 * node.value)
+                                             : graph.add_map(Op::kAdd, {number, number});
+    };
+    return graph.add_map(Op::kSelect, {choice.args[0], doubled(choice.args[1]), doubled(choice.args[2])});
+}
+
+// u·v + u·v with u such a number, as the derivative of a square comes: 2u is exact, and made once a row.
 NodeId double_number(GraphData& graph, NodeId id) {
     const Node sum = graph.node(id);  // copies: adding nodes moves the originals
     if (!is_map(sum, Op::kAdd) || sum.args[0] != sum.args[1] || is_number_of_row(graph, id)) return id;
@@ -21,8 +35,7 @@ NodeId double_number(GraphData& graph, NodeId id) {
     if (!is_map(product, Op::kMul)) return id;
     for (const auto& [number, other] :
          {std::pair(product.args[0], product.args[1]), {product.args[1], product.args[0]}}) {
-        if (is_number_of_row(graph, number))
-            return graph.add_map(Op::kMul, {graph.add_map(Op::kAdd, {number, number}), other});
+        if (const auto doubled = twice(graph, number)) return graph.add_map(Op::kMul, {*doubled, other});
     }
     return id;
 }

@@ -7,13 +7,15 @@
 namespace rowjit {
 namespace {
 
-// Of 255 registers, addresses and what is being computed take the rest.
-constexpr std::size_t kMostLive = 176;
+// Of 255 registers, addresses and what is being computed take the rest. What several numbers are divided by is prepared
+// for them, in two registers more.
+constexpr std::size_t kMostLive = 216;
+constexpr std::size_t kBesideDivisor = 2;
 
 class LiveNumbers {
   public:
     LiveNumbers(const GraphData& graph, const std::vector<NodeId>& nodes)
-        : graph_(graph), nodes_(nodes), last_use_(nodes.size()) {
+        : graph_(graph), nodes_(nodes), last_use_(nodes.size()), divides_(nodes.size()) {
         std::map<NodeId, std::size_t> place;
         for (std::size_t at = 0; at < nodes_.size(); ++at) {
             place[nodes_[at]] = last_use_[at] = at;
@@ -23,6 +25,9 @@ class LiveNumbers {
                 last_use_[made->second] = at;
                 uses_[at].push_back(made->second);
             }
+            const Node& node = graph_.node(nodes_[at]);
+            if (node.kind != NodeKind::kMap || node.op != Op::kDiv) continue;
+            if (const auto divisor = place.find(node.args[1]); divisor != place.end()) ++divides_[divisor->second];
         }
     }
 
@@ -40,6 +45,12 @@ class LiveNumbers {
         return computed && graph_.column_axes(node).empty();
     }
 
+    std::size_t registers(const std::set<std::size_t>& live) const {
+        const auto divisors =
+            std::count_if(live.begin(), live.end(), [&](std::size_t value) { return divides_[value] > 1; });
+        return live.size() + kBesideDivisor * static_cast<std::size_t>(divisors);
+    }
+
     // Where most numbers are live; past the end where registers suffice.
     std::size_t fullest() const {
         std::set<std::size_t> live;
@@ -48,8 +59,8 @@ class LiveNumbers {
         for (std::size_t at = 0; at < nodes_.size(); ++at) {
             drop_used(at, &live);
             if (is_number(at)) live.insert(at);
-            if (live.size() <= most) continue;
-            most = live.size();
+            if (registers(live) <= most) continue;
+            most = registers(live);
             found = at;
         }
         return found;
@@ -71,7 +82,7 @@ class LiveNumbers {
             }
             drop_used(at, &made);
             if (is_number(at)) made.insert(at);
-            if (before.size() + made.size() > kMostLive) break;
+            if (registers(before) + registers(made) > kMostLive) break;
             go_on.push_back(made.size());
         }
         std::size_t best = go_on.size() / 2;
@@ -103,6 +114,7 @@ class LiveNumbers {
     const GraphData& graph_;
     const std::vector<NodeId>& nodes_;
     std::vector<std::size_t> last_use_;                     // by node: the place of its last user
+    std::vector<int> divides_;                              // by node: how many it is the divisor of
     std::map<std::size_t, std::vector<std::size_t>> uses_;  // by node: the places of its operands
 };
 

@@ -698,7 +698,16 @@ struct Packed {
 class Planner {
   public:
     Planner(std::shared_ptr<const GraphData> graph, const Target& target, Repeated repeated, std::string_view stem)
-        : given_(std::move(graph)), graph_(given_), target_(target), stem_(stem), cutter_(*given_, target_, repeated) {}
+        : given_(std::move(graph)), graph_(given_), target_(target), stem_(stem), cutter_(*given_, target_, repeated) {
+        int number = 0;
+        for (NodeId id = 0; id < graph_->size(); ++id) {
+            numbers_.push_back(number);
+            const NodeKind kind = graph_->node(id).kind;
+            const bool is_leaf = kind == NodeKind::kInput || kind == NodeKind::kScalar || kind == NodeKind::kConst ||
+                                 kind == NodeKind::kIota || kind == NodeKind::kExtent;
+            number += is_leaf ? 0 : 1;
+        }
+    }
 
     Plan run() {
         start(cutter_.run());
@@ -1046,14 +1055,7 @@ class Planner {
     // built, and equal graphs are to have equal kernels. A group that is planned again has the temporaries of its first
     // plan as inputs and outputs.
     std::string temporary_name(NodeId id) const {
-        int number = 0;
-        for (NodeId before = 0; before < id; ++before) {
-            const NodeKind kind = graph_->node(before).kind;
-            const bool is_leaf = kind == NodeKind::kInput || kind == NodeKind::kScalar || kind == NodeKind::kConst ||
-                                 kind == NodeKind::kIota || kind == NodeKind::kExtent;
-            number += is_leaf ? 0 : 1;
-        }
-        std::string name = fmt::format("{}_{}", stem_, number);
+        std::string name = fmt::format("{}_{}", stem_, numbers_[static_cast<std::size_t>(id)]);
         const auto taken = [&] {
             return graph_->find_input(name).has_value() ||
                    std::any_of(graph_->outputs().begin(), graph_->outputs().end(),
@@ -1436,6 +1438,7 @@ class Planner {
     std::shared_ptr<const GraphData> graph_;  // the given one and the axes of what is packed
     const Target& target_;
     const std::string_view stem_;
+    std::vector<int> numbers_;  // by node: how many are computed before it
     Cutter cutter_;
     std::vector<Piece> pieces_;
     std::map<NodeId, Packed> packed_;
@@ -1545,20 +1548,22 @@ double threads_of_row(const GraphData& group) {
 
 double predicted_us(const GraphData& group, const Target& target, double rows) {
     double specials = 0;  // exp, log, division …: the throughput that runs out first on narrow data
+    double of_rows = 0;   // likewise, of what all threads of a row compute, and wait for
     const std::vector<double> computed_elements = elements_computed(group, rows);
     const double row_threads = target.is_gpu() ? threads_of_row(group) : 1;
     for (const NodeId id : group.live_nodes()) {
         const Node& node = group.node(id);
         if (node.kind != NodeKind::kMap) continue;
-        const double often = group.column_axes(node).empty() ? row_threads : 1;
-        specials += computed_elements[static_cast<std::size_t>(id)] * specials_of(node.op) * often;
+        const double once = computed_elements[static_cast<std::size_t>(id)] * specials_of(node.op);
+        const bool repeated = row_threads > 1 && group.column_axes(node).empty();
+        (repeated ? of_rows : specials) += once * (repeated ? row_threads : 1);
     }
     const double memory_us = group_bytes(group, rows) / (target.bandwidth_gbps * 1e3);
     // 16 special-function lanes per multiprocessor at about 1.7 GHz; a CPU core does about one vectorised result a
     // nanosecond.
     const double per_us = target.is_gpu() ? target.sm_count * 16 * 1.7e3 : target.sm_count * 1e3;
     const double launch_us = target.is_gpu() ? kLaunchUs : kCpuLaunchUs;
-    return launch_us + std::max(memory_us, specials / per_us);
+    return launch_us + std::max(memory_us, specials / per_us) + of_rows / per_us;
 }
 
 }  // namespace rowjit

@@ -175,6 +175,7 @@ GroupFacts facts_of(const Group& group, const Target& target) {
         facts.segmented = facts.segmented || node.is_segmented();
         facts.steps = facts.steps || node.kind == NodeKind::kFix;
         const bool of_column = node.kind == NodeKind::kMap && !graph.column_axes(node).empty();
+        facts.row_maps += node.kind == NodeKind::kMap && !of_column ? 1 : 0;
         facts.computes_functions =
             facts.computes_functions || (of_column && (is_special(node.op) || node.op == Op::kUniform));
         facts.meets = facts.meets || (node.kind == NodeKind::kReduce && !of_block.contains(id));

@@ -34,6 +34,7 @@ struct GroupFacts {
     int sums_of_columns = 0;           // those of them that have columns, each of which a thread holds a register for
     std::int64_t positions_apart = 1;  // of the row axes that those sums are not over
     bool computes_functions = false;   // a function or a random number of each column
+    int row_maps = 0;                  // what is computed of a row's numbers, by each of its threads
     bool steps = false;                // a row meets in steps of a fixpoint, some number of times
     bool meets = false;                // the threads of a row do, over what is wanted of that row
     bool reduces_rows = false;

@@ -33,6 +33,15 @@ int power_of_two_at_least(std::int64_t n, int limit) {
 // over rows there must be few; elsewhere the tuner may find that starting blocks is what a short row's time goes to.
 constexpr std::array kStayingBlocksPerSm = {8, 4};
 
+// Rows of long arithmetic on numbers that a thread has each to itself are a warp's in each block: thousands of them are
+// then on all multiprocessors, where blocks of 256 threads are on as many as there are thousands, eight warps waiting
+// for each other's turn on one.
+constexpr int kLongArithmetic = 256;
+
+int block_threads(const GroupFacts& facts, const Target& target) {
+    return facts.columns == 1 && facts.row_maps >= kLongArithmetic ? target.warp_size : kBlockThreads;
+}
+
 // What reads its tensors at several places waits for many loads, of which a block that stays has two rows' in flight.
 // H200, a rotary embedding of three positions a token, whose tables each vector reads thrice: 0.0844 ms in bf16 and
 // 0.0878 in f32 with two vectors a thread in blocks that stay, 0.0905 and 0.103 with one in blocks that end.
@@ -47,7 +56,7 @@ struct Columns {
     bool peels;
 };
 
-void add_gpu(const GroupFacts& facts, const Columns& access, std::int64_t per_thread,
+void add_gpu(const GroupFacts& facts, const Target& target, const Columns& access, std::int64_t per_thread,
              std::vector<Schedule>* schedules) {
     const std::int64_t vectors = (facts.columns + access.vector - 1) / access.vector;
     Schedule s;
@@ -56,7 +65,7 @@ void add_gpu(const GroupFacts& facts, const Columns& access, std::int64_t per_th
     s.vector = access.vector;
     s.peel = access.peels;
     s.threads_per_row = power_of_two_at_least((vectors + per_thread - 1) / per_thread, kBlockThreads);
-    s.rows_per_block = kBlockThreads / s.threads_per_row;
+    s.rows_per_block = block_threads(facts, target) / s.threads_per_row;
     s.column_blocks = (vectors + s.threads_per_row * per_thread - 1) / (s.threads_per_row * per_thread);
     const bool stays_first = reads_at_many_places(facts);
     const Schedule ending = s;
@@ -109,7 +118,7 @@ FamilyOffer offer_elementwise(const GroupFacts& facts, const Target& target) {
                 ? kVectorsOfManyPlaces
                 : std::max<std::int64_t>(1, std::min(streamed, kVectors / std::max(1, facts.column_inputs)));
         for (const std::int64_t per_thread : {in_flight, std::int64_t{1}, std::int64_t{2}, std::int64_t{4}}) {
-            add_gpu(facts, access, per_thread, &offer.schedules);
+            add_gpu(facts, target, access, per_thread, &offer.schedules);
         }
     }
     return offer;

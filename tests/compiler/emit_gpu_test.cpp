@@ -643,6 +643,38 @@ TEST_CASE("a division by a value of the row is prepared once before the loop") {
     CHECK(contains(body, ", row_sum_divisor);"));
 }
 
+TEST_CASE("a product added to itself is one of its number doubled, also of one that a condition spreads") {
+    Graph g;
+    const Axis rows = g.rows("rows");
+    const Axis columns = g.columns("columns", 1024);
+    const Value x = g.input("x", f32, {rows, columns});
+    const Value number = select(g.iota(columns, i64) >= 0, g.input("a", f32, {rows}), g.constant(f32, 0.0));
+    g.output("y", number * x + number * x);
+    const Target target = find_target("sm_90a");
+    const std::string body = emit_gpu_body(compile(*g.data(), target).steps[0].kernel, target);
+    CHECK(contains(body, " = a_value + a_value;"));
+}
+
+TEST_CASE("what several of a row's numbers are divided by is prepared once, but where a row is in registers") {
+    const auto body = [](bool holds_row) {
+        Graph g;
+        const Axis rows = g.rows("rows");
+        const Axis columns = g.columns("columns", 1024);
+        const Value a = g.input("a", f32, {rows});
+        const Value b = g.input("b", f32, {rows});
+        g.output("p", a / (a + b));
+        g.output("q", b / (a + b));
+        const Value x = g.input("x", f32, {rows, columns});
+        if (holds_row) g.output("y", x * (a / (a + b) * rsqrt(mean(x * x, columns))));
+        const Target target = find_target("sm_90a");
+        return emit_gpu_body(compile(*g.data(), target).steps[0].kernel, target);
+    };
+    CHECK(count(body(false), "rj_divisor_of(") == 1);
+    CHECK(count(body(false), "_divisor);") == 2);
+    CHECK(!contains(body(true), "rj_divisor_of("));
+    CHECK(contains(body(true), "rj_rsqrt("));
+}
+
 TEST_CASE("a narrow quotient by a sum of weights, of which one is 1, is a product with its reciprocal") {
     const auto scaled = [](bool weights) {
         return [=](Graph& g, std::int64_t columns) {

@@ -239,10 +239,10 @@ RJ_DEVICE float rj_exp2_fast(float a) {
 constexpr float rj_exp2_bias = -4.3e-8f;
 #endif
 RJ_DEVICE float rj_reciprocal_fast(float a) { return 1.0f / a; }
+RJ_DEVICE float rj_rsqrt_fast(float a) { return 1.0f / std::sqrt(a); }
 
 #ifdef RJ_SIMT_MATH
 RJ_DEVICE float rj_sqrt_fast(float a) { return std::sqrt(a); }
-RJ_DEVICE float rj_rsqrt_fast(float a) { return 1.0f / std::sqrt(a); }
 RJ_DEVICE float rj_log2_fast(float a) { return std::log2(a); }
 #else
 RJ_DEVICE unsigned rj_simt_bf16(float value) {
