@@ -11,8 +11,8 @@ namespace rowjit {
 // Inst::narrow.
 Kernel spend_precision(Kernel kernel, const Target& target);
 
-// Takes the greatest and the least of what a constant scales before it is scaled. Needs: lowered loops, and nothing that
-// knows a value of a row by what it is the greatest of.
+// Takes the greatest and the least of what a constant scales before it is scaled. Needs: lowered loops, and nothing
+// that knows a value of a row by what it is the greatest of.
 Kernel scale_extrema(Kernel kernel, const Target& target);
 
 // Decides how each load and store of a column loop, or of a row of several results, meets memory (Access), and what
