@@ -521,7 +521,7 @@ bool KernelEmitter::streams(const Inst& inst, const ColumnLoop& loop) const {
     if (loop.vector * static_cast<std::int64_t>(size_bytes(tensor.dtype)) % kLineBytes != 0) return false;
     // The loop's columns are the tensor's, or a span of whole lines of them, as each half of a rotated head is.
     const std::size_t first_column = tensor.axes.size() - tensor.column_strides.size();
-    std::size_t axes = loop.axes.size();
+    std::size_t left = loop.axes.size();  // of the loop's axes, from the innermost
     std::int64_t stride = 1;
     bool whole_lines = true;
     for (std::size_t i = tensor.column_strides.size(); i-- > 0;) {
@@ -531,12 +531,13 @@ bool KernelEmitter::streams(const Inst& inst, const ColumnLoop& loop) const {
             whole_lines = whole_lines &&
                           stride * static_cast<std::int64_t>(size_bytes(tensor.dtype)) % kLineBytes == 0 &&
                           kernel_.axis(loop.axes.back()).extent % loop.vector == 0;
-        } else if (axes == 0 || !coord.is_axis(Axis{loop.axes[--axes]})) {
-            return false;
+        } else {
+            if (left == 0 || !coord.is_axis(Axis{loop.axes[left - 1]})) return false;
+            --left;
         }
         stride *= kernel_.axis(tensor.axes[first_column + i]).extent;
     }
-    return axes == 0 && whole_lines;
+    return left == 0 && whole_lines;
 }
 
 // Decides once a launch: whether the streamed outputs are large, and each of their rows begins a cache line.
