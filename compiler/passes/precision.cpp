@@ -431,11 +431,12 @@ class Uses {
     bool is_bounded(ValueId product, const Inst& exponential) {
         const Factors& of = factors(product);
         return std::any_of(of.begin(), of.end(), [&](const auto& factor) {
-            return factor.second < 0 && is_beside_one(factor.first, exponential);
+            return factor.second < 0 && adds_one(factor.first, exponential);
         });
     }
 
-    bool is_beside_one(ValueId sum, const Inst& exponential) const {
+    // Whether it is 1 and this exponential.
+    bool adds_one(ValueId sum, const Inst& exponential) const {
         const Inst* beside = exponential_beside_one(sum);
         return beside != nullptr && beside->id == exponential.id;
     }
@@ -465,7 +466,7 @@ class Uses {
             if (use.kind != InstKind::kMap) return false;
             if (scales(use))
                 return is_rounded(use.id) || (is_bounded(use.id, exponential) && hides_logistic(use.id, exponential));
-            return is_beside_one(use.id, exponential) && all_of(use.id, is_logistic_, [&](const Inst& quotient) {
+            return adds_one(use.id, exponential) && all_of(use.id, is_logistic_, [&](const Inst& quotient) {
                        return is_f32_map(quotient, Op::kDiv) && quotient.operands[0] != use.id &&
                               (is_rounded(quotient.id) || hides_logistic(quotient.id, exponential));
                    });
@@ -490,12 +491,12 @@ class Uses {
                 return kept_ends(use, [&](ValueId kept) { return is_apart(kept, function, loss); });
             if (use.kind != InstKind::kMap) return true;
             const bool may_share = !is_sum(use) || (loss == kFewUnits && hardly_cancels(use));
-            return (may_share || has_other_term(use, value, function, loss)) && is_apart(use.id, function, loss);
+            return (may_share || adds_apart(use, value, function, loss)) && is_apart(use.id, function, loss);
         });
     }
 
-    // Whether a sum's other term than the value has nothing of the function but what both have as a factor.
-    bool has_other_term(const Inst& sum, ValueId value, const Inst& function, Loss loss) {
+    // Whether the term that a sum adds to the value has nothing of the function but what both have as a factor.
+    bool adds_apart(const Inst& sum, ValueId value, const Inst& function, Loss loss) {
         auto [term, other] = terms(sum);
         if (value == sum.operands.back()) std::swap(term, other);
         if (loss == kFewUnits && other.empty()) return false;
