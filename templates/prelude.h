@@ -1007,11 +1007,25 @@ using rj_compensated_max_sum_exp = rj_rescaled<rj_compensated>;
 // the last sum all move by as much, and then weigh less.
 template <class Sum>
 struct rj_divergences {
+    struct Sums {
+        Sum terms;
+        Sum other_terms;
+        Sum differences;
+
+        RJ_DEVICE void combine(const Sums& other) {
+            terms.combine(other.terms);
+            other_terms.combine(other.other_terms);
+            differences.combine(other.differences);
+        }
+        template <int kMask>
+        RJ_DEVICE Sums from_lane_xor() const {
+            return {terms.template from_lane_xor<kMask>(), other_terms.template from_lane_xor<kMask>(),
+                    differences.template from_lane_xor<kMask>()};
+        }
+    };
     float greatest = rj_float(0xff800000u);
     float other_greatest = rj_float(0xff800000u);
-    Sum terms;
-    Sum other_terms;
-    Sum differences;
+    Sums sums;
 
     template <int N>
     RJ_DEVICE void add_products(const float (&x)[N], const float (&y)[N]) {
@@ -1029,11 +1043,11 @@ struct rj_divergences {
             other_weights[k] = Sum::exp(other_logarithm);
             ratios[k] = weights[k] == 0.0f ? 0.0f : logarithm - other_logarithm;
         }
-        terms.add(rj_fold<rj_adding>(weights));
-        other_terms.add(rj_fold<rj_adding>(other_weights));
+        sums.terms.add(rj_fold<rj_adding>(weights));
+        sums.other_terms.add(rj_fold<rj_adding>(other_weights));
         rj_sum<float> products;
         products.add_products(weights, ratios);
-        differences.add(products.result());
+        sums.differences.add(products.result());
     }
     RJ_DEVICE void combine(const rj_divergences& other) {
         const float raised = rj_max(greatest, other.greatest);
@@ -1041,35 +1055,32 @@ struct rj_divergences {
         rj_divergences moved = other;
         move_to(raised, other_raised);
         moved.move_to(raised, other_raised);
-        terms.combine(moved.terms);
-        other_terms.combine(moved.other_terms);
-        differences.combine(moved.differences);
+        sums.combine(moved.sums);
     }
     RJ_DEVICE void move_to(float raised, float other_raised) {
         if (raised == greatest && other_raised == other_greatest) return;
         const float factor = Sum::exp(greatest - origin(raised));
         const float step = origin(raised) - origin(greatest);
         const float other_step = origin(other_raised) - origin(other_greatest);
-        differences.add(terms.result() * (other_step - step));
+        sums.differences.add(sums.terms.result() * (other_step - step));
         // Of what weighs nothing any more an infinite difference is nothing too.
-        if (factor == 0.0f) differences = Sum();
-        differences.scale(factor);
-        terms.scale(factor);
-        other_terms.scale(Sum::exp(other_greatest - origin(other_raised)));
+        if (factor == 0.0f) sums.differences = Sum();
+        sums.differences.scale(factor);
+        sums.terms.scale(factor);
+        sums.other_terms.scale(Sum::exp(other_greatest - origin(other_raised)));
         greatest = raised;
         other_greatest = other_raised;
     }
     template <int kMask>
     RJ_DEVICE rj_divergences from_lane_xor() const {
         return {rj_shuffle_xor<kMask>(greatest), rj_shuffle_xor<kMask>(other_greatest),
-                terms.template from_lane_xor<kMask>(), other_terms.template from_lane_xor<kMask>(),
-                differences.template from_lane_xor<kMask>()};
+                sums.template from_lane_xor<kMask>()};
     }
     RJ_DEVICE float max() const { return greatest; }
-    RJ_DEVICE float sum() const { return of_finite(greatest, terms.result()); }
+    RJ_DEVICE float sum() const { return of_finite(greatest, sums.terms.result()); }
     RJ_DEVICE float other_max() const { return other_greatest; }
-    RJ_DEVICE float other_sum() const { return of_finite(other_greatest, other_terms.result()); }
-    RJ_DEVICE float between() const { return of_finite(greatest, of_finite(other_greatest, differences.result())); }
+    RJ_DEVICE float other_sum() const { return of_finite(other_greatest, sums.other_terms.result()); }
+    RJ_DEVICE float between() const { return of_finite(greatest, of_finite(other_greatest, sums.differences.result())); }
 
     static RJ_DEVICE float origin(float raised) { return raised == rj_float(0xff800000u) ? 0.0f : raised; }
     // As of rj_rescaled: NaN of rows whose maximum is not finite.
@@ -1353,6 +1364,22 @@ struct rj_origin<rj_rescaled<Sum>> {
     RJ_DEVICE void move(rj_rescaled<Sum>& state) const { state.move_to(top.value); }
 };
 template <class Sum>
+struct rj_origin<rj_divergences<Sum>> {
+    static constexpr bool kIsOne = true;
+    rj_maximum<float> top;
+    rj_maximum<float> other_top;
+
+    RJ_DEVICE void take(const rj_divergences<Sum>& state) {
+        top.add_one(state.greatest);
+        other_top.add_one(state.other_greatest);
+    }
+    template <int kLanes>
+    RJ_DEVICE void meet() {
+        rj_butterfly<kLanes>(top, other_top);
+    }
+    RJ_DEVICE void move(rj_divergences<Sum>& state) const { state.move_to(top.value, other_top.value); }
+};
+template <class Sum>
 struct rj_origin<rj_moments<Sum>> {
     static constexpr bool kIsOne = true;
     rj_moments<Sum> all;
@@ -1385,6 +1412,10 @@ RJ_DEVICE State& rj_beyond_origin(State& state) {
 template <class Sum>
 RJ_DEVICE Sum& rj_beyond_origin(rj_rescaled<Sum>& state) {
     return state.terms;
+}
+template <class Sum>
+RJ_DEVICE typename rj_divergences<Sum>::Sums& rj_beyond_origin(rj_divergences<Sum>& state) {
+    return state.sums;
 }
 template <class Sum>
 RJ_DEVICE Sum& rj_beyond_origin(rj_moments<Sum>& state) {

@@ -272,7 +272,6 @@ class Canonicalizer {
             if ((left && !*left) || (right && !*right)) return false;
             return left && right ? std::optional(true) : std::nullopt;
         }
-        if (spreads_columns(node)) return std::nullopt;
         const auto left = places(node.args[0]);
         const auto right = places(node.args[1]);
         if (!left || !right) return std::nullopt;
@@ -286,18 +285,6 @@ class Canonicalizer {
             case Op::kGe: return either(left->least >= right->greatest, left->greatest < right->least);
             default: return std::nullopt;
         }
-    }
-
-    // Whether it is the condition, always true, by which a derivative has a value at all columns of an axis. Left where
-    // it stands: ptxas did better with it. H200: group_norm's backward of bf16 0.104 ms, without 0.116, as what was
-    // fetched ahead then spilled 8 bytes; hyper_post's 0.116 and 0.120. Not of few columns, each of which may be a
-    // value of its own: the backward of two streams' Sinkhorn steps took 30 s to plan with them, and takes 2.
-    bool spreads_columns(const Node& comparison) const {
-        constexpr std::int64_t kFew = 16;
-        const Node& place = to_->node(comparison.args[0]);
-        if (comparison.op != Op::kGe || place.kind != NodeKind::kIota || !is_const(comparison.args[1], 0)) return false;
-        const AxisInfo& axis = to_->axis(place.axes[0]);
-        return !axis.is_row && axis.extent > kFew;
     }
 
     // What a choice whose condition is known chooses.

@@ -167,8 +167,11 @@ GroupFacts facts_of(const Group& group, const Target& target) {
         const Node& node = graph.node(id);
         for (const NodeId arg : node.args) {
             if (graph.node(arg).kind != NodeKind::kInput || graph.column_axes(graph.node(arg)).empty()) continue;
-            const bool elsewhere = node.kind == NodeKind::kIndex && !in_part.contains(arg);
-            facts.loads += elsewhere || read.insert(arg).second ? 1 : 0;
+            const bool at_position = node.kind == NodeKind::kIndex;
+            const bool elsewhere = at_position && !in_part.contains(arg);
+            const bool is_first = !elsewhere && read.insert(arg).second;
+            facts.loads += elsewhere || is_first ? 1 : 0;
+            facts.vectors += !graph.column_axes(node).empty() && (at_position || is_first) ? 1 : 0;
         }
         // A loop runs over the columns of what it computes, which may be more than any tensor has (an outer product).
         facts.columns = std::max(facts.columns, node.kind == NodeKind::kInput ? 1 : graph.column_count(node));

@@ -23,6 +23,7 @@ struct GroupFacts {
     int column_inputs = 0;  // tensors with columns that are read
     int streams = 0;        // those of them that have columns of their own for each row
     int loads = 0;          // places where any of them is read for a column
+    int vectors = 0;        // that a loop loads for its columns: of such a tensor one of each position it is read at
     int phases = 1;
     bool sums_exponentials = false;    // a pair of maximum and rescaled sum is among the reductions of online_phases
     int online_phases = 1;             // once reductions that can carry pairs do

@@ -378,7 +378,18 @@ std::int64_t thread_bytes(int threads, const GroupFacts& facts) {
     return (facts.columns + threads - 1) / threads * facts.widest_bytes * facts.streams;
 }
 
+// Nor has it for all that a row's loop loads where many vectors are met over once, and nothing of them is needed again.
+// H200, the backward of four f32 streams' hyper-connection, nine vectors of four columns in each of four rounds: 0.132
+// ms round by round, 0.145 unrolled; of bf16, in two rounds of eight columns, 0.126 and 0.115.
+constexpr std::int64_t kMostLoadedBytes = 512;
+
+bool overflows(int threads, const GroupFacts& facts) {
+    const std::int64_t bytes = (facts.columns + threads - 1) / threads * facts.widest_bytes * facts.vectors;
+    return facts.phases == 2 && !facts.sums_rows() && facts.vectors >= 2 * kManyTensors && bytes > kMostLoadedBytes;
+}
+
 bool crowds(int threads, const GroupFacts& facts) {
+    if (overflows(threads, facts)) return true;
     return facts.streams >= kManyTensors && facts.phases > 2 && !facts.sums_rows() &&
            (threads >= kThreadsAlone || thread_bytes(threads, facts) > kCrowdedBytes);
 }
@@ -488,6 +499,31 @@ bool shares_between(std::int64_t columns, const GroupFacts& facts, const Target&
     return target.backend == Backend::kCuda && room;
 }
 
+// Threads on a row that is read again, or once, from memory, the most promising first.
+//
+// What is read twice is the sooner found in the caches the fewer rows are read at once: cross-entropy with its gradient
+// of 128256 bf16 classes takes 0.745 ms with 512 threads on a row, 0.774 with 1024, 0.812 with 256. Where sums take
+// registers too, only small blocks share a multiprocessor: eight states' backward takes 0.177 ms with 256, 0.219 with
+// 512.
+//
+// Rows that are long for 512 threads too are fewer at once so, and the last of them leave less of the device idle: a
+// part of a vocabulary of 128256 f32 columns, of which 1024 rows are a little more than blocks of 256 threads have at
+// once, takes 0.127 ms in blocks of 512, 0.159 of 256. Blocks that stay are the slower the larger they are, and the
+// fewer warps a row has the fewer meet over it: kl_div of 32000 bf16 columns 0.212 ms in two of 512 threads, 0.164 in
+// four of 256, 0.159 in eight of 128; of 128256 f32 columns, of which 512 rows are no more than blocks of 256, 0.151
+// and 0.169 (H200).
+constexpr std::int64_t kLongForThreads = 16;  // accesses of each of 512
+constexpr std::int64_t kColumnsOfFewWarps = 65536;
+
+std::array<int, 3> threads_of_reloaded(const GroupFacts& facts, const Target& target, int vector) {
+    if (facts.keeps_greatest) return threads_of_greatest(facts, vector);
+    const bool sums_of_many = fills_shared_memory(facts, target) && facts.sums_rows();
+    const bool is_long = !facts.sums_rows() && facts.columns >= kLongForThreads * vector * 512;
+    if ((facts.stores_columns && !sums_of_many) || is_long) return {512, 1024, 256};
+    const bool few_warps = facts.sums_rows() && !facts.stores_columns && facts.columns <= kColumnsOfFewWarps;
+    return few_warps ? std::array{128, 256, 512} : std::array{256, 512, 1024};
+}
+
 std::vector<Schedule> gpu_schedules(const GroupFacts& facts, const Target& target, int vector) {
     std::vector<Schedule> schedules;
     const int preferred = preferred_threads(facts, vector);
@@ -529,16 +565,9 @@ std::vector<Schedule> gpu_schedules(const GroupFacts& facts, const Target& targe
         if (elements(threads) > 8) shared.push_back(row_schedule(Residency::kShared, threads, vector));
     }
     append(crowded, &shared);
-    // What is read twice is the sooner found in the caches the fewer rows are read at once: cross-entropy with its
-    // gradient of 128256 bf16 classes takes 0.745 ms with 512 threads on a row, 0.774 with 1024, 0.812 with 256.
-    // Where sums take registers too, only small blocks share a multiprocessor: eight states' backward takes 0.177 ms
-    // with 256, 0.219 with 512.
     const bool fills_shared = fills_shared_memory(facts, target);
-    const bool few_rows = facts.stores_columns && !(fills_shared && facts.sums_rows());
-    std::array reload_threads = few_rows ? std::array{512, 1024, 256} : std::array{256, 512, 1024};
-    if (facts.keeps_greatest) reload_threads = threads_of_greatest(facts, vector);
     std::vector<Schedule> reloads;
-    for (const int threads : reload_threads) {
+    for (const int threads : threads_of_reloaded(facts, target, vector)) {
         if (facts.columns < std::int64_t{threads} * vector) continue;
         reloads.push_back(row_schedule(Residency::kReload, threads, vector));
         reloads.back().online = true;  // each pass saved is a read of the row from memory saved

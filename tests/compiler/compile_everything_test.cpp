@@ -302,3 +302,39 @@ TEST_CASE("the schedule that is taken spills nothing where another does not") {
         }
     }
 }
+
+TEST_CASE("a thread gives a few registers for one more block where nothing is reduced, and where a block is alone") {
+    const Target target = find_target("sm_90a");
+    if (!find_toolchain(target)) {
+        MESSAGE("SKIPPED: no toolchain for ", target.name);
+        return;
+    }
+    const auto blocks = [&](const Kernel& kernel, int registers) {
+        return target.registers_per_sm / ((registers + 7) / 8 * 8 * kernel.block_threads());
+    };
+    std::set<std::string> gave;
+    for (const auto& [op, columns] : {std::pair("rope_complex", 128), std::pair("dynamic_tanh", 4096),
+                                      std::pair("hyper_post", 4096), std::pair("softmax", 4096)}) {
+        for (const bool backward : {false, true}) {
+            const Graph forward = make_graph(op, {columns, bf16, {}});
+            const Graph graph = backward ? differentiate(forward).backward : forward;
+            for (const Step& step : compile(*graph.data(), target).steps) {
+                const int left_alone =
+                    compile_source(emit_gpu(step.kernel, target), target).functions.front().registers;
+                const FunctionInfo info = compile_kernel(step.kernel, target).functions.front();
+                INFO(op, backward ? " backward " : " ", step.kernel.name, ": ", left_alone, " registers, ",
+                     info.registers);
+                CHECK(info.spill_bytes == 0);
+                CHECK(info.registers <= left_alone);
+                if (info.registers == left_alone) continue;
+                gave.insert(op);
+                CHECK(blocks(step.kernel, info.registers) > blocks(step.kernel, left_alone));
+                const bool reduces = step.kernel.schedule.family == Family::kRowReduction;
+                CHECK((!reduces || blocks(step.kernel, left_alone) == 1));
+            }
+        }
+    }
+    CHECK(gave.contains("rope_complex"));
+    CHECK(gave.contains("hyper_post"));
+    CHECK_FALSE(gave.contains("softmax"));
+}

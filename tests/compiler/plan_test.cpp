@@ -86,6 +86,17 @@ TEST_CASE("1 + tanh is an exponential and a division where the tangent is used f
     }
 }
 
+TEST_CASE("a derivative that lacks an axis is spread over it by nothing that a kernel computes") {
+    for (const std::string op : {"group_norm", "hyper_post"}) {
+        const Graph backward = differentiate(make_graph(op, {4096, bf16, {}})).backward;
+        REQUIRE(backward.print().find("iota(") != std::string::npos);  // the condition, always true, that has the axis
+        for (const Group& group : plan_graph(*backward.data(), find_target("sm_90a")).groups) {
+            const std::string text = Graph(std::make_shared<GraphData>(*group.graph)).print();
+            CHECK_MESSAGE(text.find("iota(") == std::string::npos, text);
+        }
+    }
+}
+
 TEST_CASE("what a deep value weighs is known at once") {
     Graph g;
     const Axis tokens = g.rows("tokens");
