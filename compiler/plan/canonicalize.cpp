@@ -13,6 +13,7 @@
 #include "base/dtype.h"
 #include "base/fail.h"
 #include "compiler/plan/cheaper.h"
+#include "compiler/plan/columns_first.h"
 #include "compiler/plan/differences.h"
 #include "compiler/plan/logistic.h"
 #include "compiler/plan/rewrite.h"
@@ -573,7 +574,8 @@ std::shared_ptr<const GraphData> without_dead_nodes(const GraphData& graph) {
 }  // namespace
 
 std::shared_ptr<const GraphData> canonicalize(const GraphData& graph, const std::set<AxisId>& unrolled) {
-    return without_dead_nodes(*share_sums(write_logistic(Canonicalizer(graph, unrolled).run())));
+    const std::shared_ptr<const GraphData> canonical = write_logistic(Canonicalizer(graph, unrolled).run());
+    return without_dead_nodes(*share_sums(sum_columns_first(canonical)));
 }
 
 }  // namespace rowjit

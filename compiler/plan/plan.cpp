@@ -532,16 +532,21 @@ class Cutter {
             }
         }
         if (graph_.node(root).kind != NodeKind::kPartialSum) return false;
-        // A block's part of a sum over rows has one place a column: no column may become a row that it is not over. The
-        // last such reduction is stored, so that those below it stay with what else is made of them.
+        // A block's part of a sum over rows has one place a column: no column may become a row that it is not over.
+        // What it adds up is stored where that is a number of each, else the last such reduction, so that those below
+        // stay with what else is made of them.
         const std::vector<AxisId>& over = graph_.node(root).reduced;
         const bool summed = std::all_of(found.promoted.begin(), found.promoted.end(),
                                         [&](AxisId axis) { return contains(over, axis); });
+        if (summed) return false;
+        const NodeId summand = graph_.node(root).args[0];
+        const std::vector<AxisId> left = graph_.column_axes(graph_.node(summand));
+        const bool is_number =
+            std::all_of(left.begin(), left.end(), [&](AxisId axis) { return found.promoted.contains(axis); });
         for (const NodeId id : std::views::reverse(found.nodes)) {
-            if (!summed && reduces_columns(graph_, graph_.node(id)) && is_partial(graph_.node(id))) {
-                cut(id);
-                return true;
-            }
+            if (!reduces_columns(graph_, graph_.node(id)) || !is_partial(graph_.node(id))) continue;
+            cut(is_number ? summand : id);
+            return true;
         }
         return false;
     }

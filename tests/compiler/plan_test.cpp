@@ -363,6 +363,53 @@ TEST_CASE(
     CHECK(program.steps.size() == 3);
 }
 
+TEST_CASE("what columns make of a number of a head is summed over them first, in the kernel that has the row") {
+    const auto plan_of = [](const std::string& terms) {
+        const Graph graph = Graph::parse(R"(
+            rows heads = 16
+            rows tokens
+            columns keys = 4096
+            input x: bf16[heads, tokens, keys]
+            input slope: f32[heads]
+            )" + terms);
+        return plan_graph(*differentiate(graph).backward.data(), find_target("sm_90a"));
+    };
+    const auto bytes = [](const Plan& plan) {
+        double all = 0;
+        for (const Group& group : plan.groups) all += group_bytes(*group.graph, 4096);
+        return all;
+    };
+    const double row = 16.0 * 4096 * 4096 * 2;  // of each tensor of a head's rows
+    const Plan linear = plan_of("output y = cast(cast(x, f32) + slope * cast(iota(keys), f32), bf16)");
+    CHECK(bytes(linear) < 2.01 * row);
+    const Plan softmax = plan_of(R"(s = cast(x, f32) + slope * cast(iota(keys), f32)
+            e = exp(s - max(s))
+            output p = cast(e / sum(e), bf16))");
+    CHECK(softmax.groups.size() == 2);
+    CHECK(bytes(softmax) < 3.01 * row);
+}
+
+TEST_CASE("a sum over rows of numbers of a row's parts leaves those with what else is made of the part") {
+    const Graph graph = Graph::parse(R"(
+        rows images
+        columns channels = 32
+        columns pixels = 1024
+        input x: bf16[images, channels, pixels]
+        input w: f32[channels]
+        h = cast(x, f32)
+        d = h - mean(h, pixels)
+        output y = cast(d * rsqrt(mean(d * d, pixels) + 1e-5) * w, bf16))");
+    const Plan plan = plan_graph(*differentiate(graph).backward.data(), find_target("sm_90a"));
+    const auto reads_x = [](const Group& group) {
+        const std::vector<NodeId> live = group.graph->live_nodes();
+        return std::any_of(live.begin(), live.end(), [&](NodeId id) {
+            const Node& node = group.graph->node(id);
+            return node.kind == NodeKind::kInput && node.label == "x";
+        });
+    };
+    CHECK(std::ranges::count_if(plan.groups, reads_x) == 1);
+}
+
 TEST_CASE("for AMD no schedule unrolls more sines than clang does, which would leave a loop's vectors in memory") {
     const Graph graph = make_graph("rope_positions", {128, bf16, {}});
     const auto most_columns = [&](const char* name) {
