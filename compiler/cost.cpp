@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <set>
 
 #include "compiler/passes/passes.h"
@@ -81,11 +82,12 @@ struct RowCount {
     double cluster_meetings = 0;
 };
 
-// Loads of one loop from one tensor are of the same memory, as a rotary embedding's of both halves.
+// Loads of one loop from one tensor are of the same memory, as a rotary embedding's of both halves, unless a row has
+// more of it: a load of each of several positions.
 void count_loop(const Kernel& kernel, const ColumnLoop& loop, bool fetched, std::set<int>* read, RowCount* count) {
     if (loop.part == ColumnLoop::Part::kEnds) return;  // a handful of columns, beside the others in every respect
     const double lanes = static_cast<double>(loop.columns) / static_cast<double>(kernel.schedule.column_blocks);
-    std::set<int> here;
+    std::map<int, double> here;  // by tensor, the bytes of a row that the loop reads
     for (const Inst& inst : loop.body) {
         const bool moves = inst.kind == InstKind::kLoad || inst.kind == InstKind::kStore;
         if (inst.kind == InstKind::kMap && is_special(inst.op)) count->specials += lanes;
@@ -93,15 +95,14 @@ void count_loop(const Kernel& kernel, const ColumnLoop& loop, bool fetched, std:
         if (!moves || inst.held >= 0 || !kernel.by_row(inst)) continue;
         const bool uniform = inst.access.kind == Access::Kind::kUniform;
         const double accessed = (uniform ? 1 : lanes) * static_cast<double>(size_bytes(inst.dtype));
-        const double bytes =
-            std::min(accessed, most_bytes(kernel, kernel.tensors[static_cast<std::size_t>(inst.index)]));
+        const double most = most_bytes(kernel, kernel.tensors[static_cast<std::size_t>(inst.index)]);
         if (inst.kind == InstKind::kStore) {
-            count->bytes += bytes;
-        } else if (here.insert(inst.index).second) {
-            (read->contains(inst.index) ? count->again : count->bytes) += bytes;
+            count->bytes += std::min(accessed, most);
+        } else {
+            here[inst.index] = std::min(here[inst.index] + accessed, most);
         }
     }
-    read->insert(here.begin(), here.end());
+    for (const auto& [tensor, bytes] : here) (read->insert(tensor).second ? count->bytes : count->again) += bytes;
     const double batches = loop.is_resident() ? 1 : static_cast<double>(ceil_div(loop.iterations, kLoadsAhead));
     if (!here.empty() && !fetched) count->loads += batches;
 }

@@ -78,6 +78,17 @@ TEST_CASE("what all heads share of a position is moved once") {
     CHECK(cost_terms(*kernel, target, kRows).memory_us == doctest::Approx(least_us).epsilon(0.02));
 }
 
+TEST_CASE("of a tensor that a loop reads at several positions, each is moved") {
+    const Target target = find_target("sm_90a");
+    const Plan plan = plan_of("hyper_post", 4096, target);
+    REQUIRE(plan.groups.size() == 1);
+    const Group& group = plan.groups[0];
+    const auto kernel = build_kernel(group, legal_schedules(group, target).at(0), target);
+    REQUIRE(kernel);
+    const double all_us = group_bytes(*group.graph, kRows) / (target.bandwidth_gbps * 1e3);
+    CHECK(cost_terms(*kernel, target, kRows).memory_us == doctest::Approx(all_us).epsilon(0.01));
+}
+
 TEST_CASE("of a CPU's schedules, and of no rows, it says nothing") {
     const Target cpu = find_target("x86-64-v3");
     const Plan plan = plan_of("softmax", 1024, cpu);
