@@ -47,19 +47,13 @@ class ColumnsFirst {
   private:
     int& users(NodeId id) { return users_[static_cast<std::size_t>(id)]; }
 
-    bool varies(NodeId id, const std::vector<AxisId>& along) const {
-        const std::vector<AxisId>& axes = from_.node(id).axes;
-        return std::any_of(axes.begin(), axes.end(),
-                           [&](AxisId axis) { return std::find(along.begin(), along.end(), axis) != along.end(); });
-    }
-
     // A sum over rows, in f32 or wider and for nobody else, that varies along all of those columns.
     bool is_sum_of_rows(NodeId id, const std::vector<AxisId>& columns) {
         const Node& node = from_.node(id);
         const bool sums_rows = node.kind == NodeKind::kReduce && node.monoid == Monoid::kSum && !node.is_segmented() &&
                                from_.axis(node.reduced[0]).is_row && node.state < 0 && !is_narrow(node.dtype);
         return sums_rows && users(id) == 1 &&
-               std::all_of(columns.begin(), columns.end(), [&](AxisId column) { return varies(id, {column}); });
+               std::all_of(columns.begin(), columns.end(), [&](AxisId column) { return varies(from_, id, {column}); });
     }
 
     void find_factors(NodeId id, const std::vector<AxisId>& columns, Swapped* swapped) {
@@ -77,19 +71,19 @@ class ColumnsFirst {
         if (swapped.of_rows < 0) return false;
         const std::vector<AxisId>& rows = from_.node(swapped.of_rows).reduced;
         return std::none_of(swapped.others.begin(), swapped.others.end(),
-                            [&](NodeId factor) { return varies(factor, rows); });
+                            [&](NodeId factor) { return varies(from_, factor, rows); });
     }
 
     NodeId swap(GraphData& to, const Node& sum, const Swapped& swapped, const ToHere& to_here) const {
         const Node& of_rows = from_.node(swapped.of_rows);
         NodeId result = to_here(of_rows.args[0]);
         for (const NodeId factor : swapped.others) {
-            if (varies(factor, sum.reduced)) result = to.add_map(Op::kMul, {result, to_here(factor)});
+            if (varies(from_, factor, sum.reduced)) result = to.add_map(Op::kMul, {result, to_here(factor)});
         }
         result = to.add_reduce(Monoid::kSum, result, sum.reduced);
         result = to.add_reduce(Monoid::kSum, result, of_rows.reduced);
         for (const NodeId factor : swapped.others) {
-            if (!varies(factor, sum.reduced)) result = to.add_map(Op::kMul, {result, to_here(factor)});
+            if (!varies(from_, factor, sum.reduced)) result = to.add_map(Op::kMul, {result, to_here(factor)});
         }
         to.set_label(result, sum.label);
         return result;

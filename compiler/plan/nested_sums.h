@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "dsl/graph.h"
 
@@ -12,6 +13,9 @@ namespace rowjit {
 // Of what rounds in f32 or wider: a product with what does not vary is then taken out of a sum for less than the sum
 // itself loses.
 bool is_sum_of_columns(const GraphData& graph, const Node& node);
+
+// Whether a value has any of those axes.
+bool varies(const GraphData& graph, NodeId id, const std::vector<AxisId>& along);
 
 // `graph` where there are none.
 std::shared_ptr<const GraphData> nest_sums(const std::shared_ptr<const GraphData>& graph);

@@ -58,12 +58,6 @@ class SharedSums {
         return sharing_.at(key(from_.node(sum), factors));
     }
 
-    bool varies(NodeId id, const std::vector<AxisId>& along) const {
-        const std::vector<AxisId>& axes = from_.node(id).axes;
-        return std::any_of(axes.begin(), axes.end(),
-                           [&](AxisId axis) { return std::find(along.begin(), along.end(), axis) != along.end(); });
-    }
-
     bool is_product(NodeId id) const {
         const Node& node = from_.node(id);
         return node.kind == NodeKind::kMap && node.op == Op::kMul && !is_narrow(node.dtype);
@@ -76,7 +70,9 @@ class SharedSums {
         if (!is_new) return known->second;
         for (const NodeId id : from_.live_nodes()) {  // operands before users
             const std::vector<NodeId>& args = from_.node(id).args;
-            const auto has_number = [&](NodeId arg) { return !varies(arg, along) || known->second.contains(arg); };
+            const auto has_number = [&](NodeId arg) {
+                return !varies(from_, arg, along) || known->second.contains(arg);
+            };
             if (is_product(id) && std::any_of(args.begin(), args.end(), has_number)) known->second.insert(id);
         }
         return known->second;
@@ -92,7 +88,7 @@ class SharedSums {
             const NodeId id = work.back();
             work.pop_back();
             const std::vector<NodeId>& args = from_.node(id).args;
-            if (!varies(id, sum.reduced)) {
+            if (!varies(from_, id, sum.reduced)) {
                 factors.numbers.push_back(id);
             } else if (id == sum.args[0] ? is_product(id) : numbered.contains(id)) {
                 work.insert(work.end(), args.rbegin(), args.rend());
@@ -107,7 +103,7 @@ class SharedSums {
     // Whether what varies has all axes of the sum's terms, so that it is a sum of as many, for the same rows.
     bool covers(const std::vector<NodeId>& varying, const std::vector<AxisId>& axes) const {
         return std::all_of(axes.begin(), axes.end(), [&](AxisId axis) {
-            return std::any_of(varying.begin(), varying.end(), [&](NodeId id) { return varies(id, {axis}); });
+            return std::any_of(varying.begin(), varying.end(), [&](NodeId id) { return varies(from_, id, {axis}); });
         });
     }
 
