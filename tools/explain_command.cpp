@@ -3,6 +3,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <cmath>
+
 #include "compiler/cost.h"
 #include "compiler/schedule/lower.h"
 #include "compiler/workspace.h"
@@ -35,11 +38,20 @@ struct GroupReport {
     std::vector<OfferedSchedule> schedules;
 };
 
+// Of each run-time row axis, where a kernel has so many rows in all.
+std::int64_t extent_of_each(const Kernel& kernel, std::int64_t rows) {
+    const auto axes = std::ranges::count_if(kernel.row_axes, [&](AxisId axis) {
+        return kernel.axis(axis).extent == kRuntimeExtent && kernel.axis(axis).blocks == 0;
+    });
+    return axes < 2 ? rows : std::llround(std::pow(static_cast<double>(rows), 1.0 / static_cast<double>(axes)));
+}
+
 GroupReport report_on(const Step& step, const Target& target, const TuningDb& tuning, std::int64_t rows) {
     const Group& group = step.group;
     const auto extent = static_cast<double>(rows);
     GroupReport report{&group, rows, group_bytes(*group.graph, extent)};
-    const CostTerms cost = cost_terms(step.kernel, target, rows);
+    const std::int64_t each = extent_of_each(step.kernel, rows);
+    const CostTerms cost = cost_terms(step.kernel, target, each);
     report.predicted_us = cost.turns > 0 ? predicted_us(cost) : predicted_us(*group.graph, target, extent);
     if (const auto measured = measured_choice(tuning, target, group)) report.source = measured->source;
     for (const FamilyOffer& offer : offers(group, target)) {
@@ -47,7 +59,7 @@ GroupReport report_on(const Step& step, const Target& target, const TuningDb& tu
         for (const Schedule& schedule : offer.schedules) {
             const auto lowered = build_kernel(group, schedule, target);
             report.schedules.push_back({print(schedule), lowered ? "" : lowered.reason(),
-                                        lowered ? cost_terms(*lowered, target, rows) : CostTerms{}});
+                                        lowered ? cost_terms(*lowered, target, each) : CostTerms{}});
         }
     }
     return report;
