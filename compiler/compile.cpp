@@ -164,7 +164,7 @@ Offer<Kernel> build_kernel(const Group& group, const Schedule& schedule, const T
     }
     // The grid is as many blocks as stay: one that does not fit would run alone, after all others.
     const std::int64_t staying_bytes = schedule.blocks_per_sm * (kernel->shared_bytes + kSystemSharedBytes);
-    if (schedule.stages > 0 && staying_bytes > target.shared_bytes_per_sm) {
+    if ((schedule.stages > 0 || schedule.ahead > 0) && staying_bytes > target.shared_bytes_per_sm) {
         return Declined{fmt::format("{} bytes of shared memory a multiprocessor; {} has {}", staying_bytes, target.name,
                                     target.shared_bytes_per_sm)};
     }

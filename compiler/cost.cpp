@@ -110,7 +110,8 @@ void count_loop(const Kernel& kernel, const ColumnLoop& loop, bool fetched, std:
 RowCount count_row(const Kernel& kernel) {
     RowCount count;
     std::set<int> read;
-    bool fetched = kernel.schedule.fetches_ahead();  // the first loop's loads are there when the row's turn comes
+    bool fetched =
+        kernel.schedule.fetches_ahead() || kernel.walk;  // the first loop's loads are there when the row's turn comes
     for (const Stmt& stmt : kernel.body) {
         if (const auto* loop = std::get_if<ColumnLoop>(&stmt.node)) {
             count_loop(kernel, *loop, fetched, &read, &count);
@@ -151,7 +152,7 @@ CostTerms cost_terms(const Kernel& kernel, const Target& target, std::int64_t ex
     // Blocks that stay have their rows dealt out beforehand; the others come as places become free.
     terms.turns = kernel.schedule.blocks_per_sm > 0 ? std::ceil(blocks / places) : std::max(1.0, blocks / places + 0.5);
     terms.loads = row.loads;
-    const bool ahead = kernel.schedule.fetches_ahead() || kernel.schedule.skew;
+    const bool ahead = kernel.schedule.fetches_ahead() || kernel.schedule.skew || kernel.walk.has_value();
     terms.fetched = ahead ? 1 : 0;
     terms.bare_turns = kernel.cluster_blocks() > 1 && kernel.schedule.blocks_per_sm > 0 && !ahead ? 1 : 0;
     terms.block_meetings = row.block_meetings;

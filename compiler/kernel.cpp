@@ -35,7 +35,9 @@ class Printer {
             line(1, fmt::format("scalar {}: {}", scalar.name, name(scalar.dtype)));
         block("before the rows", kernel_.before);
         const std::string lanes = kernel_.lanes_axis < 0 ? "" : fmt::format(" in {} lanes", kernel_.row_lanes());
-        block(fmt::format("for each row [{}]{}", axes(kernel_.row_axes), lanes), kernel_.body);
+        const std::string walk =
+            kernel_.walk ? fmt::format(", one after the other from {} before", kernel_.walk->warm_rows) : "";
+        block(fmt::format("for each row [{}]{}{}", axes(kernel_.row_axes), lanes, walk), kernel_.body);
         block("after the rows", kernel_.after);
         return std::move(text_);
     }
@@ -124,8 +126,9 @@ class Printer {
                     return fmt::format("keep {} <- {}", kernel_.slots[static_cast<std::size_t>(inst.index)].label,
                                        joined);
                 case InstKind::kKept:
-                    return fmt::format("kept {}{}", kernel_.slots[static_cast<std::size_t>(inst.index)].label,
-                                       turned(inst));
+                    return fmt::format("kept {}{}{}", kernel_.slots[static_cast<std::size_t>(inst.index)].label,
+                                       turned(inst),
+                                       inst.rows_back > 0 ? fmt::format(" of {} rows back", inst.rows_back) : "");
                 case InstKind::kSearch:
                     return fmt::format("search {} for {}", kernel_.tensors[static_cast<std::size_t>(inst.index)].name,
                                        joined);
@@ -268,7 +271,7 @@ bool is_reserved_word(std::string_view text) {
                                           "p",          "part",      "shared",
                                           "waits",      "alone",     "beside",
                                           "row_blocks", "waiting",   "bits",
-                                          "here"};
+                                          "here",       "walked"};
     return std::find(kWords.begin(), kWords.end(), text) != kWords.end() || text.starts_with("rj_");
 }
 

@@ -23,6 +23,7 @@
 // instead (Packing).
 #pragma once
 
+#include <bit>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -129,6 +130,7 @@ struct Inst {
     int held = -1;                         // kLoad: ≥ 0 of what a block loads once for all its rows (passes/held)
     int turn = 0;                          // kLoad, kKept: of the thread's vector so many further on, behind the last
                                            // the first; in unrolled loops, of a load beside the same one not turned
+    int rows_back = 0;                     // kKept: what was kept so many rows before, of a slot that has them
     bool narrow = false;                   // kMap: may be less exact than f32 (passes/precision)
     bool weighs = false;                   // kExp: of at most 0, and below 2^-126 may be 0 (passes/precision)
     bool by_one_up = false;                // kDiv: by at least 1 (passes/precision)
@@ -160,6 +162,13 @@ struct Slot {
     Residency residency = Residency::kRegisters;
     std::int64_t shared_offset_bytes = 0;  // within the row's part of dynamic shared memory, or within its stage
     std::string label = {};
+    // > 0: a window of the rows so many back too, each a vector: in registers, or where they were copied ahead
+    // (kStages), each row in the place of one that nothing wants any more.
+    int rows_back = 0;
+
+    std::int64_t ring_rows() const {
+        return static_cast<std::int64_t>(std::bit_ceil(static_cast<unsigned>(rows_back) + 1));
+    }
 };
 
 // A sum over the rows that a block takes, in registers from its first row to its last: a value for each lane of the
@@ -282,6 +291,14 @@ struct Neighbours {
     std::set<std::string> made = {};  // tensors that kernels of the program write, if it waits
 };
 
+// How a block takes rows that follow each other: a run of them at most one of which is at the end of the innermost row
+// axis, so that slots which reach rows back have them of the same run. They are filled by rows before the run's first,
+// which store nothing, and some of which may be before the axis's: all that is read has coordinates of data.
+struct Walk {
+    AxisId axis = -1;
+    int warm_rows = 0;
+};
+
 inline constexpr std::int64_t kTransactionBarrierBytes = 8;
 inline constexpr std::int64_t kSystemSharedBytes = 1024;  // of every block, CUDA
 
@@ -306,6 +323,7 @@ struct Kernel {
     // The innermost row axes, if any, that those sums are not over. A thread takes rows at one position along them, and
     // the blocks of as many rows as there are positions have one part together.
     std::vector<AxisId> apart;
+    std::optional<Walk> walk;       // Schedule::ahead
     std::optional<Inst> peeled_by;  // Schedule::peel: the access by whose rows' addresses the heads are counted
     Block before;                   // once a block, before its rows; only where there is a slots axis
     Block body;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <utility>
 
 #include "base/check.h"
 #include "base/fail.h"
@@ -40,6 +41,35 @@ NodeId add_coordinate_value(GraphData& graph, const Coord& coord, Dtype dtype) {
         }
     }
     RJ_CHECK(false, "coordinate kind {}", static_cast<int>(coord.kind()));
+}
+
+std::optional<std::int64_t> places_beyond(const GraphData& graph, AxisId axis, const Coord& coord) {
+    if (coord.kind() == Coord::Kind::kData) return places_beyond(graph, axis, coord.data());
+    if (coord.kind() != Coord::Kind::kAdd) return std::nullopt;
+    for (const auto& [part, other] : {std::pair(coord.left(), coord.right()), std::pair(coord.right(), coord.left())}) {
+        if (other.kind() != Coord::Kind::kConst) continue;
+        if (const auto before = places_beyond(graph, axis, part)) return *before + other.constant();
+    }
+    return std::nullopt;
+}
+
+std::optional<std::int64_t> places_beyond(const GraphData& graph, AxisId axis, NodeId id) {
+    const Node& number = graph.node(id);
+    if (number.kind == NodeKind::kIota) return number.axis == axis ? std::optional<std::int64_t>(0) : std::nullopt;
+    const auto constant = [&](NodeId arg) {
+        const Node& c = graph.node(arg);
+        return c.kind == NodeKind::kConst ? std::optional(static_cast<std::int64_t>(c.value)) : std::nullopt;
+    };
+    if (number.dtype != Dtype::kI32 && number.dtype != Dtype::kI64) return std::nullopt;
+    if (number.kind == NodeKind::kCast) return places_beyond(graph, axis, number.args[0]);
+    if (number.kind != NodeKind::kMap || (number.op != Op::kAdd && number.op != Op::kSub)) return std::nullopt;
+    for (const std::size_t other : {std::size_t{1}, std::size_t{0}}) {
+        const std::optional<std::int64_t> c = constant(number.args[other]);
+        if (!c || (number.op == Op::kSub && other == 0)) continue;
+        const std::optional<std::int64_t> before = places_beyond(graph, axis, number.args[1 - other]);
+        if (before) return number.op == Op::kAdd ? *before + *c : *before - *c;
+    }
+    return std::nullopt;
 }
 
 void require_one_order(const GraphData& graph, std::string_view what, NodeId source, const std::vector<AxisId>& mask,

@@ -1,6 +1,8 @@
 // A coordinate as a value: what an index of an iota reads, and what masks compare.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -12,6 +14,10 @@ namespace rowjit {
 // divisions among the primitives: a quotient is taken in f32, exactly below 2^24. Throws Error(kUnsupported) for / and
 // % beyond that, or of data.
 NodeId add_coordinate_value(GraphData& graph, const Coord& coord, Dtype dtype);
+
+// What a coordinate, or a whole number, of data exceeds the position along an axis by, if that is the same everywhere.
+std::optional<std::int64_t> places_beyond(const GraphData& graph, AxisId axis, const Coord& coord);
+std::optional<std::int64_t> places_beyond(const GraphData& graph, AxisId axis, NodeId number);
 
 // A mask of a data coordinate and what it masks have the axes they share in one order, or Error(kUnsupported) naming
 // the source that `what` indexes.

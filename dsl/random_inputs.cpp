@@ -216,8 +216,20 @@ Tensor random_tensor(const Layout& layout, const Stream& stream, Range range, co
 // What every input of a graph is made of.
 class RandomInputs {
   public:
-    RandomInputs(const GraphData& graph, const RowExtents& rows, const RandomOptions& options)
-        : graph_(graph), rows_(rows), options_(options), ranges_(graph, rows), sums_rows_(sums_over_rows(graph)) {}
+    RandomInputs(const GraphData& graph, const RowExtents& rows, const RandomOptions& options, bool sums_rows)
+        : graph_(graph), rows_(rows), options_(options), ranges_(graph, rows), sums_rows_(sums_rows) {}
+
+    Bindings all() const {
+        Bindings bindings{.tensors = {}, .scalars = {}, .rows = rows_};
+        for (NodeId id = 0; id < graph_.size(); ++id) {
+            const Node& node = graph_.node(id);
+            if (node.kind == NodeKind::kInput) bindings.tensors[node.name] = input(id);
+        }
+        for (const OutputInfo& output : graph_.outputs()) {
+            if (output.accumulate && output.alias.empty()) bindings.tensors[output.name] = accumulated(output.name);
+        }
+        return bindings;
+    }
 
     Tensor input(NodeId id) const {
         const Node& node = graph_.node(id);
@@ -245,29 +257,25 @@ class RandomInputs {
 }  // namespace
 
 Bindings random_inputs(const GraphData& graph, const RowExtents& rows, const RandomOptions& options) {
-    Bindings bindings{.tensors = {}, .scalars = {}, .rows = rows};
-    const RandomInputs inputs(graph, rows, options);
-    for (NodeId id = 0; id < graph.size(); ++id) {
-        const Node& node = graph.node(id);
-        if (node.kind == NodeKind::kInput) bindings.tensors[node.name] = inputs.input(id);
-    }
-    for (const OutputInfo& output : graph.outputs()) {
-        if (output.accumulate && output.alias.empty()) bindings.tensors[output.name] = inputs.accumulated(output.name);
-    }
-    return bindings;
+    return RandomInputs(graph, rows, options, sums_over_rows(graph)).all();
 }
 
 Tensor random_input(const GraphData& graph, NodeId input, const RowExtents& rows, const RandomOptions& options) {
-    return RandomInputs(graph, rows, options).input(input);
+    return RandomInputs(graph, rows, options, sums_over_rows(graph)).input(input);
 }
 
+// What the forward is given is in the backward's sums too: a weight's gradient is one over rows where the forward has
+// none.
 Bindings random_inputs(const Differentiated& differentiated, const RowExtents& rows, const RandomOptions& options) {
-    Bindings backward = random_inputs(*differentiated.backward.data(), rows, options);
-    const Bindings forward = random_inputs(*differentiated.forward.data(), rows, options);
+    const GraphData& forward_graph = *differentiated.forward.data();
+    const GraphData& backward_graph = *differentiated.backward.data();
+    const bool sums_rows = sums_over_rows(forward_graph) || sums_over_rows(backward_graph);
+    Bindings backward = RandomInputs(backward_graph, rows, options, sums_rows).all();
+    const Bindings forward = RandomInputs(forward_graph, rows, options, sums_rows).all();
     for (auto& [name, tensor] : backward.tensors) {
         if (const auto input = forward.tensors.find(name); input != forward.tensors.end()) tensor = input->second;
     }
-    const Tensors results = interpret(*differentiated.forward.data(), forward, Rounding::kEager);
+    const Tensors results = interpret(forward_graph, forward, Rounding::kEager);
     for (const SavedValue& saved : differentiated.saved) {
         if (const auto bound = backward.tensors.find(saved.name); bound != backward.tensors.end()) {
             bound->second = results.at(saved.name);

@@ -398,33 +398,12 @@ class Reverse {
         std::optional<RowShift> found;
         for (std::size_t i = 0; i < source.size(); ++i) {
             if (y.coords[i].is_axis(Axis{source[i]})) continue;
-            if (found || y.coords[i].kind() != Coord::Kind::kData || !graph_->axis(source[i]).is_row)
-                return std::nullopt;
-            const std::optional<std::int64_t> places = places_beyond(source[i], y.coords[i].data());
+            if (found || !graph_->axis(source[i]).is_row) return std::nullopt;
+            const std::optional<std::int64_t> places = places_beyond(*graph_, source[i], y.coords[i]);
             if (!places) return std::nullopt;
             found = RowShift{{source[i]}, *places};
         }
         return found;
-    }
-
-    // What a whole number exceeds the coordinate along an axis by, if that is the same everywhere.
-    std::optional<std::int64_t> places_beyond(AxisId axis, NodeId id) const {
-        const Node& number = node(id);
-        if (number.kind == NodeKind::kIota) return number.axis == axis ? std::optional<std::int64_t>(0) : std::nullopt;
-        const auto constant = [&](NodeId arg) {
-            const Node& c = node(arg);
-            return c.kind == NodeKind::kConst ? std::optional(static_cast<std::int64_t>(c.value)) : std::nullopt;
-        };
-        if (number.dtype != Dtype::kI32 && number.dtype != Dtype::kI64) return std::nullopt;
-        if (number.kind == NodeKind::kCast) return places_beyond(axis, number.args[0]);
-        if (number.kind != NodeKind::kMap || (number.op != Op::kAdd && number.op != Op::kSub)) return std::nullopt;
-        for (const std::size_t other : {std::size_t{1}, std::size_t{0}}) {
-            const std::optional<std::int64_t> c = constant(number.args[other]);
-            if (!c || (number.op == Op::kSub && other == 0)) continue;
-            const std::optional<std::int64_t> before = places_beyond(axis, number.args[1 - other]);
-            if (before) return number.op == Op::kAdd ? *before + *c : *before - *c;
-        }
-        return std::nullopt;
     }
 
     void shift_back(const Node& y, const RowShift& shift, const Value& g) {

@@ -16,7 +16,8 @@
 //   rj_shared_load<T>, rj_shared_store<T>         dynamic shared memory by byte offset, aligned to T
 //   rj_copy_ahead<bytes>(offset, from)            from memory into this thread's own part of shared memory, in its time
 //   rj_copies_issued, rj_wait_for_copies<n>       what was issued up to here is a turn; until all but the last n turns
-//                                                 of this thread have come. Only where a schedule has stages (CUDA)
+//                                                 of this thread have come. Only where a schedule has stages or takes
+//                                                 rows as they follow each other (CUDA)
 //   rj_memory<bytes>::load, load_readonly, store  one global access
 //   rj_bits, rj_float                             an f32's bits and back
 //   rj_opaque(word)                               the word, of which the compiler may know nothing more
@@ -608,7 +609,10 @@ RJ_DEVICE T rj_floor_mod(T a, long long divisor) {
 
 // Data coordinates: whether one lies inside the extent, and a place that is safe to form an address of when it does
 // not.
-RJ_DEVICE bool rj_inside(long long coordinate, long long extent) { return coordinate >= 0 && coordinate < extent; }
+// One comparison: a negative number is greater than any extent without its sign.
+RJ_DEVICE bool rj_inside(long long coordinate, long long extent) {
+    return static_cast<unsigned long long>(coordinate) < static_cast<unsigned long long>(extent);
+}
 RJ_DEVICE long long rj_clamp(long long coordinate, long long extent) {
     return rj_inside(coordinate, extent) ? coordinate : 0;
 }

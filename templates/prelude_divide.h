@@ -57,15 +57,24 @@ RJ_DEVICE float rj_reciprocal_of_one_up(float b) { return rj_reciprocal_fast(b *
 
 // Correctly rounded but where the quotient is within 2^-20 of a unit of the middle of two numbers, or a denormal: there
 // within a unit. Where dividend or divisor is infinite there is no remainder, and a zero keeps its sign.
-RJ_DEVICE float rj_div_one_up(float a, float b) {
-    const float reciprocal = rj_reciprocal_of_one_up(b);
+RJ_DEVICE float rj_div_one_up(float a, float b, float reciprocal) {
     const float quotient = a * reciprocal;
     const float remainder = rj_fma(-b, quotient, a);
     return rj_abs(remainder) > 0.0f ? rj_fma(remainder, reciprocal, quotient) : quotient;
 }
+RJ_DEVICE float rj_div_one_up(float a, float b) { return rj_div_one_up(a, b, rj_reciprocal_of_one_up(b)); }
 
 // Within 2^-21 of the quotient, or 2^-148: for what is rounded to bf16 or f16.
 RJ_DEVICE float rj_div_narrow(float a, float b) { return a * rj_reciprocal_of_one_up(b); }
+
+// Such a number with its reciprocal, for several quotients: the compiler does not see that theirs is the same.
+struct rj_one_up {
+    float number;
+    float reciprocal;
+};
+RJ_DEVICE rj_one_up rj_one_up_of(float b) { return {b, rj_reciprocal_of_one_up(b)}; }
+RJ_DEVICE float rj_div(float a, const rj_one_up& b) { return rj_div_one_up(a, b.number, b.reciprocal); }
+RJ_DEVICE float rj_div_narrow(float a, const rj_one_up& b) { return a * b.reciprocal; }
 
 // ---- reciprocal roots ---------------------------------------------------------------------------------------------
 // From the fast reciprocal root, which is within two units and takes denormals for zero, by one step of Newton's: what

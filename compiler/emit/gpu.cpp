@@ -84,6 +84,8 @@ class KernelEmitter {
             skewed_rows();
         } else if (kernel_.schedule.shares > 0) {
             shared_rows();
+        } else if (kernel_.walk) {
+            walked_rows();
         } else {
             rows();
         }
@@ -119,6 +121,77 @@ class KernelEmitter {
             }
         }
         close_row();
+    }
+
+    // Each of the block's rows is the first of a run, as long as the others'. The rows before it that fill the windows
+    // are the same text without what is stored or summed. Windows in registers move on with each row, and stand still
+    // where as many rows are unrolled as they hold: H200, a convolution of four rows and SiLU of 4096 bf16 columns
+    // 0.166 ms with each row by itself, 0.142 with two unrolled, 0.140 with four.
+    void walked_rows() {
+        constexpr int kUnrolledRows = 4;
+        const Walk& walk = *kernel_.walk;
+        const bool copies = kernel_.shared_bytes_per_row > 0;
+        const auto declare = [&](std::string_view wanted, const std::string& value) {
+            const std::string name = scope_.names().fresh(wanted);
+            out_.line(fmt::format("const long long {} = {};", name, value));
+            return name;
+        };
+        const int together = scope_.rows();
+        const std::string of_block = together > 1 ? fmt::format(" * {}", together) : "";
+        const std::string runs =
+            declare("runs", fmt::format("static_cast<long long>({}){}", row_step(kernel_), of_block));
+        const std::string length = declare("run_rows", fmt::format("rj_quotient(rows + {0} - 1, {0})", runs));
+        const std::string place =
+            together > 1 ? fmt::format("{}{} + row_in_block", first_row_block(), of_block) : first_row_block();
+        const std::string first = declare("run_first", fmt::format("({}) * {}", place, length));
+        const std::string end = declare("run_end", fmt::format("rj_min({} + {}, rows)", first, length));
+        for (const Stmt& stmt : kernel_.body) {
+            if (const auto* loop = std::get_if<ColumnLoop>(&stmt.node)) declare_windows(*loop, scope_, kept_);
+        }
+        if (copies) out_.line("int walked = 0;", "rows, and those before them");
+        const std::string begin = scope_.names().fresh("begin");
+        const std::string stop = scope_.names().fresh("stop");
+        out_.open(fmt::format("for (long long {0} = {1}, {2} = 0; {0} < {3}; {0} = {2})", begin, first, stop, end));
+        const std::string row = place_in_sequence(begin, stop, end);
+        const std::string take = scope_.names().fresh("take");
+        out_.open(fmt::format("const auto {} = [&](long long row, auto live)", take));
+        scope_.set_live("live");
+        scope_.bind_axis(walk.axis, row);
+        for (const Stmt& stmt : kernel_.body) statement(stmt);
+        move_windows(scope_, kept_);
+        if (copies) out_.line("++walked;");
+        out_.close(";");
+        out_.line("RJ_ROLLED");
+        out_.line(fmt::format("for (long long row = {0} - {1}; row < {0}; ++row) {2}(row, rj_constant<false>());",
+                              begin, walk.warm_rows, take));
+        out_.line(fmt::format("#pragma unroll {}", kUnrolledRows));
+        out_.line(
+            fmt::format("for (long long row = {}; row < {}; ++row) {}(row, rj_constant<true>());", begin, stop, take));
+        out_.close();
+        if (copies) {
+            out_.line("rj_wait_for_copies<0>();");
+            if (together > 1) out_.line("rj_barrier();", "no row reads its window any more");
+        }
+        scope_.set_live("");
+        scope_.forget_axes(kernel_.row_axes);
+    }
+
+    // Ends a part of a run where the innermost row axis does: those rows' coordinates along the others, and the text of
+    // that along itself.
+    std::string place_in_sequence(const std::string& begin, const std::string& stop, const std::string& end) {
+        const std::vector<AxisId> outer(kernel_.row_axes.begin(), std::prev(kernel_.row_axes.end()));
+        if (outer.empty()) {
+            out_.line(fmt::format("{} = {};", stop, end));
+            return "row";
+        }
+        const std::string rows = scope_.extent(kernel_.walk->axis);
+        const std::string sequence = scope_.names().fresh("sequence");
+        const std::string origin = scope_.names().fresh("origin");
+        out_.line(fmt::format("const long long {} = rj_quotient({}, {});", sequence, begin, rows));
+        out_.line(fmt::format("const long long {} = {} * {};", origin, sequence, rows));
+        out_.line(fmt::format("{} = rj_min({}, {} + {});", stop, end, origin, rows));
+        scope_.declare_coordinates(sequence, outer);
+        return fmt::format("(row - {})", origin);
     }
 
     void wait_for_copies() {
@@ -407,7 +480,7 @@ class KernelEmitter {
             const std::string part = across ? fmt::format("% {}", rows) : fmt::format("/ {}", threads);
             out_.line(fmt::format("const int row_in_block = rj_thread() {};", part));
         }
-        if (rows > 1 && kernel_.shared_bytes_per_row > 0) {
+        if (rows > 1 && kernel_.shared_bytes_per_row > 0 && !kernel_.walk) {
             out_.line(fmt::format("const int row_shared = row_in_block * {};", kernel_.shared_bytes_per_row),
                       "byte offset of the row's shared memory");
         }
@@ -440,7 +513,7 @@ class KernelEmitter {
         const auto is_early = [&](const Inst& inst) {
             return (inst.held >= 0 || kernel_.schedule.fetches_ahead()) && kernel_.reads_made(inst);
         };
-        bool early = !kernel_.before.empty() || kernel_.schedule.skew || kernel_.schedule.shares > 0 ||
+        bool early = !kernel_.before.empty() || kernel_.walk || kernel_.schedule.skew || kernel_.schedule.shares > 0 ||
                      find_rounds(kernel_.body).has_value();
         each_inst(kernel_, [&](const Inst& inst) { early = early || is_early(inst); });
         return kernel_.neighbours.waits && !early;

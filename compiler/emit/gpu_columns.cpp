@@ -58,6 +58,15 @@ bool flips(const std::vector<int>& order) {
     return true;
 }
 
+// The vector of so many rows back.
+std::string window_entry(const std::string& window, int rows_back) { return fmt::format("{}[{}]", window, rows_back); }
+
+// Where in shared memory the thread's vector of a row of a window is that lies there.
+std::string place_in_ring(const Slot& window, const ColumnLoop& loop, const GpuScope& scope, const std::string& row) {
+    return fmt::format("{} + ({} * {} + rj_thread()) * {}", window.shared_offset_bytes, row,
+                       scope.kernel().block_threads(), loop.vector * size_bytes(window.dtype));
+}
+
 std::string column(int lane) { return lane == 0 ? "c" : fmt::format("(c + {})", lane); }
 
 std::string in_parentheses(const std::string& text) {
@@ -358,10 +367,16 @@ class ColumnEmitter {
                     fmt::format("{} {}{};", gpu_vec_type(slot(inst).dtype, loop_.vector), kept_[inst.index], entries()),
                     "kept in registers");
             }
-            const std::string& name = kept_.at(inst.index);
+            const std::string name = kept_here(inst);
             declared_.insert(name + entry());
             if (load != nullptr) vectors_[load] = name + entry();
         }
+    }
+
+    // What a slot's vector of this row is called, where it is one of a window of rows or not.
+    std::string kept_here(const Inst& keep) const {
+        const std::string& name = kept_.at(keep.index);
+        return slot(keep).rows_back > 0 ? window_entry(name, 0) : name;
     }
 
     // The array that an iteration's vector is an entry of.
@@ -534,12 +549,21 @@ class ColumnEmitter {
     }
 
     void loads() {
+        bool copies = false;
         for (const Inst* load : front_) {
+            if (const Slot* window = copied_to(*load)) {
+                copy(*load, *window);
+                copies = true;
+                continue;
+            }
             const std::string& name = vectors_.at(load);
             const std::string type = "const " + gpu_vec_type(load->dtype, lanes_of(*load, loop_)) + " ";
             out_.line(fmt::format("{}{} = {};", declared_.contains(name) ? "" : type, name, loaded(*load)),
                       load->comment);
         }
+        if (!copies) return;
+        out_.line("rj_copies_issued();");
+        out_.line(fmt::format("rj_wait_for_copies<{}>();", scope_.kernel().schedule.ahead), "those of rows before");
     }
 
     std::string loaded(const Inst& load) const {
@@ -665,6 +689,7 @@ class ColumnEmitter {
             out_.line("#pragma unroll");
             out_.open(fmt::format("for (int l = 0; l < {}; ++l)", loop_.vector));
         }
+        lane_divisors_.clear();
         for (const Inst& inst : loop_.body) {
             if (!before_lanes_.contains(&inst)) lane_inst(inst);
         }
@@ -827,6 +852,7 @@ class ColumnEmitter {
         out_.line("#pragma unroll");
         out_.open("for (int l = 2 * pair; l < 2 * pair + 2; ++l)");
         in_lanes_.clear();
+        lane_divisors_.clear();
         for (const Inst* inst : lanes) {
             name_operands(*inst);
             lane_inst(*inst);
@@ -1007,10 +1033,41 @@ class ColumnEmitter {
         }
     }
 
+    // Where in shared memory the thread's vector of a row so many back is, of a window that lies there.
+    std::string ring_place(const Slot& window, int rows_back) const {
+        const std::string row = rows_back > 0 ? fmt::format("(walked - {})", rows_back) : "walked";
+        return place_in_ring(window, loop_, scope_, fmt::format("({} & {})", row, window.ring_rows() - 1));
+    }
+
+    // The slot that a load goes to by an asynchronous copy, and to nothing else.
+    const Slot* copied_to(const Inst& load) const {
+        if (load.kind != InstKind::kLoad || !is_vector(load) || !load.access.lanes.empty()) return nullptr;
+        for (const Inst& inst : loop_.body) {
+            if (inst.kind == InstKind::kKeep && inst.operands[0] == load.id && is_ring(inst)) return &slot(inst);
+        }
+        return nullptr;
+    }
+
+    bool is_ring(const Inst& keep) const { return slot(keep).rows_back > 0 && !in_registers(keep); }
+
+    // Outside of its tensor a row is zeros.
+    void copy(const Inst& load, const Slot& window) {
+        const GpuAddress& at = addresses_.at(&load);
+        const std::string place = ring_place(window, 0);
+        const std::string copies =
+            fmt::format("rj_copy_ahead<{}>({}, {});", loop_.vector * size_bytes(window.dtype), place, at.text());
+        if (at.inside.empty()) return out_.line(copies);
+        out_.line(fmt::format("if ({}) {}", at.inside, copies));
+        out_.line(fmt::format("else rj_shared_store_vec({}, rj_zeros<{}, {}>());", place,
+                              gpu_storage_type(window.dtype), loop_.vector));
+    }
+
     std::string kept_vector(const Inst& kept, const std::string& type) const {
         const Slot& from = slot(kept);
+        if (is_ring(kept)) return fmt::format("rj_shared_load_vec<{}>({})", type, ring_place(from, kept.rows_back));
         switch (from.residency) {
             case Residency::kRegisters: {
+                if (from.rows_back > 0) return window_entry(kept_.at(kept.index), kept.rows_back);
                 const std::string entry = loop_.iterations > 1 ? fmt::format("[{}]", turned_iteration(kept)) : "";
                 return fmt::format("rj_kept({}{})", kept_.at(kept.index), entry);
             }
@@ -1044,7 +1101,27 @@ class ColumnEmitter {
                                                    scope_.value(inst.operands[2]), is_run(inst) ? ", l" : ""));
         }
         const auto divisor = divisors_.find(&inst);
-        scope_.define(inst, scope_.computed(inst, divisor == divisors_.end() ? "" : divisor->second));
+        if (divisor == divisors_.end()) return scope_.define(inst, scope_.computed(inst, shared_divisor(inst)));
+        scope_.define(inst, scope_.computed(inst, divisor->second));
+    }
+
+    // The number of at least 1 that several of a lane's quotients are by, prepared before the first of them; "" where
+    // it is none. A logistic function's derivative has three: a convolution's backward takes 24 instructions of 580
+    // less.
+    std::string shared_divisor(const Inst& inst) {
+        const auto is_by_one_up = [](const Inst& one) { return one.by_one_up && one.dtype == Dtype::kF32; };
+        if (!is_by_one_up(inst)) return "";
+        const ValueId divisor = inst.operands[1];
+        const auto quotients = std::count_if(loop_.body.begin(), loop_.body.end(), [&](const Inst& one) {
+            return is_by_one_up(one) && one.operands[1] == divisor;
+        });
+        if (quotients < 2) return "";
+        const auto [prepared, is_new] = lane_divisors_.try_emplace(divisor);
+        if (is_new) {
+            prepared->second = scope_.names().fresh("one_up");
+            out_.line(fmt::format("const rj_one_up {} = rj_one_up_of({});", prepared->second, scope_.value(divisor)));
+        }
+        return prepared->second;
     }
 
     // Which of a thread's registers holds this lane's sum.
@@ -1057,7 +1134,7 @@ class ColumnEmitter {
     }
 
     void lane_load(const Inst& inst) {
-        if (is_uniform(inst)) return;  // before the loop
+        if (is_uniform(inst) || copied_to(inst) != nullptr) return;  // before the loop, or only kept
         const auto vec = vectors_.find(&inst);
         // A place that a lane's value decides has its name only here; what of it is the row's stands before the loop.
         if (vec == vectors_.end())
@@ -1147,11 +1224,17 @@ class ColumnEmitter {
 
     void keep(const Inst& inst) {
         const Inst* load = kept_load(inst);
+        if (is_ring(inst)) {
+            if (load == nullptr || copied_to(*load) == nullptr)
+                out_.line(fmt::format("rj_shared_store_vec({}, {});", ring_place(slot(inst), 0),
+                                      load != nullptr ? vectors_.at(load) : packed(inst)));
+            return;
+        }
         if (slot(inst).residency == Residency::kStages) return;
         if (load != nullptr && in_registers(inst)) return;  // the loaded vector itself
         const std::string vec = load != nullptr ? vectors_.at(load) : packed(inst);
         if (in_registers(inst)) {
-            out_.line(fmt::format("{} = {};", kept_.at(inst.index) + resident_entry(), vec));
+            out_.line(fmt::format("{} = {};", kept_here(inst) + resident_entry(), vec));
         } else {
             out_.line(fmt::format("rj_shared_store_vec({}, {});", shared_offset(slot(inst)), vec));
         }
@@ -1171,6 +1254,7 @@ class ColumnEmitter {
     std::set<std::string> declared_;              // those of them that are declared before the iterations
     std::string one_matches_;                     // whether a lane of the vector is a compared_column
     std::map<const Inst*, std::string> divisors_;
+    std::map<ValueId, std::string> lane_divisors_;  // of the lanes that are open
     std::map<const Inst*, std::string> uniforms_;
     std::map<const Inst*, std::string> arrays_;
     std::map<const Inst*, std::string> terms_;        // of pairs, all that a thread has
@@ -1219,6 +1303,34 @@ void declare_kept(const ColumnLoop& loop, GpuScope& scope, GpuKept& kept) {
         kept[inst.index] = scope.names().fresh(slot.label);
         scope.out().line(
             fmt::format("{} {}{};", gpu_vec_type(slot.dtype, loop.vector), kept[inst.index], all_entries(loop)));
+    }
+}
+
+void declare_windows(const ColumnLoop& loop, GpuScope& scope, GpuKept& kept) {
+    for (const Inst& inst : loop.body) {
+        if (inst.kind != InstKind::kKeep || scope.slot(inst).rows_back == 0) continue;
+        const Slot& slot = scope.slot(inst);
+        if (slot.residency != Residency::kRegisters) {
+            // What rows before the first read of rows before them goes nowhere, and is written all the same.
+            scope.out().line(fmt::format(
+                "for (int back = 0; back < {}; ++back) rj_shared_store_vec({}, rj_zeros<{}, {}>());", slot.ring_rows(),
+                place_in_ring(slot, loop, scope, "back"), gpu_storage_type(slot.dtype), loop.vector));
+            continue;
+        }
+        kept[inst.index] = scope.names().fresh(slot.label);
+        scope.out().line(fmt::format("{} {}[{}] = {{}};", gpu_vec_type(slot.dtype, loop.vector), kept[inst.index],
+                                     slot.rows_back + 1),
+                         "of this row and of those before it");
+    }
+}
+
+void move_windows(GpuScope& scope, const GpuKept& kept) {
+    for (const auto& [index, name] : kept) {
+        const int rows_back = scope.kernel().slots[static_cast<std::size_t>(index)].rows_back;
+        if (rows_back == 0) continue;
+        scope.out().line("#pragma unroll");
+        scope.out().line(
+            fmt::format("for (int back = {0}; back > 0; --back) {1}[back] = {1}[back - 1];", rows_back, name));
     }
 }
 

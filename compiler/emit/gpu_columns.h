@@ -20,6 +20,12 @@ void emit_held_loads(const ColumnLoop& loop, GpuScope& scope);
 // Declares the vectors that a loop keeps in registers, outside of the braces it will stand in; adds them to `kept`.
 void declare_kept(const ColumnLoop& loop, GpuScope& scope, GpuKept& kept);
 
+// Declares, before all rows, the vectors that a loop keeps of rows back; adds them to `kept`.
+void declare_windows(const ColumnLoop& loop, GpuScope& scope, GpuKept& kept);
+
+// Behind a row: the vectors of each window are those of a row further back.
+void move_windows(GpuScope& scope, const GpuKept& kept);
+
 // Writes the loop; what is not in `kept` already it declares; adds to `kept` what it keeps in registers.
 void emit_column_loop(const ColumnLoop& loop, GpuScope& scope, GpuKept& kept);
 

@@ -152,6 +152,8 @@ class GpuScope {
   private:
     void find_uses();
     void note_results(const AllReduce& reduce);
+    void note_near_row(const Inst& inst);
+    bool is_near_row(const Coord& coord) const;
     std::string parameter_type(const KernelArgument& argument) const;
     const std::string& argument(KernelArgument::Kind kind, int index, AxisId axis) const;
     CoordNames coord_names(const GpuLoop& loop, const std::string& position) const;
@@ -169,7 +171,8 @@ class GpuScope {
     std::vector<Dtype> dtypes_;      // by value
     std::vector<std::string> text_;  // by value: a name or a literal
     std::map<ValueId, std::string> places_;
-    std::set<ValueId> rounded_;            // values used for more than being packed
+    std::set<ValueId> rounded_;  // values used for more than being packed
+    std::set<ValueId> near_rows_;
     std::set<AxisId> axes_used_;           // axes whose coordinate something needs
     std::vector<std::string> parameters_;  // by argument
     std::vector<std::string> states_;      // by accumulator

@@ -127,7 +127,9 @@ bool keeps_in_register(const Kernel& kernel, const Inst& inst) {
 }
 
 // Rows whose kept values live at once.
-std::int64_t rows_kept(const Kernel& kernel) { return kernel.schedule.skew ? 2 : 1; }
+std::int64_t rows_kept(const Kernel& kernel, const Inst& keep) {
+    return (kernel.schedule.skew ? 2 : 1) + kernel.slots[static_cast<std::size_t>(keep.index)].rows_back;
+}
 
 // Counts, means and deviations of threads are combined in about so many registers more than sums are.
 constexpr std::int64_t kMomentsRegisters = 20;
@@ -220,7 +222,7 @@ std::int64_t least_registers(const Kernel& kernel) {
         if (loop == nullptr) continue;
         std::int64_t loaded = 0;
         for (const Inst& inst : loop->body) {
-            if (keeps_in_register(kernel, inst)) kept += rows_kept(kernel) * registers_of(inst.dtype, *loop);
+            if (keeps_in_register(kernel, inst)) kept += rows_kept(kernel, inst) * registers_of(inst.dtype, *loop);
             if (inst.kind != InstKind::kLoad || inst.turn > 0 || !kernel.by_row(inst)) continue;
             if (keeps_as_loaded(kernel, inst, *loop)) continue;
             // Of a serial loop a vector of each tensor and where it lies: an attention residual of many streams.
@@ -315,7 +317,7 @@ int estimated_registers(const Kernel& kernel, const Target& target) {
         std::int64_t batches = 0;
         std::int64_t shared = 0;  // of what all rows read
         for (const Inst& inst : loop->body) {
-            if (keeps_in_register(kernel, inst)) kept += rows_kept(kernel) * registers_of(inst.dtype, *loop);
+            if (keeps_in_register(kernel, inst)) kept += rows_kept(kernel, inst) * registers_of(inst.dtype, *loop);
             if (inst.kind != InstKind::kLoad || inst.held >= 0 || inst.turn > 0) continue;
             if (with_room && keeps_as_loaded(kernel, inst, *loop)) continue;
             const std::int64_t batched = batched_registers(kernel, inst, *loop, batch);

@@ -127,6 +127,8 @@ class Verifier {
         if (inst.kind == InstKind::kKeep || inst.kind == InstKind::kKept) {
             RJ_CHECK(in_loop && in_table(inst.index, kernel_.slots.size()), "{}: {}: slot {}", after_, kernel_.name,
                      inst.index);
+            RJ_CHECK(inst.rows_back <= kernel_.slots[static_cast<std::size_t>(inst.index)].rows_back,
+                     "{}: {}: slot {} has no row {} back", after_, kernel_.name, inst.index, inst.rows_back);
             if (inst.kind == InstKind::kKeep) written_slots_.insert(inst.index);
             RJ_CHECK(written_slots_.contains(inst.index), "{}: {}: slot {} is read before it is written", after_,
                      kernel_.name, inst.index);

@@ -5,6 +5,7 @@
 
 #include "compiler/plan/online.h"
 #include "compiler/schedule/lower.h"
+#include "dsl/coordinate_value.h"
 
 namespace rowjit {
 
@@ -98,6 +99,15 @@ void take_rows_side_by_side(const GroupFacts& facts, const Target& target, std::
     }
 }
 
+// Whether a value of columns is read of a row that lies so many away along the innermost row axis.
+bool reads_beside(const Group& group, const Node& node) {
+    const GraphData& graph = *group.graph;
+    if (node.kind != NodeKind::kIndex || group.row_axes.empty() || graph.column_axes(node).empty()) return false;
+    return std::any_of(node.coords.begin(), node.coords.end(), [&](const Coord& coord) {
+        return places_beyond(graph, group.row_axes.back(), coord).has_value();
+    });
+}
+
 // What lies along the innermost row axis, where that is one of columns.
 void note_promoted(const Group& group, GroupFacts* facts) {
     const GraphData& graph = *group.graph;
@@ -147,13 +157,16 @@ GroupFacts facts_of(const Group& group, const Target& target) {
     facts.widest_bytes = 1;
     facts.narrowest_bytes = 8;
     int widest_table = 1;
-    const auto tensor = [&](const Node& node) {
-        if (graph.column_axes(node).empty()) return;
+    const auto loop_over = [&](const Node& node) {
         std::int64_t columns = graph.column_count(node);
         for (const AxisId axis : graph.column_axes(node)) {
             if (graph.axis(axis).is_unrolled) columns /= graph.axis(axis).extent;
         }
         facts.columns = std::max(facts.columns, columns);
+    };
+    const auto tensor = [&](const Node& node) {
+        if (graph.column_axes(node).empty()) return;
+        if (node.kind != NodeKind::kInput) loop_over(node);
         const int bytes = static_cast<int>(size_bytes(node.dtype));
         const bool is_table = node.kind == NodeKind::kInput && graph.row_axes(node).empty();
         int& widest = is_table ? widest_table : facts.widest_bytes;
@@ -172,9 +185,12 @@ GroupFacts facts_of(const Group& group, const Target& target) {
             const bool is_first = !elsewhere && read.insert(arg).second;
             facts.loads += elsewhere || is_first ? 1 : 0;
             facts.vectors += !graph.column_axes(node).empty() && (at_position || is_first) ? 1 : 0;
+            // What is read elsewhere has the columns that it is read at: one tap of a convolution's weights.
+            if (!at_position) loop_over(graph.node(arg));
         }
         // A loop runs over the columns of what it computes, which may be more than any tensor has (an outer product).
         facts.columns = std::max(facts.columns, node.kind == NodeKind::kInput ? 1 : graph.column_count(node));
+        facts.rows_beside += reads_beside(group, node) ? 1 : 0;
         facts.segmented = facts.segmented || node.is_segmented();
         facts.steps = facts.steps || node.kind == NodeKind::kFix;
         const bool of_column = node.kind == NodeKind::kMap && !graph.column_axes(node).empty();

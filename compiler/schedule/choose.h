@@ -31,6 +31,7 @@ struct GroupFacts {
     bool stores_columns = false;       // some output has columns of the row's, not places of its own
     bool shares_columns = false;       // some tensor with columns is one for all rows: weights
     bool reads_numbers = false;        // some tensor that is read has a number for each row, as a target's class
+    int rows_beside = 0;               // values of columns that are read of another row, a constant number away
     int sums_of_rows = 0;              // outputs that are parts of sums over the group's rows
     int sums_of_columns = 0;           // those of them that have columns, each of which a thread holds a register for
     std::int64_t positions_apart = 1;  // of the row axes that those sums are not over

@@ -15,6 +15,7 @@
 #include "compiler/plan/differences.h"
 #include "compiler/plan/online.h"
 #include "compiler/schedule/turns.h"
+#include "compiler/schedule/walk.h"
 
 namespace rowjit {
 namespace {
@@ -157,6 +158,9 @@ class Lowering {
         }
         const bool sums = kernel_.slots_axis >= 0;
         kernel_.most_row_blocks = std::int64_t{schedule().blocks_per_sm} * target_.sm_count / kernel_.cluster_blocks();
+        // A thread that keeps rows back takes most of a multiprocessor's registers: no whole rows of blocks fit it.
+        if (schedule().ahead > 0)
+            kernel_.most_row_blocks = std::max<std::int64_t>(1, kernel_.most_row_blocks / schedule().column_blocks);
         if (!target_.is_gpu()) kernel_.most_row_blocks = sums ? kCpuParts : 0;
         if (sums && kernel_.most_row_blocks == 0) {
             return Declined{"a sum over rows needs a bounded number of blocks"};
@@ -1503,7 +1507,12 @@ Offer<Kernel> lower(const Group& group, const Schedule& schedule, const Target& 
                 fmt::format("a cluster is 2, 4, 8 or {} blocks of whole warps on one row", kMostClusterBlocks)};
         }
     }
+    const bool walks = schedule.ahead > 0;
+    if (walks && (!target.is_gpu() || schedule.family != Family::kElementwise || schedule.blocks_per_sm == 0))
+        return Declined{"rows are taken as they follow each other by a GPU's blocks that stay and reduce none"};
+    if (walks && schedule.fetches_ahead()) return Declined{"rows that follow each other are loaded ahead as they are"};
     Offer<Kernel> kernel = Lowering(group, schedule, target).run();
+    if (kernel && walks) return walk_rows(std::move(*kernel), target);
     if (kernel && schedule.skew && (kernel->cluster_blocks() == 1 || all_reduces(*kernel) != 1))
         return Declined{"rows are skewed where a cluster of blocks reduces each once"};
     return kernel;

@@ -36,6 +36,8 @@ constexpr std::array kFields = {
           [](Schedule* s, std::int64_t v) { s->prefetch = v != 0; }},
     Field{"stages", [](const Schedule& s) -> std::int64_t { return s.stages; },
           [](Schedule* s, std::int64_t v) { s->stages = static_cast<int>(v); }},
+    Field{"ahead", [](const Schedule& s) -> std::int64_t { return s.ahead; },
+          [](Schedule* s, std::int64_t v) { s->ahead = static_cast<int>(v); }},
     Field{"skew", [](const Schedule& s) -> std::int64_t { return s.skew ? 1 : 0; },
           [](Schedule* s, std::int64_t v) { s->skew = v != 0; }},
     Field{"across", [](const Schedule& s) -> std::int64_t { return s.across ? 1 : 0; },
@@ -70,8 +72,8 @@ constexpr int kLeastWarp = 32;  // of all targets
 bool valid(const Schedule& s) {
     return fills_warps(s.threads_per_row, kLeastWarp) && power_of_two(s.vector) && s.rows_per_block > 0 &&
            s.column_blocks > 0 && std::int64_t{s.threads_per_row} * s.rows_per_block <= 1024 && s.vector <= 256 &&
-           s.stages <= kMostStages && (s.shares == 0 || s.rows_per_block % s.shares == 0) &&
-           !(s.prefetch && s.stages > 0);
+           s.stages <= kMostStages && s.ahead <= kMostRowsAhead &&
+           (s.shares == 0 || s.rows_per_block % s.shares == 0) && !(s.prefetch && s.stages > 0);
 }
 
 }  // namespace

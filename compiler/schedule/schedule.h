@@ -31,6 +31,9 @@ inline constexpr std::int64_t kMostClusterBlocks = 16;
 // Rows in flight to shared memory; more take its space and no time.
 inline constexpr int kMostStages = 4;
 
+// Rows that follow each other, in flight to registers.
+inline constexpr int kMostRowsAhead = 8;
+
 struct Schedule {
     Family family = Family::kElementwise;
     Residency residency = Residency::kReload;
@@ -43,8 +46,9 @@ struct Schedule {
     int blocks_per_sm = 0;           // > 0: no more blocks than so many on each multiprocessor, looping over rows
     bool prefetch = false;           // a row's loads are issued while the block works on the row before (blocks_per_sm)
     int stages = 0;                  // > 0: so many rows are copied ahead into shared memory (blocks_per_sm)
-    bool skew = false;               // a cluster meets over a row's first phase behind the next row's (blocks_per_sm)
-    bool across = false;             // neighbouring threads take neighbouring rows, not parts of one (kRowsReduction)
+    int ahead = 0;              // > 0: rows that follow each other are a block's, loaded so many ahead (blocks_per_sm)
+    bool skew = false;          // a cluster meets over a row's first phase behind the next row's (blocks_per_sm)
+    bool across = false;        // neighbouring threads take neighbouring rows, not parts of one (kRowsReduction)
     int shares = 0;             // > 0: so many threads share a long segment of rows; each has one too (kRowsReduction)
     int min_blocks_per_sm = 0;  // register cap through launch bounds; 0 leaves it to the compiler
 

@@ -9,6 +9,7 @@
 #include "base/dtype.h"
 #include "dsl/random_inputs.h"
 #include "rowjit/coord.h"
+#include "rowjit/gradient.h"
 #include "rowjit/graph.h"
 
 using namespace rowjit;
@@ -139,6 +140,33 @@ TEST_CASE("extreme inputs hold every kind of extreme") {
     CHECK(any([](double v) { return v == -kInfinity; }));
     CHECK(any([](double v) { return v > 5e4 && v < 7e4; }));
     CHECK(any([](double v) { return v > 0 && v < 1e-7; }));
+}
+
+// A token shift sums differences of x over rows where its forward has no sum: of huge x of both signs, that sum is
+// finite, infinite or NaN by the order it is taken in, and no answer is right.
+TEST_CASE(
+    "huge inputs of a backward that sums over rows are of one sign, the forward's too, and no answer to them is "
+    "spared") {
+    Graph g;
+    const Axis tokens = g.rows("tokens");
+    const Axis d = g.columns("d", 640);
+    const Value x = g.input("x", bf16, {tokens, d});
+    const Value before = index(x, {Coord(g.iota(tokens, i64) - 1.0), Coord(d)});
+    g.output("y", x + (before - x) * g.input("mu", bf16, {d}));
+    const Bindings inputs = random_inputs(differentiate(g, {"x", "mu"}), {{"tokens", 20}}, {.extremes = true});
+    for (const auto& [name, tensor] : inputs.tensors) {
+        CAPTURE(name);
+        const auto any = [&](auto is) { return std::any_of(tensor.values.begin(), tensor.values.end(), is); };
+        CHECK(any([](double v) { return v == -kInfinity; }));
+        CHECK(any([](double v) { return std::isfinite(v) && v > 1e34; }));
+        CHECK(!any([](double v) { return std::isfinite(v) && std::abs(v) > 1e36; }));
+        CHECK(!any([](double v) { return std::isfinite(v) && v < -1e34; }));
+    }
+    constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+    CHECK(within({-kInfinity}, {-kInfinity}, {-kInfinity}));
+    CHECK(!within({kNan}, {-kInfinity}, {-kInfinity}));
+    CHECK(!within({kInfinity}, {-kInfinity}, {-kInfinity}));
+    CHECK(!within({3e38}, {-kInfinity}, {-kInfinity}));
 }
 
 TEST_CASE("of f64 a kernel may differ from the oracle by what the order of a sum makes, and by no more") {

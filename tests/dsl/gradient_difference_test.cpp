@@ -267,6 +267,7 @@ TEST_CASE("the gradient of rows at data along their own axis is its finite diffe
         "at = iota(tokens, i64) - 2\noutput y = exp(index(x, at, d)) * x\n",
         "at = 1 + cast(iota(tokens, i64) + 1, i32)\noutput y = tanh(index(x * b, at, d) - x) * b\n",
         "before = iota(tokens, i64) - 1\noutput y = x * b + index(x, before, d) * index(b, before)\n",
+        "output y = exp(index(x, iota(tokens, i64) + 1, d)) * index(b, iota(tokens, i64) - 2)\n",
         // Any order, of which one row may be taken twice.
         "at = 3 - iota(tokens, i64)\noutput y = index(x, at, d) * x\n",
         "output y = index(x * b, order, d) * x\n",
