@@ -175,6 +175,7 @@ GroupFacts facts_of(const Group& group, const Target& target) {
     };
     const std::set<NodeId> in_part = read_in_part(graph);
     const std::set<NodeId> of_block = sums_of_block(graph);
+    for (const OutputInfo& output : graph.outputs()) loop_over(graph.node(output.node));  // an input may be one
     std::set<NodeId> read;  // inputs that are read in order, or position by position
     for (const NodeId id : graph.live_nodes()) {
         const Node& node = graph.node(id);
