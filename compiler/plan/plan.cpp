@@ -246,11 +246,14 @@ class Cutter {
     }
 
     // What sums over rows come to is a number of each column. What takes long to make of those, a mean or a root, is
-    // made where they are added up, and not for each row again.
+    // made where they are added up, and not for each row again; so is what takes long to make of other numbers of the
+    // columns, and is wanted there too.
     void cut_columns_of_sums() {
-        std::vector<bool> of_sums(static_cast<std::size_t>(graph_.size()), false);
+        const std::vector<NodeId> live = graph_.live_nodes();
+        std::vector<bool> with_sums(static_cast<std::size_t>(graph_.size()), false);
         std::vector<bool> dear(static_cast<std::size_t>(graph_.size()), false);
-        for (const NodeId id : graph_.live_nodes()) {
+        std::vector<NodeId> wanted;  // by rows, of what is dear
+        for (const NodeId id : live) {
             const Node& node = graph_.node(id);
             const auto any = [&](const std::vector<bool>& is) {
                 return std::any_of(node.args.begin(), node.args.end(),
@@ -259,13 +262,23 @@ class Cutter {
             const std::vector<AxisId> rows = graph_.row_axes(node);
             if (std::any_of(rows.begin(), rows.end(), [&](AxisId axis) { return graph_.axis(axis).is_given(); })) {
                 for (const NodeId arg : node.args) {
-                    if (dear[static_cast<std::size_t>(arg)] && !graph_.column_axes(graph_.node(arg)).empty()) cut(arg);
+                    if (dear[static_cast<std::size_t>(arg)] && !graph_.column_axes(graph_.node(arg)).empty())
+                        wanted.push_back(arg);
                 }
                 continue;
             }
             const bool special = node.kind == NodeKind::kMap && specials_of(node.op) >= 1;
-            of_sums[static_cast<std::size_t>(id)] = any(of_sums) || rowjit::reduces_rows(graph_, node);
-            dear[static_cast<std::size_t>(id)] = of_sums[static_cast<std::size_t>(id)] && (special || any(dear));
+            dear[static_cast<std::size_t>(id)] = special || any(dear);
+            with_sums[static_cast<std::size_t>(id)] = any(with_sums) || rowjit::reduces_rows(graph_, node);
+        }
+        for (const NodeId id : std::views::reverse(live)) {
+            if (!with_sums[static_cast<std::size_t>(id)]) continue;
+            for (const NodeId arg : graph_.node(id).args) {
+                if (dear[static_cast<std::size_t>(arg)]) with_sums[static_cast<std::size_t>(arg)] = true;
+            }
+        }
+        for (const NodeId id : wanted) {
+            if (with_sums[static_cast<std::size_t>(id)]) cut(id);
         }
     }
 

@@ -188,6 +188,7 @@ GroupFacts facts_of(const Group& group, const Target& target) {
         ++facts.column_inputs;
         const bool shared = graph.row_axes(node).empty();
         facts.streams += shared ? 0 : 1;
+        (shared ? facts.table_bytes : facts.streamed_bytes) += static_cast<int>(size_bytes(node.dtype));
         facts.shares_columns = facts.shares_columns || shared;
     }
     for (const OutputInfo& output : graph.outputs()) {
@@ -203,7 +204,10 @@ GroupFacts facts_of(const Group& group, const Target& target) {
             continue;
         }
         tensor(node);
-        if (has_columns) facts.stored_bytes = std::max(facts.stored_bytes, static_cast<int>(size_bytes(node.dtype)));
+        if (!has_columns) continue;
+        const int bytes = static_cast<int>(size_bytes(node.dtype));
+        facts.stored_bytes = std::max(facts.stored_bytes, bytes);
+        facts.streamed_bytes += bytes;
     }
     if (facts.streams == 0 && !facts.stores_columns) facts.widest_bytes = widest_table;
     if (facts.narrowest_bytes > facts.widest_bytes) facts.narrowest_bytes = facts.widest_bytes = 4;
