@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/fail.h"
+#include "compiler/needless.h"
 #include "compiler/passes/passes.h"
 #include "compiler/plan/choose_plan.h"
 #include "compiler/plan/column_blocks.h"
@@ -319,6 +320,7 @@ Program compile_plan(const GraphData& graph, const Plan& plan, const Target& tar
         made.writes_lender = loop.writes_lender;
         made.lender_is_rounded = loop.lender_is_rounded;
     }
+    find_needless(&program);
     if (target.dependent_launch) chain_kernels(&program);
     return program;
 }
@@ -366,7 +368,7 @@ SharedRows shared_rows(const Program& program, const ProductStep& product) {
 }
 
 Step make_step(const Program& program, Group group, Kernel kernel) {
-    Step step{std::move(group), std::move(kernel), {}, {}};
+    Step step{.group = std::move(group), .kernel = std::move(kernel), .tensors = {}, .scalars = {}};
     for (const KernelTensor& tensor : step.kernel.tensors) step.tensors.push_back(find_tensor(program, tensor.name));
     for (const KernelScalar& scalar : step.kernel.scalars) step.scalars.push_back(find_scalar(program, scalar.name));
     return step;
