@@ -62,20 +62,6 @@ std::optional<ExtentAbove> extent_above(const GraphData& graph, NodeId id) {
     return ExtentAbove{extent.axis, static_cast<std::int64_t>(bound.value)};
 }
 
-// Where a group's input makes a difference, if it is read for choices by an extent alone.
-std::optional<ExtentAbove> chosen_above(const GraphData& group, NodeId input) {
-    std::optional<ExtentAbove> least;
-    for (const NodeId id : group.live_nodes()) {
-        const Node& node = group.node(id);
-        if (!contains(node.args, input)) continue;
-        const bool chooses = node.kind == NodeKind::kMap && node.op == Op::kSelect && node.args[2] != input;
-        const std::optional<ExtentAbove> where = chooses ? extent_above(group, node.args[0]) : std::nullopt;
-        if (!where || (least && least->axis != where->axis)) return std::nullopt;
-        if (!least || where->above < least->above) least = where;
-    }
-    return least;
-}
-
 std::optional<Choice> choice_of(const GraphData& group, const OutputInfo& output) {
     const Node& node = group.node(output.node);
     if (output.slots >= 0 || output.piece || node.kind != NodeKind::kMap || node.op != Op::kSelect) return std::nullopt;
@@ -156,13 +142,7 @@ class Needless {
     }
 
     void read(const Step& step, const Need& needed) {
-        const GraphData& group = *step.group.graph;
-        for (std::size_t i = 0; i < step.tensors.size(); ++i) {
-            Need& need = need_of(step.tensors[i]);
-            const std::optional<NodeId> input = group.find_input(step.kernel.tensors[i].name);
-            const std::optional<ExtentAbove> chosen = input ? chosen_above(group, *input) : std::nullopt;
-            need = need.either(chosen ? needed.both(Need::above(*chosen)) : needed);
-        }
+        for (const int tensor : step.tensors) need_of(tensor) = need_of(tensor).either(needed);
     }
 
     Program& program_;

@@ -110,6 +110,7 @@ class Cutter {
                 if (node.reads_from_memory(i) && graph.node(node.args[i]).kind != NodeKind::kInput) cut(node.args[i]);
             }
         }
+        cut_choices();
         cut_columns_of_sums();
         if (is_gpu_) cut_summed_numbers();
         if (is_gpu_) cut_many_sums();
@@ -243,6 +244,20 @@ class Cutter {
     bool is_read(NodeId id) const {
         const std::vector<NodeId> live = graph_.live_nodes();
         return std::any_of(live.begin(), live.end(), [&](NodeId user) { return contains(graph_.node(user).args, id); });
+    }
+
+    // A choice by an extent between what is reduced and what is stored is stored too, not made by all that read it:
+    // where it falls on what is stored, a launch does without the kernel (compiler/needless).
+    void cut_choices() {
+        for (const NodeId id : graph_.live_nodes()) {
+            const Node& node = graph_.node(id);
+            if (node.kind != NodeKind::kMap || node.op != Op::kSelect) continue;
+            const Node& condition = graph_.node(node.args[0]);
+            const bool of_extent = condition.kind == NodeKind::kMap && condition.axes.empty() &&
+                                   graph_.node(condition.args[0]).kind == NodeKind::kExtent;
+            const bool reduces = graph_.node(node.args[1]).kind == NodeKind::kReduce;
+            if (of_extent && reduces && is_cut_[static_cast<std::size_t>(node.args[2])]) cut(id);
+        }
     }
 
     // What sums over rows come to is a number of each column. What takes long to make of those, a mean or a root, is

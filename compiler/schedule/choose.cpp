@@ -104,15 +104,17 @@ void note_promoted(const Group& group, GroupFacts* facts) {
     if (group.row_axes.empty() || !graph.axis(group.row_axes.back()).is_promoted) return;
     const AxisId innermost = group.row_axes.back();
     facts->promoted_columns = graph.axis(innermost).extent;
-    facts->promoted_bytes = 1;
-    const auto note = [&](const Node& node) {
-        if (contains(node.axes, innermost))
-            facts->promoted_bytes = std::max(facts->promoted_bytes, static_cast<int>(size_bytes(node.dtype)));
+    facts->promoted_read_bytes = 1;
+    const auto widest = [&](const Node& node, int bytes) {
+        return contains(node.axes, innermost) ? std::max(bytes, static_cast<int>(size_bytes(node.dtype))) : bytes;
     };
     for (const NodeId id : graph.live_nodes()) {
-        if (graph.node(id).kind == NodeKind::kInput) note(graph.node(id));
+        if (graph.node(id).kind == NodeKind::kInput)
+            facts->promoted_read_bytes = widest(graph.node(id), facts->promoted_read_bytes);
     }
-    for (const OutputInfo& output : graph.outputs()) note(graph.node(output.node));
+    facts->promoted_bytes = facts->promoted_read_bytes;
+    for (const OutputInfo& output : graph.outputs())
+        facts->promoted_bytes = widest(graph.node(output.node), facts->promoted_bytes);
 }
 
 }  // namespace

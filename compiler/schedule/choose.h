@@ -45,7 +45,8 @@ struct GroupFacts {
     // Of the innermost of them, along which results lie side by side; the widest element that is read or stored there.
     std::int64_t promoted_columns = 1;
     int promoted_bytes = 4;
-    bool scalar_rows = false;  // one row in all: no run-time row axis
+    int promoted_read_bytes = 4;  // of those that are read
+    bool scalar_rows = false;     // one row in all: no run-time row axis
 
     bool sums_rows() const { return sums_of_rows > 0; }
     // Columns of an access: 16 bytes of what is stored, so that neighbouring threads fill whole sectors of memory in
