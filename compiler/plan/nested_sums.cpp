@@ -88,13 +88,9 @@ class NestedSums {
 
 }  // namespace
 
-bool is_wide_sum(const Node& node) {
-    return node.kind == NodeKind::kReduce && node.monoid == Monoid::kSum && !node.is_segmented() && node.state < 0 &&
-           !is_narrow(node.dtype);
-}
-
 bool is_sum_of_columns(const GraphData& graph, const Node& node) {
-    return is_wide_sum(node) && !graph.axis(node.reduced[0]).is_row;
+    return node.kind == NodeKind::kReduce && node.monoid == Monoid::kSum && !node.is_segmented() &&
+           !graph.axis(node.reduced[0]).is_row && node.state < 0 && !is_narrow(node.dtype);
 }
 
 std::shared_ptr<const GraphData> nest_sums(const std::shared_ptr<const GraphData>& graph) {

@@ -9,9 +9,8 @@
 
 namespace rowjit {
 
-// Of whole axes, and of what rounds in f32 or wider: a product with what does not vary is then taken out of a sum for
-// less than the sum itself loses.
-bool is_wide_sum(const Node& node);
+// Of what rounds in f32 or wider: a product with what does not vary is then taken out of a sum for less than the sum
+// itself loses.
 bool is_sum_of_columns(const GraphData& graph, const Node& node);
 
 // `graph` where there are none.

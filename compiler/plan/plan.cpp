@@ -1002,9 +1002,17 @@ class Planner {
         std::sort(roots.begin(), roots.end());
         if (holds_too_many(roots)) return 0;
         const Piece both = piece(std::move(roots));
-        if (both.row_axes == a.row_axes || both.row_axes == b.row_axes)
-            saving->second = a.cost_us + b.cost_us - both.cost_us;
+        if (both.row_axes != a.row_axes && both.row_axes != b.row_axes) return saving->second;
+        saving->second = a.cost_us + b.cost_us - both.cost_us;
+        // What adds up their parts is then one kernel too, and a row that is stored is not its staying blocks' as well:
+        // a batch norm's weight has its gradient with the sums that its rows' gradient waits for.
+        if (makes_parts_alone(a) && makes_parts_alone(b)) saving->second += kLaunchUs;
         return saving->second;
+    }
+
+    bool makes_parts_alone(const Piece& piece) const {
+        return std::ranges::all_of(piece.roots,
+                                   [&](NodeId root) { return graph_->node(root).kind == NodeKind::kPartialSum; });
     }
 
     // Whether a row of `whole` is some rows of `parts`, along axes that this reduces parts of its columns apart for:

@@ -18,7 +18,7 @@ class SharedSums {
     explicit SharedSums(const GraphData& from) : from_(from) {
         for (const NodeId id : from_.live_nodes()) {
             const Node& node = from_.node(id);
-            if (!is_wide_sum(node)) continue;
+            if (!is_sum_of_columns(from_, node)) continue;
             Factors factors = factors_of(node);
             if (!covers(factors.varying, from_.node(node.args[0]).axes)) continue;
             ++sharing_.try_emplace(key(node, factors), Sharing{factors.varying}).first->second.sums;

@@ -1,7 +1,6 @@
-// Sums over columns, or over rows, whose terms differ by factors that do not vary along those axes are one sum, times
-// each one's factors. So come the gradient of a weight for all columns, Σ dy·(x·r), and that of a row's statistic,
-// Σ (dy·w)·x: a polynomial norm's backward summed six products a column where there are three. Over rows so come the
-// gradients of a batch norm's weights and of its variance, the first of which waited for a second pass over all rows.
+// Sums over columns whose terms differ by factors that do not vary along those columns are one sum, times each one's
+// factors. So come the gradient of a weight for all columns, Σ dy·(x·r), and that of a row's statistic, Σ (dy·w)·x:
+// a polynomial norm's backward summed six products a column where there are three.
 #pragma once
 
 #include <memory>
