@@ -281,10 +281,13 @@ void chain_kernels(Program* program) {
                std::none_of(program->tensors.begin(), program->tensors.end(),
                             [&](const ProgramTensor& other) { return other.alias == tensor.name; });
     };
+    bool begun =
+        false;  // whether every launch has a kernel before the place: not the caller's, who may have let it begin
     for (std::size_t place = 1; place < program->order.size(); ++place) {
         Step* before = step_at(place - 1);
         Step* step = step_at(place);
-        if (before == nullptr || step == nullptr || at_loop(place)) continue;
+        begun = begun || (before != nullptr && !before->needed);
+        if (before == nullptr || step == nullptr || at_loop(place) || !begun) continue;
         const bool is_short = is_of_numbers(step->kernel) || is_of_numbers(before->kernel);
         if (step->kernel.schedule.blocks_per_sm > 0 && !is_short) continue;
         before->kernel.neighbours.leads = true;

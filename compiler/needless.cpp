@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <limits>
 #include <optional>
+#include <ranges>
 #include <string_view>
 #include <vector>
 
@@ -88,8 +89,8 @@ class Needless {
     }
 
     void run() {
-        for (auto place = program_.order.rbegin(); place != program_.order.rend(); ++place) {
-            if (place->kind == PlanStep::Kind::kKernel) visit(&program_.steps[place->index]);
+        for (const PlanStep& place : std::views::reverse(program_.order)) {
+            if (place.kind == PlanStep::Kind::kKernel) visit(&program_.steps[place.index]);
         }
     }
 

@@ -113,8 +113,8 @@ void add_gpu(const GroupFacts& facts, const Target& target, const Columns& acces
     const bool stays_first = reads_at_many_places(facts) || holds_tables(facts);
     const Schedule ending = s;
     if (!facts.sums_rows() && !stays_first) schedules->push_back(ending);
-    // Half as many blocks leave half as many parts of sums to add up, where each has much in flight: 0.054 and 0.059
-    // ms.
+    // Half as many blocks leave half as many parts of sums to add up, and where nothing else is stored and each has
+    // much in flight they are no slower: 0.054 and 0.059 ms of 1536 columns.
     const bool few = facts.sums_rows() && facts.stored_bytes == 0 && per_thread > 1;
     for (const int blocks : {kStayingBlocksPerSm[few ? 1 : 0], kStayingBlocksPerSm[few ? 0 : 1]}) {
         s.blocks_per_sm = static_cast<int>(std::max<std::int64_t>(1, blocks / s.column_blocks));

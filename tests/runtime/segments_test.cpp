@@ -303,6 +303,12 @@ TEST_CASE("what a choice by an extent leaves as it is is read in its place, but 
         return static_cast<std::ptrdiff_t>(program.steps.size()) - launched(program, positions);
     };
     CHECK(needed("", 4) == 1);
+    // What begins while the kernel before it ends has one before it in every launch.
+    bool begun = false;
+    for (const Step& step : compile(*graph_of("").data(), find_target("sm_90a")).steps) {
+        CHECK((begun || !step.kernel.neighbours.waits));
+        begun = begun || !step.needed;
+    }
     CHECK(needed("", 5) == 0);
     CHECK(needed("output kept = t", 4) == 0);  // the caller has it
     for (const char* outputs : {"", "output kept = t", "output other = index(r, at) * 2.0"}) {
