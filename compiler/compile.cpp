@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/fail.h"
+#include "compiler/needless.h"
 #include "compiler/passes/passes.h"
 #include "compiler/plan/choose_plan.h"
 #include "compiler/plan/column_blocks.h"
@@ -280,10 +281,13 @@ void chain_kernels(Program* program) {
                std::none_of(program->tensors.begin(), program->tensors.end(),
                             [&](const ProgramTensor& other) { return other.alias == tensor.name; });
     };
+    bool begun =
+        false;  // whether every launch has a kernel before the place: not the caller's, who may have let it begin
     for (std::size_t place = 1; place < program->order.size(); ++place) {
         Step* before = step_at(place - 1);
         Step* step = step_at(place);
-        if (before == nullptr || step == nullptr || at_loop(place)) continue;
+        begun = begun || (before != nullptr && !before->needed);
+        if (before == nullptr || step == nullptr || at_loop(place) || !begun) continue;
         const bool is_short = is_of_numbers(step->kernel) || is_of_numbers(before->kernel);
         if (step->kernel.schedule.blocks_per_sm > 0 && !is_short) continue;
         before->kernel.neighbours.leads = true;
@@ -319,6 +323,7 @@ Program compile_plan(const GraphData& graph, const Plan& plan, const Target& tar
         made.writes_lender = loop.writes_lender;
         made.lender_is_rounded = loop.lender_is_rounded;
     }
+    find_needless(&program);
     if (target.dependent_launch) chain_kernels(&program);
     return program;
 }
@@ -366,7 +371,7 @@ SharedRows shared_rows(const Program& program, const ProductStep& product) {
 }
 
 Step make_step(const Program& program, Group group, Kernel kernel) {
-    Step step{std::move(group), std::move(kernel), {}, {}};
+    Step step{.group = std::move(group), .kernel = std::move(kernel), .tensors = {}, .scalars = {}};
     for (const KernelTensor& tensor : step.kernel.tensors) step.tensors.push_back(find_tensor(program, tensor.name));
     for (const KernelScalar& scalar : step.kernel.scalars) step.scalars.push_back(find_scalar(program, scalar.name));
     return step;

@@ -41,11 +41,24 @@ struct ProgramScalar {
     double default_value = 0;
 };
 
+// Launches in which a row axis has more than so many positions.
+struct ExtentAbove {
+    AxisId axis = -1;
+    std::int64_t above = 0;
+};
+
 struct Step {
+    // A tensor that it stores, and the one that holds the same where it is not needed.
+    struct Stay {
+        int stored = -1;
+        int otherwise = -1;
+    };
     Group group;
     Kernel kernel;
-    std::vector<int> tensors;  // Program::tensors index of each of the kernel's tensors
-    std::vector<int> scalars;  // Program::scalars index of each of the kernel's scalars
+    std::vector<int> tensors;                // Program::tensors index of each of the kernel's tensors
+    std::vector<int> scalars;                // Program::scalars index of each of the kernel's scalars
+    std::optional<ExtentAbove> needed = {};  // other launches do without it (compiler/needless.h)
+    std::vector<Stay> stays = {};            // what those read instead
 };
 
 // A Product (compiler/plan/plan.h) with its tensors found: Program::tensors indices.

@@ -18,8 +18,8 @@ namespace {
 // Runs that a pass merges. Fewer make more kernels, more make more searches for each id: of 32,768 ids 4,000 steps of a
 // search, where counting those before an id takes 65,536 comparisons.
 constexpr std::int64_t kRuns = 16;
-// Places of a run that comparisons sort: two merges' worth, whose searches wait for one load after the other.
-constexpr std::int64_t kFirstRun = 256;
+// Places of a run that comparisons sort, of which each id has as many; up to 32,768 ids are then merged twice.
+constexpr std::int64_t kFirstRun = 128;
 constexpr std::int64_t kMostIds = std::int64_t{1} << 32;  // what they gather is more than any memory holds
 
 class Merger {
@@ -42,7 +42,8 @@ class Merger {
         sort_runs();
     }
 
-    // Runs of `run` become runs of kRuns·run.
+    // Runs of `run` become runs of kRuns·run. Where there is one run, all stays as it is: said by the extent alone, so
+    // that a launch does without the kernels of such a pass (compiler/needless).
     void merge(std::int64_t run) {
         const double length = static_cast<double>(run);
         const double family_length = static_cast<double>(run * kRuns);
@@ -64,9 +65,11 @@ class Merger {
         const auto at_found = [&](const Value& numbers) { return index(numbers, {Coord(found)}); };
         const Value is_it = found >= 0.0 && at_found(targets) == wanted;
         const auto taken = [&](const Value& number) { return sum(select(is_it, number, zero_), siblings_); };
-        const Value order = taken(at_found(order_)).named("order");
-        keys_ = taken(at_found(keys_) + (family - other) * kinds_).named("keys");
-        order_ = order;
+        const Value order = taken(at_found(order_));
+        const Value keys = taken(at_found(keys_) + (family - other) * kinds_);
+        const Value several = count_ > length;
+        order_ = select(several, order, order_).named("order");
+        keys_ = select(several, keys, keys_).named("keys");
     }
 
     // The kind of the id at each place, when all are one run.

@@ -229,6 +229,12 @@ LaunchPlan::Launch LaunchPlan::make_launch(const Step& step, const LoadedStep& l
     }
     for (const KernelArgument& argument : step.kernel.arguments)
         launch.parameters.push_back(make_parameter(step, argument));
+    if (step.needed) {
+        const auto place = std::find(extent_axes_.begin(), extent_axes_.end(), step.needed->axis);
+        launch.needed_place = static_cast<int>(place - extent_axes_.begin());
+        launch.needed_above = step.needed->above;
+        launch.stays = step.stays;
+    }
     return launch;
 }
 
@@ -505,6 +511,10 @@ std::size_t LaunchPlan::resolve(const Arguments& arguments, Resolved* resolved) 
     for (std::size_t i = argument_tensors_; i < tensors_.size(); ++i) {
         if (tensors_[i].over >= 0) resolved->data[i] = resolved->data[tensors_[i].over];
     }
+    for (const Launch& launch : launches_) {  // in their order: one stays what another has stayed
+        if (is_needed(launch, *resolved)) continue;
+        for (const Step::Stay& stay : launch.stays) resolved->data[stay.stored] = resolved->data[stay.otherwise];
+    }
     const std::size_t product_bytes = products_.empty() ? 0 : gemm_workspace_bytes(*resolved);
     if (product_bytes == 0) {
         resolved->gemm_workspace = nullptr;
@@ -514,6 +524,10 @@ std::size_t LaunchPlan::resolve(const Arguments& arguments, Resolved* resolved) 
     const auto address = reinterpret_cast<std::uintptr_t>(block) + workspace;
     resolved->gemm_workspace = block + workspace + (0 - address) % kGemmWorkspaceAlignment;
     return workspace + align_up(product_bytes) + kGemmWorkspaceAlignment - kWorkspaceAlignment;
+}
+
+bool LaunchPlan::is_needed(const Launch& launch, const Resolved& resolved) noexcept {
+    return launch.needed_place < 0 || resolved.extents[launch.needed_place] > launch.needed_above;
 }
 
 // A tensor's row strides, contiguous where none are given; returns the elements it spans.
@@ -764,7 +778,7 @@ void LaunchPlan::place_behind_written(std::size_t loop, const Chunk& chunk, cons
 Status LaunchPlan::launch_kernel(const Launch& launch, const Resolved& resolved, const Arguments& arguments,
                                  StreamHandle stream) const noexcept {
     const std::int64_t rows = rows_of(launch, resolved);
-    if (rows == 0) return {};
+    if (rows == 0 || !is_needed(launch, resolved)) return {};
     std::array<ParameterValue, kMaxParameters> values;
     std::array<void*, kMaxParameters> pointers;
     for (std::size_t i = 0; i < launch.parameters.size(); ++i) {

@@ -92,6 +92,9 @@ class LaunchPlan {
         int slots_place = -1;                // the run-time axis whose extent is this kernel's number of row blocks
         int loop = kOutside;
         std::vector<int> parts;  // tensors along the slots, their outermost axis
+        int needed_place = -1;   // of the extent that says whether it is launched; -1 where it always is
+        std::int64_t needed_above = 0;
+        std::vector<Step::Stay> stays = {};  // where it is not
     };
 
     // An axis of a product: its extent, and where its stride in two of the tensors comes from.
@@ -180,6 +183,7 @@ class LaunchPlan {
     void note_alignment(int tensor, std::int64_t alignment_bytes);
     std::size_t resolve(const Arguments& arguments, Resolved* resolved) const noexcept;
     void divide(Resolved* resolved) const noexcept;
+    static bool is_needed(const Launch& launch, const Resolved& resolved) noexcept;
     void place_chunks(std::byte* block, Resolved* resolved, std::size_t* workspace) const noexcept;
     std::int64_t lay_out(std::size_t tensor, const std::int64_t* given, Resolved* resolved) const noexcept;
     std::size_t place_chunk(std::size_t loop, std::byte* place, std::byte* lent, Resolved* resolved) const noexcept;

@@ -620,19 +620,25 @@ RJ_DEVICE long long rj_clamp(long long coordinate, long long extent) {
 // The last of `count` elements, sorted, that is at most `key`; -1 where there is none. The last element is asked first:
 // a key beyond all of them is one step. By the oracle's steps, so that both answer alike where the elements are not
 // sorted.
-template <class T>
-RJ_DEVICE long long rj_search(const T* sorted, long long stride, long long count, long long key) {
-    long long low = 0;
-    long long high = count;
-    long long middle = count - 1;
+template <class Place, class T>
+RJ_DEVICE long long rj_search_among(const T* sorted, long long stride, Place count, long long key) {
+    Place low = 0;
+    Place high = count;
+    Place middle = count - 1;
     RJ_ROLLED
     while (low < high) {
-        const bool after = static_cast<long long>(rj_load_one(sorted + middle * stride)) <= key;
+        const bool after = static_cast<long long>(rj_load_one(sorted + static_cast<long long>(middle) * stride)) <= key;
         low = after ? middle + 1 : low;
         high = after ? high : middle;
-        middle = (low + high) / 2;
+        middle = low + (high - low) / 2;
     }
-    return low - 1;
+    return static_cast<long long>(low) - 1;
+}
+// Places of 32 bits take half the instructions of a step.
+template <class T>
+RJ_DEVICE long long rj_search(const T* sorted, long long stride, long long count, long long key) {
+    if (count <= 0xffffffffll) return rj_search_among(sorted, stride, static_cast<unsigned>(count), key);
+    return rj_search_among(sorted, stride, static_cast<unsigned long long>(count), key);
 }
 
 // ---- reductions ---------------------------------------------------------------------------------------------------

@@ -91,6 +91,7 @@ nlohmann::json to_json(const GroupReport& report, const Step& step, const Target
                            {"schedule_from", name(report.source)},
                            {"loops", print(step.kernel)},
                            {"source", readable_source(step.kernel, target)}};
+    if (step.needed) json["launched_above"] = step.needed->above;
     json["offers"] = nlohmann::json::array();
     for (const OfferedSchedule& schedule : report.schedules) {
         json["offers"].push_back({{"schedule", schedule.text}, {"declined", schedule.declined}});
@@ -106,6 +107,10 @@ void print_text(const GroupReport& report, const Step& step, const Target& targe
     fmt::print("kernel {}: {:.3f} MB for {} rows, {:.1f} us predicted, {:.0f} GB/s\n\n", report.group->name,
                report.bytes / 1e6, report.rows, report.predicted_us, report.bytes / 1e3 / report.predicted_us);
     fmt::print("{}\n", Graph(std::const_pointer_cast<GraphData>(report.group->graph)).print());
+    if (step.needed) {
+        fmt::print("  launched where {} has more than {} positions\n",
+                   report.group->graph->axis(step.needed->axis).name, step.needed->above);
+    }
     for (const auto& [family, why] : report.families) {
         if (!why.empty()) fmt::print("  {} declined: {}\n", family, why);
     }

@@ -110,6 +110,7 @@ class Cutter {
                 if (node.reads_from_memory(i) && graph.node(node.args[i]).kind != NodeKind::kInput) cut(node.args[i]);
             }
         }
+        cut_choices();
         cut_columns_of_sums();
         if (is_gpu_) cut_summed_numbers();
         if (is_gpu_) cut_many_sums();
@@ -245,12 +246,29 @@ class Cutter {
         return std::any_of(live.begin(), live.end(), [&](NodeId user) { return contains(graph_.node(user).args, id); });
     }
 
-    // What sums over rows come to is a number of each column. What takes long to make of those, a mean or a root, is
-    // made where they are added up, and not for each row again.
-    void cut_columns_of_sums() {
-        std::vector<bool> of_sums(static_cast<std::size_t>(graph_.size()), false);
-        std::vector<bool> dear(static_cast<std::size_t>(graph_.size()), false);
+    // A choice by an extent between what is reduced and what is stored is stored too, not made by all that read it:
+    // where it falls on what is stored, a launch does without the kernel (compiler/needless).
+    void cut_choices() {
         for (const NodeId id : graph_.live_nodes()) {
+            const Node& node = graph_.node(id);
+            if (node.kind != NodeKind::kMap || node.op != Op::kSelect) continue;
+            const Node& condition = graph_.node(node.args[0]);
+            const bool of_extent = condition.kind == NodeKind::kMap && condition.axes.empty() &&
+                                   graph_.node(condition.args[0]).kind == NodeKind::kExtent;
+            const bool reduces = graph_.node(node.args[1]).kind == NodeKind::kReduce;
+            if (of_extent && reduces && is_cut_[static_cast<std::size_t>(node.args[2])]) cut(id);
+        }
+    }
+
+    // What sums over rows come to is a number of each column. What takes long to make of those, a mean or a root, is
+    // made where they are added up, and not for each row again; so is what takes long to make of other numbers of the
+    // columns, and is wanted there too.
+    void cut_columns_of_sums() {
+        const std::vector<NodeId> live = graph_.live_nodes();
+        std::vector<bool> with_sums(static_cast<std::size_t>(graph_.size()), false);
+        std::vector<bool> dear(static_cast<std::size_t>(graph_.size()), false);
+        std::vector<NodeId> wanted;  // by rows, of what is dear
+        for (const NodeId id : live) {
             const Node& node = graph_.node(id);
             const auto any = [&](const std::vector<bool>& is) {
                 return std::any_of(node.args.begin(), node.args.end(),
@@ -259,13 +277,23 @@ class Cutter {
             const std::vector<AxisId> rows = graph_.row_axes(node);
             if (std::any_of(rows.begin(), rows.end(), [&](AxisId axis) { return graph_.axis(axis).is_given(); })) {
                 for (const NodeId arg : node.args) {
-                    if (dear[static_cast<std::size_t>(arg)] && !graph_.column_axes(graph_.node(arg)).empty()) cut(arg);
+                    if (dear[static_cast<std::size_t>(arg)] && !graph_.column_axes(graph_.node(arg)).empty())
+                        wanted.push_back(arg);
                 }
                 continue;
             }
             const bool special = node.kind == NodeKind::kMap && specials_of(node.op) >= 1;
-            of_sums[static_cast<std::size_t>(id)] = any(of_sums) || rowjit::reduces_rows(graph_, node);
-            dear[static_cast<std::size_t>(id)] = of_sums[static_cast<std::size_t>(id)] && (special || any(dear));
+            dear[static_cast<std::size_t>(id)] = special || any(dear);
+            with_sums[static_cast<std::size_t>(id)] = any(with_sums) || rowjit::reduces_rows(graph_, node);
+        }
+        for (const NodeId id : std::views::reverse(live)) {
+            if (!with_sums[static_cast<std::size_t>(id)]) continue;
+            for (const NodeId arg : graph_.node(id).args) {
+                if (dear[static_cast<std::size_t>(arg)]) with_sums[static_cast<std::size_t>(arg)] = true;
+            }
+        }
+        for (const NodeId id : wanted) {
+            if (with_sums[static_cast<std::size_t>(id)]) cut(id);
         }
     }
 
@@ -979,9 +1007,17 @@ class Planner {
         std::sort(roots.begin(), roots.end());
         if (holds_too_many(roots)) return 0;
         const Piece both = piece(std::move(roots));
-        if (both.row_axes == a.row_axes || both.row_axes == b.row_axes)
-            saving->second = a.cost_us + b.cost_us - both.cost_us;
+        if (both.row_axes != a.row_axes && both.row_axes != b.row_axes) return saving->second;
+        saving->second = a.cost_us + b.cost_us - both.cost_us;
+        // What adds up their parts is then one kernel too, and a row that is stored is not its staying blocks' as well:
+        // a batch norm's weight has its gradient with the sums that its rows' gradient waits for.
+        if (makes_parts_alone(a) && makes_parts_alone(b)) saving->second += kLaunchUs;
         return saving->second;
+    }
+
+    bool makes_parts_alone(const Piece& piece) const {
+        return std::ranges::all_of(piece.roots,
+                                   [&](NodeId root) { return graph_->node(root).kind == NodeKind::kPartialSum; });
     }
 
     // Whether a row of `whole` is some rows of `parts`, along axes that this reduces parts of its columns apart for:

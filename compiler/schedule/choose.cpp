@@ -114,15 +114,17 @@ void note_promoted(const Group& group, GroupFacts* facts) {
     if (group.row_axes.empty() || !graph.axis(group.row_axes.back()).is_promoted) return;
     const AxisId innermost = group.row_axes.back();
     facts->promoted_columns = graph.axis(innermost).extent;
-    facts->promoted_bytes = 1;
-    const auto note = [&](const Node& node) {
-        if (contains(node.axes, innermost))
-            facts->promoted_bytes = std::max(facts->promoted_bytes, static_cast<int>(size_bytes(node.dtype)));
+    facts->promoted_read_bytes = 1;
+    const auto widest = [&](const Node& node, int bytes) {
+        return contains(node.axes, innermost) ? std::max(bytes, static_cast<int>(size_bytes(node.dtype))) : bytes;
     };
     for (const NodeId id : graph.live_nodes()) {
-        if (graph.node(id).kind == NodeKind::kInput) note(graph.node(id));
+        if (graph.node(id).kind == NodeKind::kInput)
+            facts->promoted_read_bytes = widest(graph.node(id), facts->promoted_read_bytes);
     }
-    for (const OutputInfo& output : graph.outputs()) note(graph.node(output.node));
+    facts->promoted_bytes = facts->promoted_read_bytes;
+    for (const OutputInfo& output : graph.outputs())
+        facts->promoted_bytes = widest(graph.node(output.node), facts->promoted_bytes);
 }
 
 }  // namespace
@@ -208,6 +210,7 @@ GroupFacts facts_of(const Group& group, const Target& target) {
         ++facts.column_inputs;
         const bool shared = graph.row_axes(node).empty();
         facts.streams += shared ? 0 : 1;
+        (shared ? facts.table_bytes : facts.streamed_bytes) += static_cast<int>(size_bytes(node.dtype));
         facts.shares_columns = facts.shares_columns || shared;
     }
     for (const OutputInfo& output : graph.outputs()) {
@@ -223,7 +226,10 @@ GroupFacts facts_of(const Group& group, const Target& target) {
             continue;
         }
         tensor(node);
-        if (has_columns) facts.stored_bytes = std::max(facts.stored_bytes, static_cast<int>(size_bytes(node.dtype)));
+        if (!has_columns) continue;
+        const int bytes = static_cast<int>(size_bytes(node.dtype));
+        facts.stored_bytes = std::max(facts.stored_bytes, bytes);
+        facts.streamed_bytes += bytes;
     }
     if (facts.streams == 0 && !facts.stores_columns) facts.widest_bytes = widest_table;
     if (facts.narrowest_bytes > facts.widest_bytes) facts.narrowest_bytes = facts.widest_bytes = 4;

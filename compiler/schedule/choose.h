@@ -18,12 +18,14 @@ struct GroupFacts {
     // one's.
     int widest_bytes = 4;
     int narrowest_bytes = 4;
-    int held_bytes = 4;     // of a column between phases: that, or an f32 that took long to compute
-    int stored_bytes = 0;   // of the widest output with columns; 0 where none is stored
-    int column_inputs = 0;  // tensors with columns that are read
-    int streams = 0;        // those of them that have columns of their own for each row
-    int loads = 0;          // places where any of them is read for a column
-    int vectors = 0;        // that a loop loads for its columns: of such a tensor one of each position it is read at
+    int held_bytes = 4;      // of a column between phases: that, or an f32 that took long to compute
+    int stored_bytes = 0;    // of the widest output with columns; 0 where none is stored
+    int column_inputs = 0;   // tensors with columns that are read
+    int streams = 0;         // those of them that have columns of their own for each row
+    int table_bytes = 0;     // of a column, in the others of them, which are the same for all rows
+    int streamed_bytes = 0;  // of a column, in those, and in what is stored
+    int loads = 0;           // places where any of them is read for a column
+    int vectors = 0;         // that a loop loads for its columns: of such a tensor one of each position it is read at
     int phases = 1;
     bool sums_exponentials = false;    // a pair of maximum and rescaled sum is among the reductions of online_phases
     int online_phases = 1;             // once reductions that can carry pairs do
@@ -45,7 +47,8 @@ struct GroupFacts {
     // Of the innermost of them, along which results lie side by side; the widest element that is read or stored there.
     std::int64_t promoted_columns = 1;
     int promoted_bytes = 4;
-    bool scalar_rows = false;  // one row in all: no run-time row axis
+    int promoted_read_bytes = 4;  // of those that are read
+    bool scalar_rows = false;     // one row in all: no run-time row axis
 
     bool sums_rows() const { return sums_of_rows > 0; }
     // Columns of an access: 16 bytes of what is stored, so that neighbouring threads fill whole sectors of memory in

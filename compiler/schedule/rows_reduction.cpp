@@ -35,6 +35,9 @@ std::vector<Schedule> of_segments(const GroupFacts& facts) {
         return {s};
     }
     constexpr int kLeastShared = 4;
+    // Narrow terms are not added in pairs, and results in f32 have few lanes: that takes 64 registers without a bound,
+    // and 74 with this one. H200, 125000 rows of 1024 bf16 columns into as many sums in f32: 0.298 ms and 0.355.
+    const bool is_light = facts.promoted_read_bytes < facts.promoted_bytes;
     s.rows_per_block = 256;
     const Schedule alone = s;
     const int whole = access_results(facts);
@@ -45,7 +48,8 @@ std::vector<Schedule> of_segments(const GroupFacts& facts) {
         s.shares = rows / kSharedRun;
         for (const int vector : {twice, whole}) {
             s.vector = vector;
-            for (const int blocks : {kThreadsPerSm / rows, 0}) {
+            const int wanted = kThreadsPerSm / rows;
+            for (const int blocks : {is_light ? 0 : wanted, is_light ? wanted : 0}) {
                 s.min_blocks_per_sm = blocks;
                 if (!contains(schedules, s)) schedules.push_back(s);
             }

@@ -410,6 +410,57 @@ TEST_CASE("a sum over rows of numbers of a row's parts leaves those with what el
     CHECK(std::ranges::count_if(plan.groups, reads_x) == 1);
 }
 
+namespace {
+
+Program batch_norm(bool backward) {
+    const Graph graph = Graph::parse(R"(
+        rows tokens
+        input x: bf16[tokens, 1536]
+        input w: f32[1536]
+        input b: f32[1536]
+        h = cast(x, f32)
+        n = extent(tokens, f32)
+        mu = sum(h, tokens) / n
+        d = h - mu
+        v = sum(d * d, tokens) / n
+        output y = cast(d * rsqrt(v + 1e-5) * w + b, bf16)
+        output mean = mu
+        output var = v)");
+    return compile(backward ? *differentiate(graph).backward.data() : *graph.data(), find_target("sm_90a"));
+}
+
+bool reads(const Step& step, std::string_view tensor) {
+    const std::vector<KernelTensor>& tensors = step.kernel.tensors;
+    return std::any_of(tensors.begin(), tensors.end(), [&](const KernelTensor& t) { return t.name == tensor; });
+}
+
+}  // namespace
+
+TEST_CASE("sums over rows are made where others read those rows, not beside a row that is stored; roots apart, once") {
+    const Program program = batch_norm(true);
+    const auto readers =
+        std::count_if(program.steps.begin(), program.steps.end(), [](const Step& step) { return reads(step, "x"); });
+    CHECK(readers == 2);  // the sums, and the gradient of x, which does not add up the weight's
+    CHECK(!makes_parts(*program.steps.back().group.graph));
+    for (const Step& step : program.steps) {
+        if (!reads(step, "x")) continue;
+        each_inst(step.kernel, [](const Inst& inst) { CHECK(inst.op != Op::kRsqrt); });
+    }
+}
+
+TEST_CASE("rows that read more of tables than of their own are a staying block's, whose threads have equal shares") {
+    const Program program = batch_norm(false);
+    for (const Step& step : program.steps) {
+        if (!reads(step, "x")) continue;
+        const Schedule& schedule = step.kernel.schedule;
+        CHECK(schedule.blocks_per_sm > 0);
+        CHECK(1536 % (schedule.threads_per_row * schedule.vector) == 0);
+    }
+    CHECK(compile(*make_graph("dynamic_tanh", {4096, bf16, {}}).data(), find_target("sm_90a"))
+              .steps.back()
+              .kernel.schedule.blocks_per_sm == 0);
+}
+
 TEST_CASE("for AMD no schedule unrolls more sines than clang does, which would leave a loop's vectors in memory") {
     const Graph graph = make_graph("rope_positions", {128, bf16, {}});
     const auto most_columns = [&](const char* name) {

@@ -221,37 +221,102 @@ TEST_CASE("the gradient of an embedding is within the bar, and the same bits eve
     for (int again = 0; again < 3; ++again) CHECK(compiled(backward, bindings, "d_table").values == first.values);
 }
 
-// More than the runs of three merges hold, so that a fourth has more than one family to make into one.
+// One run, as many as a run holds and one more, likewise of a merge's; and so many that a second merge has several
+// families. What fewer ids do without is not launched.
 TEST_CASE("the order that a backward finds is that which a caller gives, bit for bit") {
-    constexpr std::int64_t kIds = 5000;
     constexpr std::int64_t kRows = 40;
+    std::int64_t count = 0;
+    SUBCASE("of one id") { count = 1; }
+    SUBCASE("of a run") { count = 128; }
+    SUBCASE("of a run and one more") { count = 129; }
+    SUBCASE("of a merge") { count = 2048; }
+    SUBCASE("of a merge and one more") { count = 2049; }
+    SUBCASE("of several") { count = 5000; }
+    SUBCASE("of three merges") { count = 33000; }
     Graph g;
     const Value table = g.input("table", f32, {g.rows("vocabulary", kRows), 3});
     g.output("y", embedding(table, g.input("ids", i64, {g.rows("tokens")})));
     const Graph finding = gradient(g, {"table"});
-    Bindings bindings = random_inputs(*finding.data(), {{"tokens", kIds}}, {.seed = 4, .out_of_range = true});
+    Bindings bindings = random_inputs(*finding.data(), {{"tokens", count}}, {.seed = 4, .out_of_range = true});
     const Tensor found = compiled(finding, bindings, "d_table");
 
     std::vector<std::int64_t> ids;
     for (const double id : bindings.tensors.at("ids").values) ids.push_back(static_cast<std::int64_t>(id));
     const RowOrder order = row_order(ids, kRows);
     bindings.tensors.erase("ids");
-    bindings.tensors["ids_order"] = {i64, {kIds}, {order.order.begin(), order.order.end()}};
+    bindings.tensors["ids_order"] = {i64, {count}, {order.order.begin(), order.order.end()}};
     bindings.tensors["ids_offsets"] = {i64, {kRows + 1}, {order.offsets.begin(), order.offsets.end()}};
     CHECK(compiled(gradient(g, {"table"}, {.sorted = {"ids"}}), bindings, "d_table").values == found.values);
 }
 
-TEST_CASE("positions of a declared number are put in order by as many merges as they need beyond runs of 256") {
+TEST_CASE("positions of a declared number are put in order by as many merges as they need beyond runs of 128") {
     const auto kernels = [](std::int64_t tokens) {
         Graph g;
         const Value table = g.input("table", f32, {g.rows("vocabulary", 9), 3});
         g.output("y", embedding(table, g.input("ids", i64, {g.rows("tokens", tokens)})));
         return plan_graph(*gradient(g, {"table"}).data(), find_target("sm_90a")).groups.size();
     };
-    const std::size_t of_one_run = kernels(256);
+    const std::size_t of_one_run = kernels(128);
     CHECK(kernels(2) == of_one_run);
-    CHECK(kernels(257) == of_one_run + 2);
-    CHECK(kernels(65536) == of_one_run + 4);
+    CHECK(kernels(129) == of_one_run + 2);
+    CHECK(kernels(32768) == of_one_run + 4);
+}
+
+namespace {
+
+// Of a program's kernels, those that a launch of so many positions of every axis needs.
+std::ptrdiff_t launched(const Program& program, std::int64_t positions) {
+    return std::count_if(program.steps.begin(), program.steps.end(),
+                         [&](const Step& step) { return !step.needed || positions > step.needed->above; });
+}
+
+}  // namespace
+
+TEST_CASE("a launch does without the passes of a sort that it has too few ids for") {
+    Graph g;
+    const Value table = g.input("table", f32, {g.rows("vocabulary", 9), 3});
+    g.output("y", embedding(table, g.input("ids", i64, {g.rows("tokens")})));
+    const Program program = compile(*gradient(g, {"table"}).data(), find_target("sm_90a"));
+    const std::ptrdiff_t of_one_run = launched(program, 128);
+    CHECK(launched(program, 1) == of_one_run);
+    CHECK(of_one_run < launched(program, 129));
+    CHECK(launched(program, 2048) == launched(program, 129));
+    CHECK(launched(program, 2048) < launched(program, 2049));
+    CHECK(launched(program, 2049) < launched(program, 32769));
+    CHECK(launched(program, 2048) <= of_one_run + 3);
+}
+
+TEST_CASE("what a choice by an extent leaves as it is is read in its place, but by the caller") {
+    const auto graph_of = [](const std::string& outputs) {
+        return Graph::parse(R"(
+            rows n
+            input x: f32[n, 8]
+            input at: i64[n]
+            s = sum(x)
+            r = sum(index(s, at) * x)
+            t = select(extent(n, i64) > 4, r, s)
+            output y = index(t, at) + 1.0
+        )" + outputs);
+    };
+    const auto needed = [&](const std::string& outputs, std::int64_t positions) {
+        const Program program = compile(*graph_of(outputs).data(), find_target("sm_90a"));
+        return static_cast<std::ptrdiff_t>(program.steps.size()) - launched(program, positions);
+    };
+    CHECK(needed("", 4) == 1);
+    // What begins while the kernel before it ends has one before it in every launch.
+    bool begun = false;
+    for (const Step& step : compile(*graph_of("").data(), find_target("sm_90a")).steps) {
+        CHECK((begun || !step.kernel.neighbours.waits));
+        begun = begun || !step.needed;
+    }
+    CHECK(needed("", 5) == 0);
+    CHECK(needed("output kept = t", 4) == 0);  // the caller has it
+    for (const char* outputs : {"", "output kept = t", "output other = index(r, at) * 2.0"}) {
+        for (const std::int64_t n : {1, 4, 5, 9}) {
+            const Graph graph = graph_of(outputs);
+            CHECK(faults(graph, random_inputs(*graph.data(), {{"n", n}}, {.seed = 3})) == "");
+        }
+    }
 }
 
 TEST_CASE("an axis follows another, and a launch gives no extent for it") {
