@@ -558,7 +558,7 @@ TEST_CASE("rows taken one after the other are the oracle's, wherever a sequence 
             if (walks && walked[graph]++ % 11 == 0) cases.push_back(std::move(one));
         }
         CHECK(walked.size() >= 14);
-        for (const std::int64_t rows : {1, 5, 13}) check_cases(cases, target, rows, false);
+        for (const std::int64_t rows : {1, 13}) check_cases(cases, target, rows, false);
     }
 }
 
