@@ -168,9 +168,9 @@ GroupFacts facts_of(const Group& group, const Target& target) {
     };
     const auto tensor = [&](const Node& node) {
         if (graph.column_axes(node).empty()) return;
-        if (node.kind != NodeKind::kInput) loop_over(node);
         const int bytes = static_cast<int>(size_bytes(node.dtype));
         const bool is_table = node.kind == NodeKind::kInput && graph.row_axes(node).empty();
+        if (!is_table) loop_over(node);
         int& widest = is_table ? widest_table : facts.widest_bytes;
         widest = std::max(widest, bytes);
         facts.narrowest_bytes = std::min(facts.narrowest_bytes, bytes);
@@ -188,7 +188,7 @@ GroupFacts facts_of(const Group& group, const Target& target) {
             const bool is_first = !elsewhere && read.insert(arg).second;
             facts.loads += elsewhere || is_first ? 1 : 0;
             facts.vectors += !graph.column_axes(node).empty() && (at_position || is_first) ? 1 : 0;
-            // What is read elsewhere has the columns that it is read at: one tap of a convolution's weights.
+            // A table that is read elsewhere has the columns that it is read at: one tap of a convolution's weights.
             if (!at_position) loop_over(graph.node(arg));
         }
         // A loop runs over the columns of what it computes, which may be more than any tensor has (an outer product).

@@ -18,10 +18,11 @@ constexpr int kBlockThreads = 256;
 constexpr int kWalkingThreads = 128;
 constexpr int kMostColumns = 16;  // of an access, or registers spill where bytes become f32
 // Vectors in flight per thread, of what comes from memory, and of all: weights come from a cache, but take registers
-// too. H200, with two vectors of each of three tensors and with one: dynamic_tanh of 4096 bf16 columns 0.0735 ms and
-// 0.0717, x w + b 0.1263 and 0.1231, r + x g 0.0928 and 0.0920.
+// too, and of three tensors one each is enough. H200, with two and with one: dynamic_tanh of 4096 bf16 columns 0.0735
+// ms and 0.0717, x w + b 0.1263 and 0.1231, r + x g 0.0928 and 0.0920.
 constexpr std::int64_t kStreamedVectors = 4;
-constexpr std::int64_t kVectors = 4;
+constexpr std::int64_t kVectors = 6;
+constexpr int kTensorsOfOne = 3;
 // Of narrow columns that functions are computed of, which takes as long as memory does: dropout of 4096 bf16 columns
 // 0.087 ms with two vectors a thread, 0.093 with four. Not where a row's numbers are read besides: an entropy's
 // backward of 50304 takes 0.103 ms with four, 0.122 with two.
@@ -193,7 +194,8 @@ FamilyOffer offer_elementwise(const GroupFacts& facts, const Target& target) {
         const bool computes_long = facts.computes_functions && facts.widest_bytes < 4 && !facts.reads_numbers;
         const std::int64_t most = computes_long ? kVectorsOfFunctions : kStreamedVectors;
         const std::int64_t streamed = facts.streams == 0 ? 1 : std::min(most, kStreamedVectors / facts.streams);
-        const std::int64_t of_all = std::max<std::int64_t>(1, kVectors / std::max(1, facts.column_inputs));
+        const std::int64_t of_all =
+            facts.column_inputs < kTensorsOfOne ? kVectors / std::max(1, facts.column_inputs) : 1;
         const std::int64_t in_flight = reads_at_many_places(facts) ? kVectorsOfManyPlaces
                                        : holds_tables(facts)       ? 1
                                                              : std::max<std::int64_t>(1, std::min(streamed, of_all));
