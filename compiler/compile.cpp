@@ -281,8 +281,8 @@ void chain_kernels(Program* program) {
                std::none_of(program->tensors.begin(), program->tensors.end(),
                             [&](const ProgramTensor& other) { return other.alias == tensor.name; });
     };
-    bool begun =
-        false;  // whether every launch has a kernel before the place: not the caller's, who may have let it begin
+    // Whether every launch has a kernel before the place: not the caller's, who may have let it begin.
+    bool begun = false;
     for (std::size_t place = 1; place < program->order.size(); ++place) {
         Step* before = step_at(place - 1);
         Step* step = step_at(place);

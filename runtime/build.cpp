@@ -155,7 +155,10 @@ BuiltProgram build_without_spills(const GraphData& graph, const Target& target, 
             kernel.neighbours = step.kernel.neighbours;
             BuiltKernel built = build(kernel, target, cache);
             if (spills(built, target)) continue;
-            step = make_step(made.program, step.group, std::move(kernel));
+            Step other = make_step(made.program, step.group, std::move(kernel));
+            other.needed = step.needed;
+            other.stays = step.stays;
+            step = std::move(other);
             made.kernels[i] = std::move(built);
             break;
         }
