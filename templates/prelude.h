@@ -1090,7 +1090,9 @@ struct rj_divergences {
     RJ_DEVICE float sum() const { return of_finite(greatest, sums.terms.result()); }
     RJ_DEVICE float other_max() const { return other_greatest; }
     RJ_DEVICE float other_sum() const { return of_finite(other_greatest, sums.other_terms.result()); }
-    RJ_DEVICE float between() const { return of_finite(greatest, of_finite(other_greatest, sums.differences.result())); }
+    RJ_DEVICE float between() const {
+        return of_finite(greatest, of_finite(other_greatest, sums.differences.result()));
+    }
 
     static RJ_DEVICE float origin(float raised) { return raised == rj_float(0xff800000u) ? 0.0f : raised; }
     // As of rj_rescaled: NaN of rows whose maximum is not finite.

@@ -249,10 +249,9 @@ TEST_CASE("a row over one number is as exact as by division, but where the remai
     std::vector<float> x = sweep();
     x.resize(x.size() / kColumns * kColumns);
     std::vector<float> y(x.size());
-    const std::array kDivisors = {1.0F,      3.0F,       -0.7F, 1.9999999F,   65537.0F, 0x1.2p-127F,
-                                  0x1p-149F, 0x1.fp126F, -0.0F, kInfinity,    1.1e-38F, 3.4e38F,
-                                  8191.999F, 1e-20F,     1e20F, std::nanf("")};
-    for (const float divisor : kDivisors) {
+    const std::array tried = {1.0F,  3.0F,      -0.7F,    1.9999999F, 65537.0F,  0x1.2p-127F, 0x1p-149F, 0x1.fp126F,
+                              -0.0F, kInfinity, 1.1e-38F, 3.4e38F,    8191.999F, 1e-20F,      1e20F,     std::nanf("")};
+    for (const float divisor : tried) {
         std::vector<float> divisors(x.size() / kColumns, divisor);
         KernelWriter w("over_one", kColumns, 32);
         const int from = w.tensor("x", Dtype::kF32, {w.rows(), w.columns()});
