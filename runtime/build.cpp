@@ -8,6 +8,7 @@
 #include "base/fail.h"
 #include "base/parallel.h"
 #include "compiler/emit/gpu.h"
+#include "compiler/passes/passes.h"
 #include "compiler/toolchain/orc.h"
 #include "compiler/toolchain/toolchain.h"
 
@@ -17,8 +18,7 @@ namespace {
 // In place of a schedule that spills. Each of these compiles a kernel; past them the rule's own is as good as any.
 constexpr std::size_t kMostTried = 8;
 
-constexpr std::int64_t kRegistersAtOnce = 8;  // as NVIDIA gives them to a thread
-constexpr std::int64_t kFullBlock = 128;      // threads; smaller blocks are as many as a multiprocessor has places for
+constexpr std::int64_t kFullBlock = 128;  // threads; smaller blocks are as many as a multiprocessor has places for
 
 CacheKey gpu_key(const Source& source, const Target& target) {
     const auto toolchain = find_toolchain(target);
@@ -59,15 +59,14 @@ std::optional<int> one_more_block(const Kernel& kernel, const Artifact& artifact
     const bool in_registers = s.residency == Residency::kRegisters && s.family != Family::kRowsReduction;
     const std::int64_t threads = kernel.block_threads();
     if (target.backend != Backend::kCuda || !ends || !in_registers || threads < kFullBlock) return std::nullopt;
-    const auto room = [&](std::int64_t blocks) {
-        return target.registers_per_sm / (blocks * threads) / kRegistersAtOnce * kRegistersAtOnce;
-    };
     const int taken = artifact.functions.front().registers;
+    const auto has_places = [&](std::int64_t blocks) { return blocks * threads <= target.max_threads_per_sm; };
     std::int64_t blocks = 1;
-    while (room(blocks) >= taken) ++blocks;
+    while (has_places(blocks) && registers_beside(kernel, target, blocks) >= taken) ++blocks;
     const bool gains = s.family == Family::kElementwise || blocks == 2;
-    const bool needs_few = static_cast<double>(room(blocks)) >= kLeastShareOfRegisters * taken;
-    if (!gains || !needs_few || blocks * threads > target.max_threads_per_sm) return std::nullopt;
+    const auto left = static_cast<double>(registers_beside(kernel, target, blocks));
+    const bool needs_few = left >= kLeastShareOfRegisters * taken;
+    if (!gains || !needs_few || !has_places(blocks)) return std::nullopt;
     return static_cast<int>(blocks);
 }
 

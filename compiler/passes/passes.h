@@ -64,6 +64,9 @@ std::int64_t carried_lanes(const Kernel& kernel, int carried);
 // the working set of a phase. An estimate; the artifact tells the truth.
 int estimated_registers(const Kernel& kernel, const Target& target);
 
+// Registers that each of a kernel's threads may have where so many of its blocks share a multiprocessor.
+std::int64_t registers_beside(const Kernel& kernel, const Target& target, std::int64_t blocks);
+
 // What its threads have beyond those, with as many blocks on a multiprocessor as its schedule wants; negative where
 // they lack some.
 std::int64_t spare_registers(const Kernel& kernel, const Target& target);

@@ -268,13 +268,6 @@ std::string exceeds_unrolling(const Kernel& kernel) {
 constexpr std::int64_t kSchedulers = 4;
 constexpr std::int64_t kRegistersAtOnce = 8;
 
-std::int64_t limit_of(const Kernel& kernel, const Target& target, std::int64_t blocks) {
-    const std::int64_t waves = (kernel.block_threads() + target.warp_size - 1) / target.warp_size * blocks;
-    const std::int64_t places = (waves + kSchedulers - 1) / kSchedulers * kSchedulers;
-    const std::int64_t each = target.registers_per_sm / (places * target.warp_size);
-    return std::min(kMostRegisters, each / kRegistersAtOnce * kRegistersAtOnce);
-}
-
 std::int64_t guards_of_skewed(const Kernel& kernel) {
     const bool guarded = std::any_of(kernel.body.begin(), kernel.body.end(), [](const Stmt& stmt) {
         const auto* loop = std::get_if<ColumnLoop>(&stmt.node);
@@ -299,10 +292,18 @@ bool loads_with_room(const Kernel& kernel, const Target& target) {
 
 // With as many blocks on a multiprocessor as the schedule wants.
 std::int64_t wanted_limit(const Kernel& kernel, const Target& target) {
-    return limit_of(kernel, target, std::max(1, kernel.schedule.min_blocks_per_sm)) - target.assembler_registers;
+    return registers_beside(kernel, target, std::max(1, kernel.schedule.min_blocks_per_sm)) -
+           target.assembler_registers;
 }
 
 }  // namespace
+
+std::int64_t registers_beside(const Kernel& kernel, const Target& target, std::int64_t blocks) {
+    const std::int64_t waves = (kernel.block_threads() + target.warp_size - 1) / target.warp_size * blocks;
+    const std::int64_t places = (waves + kSchedulers - 1) / kSchedulers * kSchedulers;
+    const std::int64_t each = target.registers_per_sm / (places * target.warp_size);
+    return std::min(kMostRegisters, each / kRegistersAtOnce * kRegistersAtOnce);
+}
 
 int estimated_registers(const Kernel& kernel, const Target& target) {
     const std::int64_t batch = target.backend == Backend::kHip ? kHipBatch : kCudaBatch;
@@ -349,7 +350,7 @@ std::string lacks_registers(const Kernel& kernel, const Target& target) {
     // bounded grid is too large. H200, an attention residual's backward in blocks of 64 registers for the 113 that are
     // counted here took 154 and 0.223 ms, 0.203 in half as many blocks; a polynomial norm's of 98 has room in 62.
     const std::int64_t least = least_registers(kernel);
-    const std::int64_t most = limit_of(kernel, target, 1) - target.assembler_registers;
+    const std::int64_t most = registers_beside(kernel, target, 1) - target.assembler_registers;
     const std::int64_t bound = std::min(most * 9 / 8, limit * 13 / 8);
     if (least <= bound) return "";
     return fmt::format("at least {} registers a thread; blocks of {} threads have {}", least, threads,

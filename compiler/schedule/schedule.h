@@ -31,7 +31,7 @@ inline constexpr std::int64_t kMostClusterBlocks = 16;
 // Rows in flight to shared memory; more take its space and no time.
 inline constexpr int kMostStages = 4;
 
-// Rows that follow each other, in flight to registers.
+// Rows that follow each other, in flight to the block that takes them.
 inline constexpr int kMostRowsAhead = 8;
 
 struct Schedule {
