@@ -328,7 +328,8 @@ struct Kernel {
     Block before;                   // once a block, before its rows; only where there is a slots axis
     Block body;
     Block after;            // likewise, after them
-    Neighbours neighbours;  // compile() sets them: a group alone has none
+    Neighbours neighbours;        // compile() sets them: a group alone has none
+    bool loads_together = false;  // GPU: a loop's loads are all issued before one of them is used (runtime/build)
     int value_count = 0;
     std::int64_t most_row_blocks = 0;  // blocks along the rows, of clusters if fewer run at once; 0: all there are
 

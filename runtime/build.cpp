@@ -45,6 +45,18 @@ CacheKey cpu_key(const Kernel& kernel, const Target& target) {
 }
 
 constexpr double kLeastShareOfRegisters = 0.75;
+constexpr std::int64_t kFewThreads = 512;  // on a multiprocessor
+
+std::int64_t blocks_beside(const Kernel& kernel, const Artifact& artifact, const Target& target) {
+    return blocks_beside(kernel, target, artifact.functions.front().registers);
+}
+
+bool spills(const Artifact& artifact) { return artifact.functions.front().spill_bytes > 0; }
+
+bool is_of_rows_in_registers(const Kernel& kernel) {
+    const Schedule& s = kernel.schedule;
+    return s.family != Family::kRowsReduction && s.residency == Residency::kRegisters;
+}
 
 // Blocks on a multiprocessor, one more than there is room for with the registers that the compiler took, where that
 // needs a few of each thread only. Left alone it takes what there is, and moves loads up with it. H200, % of copy:
@@ -52,34 +64,53 @@ constexpr double kLeastShareOfRegisters = 0.75;
 // 62 93, in 72 87; and no kernel without reductions is slower. Those with them need the loads that are in flight:
 // softmax's backward of f32 runs at 94 in 80 registers, at 101 in 90, a causal softmax's at 54 in 128, at 67 in 149.
 // But a block that is alone has nothing beside it while it meets: hyper_post's backward runs at 99 in 128, at 77 in
-// 169.
+// 169. And loads that are issued together are in flight in any number of registers: that causal softmax then runs at 55
+// in 147 registers, in 128 at 64; of more than 512 threads a rule was no better than none (softmax's backward of 65536
+// columns 91 and 94, of 32768 100 and 97, a log-cosh 64 and 58).
 std::optional<int> one_more_block(const Kernel& kernel, const Artifact& artifact, const Target& target) {
     const Schedule& s = kernel.schedule;
     const bool ends = s.blocks_per_sm == 0 && s.min_blocks_per_sm == 0;
-    const bool in_registers = s.residency == Residency::kRegisters && s.family != Family::kRowsReduction;
     const std::int64_t threads = kernel.block_threads();
-    if (target.backend != Backend::kCuda || !ends || !in_registers || threads < kFullBlock) return std::nullopt;
-    const int taken = artifact.functions.front().registers;
-    const auto has_places = [&](std::int64_t blocks) { return blocks * threads <= target.max_threads_per_sm; };
-    std::int64_t blocks = 1;
-    while (has_places(blocks) && registers_beside(kernel, target, blocks) >= taken) ++blocks;
-    const bool gains = s.family == Family::kElementwise || blocks == 2;
+    if (target.backend != Backend::kCuda || !ends || !is_of_rows_in_registers(kernel) || threads < kFullBlock)
+        return std::nullopt;
+    const std::int64_t blocks = std::max<std::int64_t>(1, blocks_beside(kernel, artifact, target)) + 1;
+    const bool gains = s.family == Family::kElementwise || blocks == 2 ||
+                       (kernel.loads_together && (blocks - 1) * threads < kFewThreads);
     const auto left = static_cast<double>(registers_beside(kernel, target, blocks));
-    const bool needs_few = left >= kLeastShareOfRegisters * taken;
-    if (!gains || !needs_few || !has_places(blocks)) return std::nullopt;
+    const bool needs_few = left >= kLeastShareOfRegisters * artifact.functions.front().registers;
+    if (!gains || !needs_few || blocks * threads > target.max_threads_per_sm) return std::nullopt;
     return static_cast<int>(blocks);
 }
 
-Artifact compile_gpu(const Kernel& kernel, const Target& target) {
+struct Compiled {
+    Kernel kernel;
+    Artifact artifact;
+};
+
+// Compiled, and once more for one more block where that is wanted and possible.
+Compiled compile_bounded(Kernel kernel, const Target& target) {
     Artifact artifact = compile_source(emit_gpu(kernel, target), target);
-    const std::optional<int> blocks = one_more_block(kernel, artifact, target);
-    if (!blocks) return artifact;
-    Kernel bounded = kernel;
-    bounded.schedule.min_blocks_per_sm = *blocks;
-    Artifact fewer = compile_source(emit_gpu(bounded, target), target);
-    const FunctionInfo& function = fewer.functions.front();
-    const bool fits = function.spill_bytes == 0 && function.registers < artifact.functions.front().registers;
-    return fits ? fewer : artifact;
+    if (const std::optional<int> blocks = one_more_block(kernel, artifact, target)) {
+        Kernel bounded = kernel;
+        bounded.schedule.min_blocks_per_sm = *blocks;
+        Artifact fewer = compile_source(emit_gpu(bounded, target), target);
+        if (!spills(fewer) && fewer.functions.front().registers < artifact.functions.front().registers)
+            return {std::move(bounded), std::move(fewer)};
+    }
+    return {std::move(kernel), std::move(artifact)};
+}
+
+// A row's loads are issued together, unless the compiler needs the registers for more blocks: a log-softmax's 65536
+// columns run at 95 % of copy in 83 registers, at 70 in 145 (H200).
+Artifact compile_gpu(const Kernel& kernel, const Target& target) {
+    Compiled apart = compile_bounded(kernel, target);
+    Kernel waiting = kernel;
+    waiting.loads_together = loads_may_wait(kernel, target);
+    if (emit_gpu_body(waiting, target) == emit_gpu_body(kernel, target)) return std::move(apart.artifact);
+    Compiled together = compile_bounded(std::move(waiting), target);
+    const auto blocks = [&](const Compiled& made) { return blocks_beside(made.kernel, made.artifact, target); };
+    const bool fits = !spills(together.artifact) && blocks(together) >= blocks(apart);
+    return std::move(fits ? together.artifact : apart.artifact);
 }
 
 }  // namespace
@@ -129,9 +160,7 @@ std::vector<BuiltKernel> build_all(const std::vector<const Kernel*>& kernels, co
     return result;
 }
 
-bool spills(const BuiltKernel& kernel, const Target& target) {
-    return target.is_gpu() && kernel.artifact->functions.front().spill_bytes > 0;
-}
+bool spills(const BuiltKernel& kernel, const Target& target) { return target.is_gpu() && spills(*kernel.artifact); }
 
 BuiltProgram build_program(Program program, const Target& target, KernelCache& cache) {
     std::vector<const Kernel*> kernels;

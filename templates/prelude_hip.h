@@ -96,6 +96,7 @@ RJ_DEVICE unsigned rj_known_here(unsigned word) {
     asm volatile("" : "+v"(word));
     return word;
 }
+RJ_DEVICE unsigned rj_zero() { return rj_known_here(0); }
 
 // ---- memory -------------------------------------------------------------------------------------------------------
 

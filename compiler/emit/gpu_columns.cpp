@@ -83,6 +83,16 @@ std::string first_lane(const ColumnLoop& loop, const std::string& vector) {
     return loop.vector > 1 && vector != "0" ? fmt::format("{} * {}", in_parentheses(vector), loop.vector) : vector;
 }
 
+// A group of a loop's iterations, by its first, and one of them.
+constexpr const char* kGroup = "first";
+constexpr const char* kOfGroup = "first + i";
+
+// Columns from a thread's vector to its next.
+std::int64_t step_of(const ColumnLoop& loop, const GpuScope& scope) {
+    const std::int64_t blocks = scope.kernel().shares_rounds(loop) ? scope.kernel().schedule.column_blocks : 1;
+    return std::int64_t{scope.threads()} * loop.vector * blocks;
+}
+
 // Blocks that share a round of the columns, or each with all its rounds behind the other's. What an iteration adds
 // stands by itself.
 std::string place_of(const ColumnLoop& loop, const GpuScope& scope, const std::string& iteration) {
@@ -92,9 +102,8 @@ std::string place_of(const ColumnLoop& loop, const GpuScope& scope, const std::s
     std::vector<std::string> terms;
     if (blocks > 1) terms.push_back(fmt::format("column_block * {}", threads_of_block));
     if (scope.threads() > 1) terms.emplace_back("t");
-    const std::int64_t step = std::int64_t{scope.threads()} * loop.vector * (shares ? blocks : 1);
     if (!terms.empty()) terms = {first_lane(loop, fmt::format("{}", fmt::join(terms, " + ")))};
-    if (!iteration.empty()) terms.push_back(fmt::format("{} * {}", in_parentheses(iteration), step));
+    if (!iteration.empty()) terms.push_back(fmt::format("{} * {}", in_parentheses(iteration), step_of(loop, scope)));
     return terms.empty() ? "0" : fmt::format("{}", fmt::join(terms, " + "));
 }
 
@@ -112,10 +121,17 @@ std::string column_of(const ColumnLoop& loop, GpuScope& scope, const std::string
 
 // Where a loop's iterations are unrolled, what one adds to the address of a vector stands by itself, and is a constant
 // in the access. Of a column, an int that is widened before it is added to a pointer, the compiler takes no constant
-// out: with the place in shared memory, a copy of 16 bytes into it took eleven instructions, and takes four.
+// out: with the place in shared memory, a copy of 16 bytes into it took eleven instructions, and takes four. In a group
+// of a serial loop too where its loads wait for each other, and a softmax's 131072 columns spilled their addresses; a
+// top-k of f32 spilled with constants.
 GpuAddress by_iteration(GpuAddress address, const ColumnLoop& loop, GpuScope& scope, const std::string& iteration) {
-    if (loop.is_resident() && loop.iterations > 1 && address.offset == "c")
+    if (loop.iterations == 1 || address.offset != "c") return address;
+    const bool apart = iteration == kOfGroup && loop.part != ColumnLoop::Part::kEnds;
+    if (loop.is_resident()) {
         address.offset = column_of(loop, scope, iteration);
+    } else if (apart && scope.kernel().loads_together) {
+        address.offset = fmt::format("{} + i * {}", column_of(loop, scope, kGroup), step_of(loop, scope));
+    }
     return address;
 }
 
@@ -222,7 +238,7 @@ class ColumnEmitter {
     }
     std::string iteration() const {
         if (!several_groups()) return "i";
-        return group_ == 1 ? "first" : "first + i";
+        return group_ == 1 ? kGroup : kOfGroup;
     }
     std::string own_iteration() const { return loop_.iterations > 1 ? iteration() : ""; }
     // Which of a resident loop's vectors this iteration's is, in an array of all of them.
@@ -363,9 +379,9 @@ class ColumnEmitter {
             if (!kept_.contains(inst.index)) {
                 kept_[inst.index] =
                     scope_.names().fresh(load != nullptr ? tensor(*load).name + "_vec" : slot(inst).label);
-                out_.line(
-                    fmt::format("{} {}{};", gpu_vec_type(slot(inst).dtype, loop_.vector), kept_[inst.index], entries()),
-                    "kept in registers");
+                out_.line(fmt::format("{} {}{}{};", gpu_vec_type(slot(inst).dtype, loop_.vector), kept_[inst.index],
+                                      entries(), load != nullptr ? initial() : ""),
+                          "kept in registers");
             }
             const std::string name = kept_here(inst);
             declared_.insert(name + entry());
@@ -460,8 +476,8 @@ class ColumnEmitter {
         for (const Inst* load : front_) {
             const std::string& name = vectors_.at(load);
             if (!declared_.insert(name).second) continue;
-            out_.line(
-                fmt::format("{} {}{};", gpu_vec_type(load->dtype, lanes_of(*load, loop_)), array_of(name), entries()));
+            out_.line(fmt::format("{} {}{}{};", gpu_vec_type(load->dtype, lanes_of(*load, loop_)), array_of(name),
+                                  entries(), initial()));
         }
         if (!front_.empty()) {
             open_iterations(true);
@@ -469,6 +485,7 @@ class ColumnEmitter {
             loads();
             if (guarded) out_.close();
             out_.close();
+            await_loads();
         }
         if (fetches_after_loads()) scope_.fetch_ahead();
         open_iterations(computing_needs_column());
@@ -479,6 +496,20 @@ class ColumnEmitter {
         offer();
         out_.close();
     }
+
+    // Nothing is computed before all the loads from memory are on their way.
+    void await_loads() {
+        if (!scope_.kernel().loads_together) return;
+        std::vector<std::string> arrays;
+        for (const Inst* load : front_) {
+            if (load->stage_offset_bytes >= 0 || scope_.is_fetched(*load) || copied_to(*load) != nullptr) continue;
+            arrays.push_back(array_of(vectors_.at(load)));
+        }
+        if (!arrays.empty()) out_.line(fmt::format("rj_together({});", fmt::join(arrays, ", ")));
+    }
+
+    // Of what is loaded: loads that are awaited together are all asked, and some threads may have one fewer.
+    std::string initial() const { return scope_.kernel().loads_together && !has_vector().empty() ? " = {}" : ""; }
 
     void open_iterations(bool needs_column) {
         out_.line("#pragma unroll");

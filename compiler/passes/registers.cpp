@@ -305,6 +305,21 @@ std::int64_t registers_beside(const Kernel& kernel, const Target& target, std::i
     return std::min(kMostRegisters, each / kRegistersAtOnce * kRegistersAtOnce);
 }
 
+std::int64_t blocks_beside(const Kernel& kernel, const Target& target, int registers) {
+    std::int64_t blocks = 0;
+    while ((blocks + 1) * kernel.block_threads() <= target.max_threads_per_sm &&
+           registers_beside(kernel, target, blocks + 1) >= registers)
+        ++blocks;
+    return blocks;
+}
+
+bool loads_may_wait(const Kernel& kernel, const Target& target) {
+    const Schedule& s = kernel.schedule;
+    const bool keeps = s.residency == Residency::kRegisters || s.residency == Residency::kShared;
+    return target.backend == Backend::kCuda && s.family == Family::kRowReduction && keeps && !s.fetches_ahead() &&
+           s.threads_per_row > target.warp_size;
+}
+
 int estimated_registers(const Kernel& kernel, const Target& target) {
     const std::int64_t batch = target.backend == Backend::kHip ? kHipBatch : kCudaBatch;
     std::int64_t kept = registers_through_rows(kernel) * (clang_holds_more(kernel, target) ? 2 : 1) +

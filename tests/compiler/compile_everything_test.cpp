@@ -338,3 +338,31 @@ TEST_CASE("a thread gives a few registers for one more block where nothing is re
     CHECK(gave.contains("hyper_post"));
     CHECK_FALSE(gave.contains("softmax"));
 }
+
+TEST_CASE("a row's loads are issued together where a multiprocessor keeps as many blocks") {
+    const Target target = find_target("sm_90a");
+    if (!find_toolchain(target)) {
+        MESSAGE("SKIPPED: no toolchain for ", target.name);
+        return;
+    }
+    const auto loads_together = [&](std::string_view op, std::int64_t columns, bool backward) {
+        const Graph forward = make_graph(op, {columns, bf16, {}});
+        const Graph graph = backward ? differentiate(forward).backward : forward;
+        Kernel kernel = compile(*graph.data(), target).steps.at(0).kernel;
+        const Artifact apart = compile_source(emit_gpu(kernel, target), target);
+        const Artifact made = compile_kernel(kernel, target);
+        kernel.loads_together = true;
+        const Artifact together = compile_source(emit_gpu(kernel, target), target);
+        const auto blocks = [&](const Artifact& artifact) {
+            return blocks_beside(kernel, target, artifact.functions.front().registers);
+        };
+        CHECK(made.functions.front().spill_bytes == 0);
+        CHECK(blocks(made) >= blocks(apart));
+        CHECK(apart.binary != together.binary);
+        CHECK((made.binary == apart.binary || made.binary == together.binary));
+        return made.binary == together.binary;
+    };
+    CHECK(loads_together("softmax", 65536, true));
+    CHECK(loads_together("softmax", 131072, false));
+    CHECK_FALSE(loads_together("log_softmax", 65536, false));  // for the registers of two blocks
+}

@@ -77,6 +77,7 @@ RJ_DEVICE float rj_float(unsigned bits) {
 
 RJ_DEVICE unsigned rj_opaque(unsigned word) { return word; }
 RJ_DEVICE unsigned rj_known_here(unsigned word) { return word; }
+RJ_DEVICE unsigned rj_zero() { return 0; }
 RJ_DEVICE unsigned rj_join_halves(unsigned lower, unsigned upper) { return (lower & 0xffffu) | (upper & 0xffff0000u); }
 
 template <class T>

@@ -16,6 +16,7 @@
 #include <stdexcept>
 
 #include "compiler/emit/gpu.h"
+#include "compiler/passes/passes.h"
 #include "runtime/device.h"
 #include "runtime/gemm/cpu.h"
 #include "runtime/launch_plan.h"
@@ -135,7 +136,9 @@ std::string source_text(const std::vector<const Kernel*>& kernels, const Target&
     const std::vector<std::string_view> parts = gpu_prelude_parts(target);
     for (std::size_t i = 1; i < parts.size(); ++i) text.append(parts[i]).append("\n");
     for (std::size_t i = 0; i < kernels.size(); ++i) {
-        std::string body = emit_gpu_body(*kernels[i], target);
+        Kernel kernel = *kernels[i];
+        kernel.loads_together = loads_may_wait(kernel, target);  // nothing is computed otherwise than without
+        std::string body = emit_gpu_body(kernel, target);
         if (sabotage) body = sabotage(std::move(body));
         text += fmt::format(
             "namespace k{0} {{\n{1}\n}}\nextern \"C\" void rj_simt_entry_{0}(void** arguments) {{ "
