@@ -35,16 +35,38 @@ bool fits_part(const GraphData& graph, const Node& operand, const Target& target
     return columns * static_cast<std::int64_t>(widest) <= kMostClusterBytes;
 }
 
+// Of rows of one position along the outermost axes, whose sums a kernel of their own makes whole as well: there are to
+// be many in each, and a part takes no more than some of them. Numbers of rows are few bytes, which are stored. A loop
+// of chunks has parts of all its chunks along the slots, which are the outermost axis then.
+bool has_many_rows(const GraphData& graph, const Node& node) {
+    constexpr std::int64_t kMany = 16;
+    std::int64_t rows = 1;
+    for (const AxisId axis : node.reduced) {
+        if (graph.axis(axis).extent == kRuntimeExtent)
+            rows = kMany;
+        else
+            rows *= graph.axis(axis).extent;
+    }
+    const std::vector<NodeId> live = graph.live_nodes();
+    const bool multiplies =
+        std::any_of(live.begin(), live.end(), [&](NodeId id) { return graph.node(id).kind == NodeKind::kMatmul; });
+    return rows >= kMany && !graph.column_axes(node).empty() && !multiplies;
+}
+
 bool splits(const GraphData& graph, const Node& node, const Target& target) {
     if (node.kind != NodeKind::kReduce || node.monoid != Monoid::kSum || !is_float(node.dtype)) return false;
     if (node.is_segmented()) return false;
     const Node& operand = graph.node(node.args[0]);
     const auto is_row = [&](AxisId axis) { return graph.axis(axis).is_row; };
     const auto at_run_time = [&](AxisId axis) { return graph.axis(axis).extent == kRuntimeExtent; };
-    if (!is_row(node.reduced[0]) || std::none_of(node.reduced.begin(), node.reduced.end(), at_run_time)) return false;
     const std::vector<AxisId> rows = graph.row_axes(operand);
-    const auto [reduced, left] = std::mismatch(node.reduced.begin(), node.reduced.end(), rows.begin(), rows.end());
-    return reduced == node.reduced.end() && can_lie_apart(graph, operand, {left, rows.end()}, target) &&
+    if (!is_row(node.reduced[0]) || std::none_of(rows.begin(), rows.end(), at_run_time)) return false;
+    const auto first = std::find(rows.begin(), rows.end(), node.reduced[0]);
+    const auto [reduced, left] = std::mismatch(node.reduced.begin(), node.reduced.end(), first, rows.end());
+    const bool in_a_run = reduced == node.reduced.end();
+    const bool many = first == rows.begin() ? std::any_of(node.reduced.begin(), node.reduced.end(), at_run_time)
+                                            : has_many_rows(graph, node);
+    return in_a_run && many && can_lie_apart(graph, operand, {left, rows.end()}, target) &&
            fits_part(graph, operand, target);
 }
 
@@ -89,20 +111,22 @@ bool can_lie_apart(const GraphData& graph, const Node& operand, const std::vecto
     return columns <= kMostColumnsApart && rows_side_by_side(positions, threads, target.warp_size) > 0;
 }
 
-std::shared_ptr<const GraphData> split_row_sums(const std::shared_ptr<const GraphData>& graph, const Target& target) {
+PartialSums split_row_sums(const std::shared_ptr<const GraphData>& graph, const Target& target,
+                           const std::set<NodeId>& whole) {
     std::vector<AxisInfo> axes = graph->axes();
     auto result = std::make_shared<GraphData>(std::move(axes));
     std::vector<NodeId> mapped(static_cast<std::size_t>(graph->size()), -1);
     const auto to_result = [&](NodeId id) { return mapped[static_cast<std::size_t>(id)]; };
-    int sums = 0;
+    std::map<AxisId, NodeId> of_slots;
     for (const NodeId id : graph->live_nodes()) {
         const Node& node = graph->node(id);
         NodeId& copy = mapped[static_cast<std::size_t>(id)];
-        if (!splits(*graph, node, target)) {
+        if (whole.contains(id) || !splits(*graph, node, target)) {
             copy = result->add_copy(node, to_result);
             continue;
         }
-        const AxisId slots = result->add_slots_axis(fmt::format("rj_slots_{}", ++sums));
+        const AxisId slots = result->add_slots_axis(fmt::format("rj_slots_{}", of_slots.size() + 1));
+        of_slots.emplace(slots, id);
         const Node* columns = sum_of_columns(*graph, node);
         const NodeId summand = to_result(columns != nullptr ? columns->args[0] : node.args[0]);
         std::vector<AxisId> reduced = node.reduced;
@@ -114,12 +138,12 @@ std::shared_ptr<const GraphData> split_row_sums(const std::shared_ptr<const Grap
         result->set_label(copy, node.label);
         copy = result->add_cast(copy, node.dtype);
     }
-    if (sums == 0) return graph;
+    if (of_slots.empty()) return {graph, {}};
     for (OutputInfo output : graph->outputs()) {
         output.node = to_result(output.node);
         result->add_output(std::move(output));
     }
-    return result;
+    return {result, std::move(of_slots)};
 }
 
 bool makes_parts(const GraphData& group) {
@@ -153,10 +177,12 @@ std::shared_ptr<const GraphData> with_whole_sums(const GraphData& group) {
         if (output.slots >= 0) {
             const NodeId summand = output.node;
             std::vector<AxisId> reduced = result->row_axes(result->node(summand));
-            std::erase_if(reduced, [&](AxisId axis) { return contains(output.apart, axis); });
+            std::erase_if(reduced,
+                          [&](AxisId axis) { return contains(output.apart, axis) || contains(output.outer, axis); });
             output.node = result->add_reduce(Monoid::kSum, summand, std::move(reduced));
             output.slots = -1;
             output.apart.clear();
+            output.outer.clear();
         }
         if (output.piece) output.column_strides.clear();  // those of the tensor that it was a piece of
         output.piece.reset();

@@ -154,6 +154,7 @@ class Lowering {
         for (const OutputInfo& output : graph_.outputs()) {
             if (output.slots < 0) continue;
             kernel_.slots_axis = output.slots;
+            kernel_.outer = output.outer;
             kernel_.apart = output.apart;
         }
         const bool sums = kernel_.slots_axis >= 0;
@@ -169,6 +170,8 @@ class Lowering {
             return Declined{
                 fmt::format("{} rows of a block would add to one place in memory", schedule().rows_per_block)};
         }
+        if (schedule().skew && !kernel_.outer.empty())
+            return Declined{"rows of which each position along other axes has sums of its own are not skewed"};
         if (kernel_.apart.empty()) return std::nullopt;
         if (!sums_in_registers()) return Declined{"sums of rows apart are a thread's own, in registers"};
         if (kernel_.positions_apart() % schedule().rows_per_block != 0) {
@@ -249,7 +252,8 @@ class Lowering {
     }
 
     std::vector<AxisId> parts_axes(const OutputInfo& output) const {
-        std::vector<AxisId> axes = {output.slots};
+        std::vector<AxisId> axes = output.outer;
+        axes.push_back(output.slots);
         axes.insert(axes.end(), output.apart.begin(), output.apart.end());
         const std::vector<AxisId> columns = graph_.column_axes(graph_.node(output.node));
         axes.insert(axes.end(), columns.begin(), columns.end());

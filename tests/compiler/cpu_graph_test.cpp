@@ -59,7 +59,7 @@ class ProgramRun {
     ProgramRun(const GraphData& graph, const Program& program, const Bindings& bindings)
         : graph_(graph), program_(program), bindings_(bindings) {
         for (const Step& step : program.steps) {
-            if (step.kernel.slots_axis >= 0) slots_[step.kernel.slots_axis] = blocks(step.kernel);
+            if (step.kernel.slots_axis >= 0) slots_[step.kernel.slots_axis] = slots_of(step.kernel, rows(step.kernel));
         }
         for (const ProgramTensor& tensor : program.tensors) make(tensor);
         for (const Step& step : program.steps) run(step);
@@ -106,10 +106,10 @@ class ProgramRun {
         return slots == slots_.end() ? extent_of(graph_, axis, bindings_.rows) : slots->second;
     }
 
-    std::int64_t blocks(const Kernel& kernel) const {
-        std::int64_t rows = 1;
-        for (const AxisId axis : kernel.row_axes) rows *= extent(axis);
-        return grid_blocks(kernel, rows);
+    std::int64_t blocks(const Kernel& kernel) const { return grid_blocks(kernel, rows(kernel)); }
+
+    RowCounts rows(const Kernel& kernel) const {
+        return RowCounts::of(kernel, [&](AxisId axis) { return extent(axis); });
     }
 
     double scalar(const ProgramScalar& info) const {
