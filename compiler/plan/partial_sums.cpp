@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <bit>
 #include <cstdint>
+#include <map>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -35,22 +37,39 @@ bool fits_part(const GraphData& graph, const Node& operand, const Target& target
     return columns * static_cast<std::int64_t>(widest) <= kMostClusterBytes;
 }
 
-// Of rows of one position along the outermost axes, whose sums a kernel of their own makes whole as well: there are to
-// be many in each, and a part takes no more than some of them. Numbers of rows are few bytes, which are stored. A loop
-// of chunks has parts of all its chunks along the slots, which are the outermost axis then.
-bool has_many_rows(const GraphData& graph, const Node& node) {
-    constexpr std::int64_t kMany = 16;
+// Whether each term is made of an f32 of its own in memory.
+bool is_of_f32(const GraphData& graph, const Node& sum) {
+    const std::vector<AxisId>& axes = graph.node(sum.args[0]).axes;
+    std::set<NodeId> seen;
+    std::vector<NodeId> work = {sum.args[0]};
+    while (!work.empty()) {
+        const NodeId id = work.back();
+        work.pop_back();
+        const Node& node = graph.node(id);
+        if (node.axes != axes || !seen.insert(id).second) continue;
+        const bool loads = node.kind == NodeKind::kInput || node.kind == NodeKind::kIndex;
+        if (loads && node.dtype == Dtype::kF32) return true;
+        work.insert(work.end(), node.args.begin(), node.args.end());
+    }
+    return false;
+}
+
+// Whether sums over rows of one position along the outermost axes are worth parts, which a kernel of their own does
+// without: a part is to be few of the bytes that it is of, which numbers of rows are anyway. On a GPU that kernel also
+// carries sums of f32 in memory as pairs, for which a block that has a row besides lacks registers. A loop of chunks
+// has the parts of all its chunks along the slots, which are the outermost axis then.
+bool is_worth_parts(const GraphData& graph, const Node& sum, const Target& target) {
+    constexpr std::int64_t kManyRows = 16;
     std::int64_t rows = 1;
-    for (const AxisId axis : node.reduced) {
-        if (graph.axis(axis).extent == kRuntimeExtent)
-            rows = kMany;
-        else
-            rows *= graph.axis(axis).extent;
+    for (const AxisId axis : sum.reduced) {
+        const std::int64_t extent = graph.axis(axis).extent;
+        rows *= extent == kRuntimeExtent ? kManyRows : extent;
     }
     const std::vector<NodeId> live = graph.live_nodes();
     const bool multiplies =
         std::any_of(live.begin(), live.end(), [&](NodeId id) { return graph.node(id).kind == NodeKind::kMatmul; });
-    return rows >= kMany && !graph.column_axes(node).empty() && !multiplies;
+    return rows >= kManyRows && !graph.column_axes(sum).empty() && !multiplies &&
+           !(target.is_gpu() && is_of_f32(graph, sum));
 }
 
 bool splits(const GraphData& graph, const Node& node, const Target& target) {
@@ -64,9 +83,9 @@ bool splits(const GraphData& graph, const Node& node, const Target& target) {
     const auto first = std::find(rows.begin(), rows.end(), node.reduced[0]);
     const auto [reduced, left] = std::mismatch(node.reduced.begin(), node.reduced.end(), first, rows.end());
     const bool in_a_run = reduced == node.reduced.end();
-    const bool many = first == rows.begin() ? std::any_of(node.reduced.begin(), node.reduced.end(), at_run_time)
-                                            : has_many_rows(graph, node);
-    return in_a_run && many && can_lie_apart(graph, operand, {left, rows.end()}, target) &&
+    const bool pays = first == rows.begin() ? std::any_of(node.reduced.begin(), node.reduced.end(), at_run_time)
+                                            : is_worth_parts(graph, node, target);
+    return in_a_run && pays && can_lie_apart(graph, operand, {left, rows.end()}, target) &&
            fits_part(graph, operand, target);
 }
 
@@ -87,6 +106,10 @@ const Node* sum_of_columns(const GraphData& graph, const Node& node) {
 // in f32 the CPU, whose parts lie in its cache, takes f64.
 Dtype parts_dtype(Dtype dtype, const Target& target) {
     return dtype == Dtype::kF32 && !target.is_gpu() ? Dtype::kF64 : accumulator_dtype(dtype);
+}
+
+bool reduces_slots(const GraphData& graph, const Node& node) {
+    return node.kind == NodeKind::kReduce && graph.axis(node.reduced[0]).is_slots;
 }
 
 }  // namespace
@@ -153,10 +176,11 @@ bool makes_parts(const GraphData& group) {
 
 bool adds_parts(const GraphData& group) {
     const std::vector<NodeId> live = group.live_nodes();
-    return std::any_of(live.begin(), live.end(), [&](NodeId id) {
-        const Node& node = group.node(id);
-        return node.kind == NodeKind::kReduce && group.axis(node.reduced[0]).is_slots;
-    });
+    return std::any_of(live.begin(), live.end(), [&](NodeId id) { return reduces_slots(group, group.node(id)); });
+}
+
+bool adds_parts_of_each(const GraphData& group, const Node& node) {
+    return reduces_slots(group, node) && group.node(node.args[0]).axes[0] != node.reduced[0];
 }
 
 std::shared_ptr<const GraphData> with_whole_sums(const GraphData& group) {

@@ -33,6 +33,9 @@ bool can_lie_apart(const GraphData& graph, const Node& operand, const std::vecto
 bool makes_parts(const GraphData& group);
 bool adds_parts(const GraphData& group);
 
+// Whether a node adds up the parts of each position of outer row axes: few where the positions are many.
+bool adds_parts_of_each(const GraphData& group, const Node& node);
+
 // A group as a graph that stands alone: what it stores in parts is the sum itself. Planned again, it gives the group
 // and the kernel that adds its parts.
 std::shared_ptr<const GraphData> with_whole_sums(const GraphData& group);

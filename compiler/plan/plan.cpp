@@ -1574,7 +1574,9 @@ double group_bytes(const GraphData& group, double rows) {
         const double size = elements(group, node, rows) * static_cast<double>(size_bytes(node.dtype));
         if (node.kind == NodeKind::kInput) read[node.name] = size;
         if (output.slots >= 0) {
-            bytes += static_cast<double>(group.column_count(node)) * kPlanningParts *
+            Node parts{.axes = output.outer};
+            parts.axes.push_back(output.slots);
+            bytes += elements(group, parts, rows) * static_cast<double>(group.column_count(node)) *
                      static_cast<double>(size_bytes(output.parts_dtype));
         } else {
             bytes += output.accumulate ? 2 * size : size;

@@ -14,6 +14,7 @@
 #include "base/min_cut.h"
 #include "compiler/plan/differences.h"
 #include "compiler/plan/online.h"
+#include "compiler/plan/partial_sums.h"
 #include "compiler/schedule/turns.h"
 #include "compiler/schedule/walk.h"
 
@@ -1120,8 +1121,9 @@ class Lowering {
         const Schedule& s = schedule();
         if (!target_.is_gpu()) return std::nullopt;
         const std::vector<NodeId> nodes = graph_.live_nodes();
-        const bool segmented =
-            std::any_of(nodes.begin(), nodes.end(), [&](NodeId id) { return graph_.node(id).is_segmented(); });
+        const bool segmented = std::any_of(nodes.begin(), nodes.end(), [&](NodeId id) {
+            return graph_.node(id).is_segmented() || adds_parts_of_each(graph_, graph_.node(id));
+        });
         if (s.shares > 0 && (!segmented || s.threads_per_row > 1 || s.across))
             return Declined{"threads share the rows of segments, of which each has one of its own"};
         if (s.vector == 1 && s.shares == 0) return std::nullopt;

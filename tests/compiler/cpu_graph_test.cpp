@@ -511,6 +511,30 @@ TEST_CASE("the gradients of a norm's input and of its weight come from one kerne
     }
 }
 
+TEST_CASE("a norm's gradient and those of each batch's scale and shift come from one kernel, and a second adds parts") {
+    const Graph forward = Graph::parse(R"(
+        rows batch
+        rows frames = 3
+        rows tokens
+        columns c = 100
+        input x: bf16[batch, frames, tokens, c]
+        input scale: bf16[batch, frames, c]
+        input shift: bf16[batch, frames, c]
+        h = cast(x, f32)
+        output y = cast(h * rsqrt(mean(h * h) + 1e-6) * (1 + cast(scale, f32)) + cast(shift, f32), bf16))");
+    const Graph backward = differentiate(forward).backward;
+    const Plan plan = plan_graph(*backward.data(), host());
+    REQUIRE(plan.groups.size() == 2);
+    CHECK(makes_parts(*plan.groups[0].graph));
+    CHECK(adds_parts(*plan.groups[1].graph));
+    for (const std::int64_t batch : {0, 1, 40}) {
+        for (const std::int64_t tokens : {0, 1, 9, 130}) {
+            check(fmt::format("{} of {} tokens", batch, tokens), *backward.data(),
+                  {{"batch", batch}, {"tokens", tokens}});
+        }
+    }
+}
+
 TEST_CASE("sums over one of several row axes keep the others") {
     Graph g;
     const Axis batch = g.rows("batch");
