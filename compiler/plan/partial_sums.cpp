@@ -37,28 +37,25 @@ bool fits_part(const GraphData& graph, const Node& operand, const Target& target
     return columns * static_cast<std::int64_t>(widest) <= kMostClusterBytes;
 }
 
-// Whether each term is made of an f32 of its own in memory.
-bool is_of_f32(const GraphData& graph, const Node& sum) {
-    const std::vector<AxisId>& axes = graph.node(sum.args[0]).axes;
-    std::set<NodeId> seen;
-    std::vector<NodeId> work = {sum.args[0]};
-    while (!work.empty()) {
-        const NodeId id = work.back();
-        work.pop_back();
+// Whether something is stored of a value that no narrow dtype was rounded to on the way.
+bool shows_wide(const GraphData& graph, NodeId value) {
+    std::set<NodeId> wide = {value};
+    for (const NodeId id : graph.live_nodes()) {  // operands before users
         const Node& node = graph.node(id);
-        if (node.axes != axes || !seen.insert(id).second) continue;
-        const bool loads = node.kind == NodeKind::kInput || node.kind == NodeKind::kIndex;
-        if (loads && node.dtype == Dtype::kF32) return true;
-        work.insert(work.end(), node.args.begin(), node.args.end());
+        const bool uses =
+            std::any_of(node.args.begin(), node.args.end(), [&](NodeId arg) { return wide.contains(arg); });
+        if (uses && !is_narrow(node.dtype)) wide.insert(id);
     }
-    return false;
+    return std::any_of(graph.outputs().begin(), graph.outputs().end(),
+                       [&](const OutputInfo& output) { return wide.contains(output.node); });
 }
 
 // Whether sums over rows of one position along the outermost axes are worth parts, which a kernel of their own does
 // without: a part is to be few of the bytes that it is of, which numbers of rows are anyway. On a GPU that kernel also
 // carries sums of f32 in memory as pairs, for which a block that has a row besides lacks registers. A loop of chunks
 // has the parts of all its chunks along the slots, which are the outermost axis then.
-bool is_worth_parts(const GraphData& graph, const Node& sum, const Target& target) {
+bool is_worth_parts(const GraphData& graph, NodeId id, const Target& target) {
+    const Node& sum = graph.node(id);
     constexpr std::int64_t kManyRows = 16;
     std::int64_t rows = 1;
     for (const AxisId axis : sum.reduced) {
@@ -69,10 +66,11 @@ bool is_worth_parts(const GraphData& graph, const Node& sum, const Target& targe
     const bool multiplies =
         std::any_of(live.begin(), live.end(), [&](NodeId id) { return graph.node(id).kind == NodeKind::kMatmul; });
     return rows >= kManyRows && !graph.column_axes(sum).empty() && !multiplies &&
-           !(target.is_gpu() && is_of_f32(graph, sum));
+           !(target.is_gpu() && shows_wide(graph, id));
 }
 
-bool splits(const GraphData& graph, const Node& node, const Target& target) {
+bool splits(const GraphData& graph, NodeId id, const Target& target) {
+    const Node& node = graph.node(id);
     if (node.kind != NodeKind::kReduce || node.monoid != Monoid::kSum || !is_float(node.dtype)) return false;
     if (node.is_segmented()) return false;
     const Node& operand = graph.node(node.args[0]);
@@ -84,7 +82,7 @@ bool splits(const GraphData& graph, const Node& node, const Target& target) {
     const auto [reduced, left] = std::mismatch(node.reduced.begin(), node.reduced.end(), first, rows.end());
     const bool in_a_run = reduced == node.reduced.end();
     const bool pays = first == rows.begin() ? std::any_of(node.reduced.begin(), node.reduced.end(), at_run_time)
-                                            : is_worth_parts(graph, node, target);
+                                            : is_worth_parts(graph, id, target);
     return in_a_run && pays && can_lie_apart(graph, operand, {left, rows.end()}, target) &&
            fits_part(graph, operand, target);
 }
@@ -144,7 +142,7 @@ PartialSums split_row_sums(const std::shared_ptr<const GraphData>& graph, const 
     for (const NodeId id : graph->live_nodes()) {
         const Node& node = graph->node(id);
         NodeId& copy = mapped[static_cast<std::size_t>(id)];
-        if (whole.contains(id) || !splits(*graph, node, target)) {
+        if (whole.contains(id) || !splits(*graph, id, target)) {
             copy = result->add_copy(node, to_result);
             continue;
         }

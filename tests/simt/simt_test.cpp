@@ -103,7 +103,7 @@ Graph weighted_heads(std::int64_t heads, std::int64_t width) {
 }
 
 // A norm with a scale and a shift of each batch, and of each frame of a batch where there are some.
-Graph adaptive_norm(std::int64_t frames, std::int64_t columns, Dtype dtype, Dtype of_batch = bf16) {
+Graph adaptive_norm(std::int64_t frames, std::int64_t columns, Dtype dtype) {
     Graph g;
     std::vector<Dim> outer = {g.rows("batch")};
     if (frames > 1) outer.push_back(g.rows("frames", frames));
@@ -114,8 +114,8 @@ Graph adaptive_norm(std::int64_t frames, std::int64_t columns, Dtype dtype, Dtyp
     outer.push_back(column);
     const Value x = cast(g.input("x", dtype, rows), f32);
     const Value normed = x * rsqrt(mean(x * x) + 1e-5);
-    const Value scale = cast(g.input("scale", of_batch, outer), f32);
-    g.output("y", cast(normed * (1 + scale) + cast(g.input("shift", of_batch, outer), f32), dtype));
+    const Value scale = cast(g.input("scale", dtype, outer), f32);
+    g.output("y", cast(normed * (1 + scale) + cast(g.input("shift", dtype, outer), f32), dtype));
     return g;
 }
 
@@ -140,7 +140,7 @@ Graph pooled_norm(std::int64_t columns) {
     const Axis batch = g.rows("batch");
     const Axis tokens = g.rows("tokens", 20);
     const Value x = cast(g.input("x", bf16, {batch, tokens, columns}), f32);
-    g.output("y", mean(x * rsqrt(mean(x * x) + 1e-5), tokens));
+    g.output("y", cast(mean(x * rsqrt(mean(x * x) + 1e-5), tokens), bf16));
     return g;
 }
 
@@ -510,15 +510,14 @@ TEST_CASE("sums over rows of each batch share a kernel with the rows and agree w
             return has_outer(first);
         };
         CHECK(add("adaptive_norm", adaptive_norm(1, 96, bf16)));
-        CHECK(add("adaptive_norm with f32 of each batch", adaptive_norm(1, 515, bf16, f32)));
-        CHECK(!add("adaptive_norm f32", adaptive_norm(1, 264, f32)));
-        CHECK(add("adaptive_norm of frames", adaptive_norm(3, 1000, bf16)));
+        CHECK(add("adaptive_norm f16", adaptive_norm(1, 515, f16)));
+        CHECK(add("adaptive_norm of frames", adaptive_norm(3, 264, bf16)));
         CHECK(add("batch_gates", batch_gates(1, 264)));
         CHECK(add("batch_gates of heads", batch_gates(16, 64)));
         const std::size_t pooled = cases.size();
         add_cases("pooled_norm", pooled_norm(264), target, &cases);
         CHECK(has_outer(pooled));
-        for (const std::int64_t rows : {5, 37}) check_cases(cases, target, rows, false);
+        for (const std::int64_t rows : {3, 11}) check_cases(cases, target, rows, false);
     }
 }
 
