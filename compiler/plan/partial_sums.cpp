@@ -39,6 +39,7 @@ bool fits_part(const GraphData& graph, const Node& operand, const Target& target
 
 // Whether something is stored of a value that no narrow dtype was rounded to on the way.
 bool shows_wide(const GraphData& graph, NodeId value) {
+    if (is_narrow(graph.node(value).dtype)) return false;
     std::set<NodeId> wide = {value};
     for (const NodeId id : graph.live_nodes()) {  // operands before users
         const Node& node = graph.node(id);
