@@ -108,7 +108,7 @@ class Bound {
     Bound(const Program& program, const Target& target, std::int64_t rows) : rows_(rows) {
         // Parts of sums over rows: as many as the kernel has blocks.
         for (const Step& step : program.steps) {
-            if (step.kernel.slots_axis >= 0) slots_ = grid_blocks(step.kernel, rows_of(program, step));
+            if (step.kernel.slots_axis >= 0) slots_ = slots_of(step.kernel, rows_of(program, step));
         }
         for (const ProgramTensor& tensor : program.tensors) {
             std::vector<std::int64_t> extents;
@@ -142,10 +142,8 @@ class Bound {
         return info.extent == kRuntimeExtent ? rows_ : info.extent;
     }
 
-    std::int64_t rows_of(const Program& program, const Step& step) const {
-        std::int64_t rows = 1;
-        for (const AxisId axis : step.kernel.row_axes) rows *= extent(program, axis);
-        return rows;
+    RowCounts rows_of(const Program& program, const Step& step) const {
+        return RowCounts::of(step.kernel, [&](AxisId axis) { return extent(program, axis); });
     }
 
     std::uint64_t argument(const Program& program, const Step& step, const KernelArgument& argument) const {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 
 #include "base/check.h"
 #include "base/fail.h"
@@ -383,7 +384,10 @@ std::vector<std::int64_t> contiguous_strides(const std::vector<std::int64_t>& ex
     return strides;
 }
 
-std::int64_t grid_blocks(const Kernel& kernel, std::int64_t rows) {
+namespace {
+
+// Blocks along the rows of each position of the outer axes.
+std::int64_t row_blocks_of(const Kernel& kernel, std::int64_t rows) {
     const std::int64_t per_block = std::int64_t{kernel.schedule.rows_per_block} * kernel.row_lanes();
     std::int64_t row_blocks = (rows + per_block - 1) / per_block;
     // Few rows are spread over many blocks, whose threads share the long segments of fewer of them.
@@ -395,7 +399,43 @@ std::int64_t grid_blocks(const Kernel& kernel, std::int64_t rows) {
     const std::int64_t of_part = kernel.blocks_of_part();  // a thread stays at its place where all of them come round
     if (kernel.most_row_blocks > 0)
         row_blocks = std::min(row_blocks, std::max(of_part, kernel.most_row_blocks / of_part * of_part));
-    return std::min(row_blocks, kMaxGrid / kernel.schedule.column_blocks) * kernel.schedule.column_blocks;
+    return std::min(row_blocks, kMaxGrid / kernel.schedule.column_blocks);
+}
+
+}  // namespace
+
+std::int64_t grid_blocks(const Kernel& kernel, const RowCounts& rows) {
+    const std::int64_t column_blocks = kernel.schedule.column_blocks;
+    if (kernel.outer.empty()) return row_blocks_of(kernel, rows.inner) * column_blocks;
+    const std::int64_t of_each = slots_of(kernel, rows) * kernel.blocks_of_part();
+    const std::int64_t most = kMaxGrid / column_blocks;
+    return (of_each > 0 && rows.outer > most / of_each ? most : rows.outer * of_each) * column_blocks;
+}
+
+// Each position of the outer axes has as many, so that as many blocks as stay on the device at once come to an end
+// together: of the counts from what one turn of them has room for on, the one whose turns take the fewest rows, where
+// to begin and to store a part is as much as some rows are.
+std::int64_t slots_of(const Kernel& kernel, const RowCounts& rows) {
+    const std::int64_t of_part = kernel.blocks_of_part();
+    const std::int64_t most = row_blocks_of(kernel, rows.inner) / of_part;
+    if (kernel.outer.empty() || most <= 1 || rows.outer == 0) return most;
+    constexpr std::int64_t kTried = 8;
+    constexpr std::int64_t kRowsOfPart = 2;
+    const std::int64_t per_block = std::int64_t{kernel.schedule.rows_per_block} * kernel.row_lanes() * of_part;
+    const std::int64_t at_once = std::max<std::int64_t>(1, kernel.most_row_blocks / of_part);
+    const std::int64_t first = std::clamp<std::int64_t>(at_once / rows.outer, 1, most);
+    std::int64_t best = first;
+    std::int64_t least = std::numeric_limits<std::int64_t>::max();
+    for (std::int64_t slots = first; slots <= std::min(most, first + kTried - 1); ++slots) {
+        // Of units that far outnumber the places they take turns at, no count needs to be exact.
+        const std::int64_t turns =
+            rows.outer / at_once * slots + (rows.outer % at_once * slots + at_once - 1) / at_once;
+        const std::int64_t each = (rows.inner + per_block * slots - 1) / (per_block * slots) + kRowsOfPart;
+        if (turns * each >= least) continue;
+        least = turns * each;
+        best = slots;
+    }
+    return best;
 }
 
 }  // namespace rowjit

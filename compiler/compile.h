@@ -142,7 +142,25 @@ Program compile_plan(const GraphData& graph, const Plan& plan, const Target& tar
 // Elements between neighbours along each axis of a contiguous tensor of these extents, innermost last.
 std::vector<std::int64_t> contiguous_strides(const std::vector<std::int64_t>& extents);
 
-// Blocks to launch for `rows` rows of the kernel's row space: a positive multiple of its column blocks; 0 for no rows.
-std::int64_t grid_blocks(const Kernel& kernel, std::int64_t rows);
+// The extents of a kernel's row space.
+struct RowCounts {
+    std::int64_t outer = 1;  // positions along Kernel::outer
+    std::int64_t inner = 1;  // rows of each: positions along the others
+
+    // Of a launch whose axes have the extents that extent_of(AxisId) says.
+    template <class ExtentOf>
+    static RowCounts of(const Kernel& kernel, const ExtentOf& extent_of) {
+        RowCounts counts;
+        for (const AxisId axis : kernel.row_axes)
+            (contains(kernel.outer, axis) ? counts.outer : counts.inner) *= extent_of(axis);
+        return counts;
+    }
+};
+
+// Blocks to launch for so many rows: a positive multiple of the kernel's column blocks; 0 for no rows.
+std::int64_t grid_blocks(const Kernel& kernel, const RowCounts& rows);
+
+// How many parts a kernel that sums over so many rows makes of each sum; 0 for no rows.
+std::int64_t slots_of(const Kernel& kernel, const RowCounts& rows);
 
 }  // namespace rowjit

@@ -37,7 +37,8 @@ class Printer {
         const std::string lanes = kernel_.lanes_axis < 0 ? "" : fmt::format(" in {} lanes", kernel_.row_lanes());
         const std::string walk =
             kernel_.walk ? fmt::format(", one after the other from {} before", kernel_.walk->warm_rows) : "";
-        block(fmt::format("for each row [{}]{}{}", axes(kernel_.row_axes), lanes, walk), kernel_.body);
+        const std::string outer = kernel_.outer.empty() ? "" : fmt::format(", of each [{}]", axes(kernel_.outer));
+        block(fmt::format("for each row [{}]{}{}{}", axes(kernel_.inner_axes()), lanes, walk, outer), kernel_.body);
         block("after the rows", kernel_.after);
         return std::move(text_);
     }
@@ -176,7 +177,7 @@ bool Kernel::by_row(const Inst& access) const {
     return std::any_of(access.coords.begin(), access.coords.end(), [&](const Coord& coord) {
         const std::vector<Axis> axes = coord.axes();
         return !coord.data_nodes().empty() || std::any_of(axes.begin(), axes.end(), [&](Axis used) {
-            return axis(used.id).is_row && !contains(apart, used.id);
+            return axis(used.id).is_row && !contains(apart, used.id) && !contains(outer, used.id);
         });
     });
 }
@@ -203,6 +204,10 @@ std::set<ValueId> Kernel::lane_values() const {
             values.insert(reduce->results.begin(), reduce->results.end());
     }
     return values;
+}
+
+std::vector<AxisId> Kernel::inner_axes() const {
+    return {row_axes.begin() + static_cast<std::ptrdiff_t>(outer.size()), row_axes.end()};
 }
 
 std::int64_t Kernel::positions_apart() const {
@@ -271,7 +276,9 @@ bool is_reserved_word(std::string_view text) {
                                           "p",          "part",      "shared",
                                           "waits",      "alone",     "beside",
                                           "row_blocks", "waiting",   "bits",
-                                          "here",       "walked"};
+                                          "here",       "walked",    "unit",
+                                          "units",      "outer_row", "part_block",
+                                          "part_blocks"};
     return std::find(kWords.begin(), kWords.end(), text) != kWords.end() || text.starts_with("rj_");
 }
 

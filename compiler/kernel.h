@@ -320,12 +320,15 @@ struct Kernel {
     // kernel is as many.
     AxisId lanes_axis = -1;
     AxisId slots_axis = -1;  // ≥ 0: the block's own coordinate along this axis; it stores parts of sums over rows
+    // The outermost row axes, if any, that those sums are not over. Slots are those of one position along them, and so
+    // are the rows that a block takes until it has stored its part.
+    std::vector<AxisId> outer;
     // The innermost row axes, if any, that those sums are not over. A thread takes rows at one position along them, and
     // the blocks of as many rows as there are positions have one part together.
     std::vector<AxisId> apart;
     std::optional<Walk> walk;       // Schedule::ahead
     std::optional<Inst> peeled_by;  // Schedule::peel: the access by whose rows' addresses the heads are counted
-    Block before;                   // once a block, before its rows; only where there is a slots axis
+    Block before;                   // once a part, before its rows; only where there is a slots axis
     Block body;
     Block after;            // likewise, after them
     Neighbours neighbours;        // compile() sets them: a group alone has none
@@ -354,7 +357,9 @@ struct Kernel {
     }
     // Whether a thread's rows load from, or store to, different places.
     bool by_row(const Inst& access) const;
-    // Of the row axes that sums over rows leave.
+    // The row axes along which a block comes from row to row: all but the outer ones.
+    std::vector<AxisId> inner_axes() const;
+    // Of the innermost row axes that sums over rows leave.
     std::int64_t positions_apart() const;
     // How many blocks along the rows have a part of a sum over them together.
     std::int64_t blocks_of_part() const;

@@ -19,7 +19,7 @@ struct Workspace {
     std::int64_t accumulators = 0;
     std::int64_t accumulators_taken = 0;  // of them, of the workspace: none of one chunk, less where results hold some
     std::int64_t others = 0;
-    std::int64_t total = 0;  // without what a library asks for and a few blocks' parts of sums
+    std::int64_t total = 0;  // without what a library asks for and blocks' parts of sums
 
     // What is of chunks: of the loop that takes the most.
     std::int64_t chunk_bytes() const;

@@ -492,9 +492,11 @@ NodeId GraphData::add_partial_sum(NodeId arg, AxisId slots, Dtype dtype, std::ve
     const Node& from = node(arg);
     RJ_CHECK(is_float(from.dtype) && axis(slots).is_slots, "partial sums of {} by {}", describe(arg),
              axis(slots).label());
-    Node result{.kind = NodeKind::kPartialSum, .dtype = dtype, .axes = {slots}, .args = {arg}};
-    std::copy_if(from.axes.begin(), from.axes.end(), std::back_inserter(result.axes),
-                 [&](AxisId id) { return !contains(reduced, id); });
+    const auto is_left = [&](AxisId id) { return !contains(reduced, id); };
+    const auto first = std::find_if_not(from.axes.begin(), from.axes.end(), is_left);
+    Node result{.kind = NodeKind::kPartialSum, .dtype = dtype, .axes = {from.axes.begin(), first}, .args = {arg}};
+    result.axes.push_back(slots);
+    std::copy_if(first, from.axes.end(), std::back_inserter(result.axes), is_left);
     result.reduced = std::move(reduced);
     result.axis = slots;
     return intern(std::move(result));

@@ -111,10 +111,12 @@ struct OutputInfo {
     bool accumulate = false;
     std::vector<std::int64_t> column_strides = {};
     // ≥ 0 in the planner's groups: what is stored is the sum of `node` over all its row axes, in parts: one for each
-    // position of this axis, of dtype parts_dtype. Not over the row axes `apart`, the innermost: a part has a place for
-    // each of their positions.
+    // position of this axis, of dtype parts_dtype. Not over the row axes `outer`, the outermost: there are so many
+    // parts for each of their positions. Nor over the row axes `apart`, the innermost: a part has a place for each of
+    // theirs.
     AxisId slots = -1;
     Dtype parts_dtype = Dtype::kF32;
+    std::vector<AxisId> outer = {};
     std::vector<AxisId> apart = {};
     std::optional<OutputPiece> piece = {};            // likewise
     std::vector<std::int64_t> promoted_strides = {};  // as a node's
@@ -155,7 +157,8 @@ class GraphData {
     NodeId add_exact_sum(NodeId sum, int component);
     NodeId add_segment_reduce(Monoid monoid, NodeId arg, AxisId reduced, NodeId offsets, AxisId segments);
     NodeId add_search(NodeId sorted, NodeId key);
-    // Over the axes `reduced` of `arg`: its rows, or all but the innermost, and those of its columns that become rows.
+    // Over the axes `reduced` of `arg`: its rows, or all but the outermost or the innermost, and those of its columns
+    // that become rows. The result's axes are the outermost, the slots and what else is left.
     NodeId add_partial_sum(NodeId arg, AxisId slots, Dtype dtype, std::vector<AxisId> reduced);
     NodeId add_matmul(NodeId left, NodeId right, std::vector<AxisId> contracted, Dtype dtype);
     NodeId add_state(NodeId start);

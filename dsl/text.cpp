@@ -112,6 +112,7 @@ class Printer {
         if (output.slots >= 0) {
             text += fmt::format(" partial({}, {}", graph_.axis(output.slots).label(), rowjit::name(output.parts_dtype));
             for (const AxisId axis : output.apart) text += ", " + graph_.axis(axis).label();
+            for (const AxisId axis : output.outer) text += ", each " + graph_.axis(axis).label();
             text += ")";
         }
         if (output.piece) {

@@ -207,13 +207,10 @@ LaunchPlan::Launch LaunchPlan::make_launch(const Step& step, const LoadedStep& l
     launch.kernel = &step.kernel;
     launch.geometry = geometry_of(step.kernel);
     for (const AxisId axis : step.kernel.row_axes) {
-        const std::int64_t extent = step.kernel.axis(axis).extent;
-        if (extent != kRuntimeExtent) {
-            launch.static_rows *= extent;
-            continue;
-        }
         const auto place = std::find(extent_axes_.begin(), extent_axes_.end(), axis);
-        launch.row_extent_places.push_back(static_cast<int>(place - extent_axes_.begin()));
+        const bool given = place != extent_axes_.end();
+        launch.row_axes.push_back({given ? static_cast<int>(place - extent_axes_.begin()) : -1,
+                                   step.kernel.axis(axis).extent, contains(step.kernel.outer, axis)});
     }
     if (step.kernel.slots_axis >= 0) {
         const auto place = std::find(extent_axes_.begin(), extent_axes_.end(), step.kernel.slots_axis);
@@ -402,9 +399,13 @@ std::int64_t LaunchPlan::row_extent(const TensorFacts& tensor, std::size_t axis,
     return place < 0 ? tensor.extents[axis] : resolved.extents[place];
 }
 
-std::int64_t LaunchPlan::rows_of(const Launch& launch, const Resolved& resolved) const noexcept {
-    std::int64_t rows = launch.static_rows;
-    for (const int place : launch.row_extent_places) rows *= resolved.extents[place];
+RowCounts LaunchPlan::rows_of(const Launch& launch, const Resolved& resolved, std::int64_t positions) const noexcept {
+    const int divided = launch.loop < 0 || positions < 0 ? -1 : loop_places_[static_cast<std::size_t>(launch.loop)];
+    RowCounts rows;
+    for (const RowAxis& axis : launch.row_axes) {
+        const std::int64_t extent = axis.place < 0 ? axis.extent : resolved.extents[axis.place];
+        (axis.outer ? rows.outer : rows.inner) *= axis.place >= 0 && axis.place == divided ? positions : extent;
+    }
     return rows;
 }
 
@@ -415,12 +416,9 @@ std::int64_t LaunchPlan::tensor_extent(std::size_t tensor, std::size_t axis, con
 
 // Parts of sums over rows, of as many rows as the kernel has, but in a loop for those of the divided axis: `positions`
 // of it.
-std::int64_t LaunchPlan::blocks_of(const Launch& launch, const Resolved& resolved,
-                                   std::int64_t positions) const noexcept {
-    const int divided = launch.loop < 0 ? -1 : loop_places_[static_cast<std::size_t>(launch.loop)];
-    std::int64_t rows = launch.static_rows;
-    for (const int place : launch.row_extent_places) rows *= place == divided ? positions : resolved.extents[place];
-    return grid_blocks(*launch.kernel, rows) / launch.kernel->schedule.column_blocks / launch.kernel->blocks_of_part();
+std::int64_t LaunchPlan::parts_of(const Launch& launch, const Resolved& resolved,
+                                  std::int64_t positions) const noexcept {
+    return slots_of(*launch.kernel, rows_of(launch, resolved, positions));
 }
 
 // What the caller set, then the slots of kernels that sum over their rows: as many as they have blocks along the rows,
@@ -439,14 +437,14 @@ void LaunchPlan::resolve_extents(const Arguments& arguments, Resolved* resolved)
         if (launch.slots_place < 0) continue;
         std::int64_t& slots = resolved->extents[launch.slots_place];
         if (launch.loop < 0) {
-            slots = blocks_of(launch, *resolved, 0);
+            slots = parts_of(launch, *resolved, -1);
             continue;
         }
         const auto loop = static_cast<std::size_t>(launch.loop);
         const ChunkChoice& share = resolved->loops[loop];
         const std::int64_t before = share.chunks - 1;
         const std::int64_t rest = resolved->extents[loop_places_[loop]] - before * share.positions;
-        slots = before * blocks_of(launch, *resolved, share.positions) + blocks_of(launch, *resolved, rest);
+        slots = before * parts_of(launch, *resolved, share.positions) + parts_of(launch, *resolved, rest);
     }
 }
 
@@ -754,9 +752,9 @@ void LaunchPlan::see_chunk(std::size_t loop, const Chunk& chunk, const Resolved&
     if (program_.loops[loop].writes_lender) place_behind_written(loop, chunk, whole, part);
     for (const Launch& launch : launches_) {
         if (launch.loop != static_cast<int>(loop) || launch.slots_place < 0) continue;
-        part->extents[launch.slots_place] = blocks_of(launch, whole, chunk.positions);
+        part->extents[launch.slots_place] = parts_of(launch, whole, chunk.positions);
         const std::int64_t each = whole.loops[loop].positions;
-        const std::int64_t done = chunk.start / each * blocks_of(launch, whole, each);
+        const std::int64_t done = chunk.start / each * parts_of(launch, whole, each);
         for (const int tensor : launch.parts) {
             const auto i = static_cast<std::size_t>(tensor);
             part->data[i] = at(i, done * whole.row_strides[i][0]);
@@ -777,8 +775,8 @@ void LaunchPlan::place_behind_written(std::size_t loop, const Chunk& chunk, cons
 
 Status LaunchPlan::launch_kernel(const Launch& launch, const Resolved& resolved, const Arguments& arguments,
                                  StreamHandle stream) const noexcept {
-    const std::int64_t rows = rows_of(launch, resolved);
-    if (rows == 0 || !is_needed(launch, resolved)) return {};
+    const RowCounts rows = rows_of(launch, resolved);
+    if (rows.outer * rows.inner == 0 || !is_needed(launch, resolved)) return {};
     std::array<ParameterValue, kMaxParameters> values;
     std::array<void*, kMaxParameters> pointers;
     for (std::size_t i = 0; i < launch.parameters.size(); ++i) {

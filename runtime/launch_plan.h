@@ -82,14 +82,19 @@ class LaunchPlan {
         Dtype dtype = Dtype::kF32;
     };
 
+    struct RowAxis {
+        int place = -1;  // of its extent at launch; -1: it is `extent`
+        std::int64_t extent = 1;
+        bool outer = false;  // of Kernel::outer
+    };
+
     struct Launch {
         Function function;
         LaunchGeometry geometry;
         const Kernel* kernel = nullptr;
         std::vector<Parameter> parameters;
-        std::vector<int> row_extent_places;  // run-time axes of the kernel's row space
-        std::int64_t static_rows = 1;        // product of the static ones
-        int slots_place = -1;                // the run-time axis whose extent is this kernel's number of row blocks
+        std::vector<RowAxis> row_axes;  // of the kernel's row space
+        int slots_place = -1;           // the run-time axis whose extent is the number of parts of its sums over rows
         int loop = kOutside;
         std::vector<int> parts;  // tensors along the slots, their outermost axis
         int needed_place = -1;   // of the extent that says whether it is launched; -1 where it always is
@@ -192,7 +197,7 @@ class LaunchPlan {
                               Resolved* part) const noexcept;
     Chunk chunk_at(std::size_t loop, std::int64_t start, const Resolved& whole) const noexcept;
     void see_chunk(std::size_t loop, const Chunk& chunk, const Resolved& whole, Resolved* part) const noexcept;
-    std::int64_t blocks_of(const Launch& launch, const Resolved& resolved, std::int64_t rows) const noexcept;
+    std::int64_t parts_of(const Launch& launch, const Resolved& resolved, std::int64_t positions) const noexcept;
     std::int64_t tensor_extent(std::size_t tensor, std::size_t axis, const Resolved& resolved) const noexcept;
     std::size_t gemm_workspace_bytes(const Resolved& resolved) const noexcept;
     Side side_of(const std::vector<ProductAxis>& axes, int first, int second, const Resolved& resolved) const noexcept;
@@ -213,7 +218,8 @@ class LaunchPlan {
     Status check(const Arguments& arguments, const Resolved& resolved) const noexcept;
     Status check_tensor(std::size_t index, const Arguments& arguments, const Resolved& resolved) const noexcept;
     void resolve_extents(const Arguments& arguments, Resolved* resolved) const noexcept;
-    std::int64_t rows_of(const Launch& launch, const Resolved& resolved) const noexcept;
+    // Where a loop's `positions` are given, of that many along the axis that it divides.
+    RowCounts rows_of(const Launch& launch, const Resolved& resolved, std::int64_t positions = -1) const noexcept;
     static std::int64_t row_extent(const TensorFacts& tensor, std::size_t axis, const Resolved& resolved) noexcept;
 
     Program program_;

@@ -65,9 +65,14 @@ nlohmann::json launch_description(const Program& program, const Step& step, cons
         {"rows_per_block", kernel.schedule.rows_per_block * kernel.row_lanes()},
         {"column_blocks", kernel.schedule.column_blocks},
         {"cluster", {kernel.cluster_blocks(), 1, 1}},
-        {"grid", "ceil(rows / rows_per_block) * column_blocks; fewer blocks loop, in multiples of column_blocks"}};
+        {"grid", kernel.outer.empty()
+                     ? "ceil(rows / rows_per_block) * column_blocks; fewer blocks loop, in multiples of column_blocks"
+                     : "positions along outer_axes * parts * column_blocks, where parts is any extent of the axis of "
+                       "parts; fewer blocks loop, in multiples of column_blocks"}};
     json["row_axes"] = nlohmann::json::array();
     for (const AxisId axis : kernel.row_axes) json["row_axes"].push_back(axis_json(kernel.axis(axis)));
+    json["outer_axes"] = nlohmann::json::array();
+    for (const AxisId axis : kernel.outer) json["outer_axes"].push_back(axis_json(kernel.axis(axis)));
     json["arguments"] = nlohmann::json::array();
     for (const KernelArgument& argument : kernel.arguments)
         json["arguments"].push_back(argument_json(kernel, argument));

@@ -93,6 +93,7 @@ class KernelEmitter {
         scope_.set_row_names(outside_);
         if (scope_.rows() > 1) scope_.set_live(kernel_.apart.empty() ? "row_in_block == 0" : "");
         for (const Stmt& stmt : kernel_.after) statement(stmt);
+        if (!kernel_.outer.empty()) close_units();
         out_.close();
         return out_.take();
     }
@@ -101,7 +102,7 @@ class KernelEmitter {
     void rows() {
         open_row_loop();
         wait_for_copies();
-        scope_.declare_coordinates("row", kernel_.row_axes);
+        scope_.declare_coordinates("row", kernel_.inner_axes());
         scope_.declare_states(false);
         const auto is_loop = [](const Stmt& stmt) { return std::holds_alternative<ColumnLoop>(stmt.node); };
         const auto last = std::find_if(kernel_.body.rbegin(), kernel_.body.rend(), is_loop);
@@ -173,7 +174,7 @@ class KernelEmitter {
             if (together > 1) out_.line("rj_barrier();", "no row reads its window any more");
         }
         scope_.set_live("");
-        scope_.forget_axes(kernel_.row_axes);
+        scope_.forget_axes(kernel_.inner_axes());
     }
 
     // Ends a part of a run where the innermost row axis does: those rows' coordinates along the others, and the text of
@@ -249,7 +250,7 @@ class KernelEmitter {
         const std::string next = fmt::format("row + {}", row_step(kernel_));
         out_.line(fmt::format("const bool more = {} < rows;", next));
         out_.line(fmt::format("if (more) {}", first_phase_of(next, scope_.next_stage())));
-        scope_.declare_coordinates("row", kernel_.row_axes);
+        scope_.declare_coordinates("row", kernel_.inner_axes());
         scope_.declare_states(false);
         out_.line(take(all_reduce, states(all_reduce)));
         out_.line(fmt::format("if (more) {}", send(all_reduce, "(turn + 1)", sent)), "all have taken what lay there");
@@ -301,12 +302,12 @@ class KernelEmitter {
         out_.line("while ((waiting >> shared & 1) == 0);");
         out_.line("waiting -= 1 << shared;");
         out_.close();
-        scope_.forget_axes(kernel_.row_axes);
+        scope_.forget_axes(kernel_.inner_axes());
         for (std::size_t i = 0; i < own.size(); ++i)
             scope_.each_lane(fmt::format("{} = {}[l];", scope_.lane_state(all_reduce.accumulators[i], "l"), own[i]));
         declare_row("part", together);
         scope_.set_live("live");
-        scope_.declare_coordinates("row", kernel_.row_axes);
+        scope_.declare_coordinates("row", kernel_.inner_axes());
         for (const Inst* inst : needed_behind(summed, behind)) row_inst(*inst);
         declare_results(all_reduce);
         for (const Stmt& stmt : behind) statement(stmt);
@@ -326,7 +327,7 @@ class KernelEmitter {
     // Adds up the row's segments that are short where the thread is alone with it, and else its part of those that are
     // long.
     void add_rows(std::span<const Stmt> summed) {
-        scope_.declare_coordinates("row", kernel_.row_axes);
+        scope_.declare_coordinates("row", kernel_.inner_axes());
         scope_.reset_states();
         out_.line("bool waits = false;", "whether there are long ones");
         for (const Stmt& stmt : summed) {
@@ -418,12 +419,12 @@ class KernelEmitter {
         out_.open(fmt::format("const auto first_phase = [&](long long row{})", stays_in_stage() ? ", int stage" : ""),
                   "what comes of a row before its cluster meets");
         wait_for_copies();
-        scope_.declare_coordinates("row", kernel_.row_axes);
+        scope_.declare_coordinates("row", kernel_.inner_axes());
         scope_.reset_states();
         for (const Stmt& stmt : first_phase) statement(stmt);
         for (const Left& one : left) out_.line(fmt::format("{} = {};", one.ahead, scope_.value(one.value)));
         out_.close(";");
-        scope_.forget_axes(kernel_.row_axes);
+        scope_.forget_axes(kernel_.inner_axes());
         for (const Left& one : left) scope_.bind(one.value, one.now);
         for (const Stmt& stmt : first_phase) {
             const auto* loop = std::get_if<ColumnLoop>(&stmt.node);
@@ -486,23 +487,56 @@ class KernelEmitter {
         }
         if (kernel_.schedule.column_blocks > 1)
             out_.line(fmt::format("const int column_block = rj_block() % {};", kernel_.schedule.column_blocks));
-        if (kernel_.slots_axis >= 0) {
-            const std::int64_t of_part = kernel_.blocks_of_part();
-            const std::string first = first_row_block();
-            const std::string slot = of_part > 1 ? fmt::format("{} / {}", first, of_part) : first;
-            out_.line(fmt::format("const long long slot = {};", slot), "this block's place among the parts of sums");
-            scope_.bind_axis(kernel_.slots_axis, "slot");
-        }
-        if (!kernel_.apart.empty()) place_apart();
+        const bool in_units = !kernel_.outer.empty();
+        if (!in_units) place_of_part();
         if (kernel_.cluster_blocks() > 1) {
             out_.line(fmt::format("rj_cluster_open<{}>({});", kernel_.scratch_regions, kernel_.mailbox_offset_bytes));
             out_.line("int turn = 0;", "rows of this cluster that are done");
             declare_turns_of_steps();
         }
-        const std::string of_row = kernel_.row_lanes() > 1 ? fmt::format(" / {}", kernel_.row_lanes()) : "";
-        out_.line(fmt::format("const long long rows = {}{};", scope_.positions(kernel_.row_axes), of_row));
+        if (!in_units) declare_rows();
         if (kernel_.neighbours.leads) out_.line("rj_let_next_begin();");
         if (kernel_.neighbours.waits && !waits_late_) wait_for_last("what the kernel before wrote is there");
+        if (in_units) open_units();
+    }
+
+    void declare_rows() {
+        const std::string of_row = kernel_.row_lanes() > 1 ? fmt::format(" / {}", kernel_.row_lanes()) : "";
+        out_.line(fmt::format("const long long rows = {}{};", scope_.positions(kernel_.inner_axes()), of_row));
+    }
+
+    void place_of_part() {
+        if (kernel_.slots_axis < 0) return;
+        const std::int64_t of_part = kernel_.blocks_of_part();
+        const std::string first = first_row_block();
+        const std::string slot = of_part > 1 ? fmt::format("{} / {}", first, of_part) : first;
+        out_.line(fmt::format("const long long slot = {};", slot), "this block's place among the parts of sums");
+        scope_.bind_axis(kernel_.slots_axis, "slot");
+        if (!kernel_.apart.empty()) place_apart();
+    }
+
+    // Where sums are not over the outer row axes, what else is a whole kernel's is that of the rows of one position
+    // along these: as many blocks as its sums have parts share them, and a block comes to the next such share with sums
+    // that begin again.
+    void open_units() {
+        const std::int64_t of_part = kernel_.blocks_of_part();
+        const std::string of_each = of_part > 1 ? fmt::format(" * {}", of_part) : "";
+        out_.line(fmt::format("const long long part_blocks = {}{};", scope_.extent(kernel_.slots_axis), of_each),
+                  fmt::format("that share the rows of each [{}]", scope_.axis_list(kernel_.outer)));
+        out_.line(fmt::format("const long long units = {} * part_blocks;", scope_.positions(kernel_.outer)));
+        out_.open(
+            fmt::format("for (long long unit = {}; unit < units; unit += {})", first_cluster(), grid_step(kernel_)));
+        out_.line("const long long outer_row = rj_quotient(unit, part_blocks);");
+        out_.line("const long long part_block = unit - outer_row * part_blocks;");
+        scope_.declare_coordinates("outer_row", kernel_.outer);
+        place_of_part();
+        declare_rows();
+    }
+
+    // What a block shares of one unit, it may write for the next.
+    void close_units() {
+        if (kernel_.shared_bytes > 0) out_.line("rj_barrier();", "all have done with what lies in shared memory");
+        out_.close();
     }
 
     void wait_for_last(const std::string& comment) { out_.line("rj_wait_for_last();", comment); }
@@ -513,8 +547,8 @@ class KernelEmitter {
         const auto is_early = [&](const Inst& inst) {
             return (inst.held >= 0 || kernel_.schedule.fetches_ahead()) && kernel_.reads_made(inst);
         };
-        bool early = !kernel_.before.empty() || kernel_.walk || kernel_.schedule.skew || kernel_.schedule.shares > 0 ||
-                     find_rounds(kernel_.body).has_value();
+        bool early = !kernel_.before.empty() || !kernel_.outer.empty() || kernel_.walk || kernel_.schedule.skew ||
+                     kernel_.schedule.shares > 0 || find_rounds(kernel_.body).has_value();
         each_inst(kernel_, [&](const Inst& inst) { early = early || is_early(inst); });
         return kernel_.neighbours.waits && !early;
     }
@@ -558,7 +592,9 @@ class KernelEmitter {
         }
     }
 
-    std::string first_row_block() const {
+    std::string first_row_block() const { return kernel_.outer.empty() ? first_cluster() : "part_block"; }
+
+    std::string first_cluster() const {
         if (kernel_.schedule.column_blocks == 1) return "rj_block()";
         return fmt::format("rj_block() / {}", kernel_.schedule.column_blocks);
     }
@@ -587,7 +623,7 @@ class KernelEmitter {
         });
         out_.open(fmt::format("const auto fetch = [&](long long row{})", staged ? ", int stage" : ""),
                   "the loads of a row, to be used when the block comes to it");
-        scope_.declare_coordinates("row", kernel_.row_axes);
+        scope_.declare_coordinates("row", kernel_.inner_axes());
         for (const Inst* load : scalars) {
             const GpuAddress at = scope_.address(*load, {}, "");
             out_.line(staged
@@ -598,7 +634,7 @@ class KernelEmitter {
         columns.load();
         if (fetched_ends_) fetched_ends_->load();
         out_.close(";");
-        scope_.forget_axes(kernel_.row_axes);
+        scope_.forget_axes(kernel_.inner_axes());
         if (staged) return fill_stages();
         scope_.fetch(first_row_block(), "first");
     }

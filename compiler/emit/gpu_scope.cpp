@@ -253,7 +253,9 @@ void GpuScope::declare_carried() {
     }
 }
 
-std::string row_step(const Kernel& kernel) {
+std::string row_step(const Kernel& kernel) { return kernel.outer.empty() ? grid_step(kernel) : "part_blocks"; }
+
+std::string grid_step(const Kernel& kernel) {
     std::string step = fmt::format("rj_grid({})", kernel.block_threads());
     if (kernel.schedule.column_blocks > 1) step += fmt::format(" / {}", kernel.schedule.column_blocks);
     return step;

@@ -39,6 +39,9 @@ struct GpuLoop {
 // What a block's row, or block of rows, grows by from one turn of its loop to the next.
 std::string row_step(const Kernel& kernel);
 
+// How many blocks there are along the rows, or along the units of rows that have parts of sums.
+std::string grid_step(const Kernel& kernel);
+
 class GpuScope {
   public:
     // Throws Error(kUnsupported) when anything of the kernel is f64.

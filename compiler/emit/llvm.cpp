@@ -211,7 +211,7 @@ void KernelEmitter::make_slots() {
 }
 
 void KernelEmitter::emit_blocks() {
-    Value* rows = positions_of(kernel_.row_axes);
+    Value* rows = positions_of(kernel_.inner_axes());
     Value* per_block = i64(kernel_.schedule.rows_per_block);
     const auto rows_of = [&](Value* first_block, Value* last_block) {
         Value* end = b_.CreateMul(last_block, per_block);
@@ -229,16 +229,22 @@ void KernelEmitter::emit_blocks() {
     });
 }
 
-// A kernel that sums over its rows divides them evenly among its blocks, which are few.
+// A kernel that sums over its rows divides them evenly among its blocks, which are few; or those of each position of
+// the axes that sums are not over among as many blocks as have parts there.
 void KernelEmitter::emit_summing_blocks(Value* rows, Value* begin, Value* end) {
     RJ_CHECK(kernel_.schedule.column_blocks == 1 && kernel_.schedule.rows_per_block == 1,
              "emit/llvm: kernel {} sums rows of divided rows", kernel_.name);
     Value* blocks = extent(kernel_.slots_axis);
     count(begin, end, i64(1), "block", [&](Value* block) {
-        axis_[static_cast<std::size_t>(kernel_.slots_axis)] = block;
+        Value* part = block;
+        if (!kernel_.outer.empty()) {
+            part = b_.CreateURem(block, blocks, "part");
+            set_mixed_radix(b_.CreateUDiv(block, blocks, "outer_row"), kernel_.outer);
+        }
+        axis_[static_cast<std::size_t>(kernel_.slots_axis)] = part;
         emit_block(kernel_.before);
-        Value* first = b_.CreateUDiv(b_.CreateMul(rows, block), blocks, "row_begin");
-        Value* next = b_.CreateAdd(block, i64(1));
+        Value* first = b_.CreateUDiv(b_.CreateMul(rows, part), blocks, "row_begin");
+        Value* next = b_.CreateAdd(part, i64(1));
         Value* last = b_.CreateUDiv(b_.CreateMul(rows, next), blocks, "row_end");
         if (!rows_.empty()) {
             Value* rest = b_.CreateSRem(b_.CreateSub(last, first), i64(kRowsAbreast));
@@ -257,7 +263,7 @@ void KernelEmitter::emit_rows(Value* first, Value* last) {
 }
 
 void KernelEmitter::emit_row(Value* row) {
-    set_mixed_radix(row, kernel_.row_axes);
+    set_mixed_radix(row, kernel_.inner_axes());
     for (std::size_t i = 0; i < running_.size(); ++i) clear_running(i);
     emit_block(kernel_.body);
 }
@@ -265,11 +271,11 @@ void KernelEmitter::emit_row(Value* row) {
 // Whether a loop adds to a place that all rows of a block add to.
 bool KernelEmitter::adds_to_all_rows(const Inst& inst) const {
     if (inst.kind != InstKind::kStore || !inst.accumulate) return false;
+    const std::vector<AxisId> rows = kernel_.inner_axes();
     return std::none_of(inst.coords.begin(), inst.coords.end(), [&](const Coord& coord) {
         const std::vector<Axis> axes = coord.axes();
-        return !coord.data_nodes().empty() || std::any_of(axes.begin(), axes.end(), [&](Axis axis) {
-            return std::find(kernel_.row_axes.begin(), kernel_.row_axes.end(), axis.id) != kernel_.row_axes.end();
-        });
+        return !coord.data_nodes().empty() ||
+               std::any_of(axes.begin(), axes.end(), [&](Axis axis) { return contains(rows, axis.id); });
     });
 }
 
@@ -333,7 +339,7 @@ void KernelEmitter::emit_rows_abreast(Value* first) {
     abreast_ = true;
     std::int64_t row = 0;
     in_each_row([&] {
-        set_mixed_radix(b_.CreateAdd(first, i64(row++)), kernel_.row_axes);
+        set_mixed_radix(b_.CreateAdd(first, i64(row++)), kernel_.inner_axes());
         for (std::size_t i = 0; i < running_.size(); ++i) clear_running(i);
     });
     emit_block(kernel_.body);

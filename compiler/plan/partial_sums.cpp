@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <bit>
 #include <cstdint>
+#include <map>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -35,16 +37,54 @@ bool fits_part(const GraphData& graph, const Node& operand, const Target& target
     return columns * static_cast<std::int64_t>(widest) <= kMostClusterBytes;
 }
 
-bool splits(const GraphData& graph, const Node& node, const Target& target) {
+// Whether something is stored of a value that no narrow dtype was rounded to on the way.
+bool shows_wide(const GraphData& graph, NodeId value) {
+    if (is_narrow(graph.node(value).dtype)) return false;
+    std::set<NodeId> wide = {value};
+    for (const NodeId id : graph.live_nodes()) {  // operands before users
+        const Node& node = graph.node(id);
+        const bool uses =
+            std::any_of(node.args.begin(), node.args.end(), [&](NodeId arg) { return wide.contains(arg); });
+        if (uses && !is_narrow(node.dtype)) wide.insert(id);
+    }
+    return std::any_of(graph.outputs().begin(), graph.outputs().end(),
+                       [&](const OutputInfo& output) { return wide.contains(output.node); });
+}
+
+// Whether sums over rows of one position along the outermost axes are worth parts, which a kernel of their own does
+// without: a part is to be few of the bytes that it is of, which numbers of rows are anyway. On a GPU that kernel also
+// carries sums of f32 in memory as pairs, for which a block that has a row besides lacks registers. A loop of chunks
+// has the parts of all its chunks along the slots, which are the outermost axis then.
+bool is_worth_parts(const GraphData& graph, NodeId id, const Target& target) {
+    const Node& sum = graph.node(id);
+    constexpr std::int64_t kManyRows = 16;
+    std::int64_t rows = 1;
+    for (const AxisId axis : sum.reduced) {
+        const std::int64_t extent = graph.axis(axis).extent;
+        rows *= extent == kRuntimeExtent ? kManyRows : extent;
+    }
+    const std::vector<NodeId> live = graph.live_nodes();
+    const bool multiplies =
+        std::any_of(live.begin(), live.end(), [&](NodeId id) { return graph.node(id).kind == NodeKind::kMatmul; });
+    return rows >= kManyRows && !graph.column_axes(sum).empty() && !multiplies &&
+           !(target.is_gpu() && shows_wide(graph, id));
+}
+
+bool splits(const GraphData& graph, NodeId id, const Target& target) {
+    const Node& node = graph.node(id);
     if (node.kind != NodeKind::kReduce || node.monoid != Monoid::kSum || !is_float(node.dtype)) return false;
     if (node.is_segmented()) return false;
     const Node& operand = graph.node(node.args[0]);
     const auto is_row = [&](AxisId axis) { return graph.axis(axis).is_row; };
     const auto at_run_time = [&](AxisId axis) { return graph.axis(axis).extent == kRuntimeExtent; };
-    if (!is_row(node.reduced[0]) || std::none_of(node.reduced.begin(), node.reduced.end(), at_run_time)) return false;
     const std::vector<AxisId> rows = graph.row_axes(operand);
-    const auto [reduced, left] = std::mismatch(node.reduced.begin(), node.reduced.end(), rows.begin(), rows.end());
-    return reduced == node.reduced.end() && can_lie_apart(graph, operand, {left, rows.end()}, target) &&
+    if (!is_row(node.reduced[0]) || std::none_of(rows.begin(), rows.end(), at_run_time)) return false;
+    const auto first = std::find(rows.begin(), rows.end(), node.reduced[0]);
+    const auto [reduced, left] = std::mismatch(node.reduced.begin(), node.reduced.end(), first, rows.end());
+    const bool in_a_run = reduced == node.reduced.end();
+    const bool pays = first == rows.begin() ? std::any_of(node.reduced.begin(), node.reduced.end(), at_run_time)
+                                            : is_worth_parts(graph, id, target);
+    return in_a_run && pays && can_lie_apart(graph, operand, {left, rows.end()}, target) &&
            fits_part(graph, operand, target);
 }
 
@@ -65,6 +105,10 @@ const Node* sum_of_columns(const GraphData& graph, const Node& node) {
 // in f32 the CPU, whose parts lie in its cache, takes f64.
 Dtype parts_dtype(Dtype dtype, const Target& target) {
     return dtype == Dtype::kF32 && !target.is_gpu() ? Dtype::kF64 : accumulator_dtype(dtype);
+}
+
+bool reduces_slots(const GraphData& graph, const Node& node) {
+    return node.kind == NodeKind::kReduce && graph.axis(node.reduced[0]).is_slots;
 }
 
 }  // namespace
@@ -89,20 +133,22 @@ bool can_lie_apart(const GraphData& graph, const Node& operand, const std::vecto
     return columns <= kMostColumnsApart && rows_side_by_side(positions, threads, target.warp_size) > 0;
 }
 
-std::shared_ptr<const GraphData> split_row_sums(const std::shared_ptr<const GraphData>& graph, const Target& target) {
+PartialSums split_row_sums(const std::shared_ptr<const GraphData>& graph, const Target& target,
+                           const std::set<NodeId>& whole) {
     std::vector<AxisInfo> axes = graph->axes();
     auto result = std::make_shared<GraphData>(std::move(axes));
     std::vector<NodeId> mapped(static_cast<std::size_t>(graph->size()), -1);
     const auto to_result = [&](NodeId id) { return mapped[static_cast<std::size_t>(id)]; };
-    int sums = 0;
+    std::map<AxisId, NodeId> of_slots;
     for (const NodeId id : graph->live_nodes()) {
         const Node& node = graph->node(id);
         NodeId& copy = mapped[static_cast<std::size_t>(id)];
-        if (!splits(*graph, node, target)) {
+        if (whole.contains(id) || !splits(*graph, id, target)) {
             copy = result->add_copy(node, to_result);
             continue;
         }
-        const AxisId slots = result->add_slots_axis(fmt::format("rj_slots_{}", ++sums));
+        const AxisId slots = result->add_slots_axis(fmt::format("rj_slots_{}", of_slots.size() + 1));
+        of_slots.emplace(slots, id);
         const Node* columns = sum_of_columns(*graph, node);
         const NodeId summand = to_result(columns != nullptr ? columns->args[0] : node.args[0]);
         std::vector<AxisId> reduced = node.reduced;
@@ -114,12 +160,12 @@ std::shared_ptr<const GraphData> split_row_sums(const std::shared_ptr<const Grap
         result->set_label(copy, node.label);
         copy = result->add_cast(copy, node.dtype);
     }
-    if (sums == 0) return graph;
+    if (of_slots.empty()) return {graph, {}};
     for (OutputInfo output : graph->outputs()) {
         output.node = to_result(output.node);
         result->add_output(std::move(output));
     }
-    return result;
+    return {result, std::move(of_slots)};
 }
 
 bool makes_parts(const GraphData& group) {
@@ -129,10 +175,11 @@ bool makes_parts(const GraphData& group) {
 
 bool adds_parts(const GraphData& group) {
     const std::vector<NodeId> live = group.live_nodes();
-    return std::any_of(live.begin(), live.end(), [&](NodeId id) {
-        const Node& node = group.node(id);
-        return node.kind == NodeKind::kReduce && group.axis(node.reduced[0]).is_slots;
-    });
+    return std::any_of(live.begin(), live.end(), [&](NodeId id) { return reduces_slots(group, group.node(id)); });
+}
+
+bool adds_parts_of_each(const GraphData& group, const Node& node) {
+    return reduces_slots(group, node) && group.node(node.args[0]).axes[0] != node.reduced[0];
 }
 
 std::shared_ptr<const GraphData> with_whole_sums(const GraphData& group) {
@@ -153,10 +200,12 @@ std::shared_ptr<const GraphData> with_whole_sums(const GraphData& group) {
         if (output.slots >= 0) {
             const NodeId summand = output.node;
             std::vector<AxisId> reduced = result->row_axes(result->node(summand));
-            std::erase_if(reduced, [&](AxisId axis) { return contains(output.apart, axis); });
+            std::erase_if(reduced,
+                          [&](AxisId axis) { return contains(output.apart, axis) || contains(output.outer, axis); });
             output.node = result->add_reduce(Monoid::kSum, summand, std::move(reduced));
             output.slots = -1;
             output.apart.clear();
+            output.outer.clear();
         }
         if (output.piece) output.column_strides.clear();  // those of the tensor that it was a piece of
         output.piece.reset();

@@ -3,17 +3,26 @@
 // gradient with its activation's), and the result depends on the number of blocks alone, never on when they ran.
 #pragma once
 
+#include <map>
 #include <memory>
+#include <set>
 
 #include "base/target.h"
 #include "dsl/graph.h"
 
 namespace rowjit {
 
-// Every sum of floats over all row axes of its operand, or all but the innermost (can_lie_apart), becomes a sum over
-// the slots axis of a PartialSum, each with a slots axis of its own; a sum over some columns below it becomes part of
-// it. What has too many columns for a part in each block stays. The same graph when there is none.
-std::shared_ptr<const GraphData> split_row_sums(const std::shared_ptr<const GraphData>& graph, const Target& target);
+struct PartialSums {
+    std::shared_ptr<const GraphData> graph;
+    std::map<AxisId, NodeId> of_slots;  // by the slots of parts: the node of the given graph that they are of
+};
+
+// Every sum of floats over all row axes of its operand, or all but the innermost (can_lie_apart), or over many rows
+// with columns of each position of the outermost, becomes a sum over the slots axis of a PartialSum, each with a slots
+// axis of its own; a sum over some columns below it becomes part of it. What has too many columns for a part in each
+// block stays, and so do the sums `whole`. The same graph when there is none.
+PartialSums split_row_sums(const std::shared_ptr<const GraphData>& graph, const Target& target,
+                           const std::set<NodeId>& whole);
 
 // Whether parts of sums over rows may have places for each position of these row axes of their operand, or of its
 // columns that become row axes, as of a weight for each group of columns: on a GPU, where a thread then takes rows that
@@ -23,6 +32,9 @@ bool can_lie_apart(const GraphData& graph, const Node& operand, const std::vecto
 // Whether a group stores parts of sums over its rows, or adds up such parts.
 bool makes_parts(const GraphData& group);
 bool adds_parts(const GraphData& group);
+
+// Whether a node adds up the parts of each position of outer row axes: few where the positions are many.
+bool adds_parts_of_each(const GraphData& group, const Node& node);
 
 // A group as a graph that stands alone: what it stores in parts is the sum itself. Planned again, it gives the group
 // and the kernel that adds its parts.

@@ -42,7 +42,7 @@ double elements(const GraphData& graph, const Node& node, double rows) {
     for (const AxisId id : node.axes) {
         const std::int64_t extent = graph.axis(id).extent;
         if (graph.axis(id).is_slots) {
-            count *= kPlanningParts;
+            count *= std::max(1.0, kPlanningParts / (count * (runtime ? rows : 1)));  // of each outer position
         } else if (graph.axis(id).blocks > 0) {
             count *= static_cast<double>(graph.axis(id).blocks);
         } else if (extent == kRuntimeExtent) {
@@ -776,6 +776,23 @@ class Planner {
         return plan;
     }
 
+    // Of the plan, once it is made: slots of sums over rows that leave the outermost axes, whose kernel makes their
+    // parts and nothing else, of no reduction. One that makes each sum whole reads as much.
+    std::vector<AxisId> slots_for_nothing() const {
+        std::vector<AxisId> slots;
+        for (const Piece& piece : pieces_) {
+            if (piece.is_product || !makes_parts_alone(piece)) continue;
+            const std::vector<NodeId> below = cutter_.reach_of_all(piece.roots);
+            if (std::ranges::any_of(below, [&](NodeId id) { return reduces_columns(*graph_, graph_->node(id)); }))
+                continue;
+            for (const NodeId root : piece.roots) {
+                const Node& node = graph_->node(root);
+                if (node.axes[0] != node.axis) slots.push_back(node.axis);
+            }
+        }
+        return slots;
+    }
+
   private:
     // A product, and what copies its result to outputs that cannot be its home.
     void add_product(NodeId root) {
@@ -1168,7 +1185,8 @@ class Planner {
         if (adds_parts) {
             moved.reduced = {shared_slots(node.args[0])};
         } else {
-            moved.axes[0] = moved.axis = shared_slots(id);
+            std::replace(moved.axes.begin(), moved.axes.end(), node.axis, shared_slots(id));
+            moved.axis = shared_slots(id);
         }
         return moved;
     }
@@ -1385,8 +1403,10 @@ class Planner {
         if (node.kind == NodeKind::kPartialSum) {
             OutputInfo parts{
                 temporary_name(root), mapped.at(node.args[0]), "", false, {}, shared_slots(root), node.dtype};
-            std::ranges::copy_if(node.axes, std::back_inserter(parts.apart),
-                                 [&](AxisId axis) { return into->axis(axis).is_row && !into->axis(axis).is_slots; });
+            const auto slots = std::find(node.axes.begin(), node.axes.end(), node.axis);
+            parts.outer.assign(node.axes.begin(), slots);
+            std::copy_if(std::next(slots), node.axes.end(), std::back_inserter(parts.apart),
+                         [&](AxisId axis) { return into->axis(axis).is_row; });
             into->add_output(std::move(parts));
             return;
         }
@@ -1519,7 +1539,15 @@ Planner::Ordered Planner::order_axes(const std::vector<AxisId>& declared,
 
 Plan make_plan(const std::shared_ptr<const GraphData>& graph, const Target& target, Repeated repeated,
                std::string_view stem) {
-    return Planner(split_row_sums(graph, target), target, repeated, stem).run();
+    std::set<NodeId> whole;
+    while (true) {
+        const PartialSums sums = split_row_sums(graph, target, whole);
+        Planner planner(sums.graph, target, repeated, stem);
+        Plan plan = planner.run();
+        const std::vector<AxisId> slots = planner.slots_for_nothing();
+        if (slots.empty()) return plan;
+        for (const AxisId axis : slots) whole.insert(sums.of_slots.at(axis));
+    }
 }
 
 double group_bytes(const GraphData& group, double rows) {
@@ -1546,7 +1574,9 @@ double group_bytes(const GraphData& group, double rows) {
         const double size = elements(group, node, rows) * static_cast<double>(size_bytes(node.dtype));
         if (node.kind == NodeKind::kInput) read[node.name] = size;
         if (output.slots >= 0) {
-            bytes += static_cast<double>(group.column_count(node)) * kPlanningParts *
+            Node parts{.axes = output.outer};
+            parts.axes.push_back(output.slots);
+            bytes += elements(group, parts, rows) * static_cast<double>(group.column_count(node)) *
                      static_cast<double>(size_bytes(output.parts_dtype));
         } else {
             bytes += output.accumulate ? 2 * size : size;

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "compiler/plan/online.h"
+#include "compiler/plan/partial_sums.h"
 #include "compiler/schedule/lower.h"
 #include "dsl/coordinate_value.h"
 
@@ -194,7 +195,7 @@ GroupFacts facts_of(const Group& group, const Target& target) {
         // A loop runs over the columns of what it computes, which may be more than any tensor has (an outer product).
         facts.columns = std::max(facts.columns, node.kind == NodeKind::kInput ? 1 : graph.column_count(node));
         facts.rows_beside += reads_beside(group, node) ? 1 : 0;
-        facts.segmented = facts.segmented || node.is_segmented();
+        facts.segmented = facts.segmented || node.is_segmented() || adds_parts_of_each(graph, node);
         facts.steps = facts.steps || node.kind == NodeKind::kFix;
         const bool of_column = node.kind == NodeKind::kMap && !graph.column_axes(node).empty();
         facts.row_maps += node.kind == NodeKind::kMap && !of_column ? 1 : 0;

@@ -42,7 +42,7 @@ struct GroupFacts {
     bool steps = false;                // a row meets in steps of a fixpoint, some number of times
     bool meets = false;                // the threads of a row do, over what is wanted of that row
     bool reduces_rows = false;
-    bool segmented = false;  // some of those reductions are of segments
+    bool segmented = false;  // some of those reductions are of segments, or of parts that each position has some of
     bool promoted = false;   // columns lie among the group's row axes
     // Of the innermost of them, along which results lie side by side; the widest element that is read or stored there.
     std::int64_t promoted_columns = 1;

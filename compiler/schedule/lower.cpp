@@ -14,6 +14,7 @@
 #include "base/min_cut.h"
 #include "compiler/plan/differences.h"
 #include "compiler/plan/online.h"
+#include "compiler/plan/partial_sums.h"
 #include "compiler/schedule/turns.h"
 #include "compiler/schedule/walk.h"
 
@@ -154,6 +155,7 @@ class Lowering {
         for (const OutputInfo& output : graph_.outputs()) {
             if (output.slots < 0) continue;
             kernel_.slots_axis = output.slots;
+            kernel_.outer = output.outer;
             kernel_.apart = output.apart;
         }
         const bool sums = kernel_.slots_axis >= 0;
@@ -169,6 +171,8 @@ class Lowering {
             return Declined{
                 fmt::format("{} rows of a block would add to one place in memory", schedule().rows_per_block)};
         }
+        if (schedule().skew && !kernel_.outer.empty())
+            return Declined{"rows of which each position along other axes has sums of its own are not skewed"};
         if (kernel_.apart.empty()) return std::nullopt;
         if (!sums_in_registers()) return Declined{"sums of rows apart are a thread's own, in registers"};
         if (kernel_.positions_apart() % schedule().rows_per_block != 0) {
@@ -249,7 +253,8 @@ class Lowering {
     }
 
     std::vector<AxisId> parts_axes(const OutputInfo& output) const {
-        std::vector<AxisId> axes = {output.slots};
+        std::vector<AxisId> axes = output.outer;
+        axes.push_back(output.slots);
         axes.insert(axes.end(), output.apart.begin(), output.apart.end());
         const std::vector<AxisId> columns = graph_.column_axes(graph_.node(output.node));
         axes.insert(axes.end(), columns.begin(), columns.end());
@@ -1116,8 +1121,9 @@ class Lowering {
         const Schedule& s = schedule();
         if (!target_.is_gpu()) return std::nullopt;
         const std::vector<NodeId> nodes = graph_.live_nodes();
-        const bool segmented =
-            std::any_of(nodes.begin(), nodes.end(), [&](NodeId id) { return graph_.node(id).is_segmented(); });
+        const bool segmented = std::any_of(nodes.begin(), nodes.end(), [&](NodeId id) {
+            return graph_.node(id).is_segmented() || adds_parts_of_each(graph_, graph_.node(id));
+        });
         if (s.shares > 0 && (!segmented || s.threads_per_row > 1 || s.across))
             return Declined{"threads share the rows of segments, of which each has one of its own"};
         if (s.vector == 1 && s.shares == 0) return std::nullopt;

@@ -67,6 +67,7 @@ class Walking {
         const auto is_inst = [](const Stmt& stmt) { return std::holds_alternative<Inst>(stmt.node); };
         if (kernel_.row_axes.empty()) return Declined{"there is one row"};
         if (!kernel_.apart.empty()) return Declined{"a thread's rows are apart from each other"};
+        if (!kernel_.outer.empty()) return Declined{"a block's rows are those of one position along other axes"};
         const bool one_loop = !body.empty() && std::holds_alternative<ColumnLoop>(body.back().node) &&
                               std::all_of(body.begin(), std::prev(body.end()), is_inst);
         if (!one_loop) return Declined{"a row is more than a loop over its columns"};

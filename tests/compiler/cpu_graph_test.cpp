@@ -59,7 +59,7 @@ class ProgramRun {
     ProgramRun(const GraphData& graph, const Program& program, const Bindings& bindings)
         : graph_(graph), program_(program), bindings_(bindings) {
         for (const Step& step : program.steps) {
-            if (step.kernel.slots_axis >= 0) slots_[step.kernel.slots_axis] = blocks(step.kernel);
+            if (step.kernel.slots_axis >= 0) slots_[step.kernel.slots_axis] = slots_of(step.kernel, rows(step.kernel));
         }
         for (const ProgramTensor& tensor : program.tensors) make(tensor);
         for (const Step& step : program.steps) run(step);
@@ -106,10 +106,10 @@ class ProgramRun {
         return slots == slots_.end() ? extent_of(graph_, axis, bindings_.rows) : slots->second;
     }
 
-    std::int64_t blocks(const Kernel& kernel) const {
-        std::int64_t rows = 1;
-        for (const AxisId axis : kernel.row_axes) rows *= extent(axis);
-        return grid_blocks(kernel, rows);
+    std::int64_t blocks(const Kernel& kernel) const { return grid_blocks(kernel, rows(kernel)); }
+
+    RowCounts rows(const Kernel& kernel) const {
+        return RowCounts::of(kernel, [&](AxisId axis) { return extent(axis); });
     }
 
     double scalar(const ProgramScalar& info) const {
@@ -508,6 +508,30 @@ TEST_CASE("the gradients of a norm's input and of its weight come from one kerne
     CHECK(adds_parts(*plan.groups[1].graph));
     for (const std::int64_t rows : {0, 1, 63, 64, 301}) {
         check(fmt::format("{} rows", rows), *g.data(), {{"tokens", rows}});
+    }
+}
+
+TEST_CASE("a norm's gradient and those of each batch's scale and shift come from one kernel, and a second adds parts") {
+    const Graph forward = Graph::parse(R"(
+        rows batch
+        rows frames = 3
+        rows tokens
+        columns c = 100
+        input x: bf16[batch, frames, tokens, c]
+        input scale: bf16[batch, frames, c]
+        input shift: bf16[batch, frames, c]
+        h = cast(x, f32)
+        output y = cast(h * rsqrt(mean(h * h) + 1e-6) * (1 + cast(scale, f32)) + cast(shift, f32), bf16))");
+    const Graph backward = differentiate(forward).backward;
+    const Plan plan = plan_graph(*backward.data(), host());
+    REQUIRE(plan.groups.size() == 2);
+    CHECK(makes_parts(*plan.groups[0].graph));
+    CHECK(adds_parts(*plan.groups[1].graph));
+    for (const std::int64_t batch : {0, 1, 40}) {
+        for (const std::int64_t tokens : {0, 1, 9, 130}) {
+            check(fmt::format("{} of {} tokens", batch, tokens), *backward.data(),
+                  {{"batch", batch}, {"tokens", tokens}});
+        }
     }
 }
 

@@ -390,6 +390,82 @@ TEST_CASE("what columns make of a number of a head is summed over them first, in
     CHECK(bytes(softmax) < 3.01 * row);
 }
 
+TEST_CASE("sums over the rows of each batch are made where those rows are, if anything else is made of them") {
+    const std::string rows = R"(
+        rows batch
+        rows tokens
+        columns c = 1152
+        input x: bf16[batch, tokens, c]
+        h = cast(x, f32)
+    )";
+    const auto plan_of = [&](const std::string& rest, bool backward) {
+        const Graph graph = Graph::parse(rows + rest);
+        return plan_graph(backward ? *differentiate(graph).backward.data() : *graph.data(), find_target("sm_90a"));
+    };
+    const std::string norm = R"(input scale: bf16[batch, c]
+        input shift: bf16[batch, c]
+        d = h - mean(h)
+        output y = cast(d * rsqrt(mean(d * d) + 1e-6) * (1 + cast(scale, f32)) + cast(shift, f32), bf16)
+    )";
+    const Plan adaptive = plan_of(norm, true);
+    REQUIRE(adaptive.groups.size() == 2);
+    CHECK(makes_parts(*adaptive.groups[0].graph));
+    CHECK(adds_parts(*adaptive.groups[1].graph));
+    // Two inputs and a gradient of each row, of 8192; of a batch, as many, a scale, two gradients and parts of them.
+    const double row_bytes = 3 * 1152 * 2 + 2 * 4;
+    const double batch_bytes = 1152 * (2 + 2 * 4);
+    CHECK(group_bytes(*adaptive.groups[0].graph, 8192) == doctest::Approx(8192 * (row_bytes + batch_bytes)));
+    // A sum by itself is one kernel's, unless that has a reduction's result to read the row again for.
+    CHECK(plan_of("output total = cast(sum(h, tokens), bf16)", false).groups.size() == 1);
+    const std::string pooled = "sum(h * rsqrt(mean(h * h) + 1e-6), tokens)";
+    CHECK(makes_parts(*plan_of("output total = cast(" + pooled + ", bf16)", false).groups[0].graph));
+    // What is seen in f32 is added up as exactly as it was.
+    CHECK(!makes_parts(*plan_of("output total = " + pooled, false).groups[0].graph));
+    // Rows of a batch's own, of which there are few, have their sums as they had.
+    const Graph few = Graph::parse(R"(
+        rows tokens
+        rows group = 8
+        columns c = 128
+        input x: bf16[tokens, group, c]
+        h = cast(x, f32)
+        output y = cast(h * rsqrt(mean(h * h) + 1e-6), bf16)
+        output total = cast(sum(h, group), bf16))");
+    for (const Group& group : plan_graph(*few.data(), find_target("sm_90a")).groups) CHECK(!makes_parts(*group.graph));
+}
+
+TEST_CASE("as many blocks have parts of each batch as take the rows of all batches in the fewest turns") {
+    const Graph graph = Graph::parse(R"(
+        rows batch
+        rows tokens
+        columns c = 1152
+        input x: bf16[batch, tokens, c]
+        input scale: bf16[batch, c]
+        h = cast(x, f32)
+        output y = cast(h * rsqrt(mean(h * h) + 1e-6) * cast(scale, f32), bf16))");
+    const Program program = compile(*differentiate(graph).backward.data(), find_target("sm_90a"));
+    const Kernel& kernel = program.steps[0].kernel;
+    REQUIRE(!kernel.outer.empty());
+    const std::int64_t at_once = kernel.most_row_blocks;
+    const std::int64_t together = kernel.schedule.rows_per_block;
+    const auto slots = [&](std::int64_t batch, std::int64_t tokens) { return slots_of(kernel, {batch, tokens}); };
+    CHECK(slots(1, 100000) == at_once);
+    CHECK(slots(1, 3 * together) == 3);
+    CHECK(slots(5, 0) == 0);
+    CHECK(slots(0, 5) >= 0);
+    CHECK(slots(20000, 16) == 1);
+    CHECK(grid_blocks(kernel, {20000, 16}) == 20000);
+    CHECK(grid_blocks(kernel, {5, 0}) == 0);
+    CHECK(grid_blocks(kernel, {0, 5}) == 0);
+    CHECK(grid_blocks(kernel, {std::int64_t{1} << 40, 1}) == (std::int64_t{1} << 31) - 1);
+    for (const std::int64_t batch : {2, 8, 64, 100, 133, 265, 600}) {
+        const std::int64_t each = slots(batch, 4096);
+        const std::int64_t turns = (batch * each + at_once - 1) / at_once;
+        const std::int64_t rows = (4096 + each * together - 1) / (each * together) * together;
+        CAPTURE(batch);
+        CHECK(static_cast<double>(turns * rows * at_once) < 1.25 * static_cast<double>(batch * 4096));
+    }
+}
+
 TEST_CASE("a sum over rows of numbers of a row's parts leaves those with what else is made of the part") {
     const Graph graph = Graph::parse(R"(
         rows images

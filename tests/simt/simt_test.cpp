@@ -102,6 +102,48 @@ Graph weighted_heads(std::int64_t heads, std::int64_t width) {
     return g;
 }
 
+// A norm with a scale and a shift of each batch, and of each frame of a batch where there are some.
+Graph adaptive_norm(std::int64_t frames, std::int64_t columns, Dtype dtype) {
+    Graph g;
+    std::vector<Dim> outer = {g.rows("batch")};
+    if (frames > 1) outer.push_back(g.rows("frames", frames));
+    const Axis column = g.columns("c", columns);
+    std::vector<Dim> rows = outer;
+    rows.push_back(g.rows("tokens"));
+    rows.push_back(column);
+    outer.push_back(column);
+    const Value x = cast(g.input("x", dtype, rows), f32);
+    const Value normed = x * rsqrt(mean(x * x) + 1e-5);
+    const Value scale = cast(g.input("scale", dtype, outer), f32);
+    g.output("y", cast(normed * (1 + scale) + cast(g.input("shift", dtype, outer), f32), dtype));
+    return g;
+}
+
+// A gate for each batch, and one for each head of a batch, beside no norm: of rows that nothing reduces.
+Graph batch_gates(std::int64_t heads, std::int64_t width) {
+    Graph g;
+    const Axis batch = g.rows("batch");
+    const Axis tokens = g.rows("tokens");
+    const Axis column = g.columns("width", width);
+    if (heads == 1) {
+        g.output("y", g.input("x", bf16, {batch, tokens, column}) * g.input("gate", bf16, {batch, column}));
+        return g;
+    }
+    const Axis head = g.rows("heads", heads);
+    g.output("y", g.input("x", bf16, {batch, tokens, head, column}) * g.input("gate", bf16, {batch, head, column}));
+    return g;
+}
+
+// The mean of each batch's normed rows, which nothing stores.
+Graph pooled_norm(std::int64_t columns) {
+    Graph g;
+    const Axis batch = g.rows("batch");
+    const Axis tokens = g.rows("tokens", 20);
+    const Value x = cast(g.input("x", bf16, {batch, tokens, columns}), f32);
+    g.output("y", cast(mean(x * rsqrt(mean(x * x) + 1e-5), tokens), bf16));
+    return g;
+}
+
 // One number of all rows and columns, which takes several launches to judge. Of f32, whose sums are carried as pairs:
 // a sum of narrow terms that cancel is as exact as its partial sums are, which the bar does not know.
 Graph one_number(std::int64_t columns, Dtype dtype) {
@@ -451,6 +493,31 @@ TEST_CASE("sums over rows of a weight for each group agree with the oracle under
         CHECK(add("weighted_groups of 12", weighted_groups(12, 64, bf16), trained) == (target.warp_size == 32));
         if (target.warp_size == 32) CHECK(add("weighted_groups f32", weighted_groups(3, 264, f32), trained));
         check_cases(cases, target, 7, false);
+    }
+}
+
+TEST_CASE("sums over rows of each batch share a kernel with the rows and agree with the oracle under every schedule") {
+    for (const std::string_view name : {"sm_90a", "gfx942"}) {
+        const Target target = simt::target(name);
+        std::vector<Case> cases;
+        const auto has_outer = [&](std::size_t first) {
+            const std::vector<Step>& steps = cases.at(first).program.steps;
+            return steps.size() == 2 && !steps[0].kernel.outer.empty();
+        };
+        const auto add = [&](const std::string& what, const Graph& graph) {
+            const std::size_t first = cases.size();
+            add_backward_cases(what, graph, {}, target, &cases);
+            return has_outer(first);
+        };
+        CHECK(add("adaptive_norm", adaptive_norm(1, 96, bf16)));
+        CHECK(add("adaptive_norm f16", adaptive_norm(1, 515, f16)));
+        CHECK(add("adaptive_norm of frames", adaptive_norm(3, 264, bf16)));
+        CHECK(add("batch_gates", batch_gates(1, 264)));
+        CHECK(add("batch_gates of heads", batch_gates(16, 64)));
+        const std::size_t pooled = cases.size();
+        add_cases("pooled_norm", pooled_norm(264), target, &cases);
+        CHECK(has_outer(pooled));
+        for (const std::int64_t rows : {3, 11}) check_cases(cases, target, rows, false);
     }
 }
 
