@@ -203,6 +203,8 @@ std::shared_ptr<const GraphData> with_whole_sums(const GraphData& group) {
             std::erase_if(reduced,
                           [&](AxisId axis) { return contains(output.apart, axis) || contains(output.outer, axis); });
             output.node = result->add_reduce(Monoid::kSum, summand, std::move(reduced));
+            // Only what is rounded has parts for each outer position (shows_wide).
+            if (!output.outer.empty()) output.node = result->add_cast(output.node, Dtype::kBf16);
             output.slots = -1;
             output.apart.clear();
             output.outer.clear();

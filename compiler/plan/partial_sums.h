@@ -36,7 +36,8 @@ bool adds_parts(const GraphData& group);
 // Whether a node adds up the parts of each position of outer row axes: few where the positions are many.
 bool adds_parts_of_each(const GraphData& group, const Node& node);
 
-// A group as a graph that stands alone: what it stores in parts is the sum itself. Planned again, it gives the group
+// A group as a graph that stands alone: what it stores in parts is the sum itself, or where it has outer axes the sum
+// rounded. Planned again, it gives the group
 // and the kernel that adds its parts.
 std::shared_ptr<const GraphData> with_whole_sums(const GraphData& group);
 

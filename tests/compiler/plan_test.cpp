@@ -411,6 +411,11 @@ TEST_CASE("sums over the rows of each batch are made where those rows are, if an
     REQUIRE(adaptive.groups.size() == 2);
     CHECK(makes_parts(*adaptive.groups[0].graph));
     CHECK(adds_parts(*adaptive.groups[1].graph));
+    // The group by itself, as the tuner has it, is planned as it was.
+    const Plan again = plan_graph(*with_whole_sums(*adaptive.groups[0].graph), find_target("sm_90a"));
+    REQUIRE(again.groups.size() == 2);
+    CHECK(makes_parts(*again.groups[0].graph));
+    CHECK(group_bytes(*again.groups[0].graph, 8192) == group_bytes(*adaptive.groups[0].graph, 8192));
     // Two inputs and a gradient of each row, of 8192; of a batch, as many, a scale, two gradients and parts of them.
     const double row_bytes = 3 * 1152 * 2 + 2 * 4;
     const double batch_bytes = 1152 * (2 + 2 * 4);
