@@ -330,7 +330,7 @@ struct Kernel {
     std::optional<Inst> peeled_by;  // Schedule::peel: the access by whose rows' addresses the heads are counted
     Block before;                   // once a part, before its rows; only where there is a slots axis
     Block body;
-    Block after;            // likewise, after them
+    Block after;                  // likewise, after them
     Neighbours neighbours;        // compile() sets them: a group alone has none
     bool loads_together = false;  // GPU: a loop's loads are all issued before one of them is used (runtime/build)
     int value_count = 0;

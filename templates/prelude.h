@@ -314,8 +314,8 @@ RJ_DEVICE rj_vec<T, N> rj_zeros() {
 // Arrays of loaded vectors, none of which is used before all are asked for: a word of each depends on one of every
 // other. Assemblers move a load down to its first use where registers are few, and a row then waits for memory as many
 // times as it has vectors: a causal softmax's backward of 4096 columns waited five times, at 44 % of copy; now 54. A
-// softmax's backward of 65536 columns went from 78 to 91, a sparsemax's from 76 to 93 (H200). One instruction and a half
-// a vector.
+// softmax's backward of 65536 columns went from 78 to 91, a sparsemax's from 76 to 93 (H200). One instruction and a
+// half a vector.
 template <int kVectors, class V>
 RJ_DEVICE unsigned rj_first_words(const V (&vectors)[kVectors]) {
     unsigned words = 0;

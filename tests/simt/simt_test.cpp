@@ -106,12 +106,12 @@ Graph weighted_heads(std::int64_t heads, std::int64_t width) {
 Graph adaptive_norm(std::int64_t frames, std::int64_t columns, Dtype dtype) {
     Graph g;
     std::vector<Dim> outer = {g.rows("batch")};
-    if (frames > 1) outer.push_back(g.rows("frames", frames));
+    if (frames > 1) outer.emplace_back(g.rows("frames", frames));
     const Axis column = g.columns("c", columns);
     std::vector<Dim> rows = outer;
-    rows.push_back(g.rows("tokens"));
-    rows.push_back(column);
-    outer.push_back(column);
+    rows.emplace_back(g.rows("tokens"));
+    rows.emplace_back(column);
+    outer.emplace_back(column);
     const Value x = cast(g.input("x", dtype, rows), f32);
     const Value normed = x * rsqrt(mean(x * x) + 1e-5);
     const Value scale = cast(g.input("scale", dtype, outer), f32);
