@@ -311,27 +311,27 @@ RJ_DEVICE rj_vec<T, N> rj_zeros() {
     return vec;
 }
 
-// Arrays of loaded vectors, none of which is used before all are asked for: a word of each depends on one of every
-// other. Assemblers move a load down to its first use where registers are few, and a row then waits for memory as many
-// times as it has vectors: a causal softmax's backward of 4096 columns waited five times, at 44 % of copy; now 54. A
-// softmax's backward of 65536 columns went from 78 to 91, a sparsemax's from 76 to 93 (H200). One instruction and a
-// half a vector.
-template <int kVectors, class V>
+// Arrays of loaded vectors, none of whose first kFirst is used before all of these are asked for: a word of each
+// depends on one of every other. Assemblers move a load down to its first use where registers are few, and a row then
+// waits for memory as many times as it has vectors: a causal softmax's backward of 4096 columns waited five times, at
+// 44 % of copy; now 54. A softmax's backward of 65536 columns went from 78 to 91, a sparsemax's from 76 to 93 (H200).
+// One instruction and a half a vector.
+template <int kFirst, int kVectors, class V>
 RJ_DEVICE unsigned rj_first_words(const V (&vectors)[kVectors]) {
     unsigned words = 0;
 #pragma unroll
-    for (int i = 0; i < kVectors; ++i) words ^= vectors[i].words[0];
+    for (int i = 0; i < kFirst; ++i) words ^= vectors[i].words[0];
     return words;
 }
-template <int kVectors, class V>
+template <int kFirst, int kVectors, class V>
 RJ_DEVICE void rj_add_bits(V (&vectors)[kVectors], unsigned bits) {
 #pragma unroll
-    for (int i = 0; i < kVectors; ++i) vectors[i].words[0] ^= bits;
+    for (int i = 0; i < kFirst; ++i) vectors[i].words[0] ^= bits;
 }
-template <class... Arrays>
+template <int kFirst, class... Arrays>
 RJ_DEVICE void rj_together(Arrays&... arrays) {
-    const unsigned none = (rj_first_words(arrays) ^ ...) & rj_zero();
-    (rj_add_bits(arrays, none), ...);
+    const unsigned none = (rj_first_words<kFirst>(arrays) ^ ...) & rj_zero();
+    (rj_add_bits<kFirst>(arrays, none), ...);
 }
 
 // A vector that an earlier loop left in registers. Behind rj_opaque what was computed from it there is computed from it

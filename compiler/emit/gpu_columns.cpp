@@ -379,9 +379,9 @@ class ColumnEmitter {
             if (!kept_.contains(inst.index)) {
                 kept_[inst.index] =
                     scope_.names().fresh(load != nullptr ? tensor(*load).name + "_vec" : slot(inst).label);
-                out_.line(fmt::format("{} {}{}{};", gpu_vec_type(slot(inst).dtype, loop_.vector), kept_[inst.index],
-                                      entries(), load != nullptr ? initial() : ""),
-                          "kept in registers");
+                out_.line(
+                    fmt::format("{} {}{};", gpu_vec_type(slot(inst).dtype, loop_.vector), kept_[inst.index], entries()),
+                    "kept in registers");
             }
             const std::string name = kept_here(inst);
             declared_.insert(name + entry());
@@ -476,8 +476,8 @@ class ColumnEmitter {
         for (const Inst* load : front_) {
             const std::string& name = vectors_.at(load);
             if (!declared_.insert(name).second) continue;
-            out_.line(fmt::format("{} {}{}{};", gpu_vec_type(load->dtype, lanes_of(*load, loop_)), array_of(name),
-                                  entries(), initial()));
+            out_.line(
+                fmt::format("{} {}{};", gpu_vec_type(load->dtype, lanes_of(*load, loop_)), array_of(name), entries()));
         }
         if (!front_.empty()) {
             open_iterations(true);
@@ -497,19 +497,19 @@ class ColumnEmitter {
         out_.close();
     }
 
-    // Nothing is computed before all the loads from memory are on their way.
+    // Nothing is computed before the loads from memory are on their way, of the vectors that all threads have.
     void await_loads() {
         if (!scope_.kernel().loads_together) return;
+        const std::int64_t whole = several_groups() ? 0 : scope_.kernel().whole_iterations(loop_);
+        const std::string first = has_vector().empty() ? group_size() : std::to_string(whole);
         std::vector<std::string> arrays;
         for (const Inst* load : front_) {
             if (load->stage_offset_bytes >= 0 || scope_.is_fetched(*load) || copied_to(*load) != nullptr) continue;
             arrays.push_back(array_of(vectors_.at(load)));
         }
-        if (!arrays.empty()) out_.line(fmt::format("rj_together({});", fmt::join(arrays, ", ")));
+        if (arrays.empty() || first == "0") return;
+        out_.line(fmt::format("rj_together<{}>({});", first, fmt::join(arrays, ", ")));
     }
-
-    // Of what is loaded: loads that are awaited together are all asked, and some threads may have one fewer.
-    std::string initial() const { return scope_.kernel().loads_together && !has_vector().empty() ? " = {}" : ""; }
 
     void open_iterations(bool needs_column) {
         out_.line("#pragma unroll");

@@ -471,25 +471,25 @@ TEST_CASE("loads that are issued together are asked together before anything is 
     const Target target = find_target("sm_90a");
     const auto text = [&](const Schedule& schedule, std::int64_t columns) {
         Kernel kernel = kernel_with(build_softmax, columns, schedule, target);
-        CHECK_FALSE(contains(emit_gpu_body(kernel, target), "rj_together("));
+        CHECK_FALSE(contains(emit_gpu_body(kernel, target), "rj_together<"));
         kernel.loads_together = true;
         return emit_gpu_body(kernel, target);
     };
     Schedule schedule = staged_schedule(Residency::kRegisters);
     schedule.blocks_per_sm = schedule.min_blocks_per_sm = schedule.stages = 0;
     const std::string whole = text(schedule, 8192);
-    CHECK(count(whole, "rj_together(x_vec);") == 1);
-    CHECK(whole.find("rj_together(") > whole.find("rj_load_readonly<8>("));
-    CHECK(whole.find("rj_together(") < whole.find("rj_get(x_vec"));
-    CHECK(count(whole, " = {};") == 0);
-    CHECK(count(text(schedule, 4000), " = {};") == 1);  // some threads have one vector fewer
+    CHECK(count(whole, "rj_together<4>(x_vec);") == 1);
+    CHECK(whole.find("rj_together<") > whole.find("rj_load_readonly<8>("));
+    CHECK(whole.find("rj_together<") < whole.find("rj_get(x_vec"));
+    CHECK(count(text(schedule, 8000), "rj_together<3>(x_vec);") == 1);  // of the fourth some threads have none
+    CHECK_FALSE(contains(text(schedule, 2000), "rj_together<"));
     // Of a group of a serial loop, whose addresses are constants apart.
     schedule.residency = Residency::kShared;
     const std::string serial = text(schedule, 8192);
-    CHECK(count(serial, "rj_together(x_vec);") == 1);
+    CHECK(count(serial, "rj_together<RJ_GROUP(4)>(x_vec);") == 1);
     CHECK(contains(serial, " + i * "));
     // What was copied ahead has come.
-    CHECK_FALSE(contains(text(staged_schedule(Residency::kRegisters), 8192), "rj_together("));
+    CHECK_FALSE(contains(text(staged_schedule(Residency::kRegisters), 8192), "rj_together<"));
 }
 
 TEST_CASE("what all rows read is held once for all loops that read it, and packed") {
