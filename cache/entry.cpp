@@ -58,7 +58,7 @@ ArgumentInfo argument_from(const nlohmann::json& json) {
 
 nlohmann::json function_json(const FunctionInfo& function) {
     const auto& [name, registers, scalar_registers, spill_bytes, spilled_registers, shared_bytes, max_threads,
-                 wave_size, kernarg_bytes, arguments] = function;
+                 wave_size, kernarg_bytes, load_waits, bytes_in_flight, arguments] = function;
     nlohmann::json json = {{"name", name},
                            {"registers", registers},
                            {"scalar_registers", scalar_registers},
@@ -68,6 +68,8 @@ nlohmann::json function_json(const FunctionInfo& function) {
                            {"max_threads", max_threads},
                            {"wave_size", wave_size},
                            {"kernarg_bytes", kernarg_bytes},
+                           {"load_waits", load_waits},
+                           {"bytes_in_flight", bytes_in_flight},
                            {"arguments", nlohmann::json::array()}};
     for (const ArgumentInfo& argument : arguments) json["arguments"].push_back(argument_json(argument));
     return json;
@@ -76,7 +78,7 @@ nlohmann::json function_json(const FunctionInfo& function) {
 FunctionInfo function_from(const nlohmann::json& json) {
     FunctionInfo function;
     auto& [name, registers, scalar_registers, spill_bytes, spilled_registers, shared_bytes, max_threads, wave_size,
-           kernarg_bytes, arguments] = function;
+           kernarg_bytes, load_waits, bytes_in_flight, arguments] = function;
     json.at("name").get_to(name);
     json.at("registers").get_to(registers);
     json.at("scalar_registers").get_to(scalar_registers);
@@ -86,6 +88,8 @@ FunctionInfo function_from(const nlohmann::json& json) {
     json.at("max_threads").get_to(max_threads);
     json.at("wave_size").get_to(wave_size);
     json.at("kernarg_bytes").get_to(kernarg_bytes);
+    json.at("load_waits").get_to(load_waits);
+    json.at("bytes_in_flight").get_to(bytes_in_flight);
     for (const nlohmann::json& argument : json.at("arguments")) arguments.push_back(argument_from(argument));
     return function;
 }

@@ -305,6 +305,10 @@ inline constexpr std::int64_t kSystemSharedBytes = 1024;  // of every block, CUD
 // Positions that a thread adds up by itself, in a few turns of loads: to share them, a block's threads meet thrice.
 inline constexpr std::int64_t kAloneRows = 32;
 
+// Of which of a loop's vectors all loads are issued before one of them is used: of none, of those that all threads have,
+// or of all, where those that some threads lack are zero first.
+enum class LoadsTogether : std::uint8_t { kNot, kWhole, kAll };
+
 struct Kernel {
     std::string name;  // the entry point
     Schedule schedule;
@@ -332,7 +336,7 @@ struct Kernel {
     Block body;
     Block after;                  // likewise, after them
     Neighbours neighbours;        // compile() sets them: a group alone has none
-    bool loads_together = false;  // GPU: a loop's loads are all issued before one of them is used (runtime/build)
+    LoadsTogether loads_together = LoadsTogether::kNot;  // GPU; runtime/build chooses it
     int value_count = 0;
     std::int64_t most_row_blocks = 0;  // blocks along the rows, of clusters if fewer run at once; 0: all there are
 

@@ -311,11 +311,11 @@ RJ_DEVICE rj_vec<T, N> rj_zeros() {
     return vec;
 }
 
-// Arrays of loaded vectors, none of whose first kFirst is used before all of these are asked for: a word of each
-// depends on one of every other. Assemblers move a load down to its first use where registers are few, and a row then
-// waits for memory as many times as it has vectors: a causal softmax's backward of 4096 columns waited five times, at
-// 44 % of copy; now 54. A softmax's backward of 65536 columns went from 78 to 91, a sparsemax's from 76 to 93 (H200).
-// One instruction and a half a vector.
+// Arrays of loaded vectors, none of whose first kFirst is used before all of these are asked for, and before the
+// numbers of the row whose words `numbers` are: a word of each depends on one of every other. Assemblers move a load
+// down to its first use where registers are few, and a row then waits for memory as many times as it has vectors: a
+// causal softmax's backward of 4096 columns waited five times, at 44 % of copy; now 54. A softmax's backward of 65536
+// columns went from 78 to 91, a sparsemax's from 76 to 93 (H200). One instruction and a half a vector.
 template <int kFirst, int kVectors, class V>
 RJ_DEVICE unsigned rj_first_words(const V (&vectors)[kVectors]) {
     unsigned words = 0;
@@ -329,9 +329,18 @@ RJ_DEVICE void rj_add_bits(V (&vectors)[kVectors], unsigned bits) {
     for (int i = 0; i < kFirst; ++i) vectors[i].words[0] ^= bits;
 }
 template <int kFirst, class... Arrays>
-RJ_DEVICE void rj_together(Arrays&... arrays) {
-    const unsigned none = (rj_first_words<kFirst>(arrays) ^ ...) & rj_zero();
+RJ_DEVICE void rj_together(unsigned numbers, Arrays&... arrays) {
+    const unsigned none = (numbers ^ ... ^ rj_first_words<kFirst>(arrays)) & rj_zero();
     (rj_add_bits<kFirst>(arrays, none), ...);
+}
+RJ_DEVICE unsigned rj_number_word(float number) { return rj_bits(number); }
+template <class Integer>
+RJ_DEVICE unsigned rj_number_word(Integer number) {
+    return static_cast<unsigned>(number);
+}
+template <class... Numbers>
+RJ_DEVICE unsigned rj_number_words(Numbers... numbers) {
+    return (rj_number_word(numbers) ^ ... ^ 0u);
 }
 
 // A vector that an earlier loop left in registers. Behind rj_opaque what was computed from it there is computed from it

@@ -104,6 +104,8 @@ nlohmann::json to_json(const Compiled& c) {
             {"registers", c.resources.registers},
             {"spill_bytes", c.resources.spill_bytes},
             {"shared_bytes", c.resources.shared_bytes},
+            {"load_waits", c.resources.load_waits},
+            {"bytes_in_flight", c.resources.bytes_in_flight},
             {"compile_ms", c.compile_ms},
             {"from_cache", c.from_cache}};
 }
@@ -132,15 +134,15 @@ int compile_command(const CommonOptions& common, const CompileCommand& command) 
              root);
     }
     int failed = 0;
-    Table table({"job", "target", "kernel", "registers", "spills", "ms", "from", "schedule"});
+    Table table({"job", "target", "kernel", "registers", "spills", "waits", "ms", "from", "schedule"});
     nlohmann::json document = {{"rowjit", kVersion}, {"records", nlohmann::json::array()}};
     for (const Compiled& c : results) {
         failed += c.failure.empty() ? 0 : 1;
         document["records"].push_back(to_json(c));
         if (c.failure.empty()) {
             table.add({c.job->name, c.target, c.kernel, std::to_string(c.resources.registers),
-                       std::to_string(c.resources.spill_bytes), fmt::format("{:.0f}", c.compile_ms),
-                       c.from_cache ? "cache" : "compiler", c.schedule});
+                       std::to_string(c.resources.spill_bytes), std::to_string(c.resources.load_waits),
+                       fmt::format("{:.0f}", c.compile_ms), c.from_cache ? "cache" : "compiler", c.schedule});
         } else {
             fmt::print(stderr, "rowjit: {} for {}: {}\n", c.job->name, c.target, one_line(c.failure));
         }

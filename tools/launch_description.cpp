@@ -85,6 +85,8 @@ nlohmann::json launch_description(const Program& program, const Step& step, cons
     json["resources"] = {{"registers", resources.registers},
                          {"scalar_registers", resources.scalar_registers},
                          {"spill_bytes", resources.spill_bytes},
+                         {"load_waits", resources.load_waits},
+                         {"bytes_in_flight", resources.bytes_in_flight},
                          {"static_shared_bytes", resources.shared_bytes}};
     return json;
 }

@@ -424,6 +424,7 @@ class KernelEmitter {
         for (const Stmt& stmt : first_phase) statement(stmt);
         for (const Left& one : left) out_.line(fmt::format("{} = {};", one.ahead, scope_.value(one.value)));
         out_.close(";");
+        scope_.take_asked();
         scope_.forget_axes(kernel_.inner_axes());
         for (const Left& one : left) scope_.bind(one.value, one.now);
         for (const Stmt& stmt : first_phase) {
@@ -776,6 +777,7 @@ class KernelEmitter {
             out_.line(fmt::format("{} = {};", pasts[i].name, next));
         }
         out_.close();
+        scope_.take_asked();
         scope_.set_row_names(before_rounds);
         for (const Past& past : pasts) scope_.bind(inst(last + 1 - past.age, past.place)->id, past.name);
     }
@@ -823,6 +825,7 @@ class KernelEmitter {
         out_.line(alone ? fmt::format("if ({}) break;", still_)
                         : fmt::format("if (rj_all_rows<{}, {}>({})) break;", scope_.threads(), lanes, still_));
         out_.close();
+        scope_.take_asked();
         scope_.set_row_names(outside_steps_);
         scope_.bind(steps.result, state_);
         for (std::size_t i = 0; i < of_last_.size(); ++i) scope_.bind(steps.of_last[i].result, of_last_[i]);

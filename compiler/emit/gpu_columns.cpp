@@ -129,7 +129,7 @@ GpuAddress by_iteration(GpuAddress address, const ColumnLoop& loop, GpuScope& sc
     const bool apart = iteration == kOfGroup && loop.part != ColumnLoop::Part::kEnds;
     if (loop.is_resident()) {
         address.offset = column_of(loop, scope, iteration);
-    } else if (apart && scope.kernel().loads_together) {
+    } else if (apart && scope.kernel().loads_together != LoadsTogether::kNot) {
         address.offset = fmt::format("{} + i * {}", column_of(loop, scope, kGroup), step_of(loop, scope));
     }
     return address;
@@ -262,6 +262,7 @@ class ColumnEmitter {
                 RJ_CHECK(inst.kind == InstKind::kLoad, "emit gpu: {}: every column stores to one place of {}",
                          scope_.kernel().name, tensor(inst).name);
                 scope_.define(inst, scope_.load_one(inst, scope_.address(inst, {}, "")));
+                scope_.ask(inst);
                 continue;
             }
             if (inst.held >= 0 || inst.turn > 0) continue;
@@ -379,9 +380,9 @@ class ColumnEmitter {
             if (!kept_.contains(inst.index)) {
                 kept_[inst.index] =
                     scope_.names().fresh(load != nullptr ? tensor(*load).name + "_vec" : slot(inst).label);
-                out_.line(
-                    fmt::format("{} {}{};", gpu_vec_type(slot(inst).dtype, loop_.vector), kept_[inst.index], entries()),
-                    "kept in registers");
+                out_.line(fmt::format("{} {}{}{};", gpu_vec_type(slot(inst).dtype, loop_.vector), kept_[inst.index],
+                                      entries(), load != nullptr ? initial() : ""),
+                          "kept in registers");
             }
             const std::string name = kept_here(inst);
             declared_.insert(name + entry());
@@ -476,8 +477,8 @@ class ColumnEmitter {
         for (const Inst* load : front_) {
             const std::string& name = vectors_.at(load);
             if (!declared_.insert(name).second) continue;
-            out_.line(
-                fmt::format("{} {}{};", gpu_vec_type(load->dtype, lanes_of(*load, loop_)), array_of(name), entries()));
+            out_.line(fmt::format("{} {}{}{};", gpu_vec_type(load->dtype, lanes_of(*load, loop_)), array_of(name),
+                                  entries(), initial()));
         }
         if (!front_.empty()) {
             open_iterations(true);
@@ -497,18 +498,29 @@ class ColumnEmitter {
         out_.close();
     }
 
-    // Nothing is computed before the loads from memory are on their way, of the vectors that all threads have.
+    // Nothing is computed before the loads from memory are on their way.
     void await_loads() {
-        if (!scope_.kernel().loads_together) return;
+        const LoadsTogether which = scope_.kernel().loads_together;
+        if (which == LoadsTogether::kNot) return;
         const std::int64_t whole = several_groups() ? 0 : scope_.kernel().whole_iterations(loop_);
-        const std::string first = has_vector().empty() ? group_size() : std::to_string(whole);
+        const bool all = has_vector().empty() || which == LoadsTogether::kAll;
+        const std::string first = all ? group_size() : std::to_string(whole);
         std::vector<std::string> arrays;
         for (const Inst* load : front_) {
             if (load->stage_offset_bytes >= 0 || scope_.is_fetched(*load) || copied_to(*load) != nullptr) continue;
             arrays.push_back(array_of(vectors_.at(load)));
         }
         if (arrays.empty() || first == "0") return;
-        out_.line(fmt::format("rj_together<{}>({});", first, fmt::join(arrays, ", ")));
+        const std::vector<std::string> numbers = several_groups() ? std::vector<std::string>() : scope_.take_asked();
+        const std::string words =
+            numbers.empty() ? "0" : fmt::format("rj_number_words({})", fmt::join(numbers, ", "));
+        out_.line(fmt::format("rj_together<{}>({}, {});", first, words, fmt::join(arrays, ", ")));
+    }
+
+    // Of what is loaded: loads of all vectors are awaited by threads too that have one fewer.
+    std::string initial() const {
+        const bool all = scope_.kernel().loads_together == LoadsTogether::kAll;
+        return all && !has_vector().empty() ? " = {}" : "";
     }
 
     void open_iterations(bool needs_column) {

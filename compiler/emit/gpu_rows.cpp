@@ -61,7 +61,10 @@ void RowsEmitter::scalar_inst(const Inst& inst, const GpuLoop& loop, const std::
     if (scope_.bind_inline(inst)) return;
     if (scope_.is_fetched(inst)) return scope_.define(inst, scope_.fetched(inst));
     switch (inst.kind) {
-        case InstKind::kLoad: return scope_.define(inst, scope_.load_one(inst, scope_.address(inst, loop, "")));
+        case InstKind::kLoad:
+            scope_.define(inst, scope_.load_one(inst, scope_.address(inst, loop, "")));
+            if (loop.axes.empty()) scope_.ask(inst);
+            return;
         case InstKind::kCoord: return scope_.define(inst, scope_.coordinate(inst, loop, ""));
         case InstKind::kStore: return scope_.store_one(inst, scope_.address(inst, loop, ""), conditions);
         case InstKind::kAccumulate:

@@ -593,6 +593,12 @@ std::string GpuScope::load_one(const Inst& inst, const GpuAddress& at) const {
     return at.inside.empty() ? load : fmt::format("{} ? {} : {}", at.inside, load, gpu_literal(inst.dtype, 0));
 }
 
+void GpuScope::ask(const Inst& load) {
+    const bool waits = std::any_of(load.coords.begin(), load.coords.end(),
+                                   [](const Coord& coord) { return !coord.data_nodes().empty(); });
+    if (!waits && kernel_.lanes_axis < 0) asked_.push_back(value(load.id));
+}
+
 void GpuScope::store_one(const Inst& inst, const GpuAddress& at, std::vector<std::string> conditions) {
     if (!at.inside.empty()) conditions.push_back(at.inside);
     std::string stored = value(inst.operands[0]);

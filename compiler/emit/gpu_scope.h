@@ -8,6 +8,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/target.h"
@@ -125,6 +126,11 @@ class GpuScope {
     std::string load_one(const Inst& inst, const GpuAddress& at) const;         // a value
     void store_one(const Inst& inst, const GpuAddress& at, std::vector<std::string> conditions);
 
+    // Notes a number of the row that is loaded from an address which waits for no other load: what the next loop loads
+    // is awaited with it, or nothing is once the braces that its name was declared in close.
+    void ask(const Inst& load);
+    std::vector<std::string> take_asked() { return std::exchange(asked_, {}); }
+
     // Loads that are issued before the block comes to their row, and where their values are until then: in registers,
     // by name, or in shared memory, which an expression reads.
     void set_fetched(const Inst& load, std::string name) { fetched_[&load] = std::move(name); }
@@ -173,6 +179,7 @@ class GpuScope {
     NameTable names_;
     std::vector<Dtype> dtypes_;      // by value
     std::vector<std::string> text_;  // by value: a name or a literal
+    std::vector<std::string> asked_;  // names
     std::map<ValueId, std::string> places_;
     std::set<ValueId> rounded_;  // values used for more than being packed
     std::set<ValueId> near_rows_;

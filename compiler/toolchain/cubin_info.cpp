@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "compiler/toolchain/elf_view.h"
+#include "compiler/toolchain/load_waits.h"
 
 namespace rowjit {
 namespace {
@@ -127,6 +128,11 @@ Offer<std::vector<FunctionInfo>> cubin_info(std::string_view cubin) {
         }
         if (const ElfSection* info = elf->find(".nv.info." + function.name)) {
             apply_attributes(info->data, *elf, functions, &function);
+        }
+        if (const ElfSection* code = elf->find(".text." + function.name)) {
+            const LoadWaits loads = count_load_waits(code->data);
+            function.load_waits = loads.waits;
+            function.bytes_in_flight = loads.bytes_in_flight;
         }
         std::sort(function.arguments.begin(), function.arguments.end(),
                   [](const ArgumentInfo& a, const ArgumentInfo& b) { return a.offset_bytes < b.offset_bytes; });

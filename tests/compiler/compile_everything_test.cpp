@@ -351,7 +351,7 @@ TEST_CASE("a row's loads are issued together where a multiprocessor keeps as man
         Kernel kernel = compile(*graph.data(), target).steps.at(0).kernel;
         const Artifact apart = compile_source(emit_gpu(kernel, target), target);
         const Artifact made = compile_kernel(kernel, target);
-        kernel.loads_together = true;
+        kernel.loads_together = LoadsTogether::kAll;
         const Artifact together = compile_source(emit_gpu(kernel, target), target);
         const auto blocks = [&](const Artifact& artifact) {
             return blocks_beside(kernel, target, artifact.functions.front().registers);

@@ -137,7 +137,8 @@ std::string source_text(const std::vector<const Kernel*>& kernels, const Target&
     for (std::size_t i = 1; i < parts.size(); ++i) text.append(parts[i]).append("\n");
     for (std::size_t i = 0; i < kernels.size(); ++i) {
         Kernel kernel = *kernels[i];
-        kernel.loads_together = loads_may_wait(kernel, target);  // nothing is computed otherwise than without
+        // Nothing is computed otherwise than without.
+        if (loads_may_wait(kernel, target)) kernel.loads_together = LoadsTogether::kAll;
         std::string body = emit_gpu_body(kernel, target);
         if (sabotage) body = sabotage(std::move(body));
         text += fmt::format(
