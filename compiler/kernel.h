@@ -305,8 +305,8 @@ inline constexpr std::int64_t kSystemSharedBytes = 1024;  // of every block, CUD
 // Positions that a thread adds up by itself, in a few turns of loads: to share them, a block's threads meet thrice.
 inline constexpr std::int64_t kAloneRows = 32;
 
-// Of which of a loop's vectors all loads are issued before one of them is used: of none, of those that all threads have,
-// or of all, where those that some threads lack are zero first.
+// Of which of a loop's vectors all loads are issued before one of them is used: of none, of those that all threads
+// have, or of all, where those that some threads lack are zero first.
 enum class LoadsTogether : std::uint8_t { kNot, kWhole, kAll };
 
 struct Kernel {
@@ -334,8 +334,8 @@ struct Kernel {
     std::optional<Inst> peeled_by;  // Schedule::peel: the access by whose rows' addresses the heads are counted
     Block before;                   // once a part, before its rows; only where there is a slots axis
     Block body;
-    Block after;                  // likewise, after them
-    Neighbours neighbours;        // compile() sets them: a group alone has none
+    Block after;                                         // likewise, after them
+    Neighbours neighbours;                               // compile() sets them: a group alone has none
     LoadsTogether loads_together = LoadsTogether::kNot;  // GPU; runtime/build chooses it
     int value_count = 0;
     std::int64_t most_row_blocks = 0;  // blocks along the rows, of clusters if fewer run at once; 0: all there are

@@ -512,8 +512,7 @@ class ColumnEmitter {
         }
         if (arrays.empty() || first == "0") return;
         const std::vector<std::string> numbers = several_groups() ? std::vector<std::string>() : scope_.take_asked();
-        const std::string words =
-            numbers.empty() ? "0" : fmt::format("rj_number_words({})", fmt::join(numbers, ", "));
+        const std::string words = numbers.empty() ? "0" : fmt::format("rj_number_words({})", fmt::join(numbers, ", "));
         out_.line(fmt::format("rj_together<{}>({}, {});", first, words, fmt::join(arrays, ", ")));
     }
 

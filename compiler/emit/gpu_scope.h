@@ -177,8 +177,8 @@ class GpuScope {
     const Target& target_;
     SourceWriter out_;
     NameTable names_;
-    std::vector<Dtype> dtypes_;      // by value
-    std::vector<std::string> text_;  // by value: a name or a literal
+    std::vector<Dtype> dtypes_;       // by value
+    std::vector<std::string> text_;   // by value: a name or a literal
     std::vector<std::string> asked_;  // names
     std::map<ValueId, std::string> places_;
     std::set<ValueId> rounded_;  // values used for more than being packed

@@ -36,8 +36,8 @@ struct FunctionInfo {
     int max_threads = 0;        // the launch bound it was compiled for, 0 when none
     int wave_size = 0;          // AMD: 32 or 64
     int kernarg_bytes = 0;      // the argument block, hidden arguments included
-    int load_waits = 0;       // NVIDIA: load_waits.h, one after the other, of a thread going through the text once
-    int bytes_in_flight = 0;  // NVIDIA: likewise, at most, of a thread
+    int load_waits = 0;         // NVIDIA: load_waits.h, one after the other, of a thread going through the text once
+    int bytes_in_flight = 0;    // NVIDIA: likewise, at most, of a thread
     std::vector<ArgumentInfo> arguments;  // by offset
 
     bool operator==(const FunctionInfo&) const = default;

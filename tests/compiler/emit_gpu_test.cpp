@@ -469,24 +469,42 @@ TEST_CASE("a pair takes all that a thread has of a resident row at once") {
 
 TEST_CASE("loads that are issued together are asked together before anything is computed of one") {
     const Target target = find_target("sm_90a");
-    const auto text = [&](const Schedule& schedule, std::int64_t columns) {
+    const auto text = [&](const Schedule& schedule, std::int64_t columns, LoadsTogether which = LoadsTogether::kWhole) {
         Kernel kernel = kernel_with(build_softmax, columns, schedule, target);
         CHECK_FALSE(contains(emit_gpu_body(kernel, target), "rj_together<"));
-        kernel.loads_together = true;
+        kernel.loads_together = which;
         return emit_gpu_body(kernel, target);
     };
     Schedule schedule = staged_schedule(Residency::kRegisters);
     schedule.blocks_per_sm = schedule.min_blocks_per_sm = schedule.stages = 0;
     const std::string whole = text(schedule, 8192);
-    CHECK(count(whole, "rj_together<4>(x_vec);") == 1);
+    CHECK(count(whole, "rj_together<4>(0, x_vec);") == 1);
     CHECK(whole.find("rj_together<") > whole.find("rj_load_readonly<8>("));
     CHECK(whole.find("rj_together<") < whole.find("rj_get(x_vec"));
-    CHECK(count(text(schedule, 8000), "rj_together<3>(x_vec);") == 1);  // of the fourth some threads have none
+    CHECK(count(text(schedule, 8000), "rj_together<3>(0, x_vec);") == 1);  // of the fourth some threads have none
     CHECK_FALSE(contains(text(schedule, 2000), "rj_together<"));
+    const std::string all = text(schedule, 8000, LoadsTogether::kAll);
+    CHECK(count(all, "rj_together<4>(0, x_vec);") == 1);
+    CHECK(count(all, "x_vec[4] = {};") == 1);
+    // With the row's numbers, but for one whose place was loaded: the logit of a row's class.
+    const auto of_row = [&](Graph& g, std::int64_t columns) {
+        const Axis tokens = g.rows("tokens");
+        const Axis classes = g.columns("classes", columns);
+        const Value x = g.input("x", bf16, {tokens, classes});
+        const Value target = g.input("target", i64, {tokens});
+        const Value scale = g.input("scale", f32, {tokens});
+        const Value of_class = index(x, classes, target);
+        g.output("y", sum(exp(cast(x, f32) * scale)) - cast(of_class, f32));
+    };
+    Kernel numbered = kernel_with(of_row, 8192, schedule, target);
+    numbered.loads_together = LoadsTogether::kAll;
+    const std::string numbers = emit_gpu_body(numbered, target);
+    CHECK(count(numbers, "rj_together<4>(rj_number_words(") == 1);
+    CHECK(contains(numbers, "scale_value"));
     // Of a group of a serial loop, whose addresses are constants apart.
     schedule.residency = Residency::kShared;
     const std::string serial = text(schedule, 8192);
-    CHECK(count(serial, "rj_together<RJ_GROUP(4)>(x_vec);") == 1);
+    CHECK(count(serial, "rj_together<RJ_GROUP(4)>(0, x_vec);") == 1);
     CHECK(contains(serial, " + i * "));
     // What was copied ahead has come.
     CHECK_FALSE(contains(text(staged_schedule(Residency::kRegisters), 8192), "rj_together<"));
