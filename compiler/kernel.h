@@ -305,9 +305,9 @@ inline constexpr std::int64_t kSystemSharedBytes = 1024;  // of every block, CUD
 // Positions that a thread adds up by itself, in a few turns of loads: to share them, a block's threads meet thrice.
 inline constexpr std::int64_t kAloneRows = 32;
 
-// Of which of a loop's vectors all loads are issued before one of them is used: of none, of those that all threads
-// have, or of all, where those that some threads lack are zero first.
-enum class LoadsTogether : std::uint8_t { kNot, kWhole, kAll };
+// Which loads of a row are all issued before one of them is used, of those of one loop: none, of the vectors that all
+// threads have, of all vectors, where those that some threads lack are zero first, or with these the row's numbers.
+enum class LoadsTogether : std::uint8_t { kNot, kWhole, kAll, kAllAndNumbers };
 
 struct Kernel {
     std::string name;  // the entry point

@@ -6,6 +6,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <tuple>
 
 #include "base/fail.h"
 #include "base/parallel.h"
@@ -102,31 +103,34 @@ Compiled compile_bounded(Kernel kernel, const Target& target) {
     return {std::move(kernel), std::move(artifact)};
 }
 
-// Whether a thread waits for memory less often, or as often with more on its way.
-bool waits_less(const Artifact& made, const Artifact& than) {
-    const FunctionInfo& a = made.functions.front();
-    const FunctionInfo& b = than.functions.front();
-    return a.load_waits < b.load_waits || (a.load_waits == b.load_waits && a.bytes_in_flight > b.bytes_in_flight);
+// Whether a kernel whose loads are issued together serves better: more of its blocks share a multiprocessor, or its
+// threads wait for memory less often, or as often with more on its way.
+bool serves_better(const Compiled& made, const Compiled& than, const Target& target) {
+    const auto merits = [&](const Compiled& one) {
+        const FunctionInfo& info = one.artifact.functions.front();
+        return std::tuple(blocks_beside(one.kernel, one.artifact, target), -info.load_waits, info.bytes_in_flight);
+    };
+    const bool apart = than.kernel.loads_together == LoadsTogether::kNot;
+    return !spills(made.artifact) && (merits(made) > merits(than) || (apart && merits(made) == merits(than)));
 }
 
-// A row's loads are issued together where the assembler did not leave them so, unless it needs the registers for more
-// blocks: a log-softmax's 65536 columns run at 95 % of copy in 83 registers, at 70 in 145 (H200). Of which vectors is
-// seen when both are compiled: a sparsemax's backward of 128256 columns waits once with all, and twice with those that
-// all threads have, at 75 % of copy for 93; a tvd's of f32 has 236 bytes in flight so, 128 with all, at 75 for 70.
+// A row's loads are issued together, unless the assembler needs the registers for more blocks (a log-softmax's 65536
+// columns run at 95 % of copy in 83 registers, at 70 in 145), and of these as leaves the fewest waits in its code. On
+// an H200 a sparsemax's backward of 128256 columns waits once with all its vectors, twice with those that all threads
+// have, at 93 and 75; a softmax's of 131072 f32 columns once with the row's numbers, thrice without, at 97 and 75; but
+// a tvd's three times without them, four times with them, at 81 and 65.
 Artifact compile_gpu(const Kernel& kernel, const Target& target) {
     Compiled best = compile_bounded(kernel, target);
     if (!loads_may_wait(kernel, target)) return std::move(best.artifact);
-    const auto blocks = [&](const Compiled& made) { return blocks_beside(made.kernel, made.artifact, target); };
-    const std::int64_t wanted = blocks(best);
     std::set<std::string> tried = {emit_gpu_body(kernel, target)};
-    for (const LoadsTogether which : {LoadsTogether::kAll, LoadsTogether::kWhole}) {
+    for (const LoadsTogether which : {LoadsTogether::kAllAndNumbers, LoadsTogether::kAll, LoadsTogether::kWhole}) {
         Kernel waiting = kernel;
         waiting.loads_together = which;
-        const bool waits_once = best.artifact.functions.front().load_waits <= 1;
-        if (waits_once || !tried.insert(emit_gpu_body(waiting, target)).second) continue;
+        if (!tried.insert(emit_gpu_body(waiting, target)).second) continue;
         Compiled together = compile_bounded(std::move(waiting), target);
-        const bool fits = !spills(together.artifact) && blocks(together) >= wanted;
-        if (fits && waits_less(together.artifact, best.artifact)) best = std::move(together);
+        if (serves_better(together, best, target)) best = std::move(together);
+        const bool asks_once = best.artifact.functions.front().load_waits <= 1;
+        if (asks_once && best.kernel.loads_together != LoadsTogether::kNot) break;
     }
     return std::move(best.artifact);
 }

@@ -503,7 +503,7 @@ class ColumnEmitter {
         const LoadsTogether which = scope_.kernel().loads_together;
         if (which == LoadsTogether::kNot) return;
         const std::int64_t whole = several_groups() ? 0 : scope_.kernel().whole_iterations(loop_);
-        const bool all = has_vector().empty() || which == LoadsTogether::kAll;
+        const bool all = has_vector().empty() || which >= LoadsTogether::kAll;
         const std::string first = all ? group_size() : std::to_string(whole);
         std::vector<std::string> arrays;
         for (const Inst* load : front_) {
@@ -511,14 +511,15 @@ class ColumnEmitter {
             arrays.push_back(array_of(vectors_.at(load)));
         }
         if (arrays.empty() || first == "0") return;
-        const std::vector<std::string> numbers = several_groups() ? std::vector<std::string>() : scope_.take_asked();
+        std::vector<std::string> numbers;
+        if (which == LoadsTogether::kAllAndNumbers && !several_groups()) numbers = scope_.take_asked();
         const std::string words = numbers.empty() ? "0" : fmt::format("rj_number_words({})", fmt::join(numbers, ", "));
         out_.line(fmt::format("rj_together<{}>({}, {});", first, words, fmt::join(arrays, ", ")));
     }
 
     // Of what is loaded: loads of all vectors are awaited by threads too that have one fewer.
     std::string initial() const {
-        const bool all = scope_.kernel().loads_together == LoadsTogether::kAll;
+        const bool all = scope_.kernel().loads_together >= LoadsTogether::kAll;
         return all && !has_vector().empty() ? " = {}" : "";
     }
 

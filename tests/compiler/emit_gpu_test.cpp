@@ -497,7 +497,7 @@ TEST_CASE("loads that are issued together are asked together before anything is 
         g.output("y", sum(exp(cast(x, f32) * scale)) - cast(of_class, f32));
     };
     Kernel numbered = kernel_with(of_row, 8192, schedule, target);
-    numbered.loads_together = LoadsTogether::kAll;
+    numbered.loads_together = LoadsTogether::kAllAndNumbers;
     const std::string numbers = emit_gpu_body(numbered, target);
     CHECK(count(numbers, "rj_together<4>(rj_number_words(") == 1);
     CHECK(contains(numbers, "scale_value"));

@@ -138,7 +138,7 @@ std::string source_text(const std::vector<const Kernel*>& kernels, const Target&
     for (std::size_t i = 0; i < kernels.size(); ++i) {
         Kernel kernel = *kernels[i];
         // Nothing is computed otherwise than without.
-        if (loads_may_wait(kernel, target)) kernel.loads_together = LoadsTogether::kAll;
+        if (loads_may_wait(kernel, target)) kernel.loads_together = LoadsTogether::kAllAndNumbers;
         std::string body = emit_gpu_body(kernel, target);
         if (sabotage) body = sabotage(std::move(body));
         text += fmt::format(
