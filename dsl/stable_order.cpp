@@ -91,7 +91,7 @@ class Merger {
         const Value targets = sum(select(there && before, one, zero_), neighbours_).named("targets");  // in the run
         const Value is_it = there && index(targets, {Coord(other)}) == place_ - first;
         order_ = sum(select(is_it, other, zero_), neighbours_).named("order");
-        keys_ = (run * kinds_ + index(keys_, {Coord(order_)})).named("keys");
+        keys_ = sum(select(is_it, run * kinds_ + kind, zero_), neighbours_).named("keys");
     }
 
     Graph graph_;
