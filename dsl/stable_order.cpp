@@ -19,11 +19,11 @@ namespace {
 
 // Runs that a pass merges. Fewer make more kernels, more make more searches for each id: of 32,768 ids 4,000 steps of a
 // search, where counting those before an id takes 65,536 comparisons. What the ids of few runs take is the launch of a
-// kernel, what many take is searching: the sort of 2048 ids takes an H200 5 us more in two passes of eight runs than in
+// kernel, what many take is searching: the sort of 2048 ids takes an H200 7 us more in two passes of eight runs than in
 // one of sixteen, that of 65,536 takes 120 us less in three of eight than in three of sixteen.
 constexpr std::int64_t kFewIds = 2048;
 constexpr std::int64_t runs_merged(std::int64_t run) { return run < kFewIds ? 16 : 8; }
-// Places of a run that comparisons sort, of which each id has as many; up to 32,768 ids are then merged twice.
+// Places of a run that comparisons sort, of which each id has as many; up to 16,384 ids are then merged twice.
 constexpr std::int64_t kFirstRun = 128;
 constexpr std::int64_t kMostIds = std::int64_t{1} << 32;  // what they gather is more than any memory holds
 
