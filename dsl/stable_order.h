@@ -12,8 +12,9 @@ struct StableOrder {
 };
 
 // Of `ids`, i32 or i64 along one row axis, by what they hold. `places` has as many positions as they, `ends` one more
-// than `rows`; ids below 0 come first, and those past the last row last. n ids take n log² n steps in two kernels, and
-// two more for each factor of sixteen in n beyond 128; where n is given at launch, a launch does without the others.
+// than `rows`; ids below 0 come first, and those past the last row last. n ids take n log² n steps in two kernels, two
+// more beyond 128 of them, and two more for each factor of eight beyond 2048; where n is given at launch, a launch does
+// without the others.
 StableOrder stable_order(const Value& ids, Axis places, Axis rows, Axis ends);
 
 }  // namespace rowjit

@@ -589,11 +589,14 @@ TEST_CASE("sums over segments, searches and gathered rows agree with the oracle 
         std::vector<Case> cases;
         add_cases("ragged 7", ragged(7, bf16), target, &cases);
         add_cases("ragged 64 f32", ragged(64, f32), target, &cases);
-        // Two runs and a merge order as many positions; at run time there are six merges, each of two kernels.
-        Graph rows;
-        const Value table = rows.input("table", bf16, {rows.rows("vocabulary", 9), 12});
-        rows.output("y", embedding(table, rows.input("ids", i64, {rows.rows("tokens", 300)})));
-        add_cases("embedding backward", gradient(rows, {"table"}), target, &cases);
+        // A run, one and a place, three, which one merge orders, and so many that a second one does, of fewer runs
+        // each.
+        for (const std::int64_t tokens : {128, 129, 300, 2051}) {
+            Graph rows;
+            const Value table = rows.input("table", bf16, {rows.rows("vocabulary", 9), 12});
+            rows.output("y", embedding(table, rows.input("ids", i64, {rows.rows("tokens", tokens)})));
+            add_cases(fmt::format("embedding backward of {}", tokens), gradient(rows, {"table"}), target, &cases);
+        }
         check_cases(cases, target, 13, false);
     }
 }
