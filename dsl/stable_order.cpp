@@ -85,9 +85,8 @@ class Merger {
   private:
     Value run_of_place(std::int64_t length) const { return floor_div(place_, length); }
 
-    // Runs of kFirstRun places, from kinds alone. What an id is asked for by all places of its run is (its target +
-    // 1)·kinds
-    // + its kind, so that one load says whether it comes there and with which key; outside all ids it is 0.
+    // Runs of kFirstRun places, from kinds alone. What all places of a run ask of an id is (its target + 1)·kinds + its
+    // kind, so that one load says whether it comes there and with which key; outside all ids it is 0.
     void sort_runs() {
         const Value run = run_of_place(kFirstRun);
         const Value first = run * static_cast<double>(kFirstRun);
