@@ -10,8 +10,9 @@
 namespace rowjit {
 namespace {
 
-// NVIDIA does not document the encoding; these are the fields that `nvdisasm -hex` shows of sm_70 to sm_120. An
-// instruction is two words. A load sets one of six barriers when it is issued, and whatever needs it waits for that.
+// NVIDIA does not document the encoding; these are the fields that `nvdisasm -hex` shows, the same from sm_70 on (the
+// tests count for sm_80, sm_90a and sm_100a). An instruction is two words. A load sets one of six barriers when it is
+// issued, and whatever needs it waits for that.
 constexpr std::size_t kInstructionBytes = 16;
 constexpr std::size_t kBarriers = 6;
 constexpr std::uint64_t kLoad = 0x980;        // LD, of an address that may be in any memory

@@ -79,24 +79,31 @@ std::string file_with_metadata(const std::string& metadata) {
 }  // namespace
 
 TEST_CASE("waits for loads are counted in a cubin's code") {
-    const Target target = find_target("sm_90a");
-    if (!find_toolchain(target)) return;
-    const auto info = [&](const std::string& body) {
-        const std::string text = "extern \"C\" __global__ void k(const int4* a, int* out) {" + body + "}";
-        return cubin_info(compile_source({text, {"k"}}, target).binary)->at(0);
-    };
-    const FunctionInfo none = info("out[threadIdx.x] = 1;");
-    CHECK(none.load_waits == 0);
-    CHECK(none.bytes_in_flight == 0);
-    const FunctionInfo beside = info(
-        "int4 x = a[threadIdx.x], y = a[threadIdx.x + 64]; *out = (x.x ^ x.y) * (x.z ^ x.w) + (y.x ^ y.y) * (y.z ^ "
-        "y.w);");
-    CHECK(beside.load_waits == 1);
-    CHECK(beside.bytes_in_flight == 32);
-    // Each load's address is the last one's element.
-    const FunctionInfo chained = info("int at = threadIdx.x; for (int i = 0; i < 3; ++i) at = a[at].w; *out = at;");
-    CHECK(chained.load_waits == 3);
-    CHECK(chained.bytes_in_flight == 4);
+    for (const char* name : {"sm_80", "sm_90a", "sm_100a"}) {
+        CAPTURE(name);
+        const Target target = find_target(name);
+        if (!find_toolchain(target)) continue;
+        const auto info = [&](const std::string& body) {
+            const std::string text = "extern \"C\" __global__ void k(const int4* a, int* out) {" + body + "}";
+            return cubin_info(compile_source({text, {"k"}}, target).binary)->at(0);
+        };
+        const FunctionInfo none = info("out[threadIdx.x] = 1;");
+        CHECK(none.load_waits == 0);
+        CHECK(none.bytes_in_flight == 0);
+        const FunctionInfo beside = info(
+            "const int4 x = a[threadIdx.x], y = a[threadIdx.x + 64];"
+            "*out = (x.x ^ x.y) * (x.z ^ x.w) + (y.x ^ y.y) * (y.z ^ y.w);");
+        CHECK(beside.load_waits == 1);
+        CHECK(beside.bytes_in_flight == 32);
+        // Each load's address is the last one's element.
+        const FunctionInfo chained = info("int at = threadIdx.x; for (int i = 0; i < 3; ++i) at = a[at].w; *out = at;");
+        CHECK(chained.load_waits == 3);
+        CHECK(chained.bytes_in_flight == 4);
+        const FunctionInfo narrow = info(
+            "const auto* bytes = reinterpret_cast<const unsigned char*>(a); *out = bytes[3] * bytes[threadIdx.x];");
+        CHECK(narrow.load_waits == 1);
+        CHECK(narrow.bytes_in_flight == 2);
+    }
 }
 
 TEST_CASE("a cubin cut short or damaged is declined or read, never followed out of bounds") {
