@@ -108,39 +108,6 @@ Dtype parse_dtype(std::string_view text) {
     fail(ErrorCode::kParse, "unknown dtype '{}'; use one of {}", text, known);
 }
 
-float bf16_to_f32(std::uint16_t bits) { return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16); }
-
-std::uint16_t f32_to_bf16(float value) {
-    const auto bits = std::bit_cast<std::uint32_t>(value);
-    if (std::isnan(value)) return static_cast<std::uint16_t>((bits >> 16) | 0x40);
-    const std::uint32_t rounding = 0x7FFF + ((bits >> 16) & 1);
-    return static_cast<std::uint16_t>((bits + rounding) >> 16);
-}
-
-float f16_to_f32(std::uint16_t bits) {
-    const float sign = (bits & 0x8000) != 0 ? -1.0F : 1.0F;
-    const int exponent = (bits >> 10) & 0x1F;
-    const int mantissa = bits & 0x3FF;
-    if (exponent == 0x1F) {
-        if (mantissa != 0) return std::numeric_limits<float>::quiet_NaN();
-        return sign * std::numeric_limits<float>::infinity();
-    }
-    if (exponent == 0) return sign * std::ldexp(static_cast<float>(mantissa), -24);
-    return sign * std::ldexp(static_cast<float>(mantissa | 0x400), exponent - 25);
-}
-
-std::uint16_t f32_to_f16(float value) {
-    const std::uint16_t sign = std::signbit(value) ? 0x8000 : 0;
-    if (std::isnan(value)) return sign | 0x7E00;
-    const double magnitude = std::abs(round_float(row(Dtype::kF16), value));
-    if (std::isinf(magnitude)) return sign | 0x7C00;
-    if (magnitude == 0) return sign;
-    const int exponent = std::max(std::ilogb(magnitude), -14);
-    const auto mantissa = static_cast<std::uint16_t>(std::ldexp(magnitude, 10 - exponent));  // with the implicit bit
-    if (mantissa < 0x400) return sign | mantissa;                                            // subnormal
-    return static_cast<std::uint16_t>(sign | ((exponent + 15) << 10) | (mantissa & 0x3FF));
-}
-
 // The exponent's bias is 1 − min_exponent, and its field stands above the mantissa's.
 float f8_to_f32(Dtype dtype, std::uint8_t bits) {
     const DtypeRow& r = row(dtype);

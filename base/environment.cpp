@@ -90,6 +90,7 @@ constexpr std::array kTable = {
     Row{kLogVariable, kLevel, "warning", "what is logged to standard error"},
     Row{"ROWJIT_HIPRTC", kFile, "the system's libhiprtc or libamdhip64", "the hipRTC library, or its folder"},
     Row{"ROWJIT_NVRTC", kFile, "the system's libnvrtc", "the NVRTC library that compiles for NVIDIA, or its folder"},
+    Row{"ROWJIT_ONEDNN", kFile, "the system's libdnnl", "the oneDNN that multiplies matrices of bf16 on the CPU"},
     Row{"ROWJIT_TESTS_REQUIRE_TOOLCHAINS", kFlag, "0", "tests fail, not skip, where a GPU toolchain is absent"},
 };
 

@@ -9,6 +9,7 @@
 #include "compiler/toolchain/toolchain.h"
 #include "runtime/choice_table.h"
 #include "runtime/device.h"
+#include "runtime/gemm/cpu.h"
 #include "tools/commands.h"
 #include "tools/engine_options.h"
 #include "tools/report.h"
@@ -44,6 +45,13 @@ nlohmann::json toolchains() {
                     {"found", has_cpu_toolchain()},
                     {"what", has_cpu_toolchain() ? cpu_toolchain_version()
                                                  : "this build has no LLVM; install llvm-19-dev and build again"}});
+    return json;
+}
+
+nlohmann::json cpu_products() {
+    nlohmann::json json = nlohmann::json::array();
+    for (const CpuGemmLibrary& library : cpu_gemm_libraries())
+        json.push_back({{"operands", library.operands}, {"found", library.found}, {"what", library.what}});
     return json;
 }
 
@@ -92,6 +100,7 @@ int doctor_command(const CommonOptions& common) {
         {"rowjit", kVersion},
         {"devices", devices()},
         {"toolchains", toolchains()},
+        {"cpu_products", cpu_products()},
         {"cache_directory", cache_root(common)},
         {"tuning", {{"own", own_tuning(cache_root(common))}, {"shipped", shipped_tuning()}}},
         {"environment", environment(&wrong)}};
@@ -103,6 +112,11 @@ int doctor_command(const CommonOptions& common) {
     for (const auto& row : document["devices"]) found.add({row["device"], mark(row), row["what"]});
     for (const auto& row : document["toolchains"])
         found.add({row["target"], mark(row), one_line(row["what"].get<std::string>())});
+    for (const auto& row : document["cpu_products"]) {
+        found.add({"cpu", mark(row),
+                   fmt::format("products of {}: {}", row["operands"].get<std::string>(),
+                               one_line(row["what"].get<std::string>()))});
+    }
     const std::string root = document["cache_directory"];
     found.add({"cache", root.empty() ? "off" : "found", root});
     const nlohmann::json& tuning = document["tuning"];

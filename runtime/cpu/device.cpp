@@ -130,17 +130,16 @@ class CpuDevice final : public DeviceImpl {
 
     std::shared_ptr<const Gemm> make_gemm(const GemmType& type, const GemmShape& /*typical*/,
                                           StreamHandle /*stream*/) override {
-        return make_cpu_gemm(type);
+        const auto run = [](void* context, std::int64_t count, RangeBody body, void* body_context) {
+            static_cast<CpuDevice*>(context)->run(count, body, body_context);
+        };
+        return make_cpu_gemm(type, {{run, this}, pool_.threads()});
     }
 
     const char* launch(Function function, const LaunchGeometry& geometry, StreamHandle /*stream*/,
                        void** arguments) noexcept override {
         CpuLaunch launch = {reinterpret_cast<CpuKernel>(function.handle), arguments};
-        if (geometry.grid > 0 && parallel_for_.run != nullptr) {
-            parallel_for_.run(parallel_for_.context, geometry.grid, run_range, &launch);
-        } else {
-            pool_.run(geometry.grid, run_range, &launch);
-        }
+        run(geometry.grid, run_range, &launch);
         return nullptr;
     }
 
@@ -162,6 +161,14 @@ class CpuDevice final : public DeviceImpl {
     }
 
   private:
+    void run(std::int64_t count, RangeBody body, void* context) noexcept {
+        if (count > 0 && parallel_for_.run != nullptr) {
+            parallel_for_.run(parallel_for_.context, count, body, context);
+        } else {
+            pool_.run(count, body, context);
+        }
+    }
+
     ThreadPool pool_;
     ParallelFor parallel_for_;
     Target target_;

@@ -13,13 +13,6 @@ namespace rowjit {
 // blocks; the other fields do not apply. `arguments` points at each argument's value, as for a GPU.
 using CpuKernel = void (*)(void* const* arguments, std::int64_t row_block_begin, std::int64_t row_block_end);
 
-// An embedder's own thread pool: runs `body` over [0, count) in any number of ranges, in any threads, and returns when
-// all are done.
-struct ParallelFor {
-    void (*run)(void* context, std::int64_t count, RangeBody body, void* body_context) = nullptr;
-    void* context = nullptr;
-};
-
 // ROWJIT_CPU_THREADS threads, or one per hardware thread this process may use.
 std::shared_ptr<DeviceImpl> open_cpu();
 

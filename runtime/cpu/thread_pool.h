@@ -16,6 +16,19 @@ namespace rowjit {
 // Does the row blocks [begin, end). It cannot throw: an exception could not leave a worker.
 using RangeBody = void (*)(void* context, std::int64_t begin, std::int64_t end) noexcept;
 
+// An embedder's own thread pool: runs `body` over [0, count) in any number of ranges, in any threads, and returns when
+// all are done.
+struct ParallelFor {
+    void (*run)(void* context, std::int64_t count, RangeBody body, void* body_context) = nullptr;
+    void* context = nullptr;
+};
+
+// What a device's work is divided among; without `run`, the calling thread.
+struct CpuWorkers {
+    ParallelFor parallel_for;
+    int count = 1;
+};
+
 class ThreadPool {
   public:
     // `threads` counts the caller: the pool starts one fewer. A system that refuses to start more gets fewer.

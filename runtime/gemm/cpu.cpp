@@ -12,6 +12,8 @@
 #include "base/dtype.h"
 #include "base/dynamic_library.h"
 #include "base/environment.h"
+#include "runtime/gemm/convert.h"
+#include "runtime/gemm/onednn.h"
 
 namespace rowjit {
 namespace {
@@ -46,59 +48,58 @@ void multiply_plainly(int /*order*/, int transpose_a, int transpose_b, int m, in
     }
 }
 
-struct Blas {
+struct Cblas {
     std::optional<DynamicLibrary> library;
     std::string missing;  // why there is none
     Multiply<float> sgemm = multiply_plainly<float>;
     Multiply<double> dgemm = multiply_plainly<double>;
 };
 
-Blas open_blas() {
+Cblas open_cblas() {
     std::vector<std::string> names = {"libopenblas.so.0", "libopenblas.so", "libcblas.so.3", "libblas.so.3"};
     if (const auto chosen = environment_text("ROWJIT_CBLAS")) names = {*chosen};
-    Blas blas;
+    Cblas cblas;
     for (const std::string& name : names) {
         Offer<DynamicLibrary> library = DynamicLibrary::open(name);
         if (!library) {
-            if (blas.missing.empty()) blas.missing = library.reason();
+            if (cblas.missing.empty()) cblas.missing = library.reason();
             continue;
         }
         Multiply<float> sgemm = nullptr;
         Multiply<double> dgemm = nullptr;
         if (!library->find("cblas_sgemm", sgemm) || !library->find("cblas_dgemm", dgemm)) continue;
-        blas.sgemm = sgemm;
-        blas.dgemm = dgemm;
-        blas.library = std::move(*library);
+        cblas.sgemm = sgemm;
+        cblas.dgemm = dgemm;
+        cblas.library = std::move(*library);
         break;
     }
-    return blas;
+    return cblas;
 }
 
-const Blas& blas() {
-    static const Blas opened = open_blas();
+const Cblas& cblas() {
+    static const Cblas opened = open_cblas();
     return opened;
 }
 
 template <class T>
 Multiply<T> multiply() {
     if constexpr (std::is_same_v<T, double>) {
-        return blas().dgemm;
+        return cblas().dgemm;
     } else {
-        return blas().sgemm;
+        return cblas().sgemm;
     }
 }
 
-// A block of each, in the dtype of the sums. Each element that is converted takes part in some thousand products.
-struct Blocks {
+struct Sides {
     std::int64_t m;
     std::int64_t n;
     std::int64_t k;
 };
 
-Blocks blocks_of(const GemmShape& shape) {
-    return {std::min<std::int64_t>(shape.m, 512), std::min<std::int64_t>(shape.n, 1024),
-            std::min<std::int64_t>(shape.k, 1024)};
-}
+// Of the blocks that are multiplied at a time: where an operand is converted, so that each of its elements takes part
+// in some thousand products and lies in the caches until then; where sums are rounded alone, so that they do.
+constexpr Sides kConvertedBlock = {512, 1024, 1024};
+constexpr Sides kRoundedBlock = {1024, 2048, std::numeric_limits<int>::max()};
 
 template <class T>
 class CpuGemm final : public Gemm {
@@ -106,117 +107,112 @@ class CpuGemm final : public Gemm {
     explicit CpuGemm(const GemmType& type) : type_(type), multiply_(multiply<T>()) {}
 
     std::size_t workspace_bytes(const GemmShape& shape) const noexcept override {
-        if (is_direct(shape)) return 0;
-        const Blocks block = blocks_of(shape);
-        return static_cast<std::size_t>(block.m * block.k + block.k * block.n + block.m * block.n) * sizeof(T);
+        const Sides block = block_of(shape);
+        const std::int64_t left = converts(type_.left, shape) ? block.m * block.k : 0;
+        const std::int64_t right = converts(type_.right, shape) ? block.k * block.n : 0;
+        const std::int64_t sums = rounds() ? block.m * block.n : 0;
+        return static_cast<std::size_t>(left + right + sums) * sizeof(T);
     }
 
     const char* queue(const GemmShape& shape, const GemmCall& call, StreamHandle /*stream*/) const noexcept override {
-        if (is_direct(shape)) {
-            call_library(shape.m, shape.n, shape.k, static_cast<const T*>(call.left), shape.left_stride,
-                         static_cast<const T*>(call.right), shape.right_stride, call.add, static_cast<T*>(call.result),
-                         shape.result_stride);
-            return nullptr;
-        }
-        if (reinterpret_cast<std::uintptr_t>(call.workspace) % kGemmWorkspaceAlignment != 0) {
+        if (workspace_bytes(shape) > 0 &&
+            reinterpret_cast<std::uintptr_t>(call.workspace) % kGemmWorkspaceAlignment != 0)
             return "its workspace is not aligned to 256 bytes";
-        }
-        const Blocks block = blocks_of(shape);
+        const Sides block = block_of(shape);
         for (std::int64_t m = 0; m < shape.m; m += block.m) {
             for (std::int64_t n = 0; n < shape.n; n += block.n) {
-                add_block(shape, call, block, m, n);
+                multiply_block(shape, call, block, m, n);
             }
         }
         return nullptr;
     }
 
   private:
-    static constexpr Dtype kDtype = std::is_same_v<T, double> ? Dtype::kF64 : Dtype::kF32;
+    static constexpr Dtype kSums = std::is_same_v<T, double> ? Dtype::kF64 : Dtype::kF32;
 
-    bool is_direct(const GemmShape& shape) const noexcept {
-        constexpr std::int64_t kMost = std::numeric_limits<int>::max();
-        const bool small =
-            std::max({shape.m, shape.n, shape.k, shape.left_stride, shape.right_stride, shape.result_stride}) <= kMost;
-        return small && type_.left == kDtype && type_.right == kDtype && type_.result == kDtype;
+    // A block of an operand, as the library takes it.
+    struct Operand {
+        const T* data;
+        std::int64_t stride;
+    };
+
+    bool rounds() const noexcept { return type_.result != kSums; }
+
+    // Whether an operand is given to the library by the block: a CBLAS takes the sums' dtype, and sides and strides of
+    // 32 bits.
+    static bool converts(Dtype operand, const GemmShape& shape) noexcept {
+        return operand != kSums || std::max({shape.m, shape.n, shape.k, shape.left_stride, shape.right_stride,
+                                             shape.result_stride}) > std::numeric_limits<int>::max();
     }
 
-    void call_library(std::int64_t m, std::int64_t n, std::int64_t k, const T* left, std::int64_t left_stride,
-                      const T* right, std::int64_t right_stride, bool add, T* result,
+    Sides block_of(const GemmShape& shape) const noexcept {
+        Sides most = {shape.m, shape.n, shape.k};
+        if (rounds()) most = kRoundedBlock;
+        if (converts(type_.left, shape) || converts(type_.right, shape)) most = kConvertedBlock;
+        return {std::min(shape.m, most.m), std::min(shape.n, most.n), std::min(shape.k, most.k)};
+    }
+
+    void call_library(const Sides& sides, const Operand& left, const Operand& right, bool add, T* result,
                       std::int64_t result_stride) const noexcept {
+        const auto [m, n, k] = sides;
         // A library may refuse a stride below the width also where there is one row.
         const auto stride = [](std::int64_t given, std::int64_t width) {
             return static_cast<int>(std::max(given, width));
         };
         multiply_(kRowMajor, type_.left_transposed ? kTranspose : kNoTranspose,
                   type_.right_transposed ? kTranspose : kNoTranspose, static_cast<int>(m), static_cast<int>(n),
-                  static_cast<int>(k), T(1), left, stride(left_stride, type_.left_transposed ? m : k), right,
-                  stride(right_stride, type_.right_transposed ? k : n), T(add ? 1 : 0), result,
+                  static_cast<int>(k), T(1), left.data, stride(left.stride, type_.left_transposed ? m : k), right.data,
+                  stride(right.stride, type_.right_transposed ? k : n), T(add ? 1 : 0), result,
                   stride(result_stride, n));
     }
 
-    // One block of the result, its sum over k kept in the workspace and rounded once.
-    void add_block(const GemmShape& shape, const GemmCall& call, const Blocks& block, std::int64_t m,
-                   std::int64_t n) const noexcept {
-        T* left = static_cast<T*>(call.workspace);
-        T* right = left + block.m * block.k;
-        T* sums = right + block.k * block.n;
+    // The block of the result that begins at [m, n].
+    void multiply_block(const GemmShape& shape, const GemmCall& call, const Sides& block, std::int64_t m,
+                        std::int64_t n) const noexcept {
+        T* left_block = static_cast<T*>(call.workspace);
+        T* right_block = left_block + (converts(type_.left, shape) ? block.m * block.k : 0);
+        T* sums = right_block + (converts(type_.right, shape) ? block.k * block.n : 0);
+        std::int64_t sums_stride = block.n;
+        std::byte* result =
+            static_cast<std::byte*>(call.result) + (m * shape.result_stride + n) * element_bytes(type_.result);
+        if (!rounds()) {
+            sums = reinterpret_cast<T*>(result);
+            sums_stride = shape.result_stride;
+        }
         const std::int64_t rows = std::min(block.m, shape.m - m);
         const std::int64_t columns = std::min(block.n, shape.n - n);
         for (std::int64_t k = 0; k < shape.k; k += block.k) {
             const std::int64_t depth = std::min(block.k, shape.k - k);
-            const std::int64_t left_width =
-                widen(type_.left, call.left, shape.left_stride, type_.left_transposed, m, rows, k, depth, left);
-            const std::int64_t right_width =
-                widen(type_.right, call.right, shape.right_stride, type_.right_transposed, k, depth, n, columns, right);
-            call_library(rows, columns, depth, left, left_width, right, right_width, k > 0, sums, columns);
+            const Operand left = operand(type_.left, type_.left_transposed, call.left, shape.left_stride, m, rows, k,
+                                         depth, converts(type_.left, shape) ? left_block : nullptr);
+            const Operand right = operand(type_.right, type_.right_transposed, call.right, shape.right_stride, k, depth,
+                                          n, columns, converts(type_.right, shape) ? right_block : nullptr);
+            const bool add = k > 0 || (call.add && !rounds());
+            call_library({rows, columns, depth}, left, right, add, sums, sums_stride);
         }
-        round(shape, call, m, rows, n, columns, sums);
+        if (!rounds()) return;
+        for (std::int64_t row = 0; row < rows; ++row) {
+            round_sums(type_.result, sums + row * sums_stride, columns, call.add,
+                       result + row * shape.result_stride * element_bytes(type_.result));
+        }
     }
 
-    // The block [first_row, +rows) × [first_column, +columns) of a matrix, as it lies in memory; returns its width
-    // there.
-    static std::int64_t widen(Dtype dtype, const void* from, std::int64_t stride, bool transposed,
-                              std::int64_t first_row, std::int64_t rows, std::int64_t first_column,
-                              std::int64_t columns, T* to) noexcept {
+    // The block [first_row, +rows) × [first_column, +columns) of a matrix as it lies in memory: there, or in
+    // `converted`.
+    static Operand operand(Dtype dtype, bool transposed, const void* matrix, std::int64_t stride,
+                           std::int64_t first_row, std::int64_t rows, std::int64_t first_column, std::int64_t columns,
+                           T* converted) noexcept {
         if (transposed) {
             std::swap(first_row, first_column);
             std::swap(rows, columns);
         }
+        const std::int64_t bytes = element_bytes(dtype);
+        const std::byte* from = static_cast<const std::byte*>(matrix) + (first_row * stride + first_column) * bytes;
+        if (converted == nullptr) return {reinterpret_cast<const T*>(from), stride};
         for (std::int64_t row = 0; row < rows; ++row) {
-            widen_row(dtype, from, (first_row + row) * stride + first_column, columns, to + row * columns);
+            widen(dtype, from + row * stride * bytes, columns, converted + row * columns);
         }
-        return columns;
-    }
-
-    static void widen_row(Dtype dtype, const void* from, std::int64_t first, std::int64_t count, T* to) noexcept {
-        switch (dtype) {
-            case Dtype::kBf16: {
-                const auto* source = static_cast<const std::uint16_t*>(from) + first;
-                for (std::int64_t i = 0; i < count; ++i) to[i] = static_cast<T>(bf16_to_f32(source[i]));
-                return;
-            }
-            case Dtype::kF16: {
-                const auto* source = static_cast<const std::uint16_t*>(from) + first;
-                for (std::int64_t i = 0; i < count; ++i) to[i] = static_cast<T>(f16_to_f32(source[i]));
-                return;
-            }
-            case Dtype::kF64: std::copy_n(static_cast<const double*>(from) + first, count, to); return;
-            default: std::copy_n(static_cast<const float*>(from) + first, count, to); return;
-        }
-    }
-
-    void round(const GemmShape& shape, const GemmCall& call, std::int64_t m, std::int64_t rows, std::int64_t n,
-               std::int64_t columns, const T* sums) const noexcept {
-        const std::size_t bytes = size_bytes(type_.result);
-        for (std::int64_t row = 0; row < rows; ++row) {
-            auto* out = static_cast<std::byte*>(call.result) +
-                        static_cast<std::size_t>((m + row) * shape.result_stride + n) * bytes;
-            for (std::int64_t column = 0; column < columns; ++column, out += bytes) {
-                const T sum = sums[row * columns + column];
-                const double before = call.add ? load_element(type_.result, out) : 0;
-                store_element(type_.result, out, static_cast<double>(static_cast<T>(sum + static_cast<T>(before))));
-            }
-        }
+        return {converted, columns};
     }
 
     const GemmType type_;
@@ -225,15 +221,27 @@ class CpuGemm final : public Gemm {
 
 }  // namespace
 
-std::unique_ptr<Gemm> make_cpu_gemm(const GemmType& type) {
+std::unique_ptr<Gemm> make_cpu_gemm(const GemmType& type, const CpuWorkers& workers) {
+    if (std::unique_ptr<Gemm> gemm = make_onednn_gemm(type, workers)) return gemm;
     if (type.left == Dtype::kF64) return std::make_unique<CpuGemm<double>>(type);
     return std::make_unique<CpuGemm<float>>(type);
 }
 
-std::string cpu_gemm_description() {
-    if (blas().library) return blas().library->path();
-    return fmt::format("plain loops: {}; install libopenblas0-pthread, or set ROWJIT_CBLAS to a library's path",
-                       blas().missing);
+std::vector<CpuGemmLibrary> cpu_gemm_libraries() {
+    CpuGemmLibrary plain = {"f32, f64", static_cast<bool>(cblas().library), ""};
+    plain.what = plain.found ? cblas().library->path()
+                             : fmt::format(
+                                   "plain loops: {}; install libopenblas0-pthread, or set ROWJIT_CBLAS to a "
+                                   "library's path",
+                                   cblas().missing);
+    const Offer<std::string> onednn = onednn_path();
+    CpuGemmLibrary bf16 = {"bf16", static_cast<bool>(onednn), ""};
+    bf16.what = bf16.found ? *onednn
+                           : fmt::format(
+                                 "converted to f32: {}; install libdnnl3 (Debian 12: libdnnl2), or set "
+                                 "ROWJIT_ONEDNN to the library's path",
+                                 onednn.reason());
+    return {plain, bf16};
 }
 
 }  // namespace rowjit

@@ -10,6 +10,14 @@
 
 using namespace rowjit;
 
+namespace {
+
+bool is_same(double a, double b) {
+    return (std::isnan(a) && std::isnan(b)) || (a == b && std::signbit(a) == std::signbit(b));
+}
+
+}  // namespace
+
 TEST_CASE("every f16 and bf16 pattern survives a round trip through f32") {
     for (std::uint32_t bits = 0; bits < 0x10000; ++bits) {
         const auto pattern = static_cast<std::uint16_t>(bits);
@@ -36,6 +44,22 @@ TEST_CASE("rounding in double and rounding the f32 bits agree for bf16") {
         const auto value = std::bit_cast<float>(i * 65521U);
         if (!std::isfinite(value)) continue;
         CHECK(static_cast<float>(round_to(bf16, value)) == bf16_to_f32(f32_to_bf16(value)));
+    }
+}
+
+TEST_CASE("f16 is what its bits say, and rounding to it agrees with rounding in double") {
+    for (std::uint32_t bits = 0; bits < 0x8000; ++bits) {
+        const auto pattern = static_cast<std::uint16_t>(bits);
+        const int exponent = static_cast<int>(bits >> 10);
+        const int mantissa = static_cast<int>(bits & 0x3FF);
+        double value = exponent == 0 ? std::ldexp(mantissa, -24) : std::ldexp(mantissa | 0x400, exponent - 25);
+        if (exponent == 31) value = mantissa == 0 ? std::numeric_limits<double>::infinity() : std::nan("");
+        CHECK(is_same(f16_to_f32(pattern), value));
+        CHECK(is_same(f16_to_f32(pattern | 0x8000U), -value));
+    }
+    for (std::uint32_t i = 0; i < 1U << 20; ++i) {
+        const auto value = std::bit_cast<float>(i * 4093U);
+        CHECK(is_same(f16_to_f32(f32_to_f16(value)), round_to(f16, value)));
     }
 }
 

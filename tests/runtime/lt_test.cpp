@@ -8,6 +8,7 @@
 #include "runtime/gemm/cpu.h"
 #include "runtime/gemm/lt.h"
 #include "tests/runtime/device_fixture.h"
+#include "tests/runtime/products.h"
 #include "tests/runtime/stub_lt.h"
 #include "tests/support/refusal.h"
 
@@ -49,42 +50,11 @@ class StubbedLt {
     std::shared_ptr<const LtLibrary> opened_;
 };
 
-std::vector<std::byte> filled(Dtype dtype, std::int64_t count, int seed) {
-    std::vector<std::byte> bytes(static_cast<std::size_t>(count) * size_bytes(dtype));
-    for (std::int64_t i = 0; i < count; ++i) {
-        const double value = static_cast<double>((i * 37 + seed * 11) % 17 - 8) / 4;  // exact in every dtype
-        store_element(dtype, bytes.data() + static_cast<std::size_t>(i) * size_bytes(dtype), value);
-    }
-    return bytes;
-}
-
-class Workspace {
-  public:
-    explicit Workspace(std::size_t bytes) : bytes_(bytes + kGemmWorkspaceAlignment) {}
-    std::byte* data() {
-        const auto address = reinterpret_cast<std::uintptr_t>(bytes_.data());
-        return bytes_.data() + (0 - address) % kGemmWorkspaceAlignment;
-    }
-
-  private:
-    std::vector<std::byte> bytes_;
-};
-
 // For products that are recorded alone.
 const GemmCall& somewhere() {
     alignas(kGemmWorkspaceAlignment) static std::byte block[kGemmWorkspaceAlignment];
     static const GemmCall call = {block, block, block, false, block};
     return call;
-}
-
-std::vector<std::byte> multiply(const Gemm& gemm, const GemmType& type, const GemmShape& shape, bool add) {
-    const auto left = filled(type.left, (type.left_transposed ? shape.k : shape.m) * shape.left_stride, 1);
-    const auto right = filled(type.right, (type.right_transposed ? shape.n : shape.k) * shape.right_stride, 2);
-    auto result = filled(type.result, shape.m * shape.result_stride, 3);
-    Workspace workspace(gemm.workspace_bytes(shape));
-    const GemmCall call = {left.data(), right.data(), result.data(), add, workspace.data()};
-    CHECK(gemm.queue(shape, call, nullptr) == nullptr);
-    return result;
 }
 
 constexpr GemmShape kShape = {5, 7, 9, 11, 13, 10};
