@@ -17,7 +17,7 @@ namespace rowjit::cpu_emit {
 namespace {
 
 // Of what a strip reads and keeps, which lies in the first-level cache until its last loop.
-constexpr std::int64_t kStripBytes = std::int64_t{16} << 10;
+constexpr std::int64_t kStripBytes = std::int64_t{32} << 10;
 
 bool is_uniform(const Stmt& stmt) {
     const auto* inst = std::get_if<Inst>(&stmt.node);
@@ -76,7 +76,7 @@ Value* joined(LaneBuilder& b, Value* first, Value* second) {
 }  // namespace
 
 bool KernelEmitter::takes_strips() const {
-    if (reduces_rows_ || kernel_.slots_axis >= 0 || kernel_.walk || kernel_.schedule.column_blocks != 1) return false;
+    if (reduces_rows_ || kernel_.walk || kernel_.schedule.column_blocks != 1) return false;
     std::set<int> reduced;
     std::set<int> read;
     std::int64_t bytes = 0;
@@ -91,12 +91,14 @@ bool KernelEmitter::takes_strips() const {
             for (const Inst& inst : loop->body) {
                 if (inst.kind == InstKind::kStore && inst.accumulate) return false;
                 if (inst.kind == InstKind::kAccumulate && reduced.contains(inst.index)) return false;
-                const bool first = inst.kind == InstKind::kLoad && read.insert(inst.index).second;
+                const bool own = inst.kind == InstKind::kLoad && kernel_.can_fetch(inst);
+                const bool first = own && read.insert(inst.index).second;
                 const bool kept = inst.kind == InstKind::kKeep;
                 if (first || kept) bytes += loop->columns * static_cast<std::int64_t>(size_bytes(inst.dtype));
             }
         } else if (const auto* inst = std::get_if<Inst>(&stmt.node)) {
-            if (inst->kind == InstKind::kStore && inst->accumulate) return false;
+            // Rows add up one after the other in a strip too, but what a strip is depends on the threads.
+            if (inst->kind == InstKind::kStore && inst->accumulate && kernel_.slots_axis < 0) return false;
         } else {
             return false;
         }
