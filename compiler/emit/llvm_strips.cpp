@@ -87,7 +87,6 @@ bool KernelEmitter::takes_strips() const {
         if (const auto* reduce = std::get_if<AllReduce>(&stmt.node)) {
             reduced.insert(reduce->accumulators.begin(), reduce->accumulators.end());
         } else if (const auto* loop = std::get_if<ColumnLoop>(&stmt.node)) {
-            if (loop->columns > kSumBlock) return false;
             for (const Inst& inst : loop->body) {
                 if (inst.kind == InstKind::kStore && inst.accumulate) return false;
                 if (inst.kind == InstKind::kAccumulate && reduced.contains(inst.index)) return false;
@@ -232,7 +231,7 @@ void KernelEmitter::place_states(int index, Value* row) {
     std::vector<llvm::AllocaInst*>& places = strip_.states[index];
     std::size_t next = 0;
     for (int chain = 0; chain < running.chains; ++chain) {
-        for (Value* part : read(running, chain)) {
+        for (Value* part : running.blocks != nullptr ? FoldState{sum_of_blocks(running)} : read(running, chain)) {
             if (places.size() == next) {
                 llvm::Type* type = llvm::ArrayType::get(part->getType(), kStripRows);
                 llvm::AllocaInst* place = stack(type, kernel_.accumulators[static_cast<std::size_t>(index)].label);
@@ -291,6 +290,10 @@ FoldState KernelEmitter::folded_states(int index) {
                 both.push_back(joined(b_, states[i][part], states[i + 1][part]));
             return both;
         });
+    }
+    if (running.blocks != nullptr) {
+        Value*& total = states[0].front();
+        total = b_.CreateFPTrunc(total, total->getType()->getWithNewType(b_.getFloatTy()));
     }
     return states[0];
 }

@@ -715,4 +715,13 @@ TEST_CASE("narrow rows are the oracle's in strips of any length, and the same wh
     }
 }
 
+TEST_CASE("rows whose sums are of blocks are the oracle's in strips") {
+    for (const char* op : {"rms_norm", "logsumexp", "layer_norm", "cross_entropy"}) {
+        for (const std::int64_t columns : {600, 1024}) {
+            const Graph g = make_graph(op, {.columns = columns});
+            check(fmt::format("{} {}", op, columns), *g.data(), {{"tokens", 83}});
+        }
+    }
+}
+
 }  // namespace rowjit
