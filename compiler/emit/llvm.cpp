@@ -1,6 +1,6 @@
 // The frame of a kernel's function (arguments, the range of blocks, rows) and its instructions. The rest of
-// KernelEmitter is in llvm_columns.cpp (loops over the columns of a row), llvm_rows.cpp (reductions over rows) and
-// llvm_access.cpp (coordinates and memory).
+// KernelEmitter is in llvm_columns.cpp (loops over the columns of a row), llvm_strips.cpp (narrow rows),
+// llvm_rows.cpp (reductions over rows) and llvm_access.cpp (coordinates and memory).
 #include "compiler/emit/llvm.h"
 
 #include <llvm/IR/Intrinsics.h>
@@ -195,6 +195,8 @@ void KernelEmitter::make_slots() {
         widest = std::max(widest, loop->vector);
         places = std::max(places, std::min(loop->columns, loop->iterations * loop->vector));
     }
+    kept_places_ = places;
+    if (takes_strips()) places *= kStripRows;
     std::int64_t bytes = 0;
     for (const Slot& slot : kernel_.slots) {
         slots_.push_back(
@@ -259,6 +261,7 @@ void KernelEmitter::emit_summing_blocks(Value* rows, Value* begin, Value* end) {
 
 void KernelEmitter::emit_rows(Value* first, Value* last) {
     if (reduces_rows_) return emit_row_reductions(first, last);
+    if (takes_strips()) return emit_strips(first, last);
     count(first, last, i64(1), "row", [&](Value* row) { emit_row(row); });
 }
 
@@ -439,8 +442,7 @@ void KernelEmitter::emit_inst(const Inst& inst, const Lanes& lanes) {
         case InstKind::kAccumulate: return emit_accumulate(inst, lanes);
         case InstKind::kKeep: {
             const Slot& slot = kernel_.slots[static_cast<std::size_t>(inst.index)];
-            Value* place = b_.CreateInBoundsGEP(stored_type(b_, slot.dtype),
-                                                slots_[static_cast<std::size_t>(inst.index)], lanes.place);
+            Value* place = kept_place(inst, lanes);
             Value* kept = spread(value(inst.operands[0]), lanes.width);
             b_.CreateAlignedStore(narrow(b_, slot.dtype, kept), place, llvm::Align(size_bytes(slot.dtype)));
             return;
@@ -448,7 +450,7 @@ void KernelEmitter::emit_inst(const Inst& inst, const Lanes& lanes) {
         case InstKind::kKept: {
             const Slot& slot = kernel_.slots[static_cast<std::size_t>(inst.index)];
             llvm::Type* element = stored_type(b_, slot.dtype);
-            Value* place = b_.CreateInBoundsGEP(element, slots_[static_cast<std::size_t>(inst.index)], lanes.place);
+            Value* place = kept_place(inst, lanes);
             llvm::Type* type =
                 lanes.width > 1 ? llvm::FixedVectorType::get(element, static_cast<unsigned>(lanes.width)) : element;
             Value* stored = b_.CreateAlignedLoad(type, place, llvm::Align(size_bytes(slot.dtype)));
@@ -458,6 +460,13 @@ void KernelEmitter::emit_inst(const Inst& inst, const Lanes& lanes) {
         case InstKind::kCarried: break;
     }
     RJ_CHECK(false, "emit/llvm: kernel {} carries sums in registers", kernel_.name);
+}
+
+Value* KernelEmitter::kept_place(const Inst& inst, const Lanes& lanes) {
+    const auto slot = static_cast<std::size_t>(inst.index);
+    Value* place = lanes.place;
+    if (strip_.row != nullptr) place = b_.CreateAdd(place, b_.CreateMul(strip_.row, i64(kept_places_)));
+    return b_.CreateInBoundsGEP(stored_type(b_, kernel_.slots[slot].dtype), slots_[slot], place);
 }
 
 // Operations whose result is one of their operands, up to sign: nothing to round.
@@ -507,11 +516,12 @@ Value* KernelEmitter::emit_map(const Inst& inst, const Lanes& lanes) {
              info(inst.op).name);
     for (std::size_t i = 0; i < inst.operands.size(); ++i) operands[i] = spread(value(inst.operands[i]), width);
     Value* divisor = inst.op == Op::kDiv ? value(inst.operands[1]) : nullptr;
-    const bool one_divisor = divisor != nullptr && width > 1 && !divisor->getType()->isVectorTy();
+    const bool one_divisor = divisor != nullptr && width > 1 && !strip_.of_numbers && !divisor->getType()->isVectorTy();
     // Where others are divided by the same numbers, as in whatever has a sigmoid and its derivative, their reciprocals
     // are there already: a division takes as long as six multiplications.
-    const bool by_reciprocal = inst.narrow && divisor != nullptr && width > 1 && quotients_.at(inst.operands[1]) > 1;
-    b_.narrow = inst.narrow;
+    const bool narrow = inst.narrow && !strip_.of_numbers;  // a row's number is as exact as it is alone
+    const bool by_reciprocal = narrow && divisor != nullptr && width > 1 && quotients_.at(inst.operands[1]) > 1;
+    b_.narrow = narrow;
     Value* result = one_divisor                   ? divide_by_one(b_, operands[0], divisor)
                     : by_reciprocal               ? multiplied_by_reciprocal(b_, operands[0], operands[1])
                     : inst.weighs && !inst.narrow ? exp_weight(b_, operands[0])

@@ -99,6 +99,17 @@ struct PlacedSum {
     std::vector<Term> terms;
 };
 
+// Rows that are taken together where they are narrow (llvm_strips.cpp), and what each of them has: a number in a lane,
+// the states of accumulators one after the other.
+inline constexpr int kStripRows = 16;
+struct Strip {
+    std::map<AxisId, llvm::AllocaInst*> axes;              // coordinates, where rows have several
+    std::map<ValueId, llvm::AllocaInst*> numbers;          // all that were made so far
+    std::map<int, std::vector<llvm::AllocaInst*>> states;  // by accumulator: its parts
+    Value* row = nullptr;                                  // the one that is emitted, i64
+    bool of_numbers = false;                               // all of them are, a lane each
+};
+
 // What a loop asks for before it is read: of the next row, or so far on.
 struct Fetches {
     std::vector<const Inst*> loads;
@@ -157,6 +168,19 @@ class KernelEmitter {
     Value* positions_of(const std::vector<AxisId>& axes);
     void loop_while_below(Value* from, Value* to, const char* name, const std::function<Value*(Value*)>& body);
     void count(Value* from, Value* to, Value* step, const char* name, const std::function<void(Value*)>& body);
+
+    // Narrow rows.
+    bool takes_strips() const;
+    void emit_strips(Value* first, Value* last);
+    void place_rows(Value* begin, Value* rows);
+    void emit_row_by_row(Value* begin, Value* rows, const std::vector<const Stmt*>& part);
+    void emit_numbers(const std::vector<const Stmt*>& part);
+    llvm::AllocaInst* place_of_numbers(llvm::Type* type, const std::string& label);
+    Value* element_of(llvm::AllocaInst* place, Value* row);
+    void place_number(ValueId id, Value* row = nullptr);
+    Value* number_at(ValueId id, Value* row);
+    void place_states(int index, Value* row);
+    FoldState folded_states(int index);
 
     // Statements.
     void emit_block(const Block& block);
@@ -223,6 +247,7 @@ class KernelEmitter {
     Reach reach(const Inst& inst, const Lanes& lanes);
     bool can_hoist(const Inst& inst) const;
 
+    Value* kept_place(const Inst& inst, const Lanes& lanes);
     FoldState read(const Running& running, int chain);
 
     // Values.
@@ -275,6 +300,8 @@ class KernelEmitter {
     Value* column_block_ = nullptr;                   // i64; null when rows are whole
     std::vector<std::unique_ptr<ColumnSpan>> spans_;  // of the loops emitted so far, which makers_ are of
     Steps steps_;
+    Strip strip_;
+    std::int64_t kept_places_ = 0;      // of a row in its slots
     std::vector<Value*> values_;        // by ValueId
     std::vector<Dtype> dtypes_;         // by ValueId
     std::vector<const Inst*> makers_;   // by ValueId; null for what is no instruction's
