@@ -594,11 +594,12 @@ class Cutter {
         bool any = false;
         for (const NodeId product : all) {
             std::set<NodeId> numbers;
+            std::set<NodeId> seen;
             bool apart = true;
             for (const NodeId id : found.nodes) {
                 if (products[id].size() < 2) continue;
                 for (const NodeId arg : graph_.node(id).args) {
-                    if (under(arg) == std::set<NodeId>{product}) apart = apart && collect_numbers(arg, &numbers);
+                    if (under(arg) == std::set<NodeId>{product}) apart = apart && collect_numbers(arg, &seen, &numbers);
                 }
             }
             if (!apart || numbers.empty()) continue;
@@ -608,14 +609,16 @@ class Cutter {
         return any;
     }
 
-    // The numbers of a row that `id` is made of; false where it is made of the columns of a product itself.
-    bool collect_numbers(NodeId id, std::set<NodeId>* numbers) const {
+    // The numbers of a row that `id` is made of; false where it is made of the columns of a product itself. What was
+    // seen before, and let pass, is not walked again.
+    bool collect_numbers(NodeId id, std::set<NodeId>* seen, std::set<NodeId>* numbers) const {
         const Node& node = graph_.node(id);
         if (node.kind == NodeKind::kMatmul) return false;
+        if (!seen->insert(id).second) return true;
         if (node.kind == NodeKind::kInput || cuts_.contains(id)) return true;
         if (!graph_.column_axes(node).empty())
             return std::all_of(node.args.begin(), node.args.end(),
-                               [&](NodeId arg) { return collect_numbers(arg, numbers); });
+                               [&](NodeId arg) { return collect_numbers(arg, seen, numbers); });
         if (node.kind != NodeKind::kConst && node.kind != NodeKind::kScalar) numbers->insert(id);
         return true;
     }
@@ -730,8 +733,14 @@ struct Packed {
 
 class Planner {
   public:
-    Planner(std::shared_ptr<const GraphData> graph, const Target& target, Repeated repeated, std::string_view stem)
-        : given_(std::move(graph)), graph_(given_), target_(target), stem_(stem), cutter_(*given_, target_, repeated) {
+    Planner(std::shared_ptr<const GraphData> graph, const Target& target, Repeated repeated, std::string_view stem,
+            const Runs& runs)
+        : given_(std::move(graph)),
+          graph_(given_),
+          target_(target),
+          stem_(stem),
+          runs_(runs),
+          cutter_(*given_, target_, repeated) {
         int number = 0;
         for (NodeId id = 0; id < graph_->size(); ++id) {
             numbers_.push_back(number);
@@ -959,14 +968,31 @@ class Planner {
                 }
             }
             if (best_saving <= 0) return;
-            std::vector<NodeId> roots = pieces_[best_a].roots;
-            roots.insert(roots.end(), pieces_[best_b].roots.begin(), pieces_[best_b].roots.end());
+            const Piece a = pieces_[best_a];
+            const Piece b = pieces_[best_b];
+            std::vector<NodeId> roots = a.roots;
+            roots.insert(roots.end(), b.roots.begin(), b.roots.end());
             std::sort(roots.begin(), roots.end());
-            notes_.push_back(fmt::format("joined {} and {}: saves {:.1f} us at {} rows", describe(pieces_[best_a]),
-                                         describe(pieces_[best_b]), best_saving, kPlanningRows));
             pieces_[best_a] = piece(std::move(roots));
             pieces_.erase(pieces_.begin() + static_cast<std::ptrdiff_t>(best_b));
+            if (runs_ && !runs_(group(pieces_[best_a]))) {
+                pieces_[best_a] = a;
+                pieces_.insert(pieces_.begin() + static_cast<std::ptrdiff_t>(best_b), b);
+                savings_[{a.id, b.id}] = 0;
+                ++refusals_[a.id];
+                ++refusals_[b.id];
+                continue;
+            }
+            notes_.push_back(fmt::format("joined {} and {}: saves {:.1f} us at {} rows", describe(a), describe(b),
+                                         best_saving, kPlanningRows));
         }
+    }
+
+    // Whether so many joins with it have been tried that it is as large as it will be: no trial of each pair.
+    bool is_full(const Piece& piece) const {
+        constexpr int kMostRefusals = 3;
+        const auto refused = refusals_.find(piece.id);
+        return refused != refusals_.end() && refused->second >= kMostRefusals;
     }
 
     // Whether it is of the positions of rows that others may see a chunk of.
@@ -1007,6 +1033,7 @@ class Planner {
     double joined_saving_us(const Piece& a, const Piece& b) {
         if (a.is_product || b.is_product || a.copies || b.copies) return 0;
         if (a.reduces_rows != b.reduces_rows) return 0;
+        if (is_full(a) || is_full(b)) return 0;
         if (a.row_axes != b.row_axes && !divides_rows(a, b) && !divides_rows(b, a)) return 0;
         if (a.promoted != b.promoted && !(a.promoted.empty() || b.promoted.empty())) return 0;
         if (waits_for(a, b) || waits_for(b, a)) return 0;
@@ -1499,6 +1526,7 @@ class Planner {
     std::shared_ptr<const GraphData> graph_;  // the given one and the axes of what is packed
     const Target& target_;
     const std::string_view stem_;
+    const Runs& runs_;
     std::vector<int> numbers_;  // by node: how many are computed before it
     Cutter cutter_;
     std::vector<Piece> pieces_;
@@ -1506,6 +1534,7 @@ class Planner {
     std::map<NodeId, NodeId> reused_;                // what a kernel stores: the operand in whose place
     std::map<NodeId, NodeId> lies_over_;             // a product's result: the first of those that share its memory
     std::map<std::pair<int, int>, double> savings_;  // by the ids of two pieces
+    std::map<int, int> refusals_;                    // by a piece's id: joins with it that nothing runs
     int next_id_ = 0;
     std::vector<std::string> notes_;
 };
@@ -1538,11 +1567,11 @@ Planner::Ordered Planner::order_axes(const std::vector<AxisId>& declared,
 }  // namespace
 
 Plan make_plan(const std::shared_ptr<const GraphData>& graph, const Target& target, Repeated repeated,
-               std::string_view stem) {
+               std::string_view stem, const Runs& runs) {
     std::set<NodeId> whole;
     while (true) {
         const PartialSums sums = split_row_sums(graph, target, whole);
-        Planner planner(sums.graph, target, repeated, stem);
+        Planner planner(sums.graph, target, repeated, stem, runs);
         Plan plan = planner.run();
         const std::vector<AxisId> slots = planner.slots_for_nothing();
         if (slots.empty()) return plan;

@@ -1432,18 +1432,20 @@ class Lowering {
 
     std::optional<Declined> lay_out_shared() {
         std::map<int, std::int64_t> elements;  // of each slot, tail included
+        std::int64_t longest = 0;              // of all loops
         for (const Stmt& stmt : kernel_.body) {
             const auto* loop = std::get_if<ColumnLoop>(&stmt.node);
             if (loop == nullptr) continue;
+            const std::int64_t places = loop->iterations * schedule().threads_per_row * loop->vector;
+            longest = std::max(longest, places);
             for (const Inst& inst : loop->body) {
-                if (inst.kind == InstKind::kKeep)
-                    elements[inst.index] = loop->iterations * schedule().threads_per_row * loop->vector;
+                if (inst.kind == InstKind::kKeep) elements[inst.index] = places;
             }
         }
-        std::int64_t kept_bytes = 0;
+        std::int64_t kept_bytes = 0;  // on the CPU's stack, where each slot has room for the longest loop
         for (std::size_t i = 0; i < kernel_.slots.size(); ++i) {
             Slot& slot = kernel_.slots[i];
-            kept_bytes += elements[static_cast<int>(i)] * static_cast<std::int64_t>(size_bytes(slot.dtype));
+            kept_bytes += longest * static_cast<std::int64_t>(size_bytes(slot.dtype));
             if (slot.residency != Residency::kShared) continue;
             slot.shared_offset_bytes = kernel_.shared_bytes_per_row;
             const std::int64_t bytes =
