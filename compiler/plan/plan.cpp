@@ -98,9 +98,10 @@ struct Reach {
 // Decides which computed values must be stored between kernels. Each rule cuts where the value is narrow already.
 class Cutter {
   public:
-    Cutter(const GraphData& graph, const Target& target, Repeated repeated)
+    Cutter(const GraphData& graph, const Target& target, Repeated repeated, const std::set<NodeId>& stored)
         : graph_(graph), is_gpu_(target.is_gpu()), is_cut_(static_cast<std::size_t>(graph.size()), false) {
         for (const OutputInfo& output : graph.outputs()) roots_.insert(output.node);
+        for (const NodeId id : stored) cut(id);
         for (const NodeId id : graph.live_nodes()) {
             const Node& node = graph.node(id);
             if (node.kind == NodeKind::kPartialSum) cut(id);
@@ -734,13 +735,13 @@ struct Packed {
 class Planner {
   public:
     Planner(std::shared_ptr<const GraphData> graph, const Target& target, Repeated repeated, std::string_view stem,
-            const Runs& runs)
+            const Runs& runs, const std::set<NodeId>& stored)
         : given_(std::move(graph)),
           graph_(given_),
           target_(target),
           stem_(stem),
           runs_(runs),
-          cutter_(*given_, target_, repeated) {
+          cutter_(*given_, target_, repeated, stored) {
         int number = 0;
         for (NodeId id = 0; id < graph_->size(); ++id) {
             numbers_.push_back(number);
@@ -802,7 +803,41 @@ class Planner {
         return slots;
     }
 
+    // Of the plan, once it is made: of each kernel that no schedule runs the value to store so that two do half of it
+    // each. Even a single output may be so much, as the derivative of a chain of sixteen norms, which keeps what each
+    // of them has made of the row.
+    std::vector<NodeId> values_that_part_what_does_not_run() const {
+        std::vector<NodeId> found;
+        for (const Piece& piece : pieces_) {
+            if (piece.is_product || piece.copies || runs_(group(piece))) continue;
+            if (const NodeId middle = middle_of(cutter_.reach_of_all(piece.roots), piece); middle >= 0)
+                found.push_back(middle);
+        }
+        return found;
+    }
+
   private:
+    // Of a row's columns that the kernel computes, those of which about half of it is made; -1 where there is nothing
+    // to store.
+    NodeId middle_of(const std::vector<NodeId>& nodes, const Piece& piece) const {
+        NodeId best = -1;
+        std::size_t least = nodes.size();
+        for (const NodeId id : nodes) {
+            const Node& node = graph_->node(id);
+            const bool computed = node.kind == NodeKind::kMap || node.kind == NodeKind::kCast;
+            if (!computed || !is_float(node.dtype) || node.state >= 0 || is_root(piece, id)) continue;
+            if (cutter_.cuts_.contains(id) || graph_->column_axes(node).empty()) continue;
+            const std::vector<bool> below = needs(*graph_, {id});
+            const auto made_of = static_cast<std::size_t>(
+                std::ranges::count_if(nodes, [&](NodeId other) { return below[static_cast<std::size_t>(other)]; }));
+            const std::size_t larger = std::max(made_of, nodes.size() - made_of);
+            if (larger >= least) continue;
+            least = larger;
+            best = id;
+        }
+        return best;
+    }
+
     // A product, and what copies its result to outputs that cannot be its home.
     void add_product(NodeId root) {
         Piece one = piece({root});
@@ -1568,14 +1603,22 @@ Planner::Ordered Planner::order_axes(const std::vector<AxisId>& declared,
 
 Plan make_plan(const std::shared_ptr<const GraphData>& graph, const Target& target, Repeated repeated,
                std::string_view stem, const Runs& runs) {
+    constexpr int kMostPartings = 6;  // each halves what does not run
     std::set<NodeId> whole;
-    while (true) {
+    std::set<NodeId> stored;
+    for (int partings = 0;;) {
         const PartialSums sums = split_row_sums(graph, target, whole);
-        Planner planner(sums.graph, target, repeated, stem, runs);
+        Planner planner(sums.graph, target, repeated, stem, runs, stored);
         Plan plan = planner.run();
-        const std::vector<AxisId> slots = planner.slots_for_nothing();
-        if (slots.empty()) return plan;
-        for (const AxisId axis : slots) whole.insert(sums.of_slots.at(axis));
+        if (const std::vector<AxisId> slots = planner.slots_for_nothing(); !slots.empty()) {
+            for (const AxisId axis : slots) whole.insert(sums.of_slots.at(axis));
+            stored.clear();  // which are nodes of the graph with those sums' parts
+            continue;
+        }
+        if (!runs || ++partings > kMostPartings) return plan;
+        const std::vector<NodeId> values = planner.values_that_part_what_does_not_run();
+        if (values.empty()) return plan;
+        stored.insert(values.begin(), values.end());
     }
 }
 
