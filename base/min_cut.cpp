@@ -1,7 +1,6 @@
 #include "base/min_cut.h"
 
 #include <algorithm>
-#include <deque>
 
 #include "base/check.h"
 
@@ -10,7 +9,6 @@ namespace {
 
 // Below this an edge counts as full: capacities are costs of order 0.1 to 1000.
 constexpr double kEmpty = 1e-9;
-constexpr std::size_t kNone = static_cast<std::size_t>(-1);
 
 }  // namespace
 
@@ -21,48 +19,67 @@ void MinCut::add_edge(std::size_t from, std::size_t to, double capacity) {
     edges_.push_back({from, 0});
 }
 
-bool MinCut::augment(std::size_t source, std::size_t sink) {
-    std::vector<std::size_t> reached_by(edges_of_.size(), kNone);
-    std::deque<std::size_t> frontier = {source};
-    while (!frontier.empty() && reached_by[sink] == kNone) {
-        const std::size_t node = frontier.front();
-        frontier.pop_front();
+std::vector<std::size_t> MinCut::distances(std::size_t source) const {
+    std::vector<std::size_t> distance(edges_of_.size(), kFar);
+    std::vector<std::size_t> reached = {source};
+    distance[source] = 0;
+    for (std::size_t next = 0; next < reached.size(); ++next) {
+        const std::size_t node = reached[next];
         for (const std::size_t edge : edges_of_[node]) {
             const std::size_t to = edges_[edge].to;
-            if (edges_[edge].capacity <= kEmpty || reached_by[to] != kNone || to == source) continue;
-            reached_by[to] = edge;
-            frontier.push_back(to);
+            if (edges_[edge].capacity <= kEmpty || distance[to] != kFar) continue;
+            distance[to] = distance[node] + 1;
+            reached.push_back(to);
         }
     }
-    if (reached_by[sink] == kNone) return false;
-    double amount = kInfinite;
-    for (std::size_t node = sink; node != source; node = edges_[reached_by[node] ^ 1].to) {
-        amount = std::min(amount, edges_[reached_by[node]].capacity);
+    return distance;
+}
+
+// Fills the ways along which the distance grows by one an edge, until none has room. An edge that leads nowhere is not
+// tried again. Walked without recursion: a graph may be a chain of thousands.
+void MinCut::fill_shortest(std::size_t source, std::size_t sink, const std::vector<std::size_t>& distance) {
+    std::vector<std::size_t> tried(edges_of_.size(), 0);  // by node: how many of its edges
+    std::vector<std::size_t> way;                         // edges from the source on
+    while (true) {
+        const std::size_t node = way.empty() ? source : edges_[way.back()].to;
+        if (node == sink) {
+            double amount = kInfinite;
+            for (const std::size_t edge : way) amount = std::min(amount, edges_[edge].capacity);
+            RJ_CHECK(amount < kInfinite, "min cut: source and sink are joined by edges that cannot be cut");
+            for (const std::size_t edge : way) {
+                edges_[edge].capacity -= amount;
+                edges_[edge ^ 1].capacity += amount;
+            }
+            // On from before the first edge that is full now.
+            const auto full =
+                std::find_if(way.begin(), way.end(), [&](std::size_t edge) { return edges_[edge].capacity <= kEmpty; });
+            way.erase(full, way.end());
+            continue;
+        }
+        if (tried[node] == edges_of_[node].size()) {
+            if (way.empty()) return;
+            way.pop_back();
+            ++tried[way.empty() ? source : edges_[way.back()].to];
+            continue;
+        }
+        const std::size_t edge = edges_of_[node][tried[node]];
+        const std::size_t to = edges_[edge].to;
+        if (edges_[edge].capacity > kEmpty && distance[to] == distance[node] + 1) {
+            way.push_back(edge);
+        } else {
+            ++tried[node];
+        }
     }
-    RJ_CHECK(amount < kInfinite, "min cut: source and sink are joined by edges that cannot be cut");
-    for (std::size_t node = sink; node != source; node = edges_[reached_by[node] ^ 1].to) {
-        edges_[reached_by[node]].capacity -= amount;
-        edges_[reached_by[node] ^ 1].capacity += amount;
-    }
-    return true;
 }
 
 std::vector<bool> MinCut::source_side(std::size_t source, std::size_t sink) {
-    while (augment(source, sink)) {
+    std::vector<std::size_t> distance = distances(source);
+    while (distance[sink] != kFar) {
+        fill_shortest(source, sink, distance);
+        distance = distances(source);
     }
     std::vector<bool> side(edges_of_.size(), false);
-    std::deque<std::size_t> frontier = {source};
-    side[source] = true;
-    while (!frontier.empty()) {
-        const std::size_t node = frontier.front();
-        frontier.pop_front();
-        for (const std::size_t edge : edges_of_[node]) {
-            const std::size_t to = edges_[edge].to;
-            if (edges_[edge].capacity <= kEmpty || side[to]) continue;
-            side[to] = true;
-            frontier.push_back(to);
-        }
-    }
+    for (std::size_t node = 0; node < side.size(); ++node) side[node] = distance[node] != kFar;
     return side;
 }
 

@@ -1,5 +1,5 @@
-// Minimum s–t cut of a small directed graph (tens to hundreds of nodes), by shortest augmenting paths. What to keep on
-// chip between loops, and later what to save for the backward, are both cuts.
+// Minimum s–t cut of a directed graph of tens to thousands of nodes, by blocking flows over shortest paths (Dinic).
+// What to keep on chip between loops, and later what to save for the backward, are both cuts.
 #pragma once
 
 #include <cstddef>
@@ -25,7 +25,10 @@ class MinCut {
         double capacity;  // what is left of it; the reverse edge is the neighbouring index
     };
 
-    bool augment(std::size_t source, std::size_t sink);
+    // By node: the edges on the shortest way from the source that has room; kFar where there is none.
+    static constexpr std::size_t kFar = static_cast<std::size_t>(-1);
+    std::vector<std::size_t> distances(std::size_t source) const;
+    void fill_shortest(std::size_t source, std::size_t sink, const std::vector<std::size_t>& distance);
 
     std::vector<Edge> edges_;
     std::vector<std::vector<std::size_t>> edges_of_;

@@ -53,6 +53,7 @@ ErrorReport compare(const Tensor& got, const Tensor& exact, const Tensor& eager,
                  got.values.size() == exact.values.size() && exact.values.size() == eager.values.size(),
              "compare: tensors of {}, {} and {} values", got.values.size(), exact.values.size(), eager.values.size());
     ErrorReport report;
+    report.elements = std::ssize(got.values);
     const double noise = is_number(dtype) ? cancellation_noise(exact, eager, dtype) : 0;
     std::int64_t measured = 0;
     for (std::size_t i = 0; i < got.values.size(); ++i) {
@@ -92,6 +93,7 @@ ErrorReport compare(const Tensor& got, const Tensor& exact, const Tensor& eager,
         report.mean_error /= static_cast<double>(measured);
         report.eager_mean_error /= static_cast<double>(measured);
     }
+    report.compared = is_number(dtype) ? measured : report.elements;
     report.within_bar = report.max_error <= report.eager_max_error + kMaxAllowance &&
                         report.mean_error <= report.eager_mean_error + mean_allowance(measured);
     return report;

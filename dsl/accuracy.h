@@ -38,6 +38,8 @@ struct ErrorReport {
     double got = 0;                 // the values at worst_index
     double exact = 0;
     double eager = 0;
+    std::int64_t elements = 0;
+    std::int64_t compared = 0;  // of them: neither NaN nor infinite, exact and eager, or no floats at all
     bool within_bar = true;
 };
 

@@ -123,11 +123,41 @@ Coord operator/(const Coord& a, std::int64_t divisor) {
     return Coord::make(Coord::Kind::kDiv, divisor, &a, nullptr);
 }
 
+namespace {
+
+// Whether a term of the sum is itself a remainder by the divisor, or by a multiple of it.
+bool adds_remainder(const Coord& a, std::int64_t divisor) {
+    if (a.kind() == Coord::Kind::kMod) return a.constant() % divisor == 0;
+    return a.kind() == Coord::Kind::kAdd && (adds_remainder(a.left(), divisor) || adds_remainder(a.right(), divisor));
+}
+
+// What differs from `a` by a multiple of the divisor: without such remainders.
+Coord without_remainders(const Coord& a, std::int64_t divisor) {
+    const Coord::Kind kind = a.kind();
+    if (kind == Coord::Kind::kMod && a.constant() % divisor == 0) return without_remainders(a.left(), divisor);
+    if (kind != Coord::Kind::kAdd) return a;
+    return without_remainders(a.left(), divisor) + without_remainders(a.right(), divisor);
+}
+
+// A shift of a shift around a row is one shift, by less than the row has columns, and so equal to others that come to
+// the same column: of a chain of them there are no more than columns, and not one for each way through the chain.
+// Arithmetic on data wraps, at another place where a remainder is left out.
+Coord as_one_shift(const Coord& a, std::int64_t divisor) {
+    if (!adds_remainder(a, divisor) || !a.data_nodes().empty()) return a;
+    const Coord plain = without_remainders(a, divisor);
+    const bool shifts = plain.kind() == Coord::Kind::kAdd && plain.right().kind() == Coord::Kind::kConst;
+    return shifts ? plain.left() + Coord(floor_mod(plain.right().constant(), divisor)) : plain;
+}
+
+}  // namespace
+
 Coord operator%(const Coord& a, std::int64_t divisor) {
     require_positive(divisor, "remainder");
     if (divisor == 1) return {0};
     if (a.kind() == Coord::Kind::kConst) return {floor_mod(a.constant(), divisor)};
-    return Coord::make(Coord::Kind::kMod, divisor, &a, nullptr);
+    const Coord dividend = as_one_shift(a, divisor);
+    if (dividend.kind() == Coord::Kind::kConst) return {floor_mod(dividend.constant(), divisor)};
+    return Coord::make(Coord::Kind::kMod, divisor, &dividend, nullptr);
 }
 
 Coord Coord::substitute(const std::function<Coord(Axis)>& axis, const std::function<Coord(std::int32_t)>& data) const {
@@ -262,6 +292,15 @@ std::string Coord::print(const std::function<std::string(Axis)>& axis,
         case Kind::kMod: return fmt::format("({} % {})", operand(left()), constant());
     }
     RJ_CHECK(false, "coordinate kind {}", static_cast<int>(kind()));
+}
+
+std::size_t Coord::hash() const {
+    // Of a small tree: factors apart from each other, so that neighbours and their sums differ.
+    std::size_t h = static_cast<std::size_t>(kind()) + 31 * static_cast<std::size_t>(node_->constant) +
+                    1009 * static_cast<std::size_t>(node_->reference);
+    if (node_->left) h = h * 0x9E3779B97F4A7C15U + left().hash();
+    if (node_->right) h = h * 0x9E3779B97F4A7C15U + right().hash();
+    return h;
 }
 
 bool Coord::operator==(const Coord& other) const {

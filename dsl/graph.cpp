@@ -22,7 +22,8 @@ std::size_t mix(std::size_t seed, std::size_t value) {
     return seed ^ (value + 0x9E3779B97F4A7C15U + (seed << 6) + (seed >> 2));
 }
 
-// Over what most nodes differ in; coordinates and strides are left to the comparison.
+// Over what most nodes differ in; strides are left to the comparison. Coordinates are in it: one input may be read at
+// hundreds of places.
 std::size_t hash(const Node& node) {
     std::size_t h = mix(static_cast<std::size_t>(node.kind), static_cast<std::size_t>(node.dtype));
     for (const NodeId arg : node.args) h = mix(h, static_cast<std::size_t>(arg));
@@ -30,6 +31,7 @@ std::size_t hash(const Node& node) {
     h = mix(h, static_cast<std::size_t>(node.op));
     h = mix(h, static_cast<std::size_t>(node.monoid));
     h = mix(h, std::bit_cast<std::uint64_t>(node.value));
+    for (const Coord& coord : node.coords) h = mix(h, coord.hash());
     return mix(h, std::hash<std::string>()(node.name));
 }
 

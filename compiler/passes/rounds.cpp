@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <tuple>
 
 namespace rowjit {
 namespace {
@@ -13,8 +14,10 @@ constexpr std::size_t kOldest = 3;  // rounds that a value is read behind its ow
 
 class RoundFinder {
   public:
-    explicit RoundFinder(const Block& block) : maps_(block.size()), operands_(block.size()), last_use_(block.size()) {
+    explicit RoundFinder(const Block& block)
+        : operations_(block.size(), kNoMap), operands_(block.size()), last_use_(block.size()) {
         std::map<ValueId, std::size_t> made;
+        std::map<std::tuple<Op, Dtype, bool, bool>, int> operations;
         for (std::size_t at = 0; at < block.size(); ++at) {
             last_use_[at] = at;
             each_use(block[at], [&](ValueId value) {
@@ -24,17 +27,20 @@ class RoundFinder {
             });
             const auto* inst = std::get_if<Inst>(&block[at].node);
             if (inst == nullptr) continue;
-            if (inst->kind == InstKind::kMap) maps_[at] = inst;
+            if (inst->kind == InstKind::kMap) {
+                const std::tuple what(inst->op, inst->dtype, inst->narrow, inst->by_one_up);
+                operations_[at] = operations.try_emplace(what, static_cast<int>(operations.size())).first->second;
+            }
             if (inst->id >= 0) made[inst->id] = at;
         }
     }
 
     std::optional<Rounds> run() const {
         std::optional<Rounds> best;
-        for (std::size_t length = kShortest; length <= std::min(kLongest, maps_.size() / 2); ++length) {
+        for (std::size_t length = kShortest; length <= std::min(kLongest, operations_.size() / 2); ++length) {
             std::size_t alike = 0;  // statements before `at` that repeat what stands a round before them
-            for (std::size_t at = length; at <= maps_.size(); ++at) {
-                if (at < maps_.size() && repeats(at, length)) {
+            for (std::size_t at = length; at <= operations_.size(); ++at) {
+                if (at < operations_.size() && repeats(at, length)) {
                     ++alike;
                     continue;
                 }
@@ -49,11 +55,7 @@ class RoundFinder {
     static std::size_t spared(const Rounds& rounds) { return (rounds.count - 1) * rounds.length; }
 
     bool repeats(std::size_t at, std::size_t length) const {
-        const Inst* one = maps_[at - length];
-        const Inst* other = maps_[at];
-        if (one == nullptr || other == nullptr || one->op != other->op) return false;
-        if (one->dtype != other->dtype || one->narrow != other->narrow || one->by_one_up != other->by_one_up)
-            return false;
+        if (operations_[at] == kNoMap || operations_[at - length] != operations_[at]) return false;
         for (std::size_t i = 0; i < operands_[at].size(); ++i) {
             if (!is_same(at - length, at, i) && !is_shifted(at - length, at, i)) return false;
         }
@@ -131,7 +133,8 @@ class RoundFinder {
     };
     static constexpr std::size_t kOutside = -1;
 
-    std::vector<const Inst*> maps_;  // by statement; null for what is none
+    static constexpr int kNoMap = -1;
+    std::vector<int> operations_;  // by statement: equal for maps of one operation, as all lengths compare them
     std::vector<std::vector<Operand>> operands_;
     std::vector<std::size_t> last_use_;  // by statement: the last that reads its value
 };

@@ -10,7 +10,8 @@ namespace {
 
 class Verifier {
   public:
-    Verifier(const Kernel& kernel, std::string_view after) : kernel_(kernel), after_(after) {}
+    Verifier(const Kernel& kernel, std::string_view after)
+        : kernel_(kernel), after_(after), state_(static_cast<std::size_t>(kernel.value_count), State::kUndefined) {}
 
     void run() {
         for (const Block* block : {&kernel_.before, &kernel_.body, &kernel_.after}) check(*block);
@@ -48,7 +49,7 @@ class Verifier {
                  steps.most_steps, in_steps_);
         in_steps_ = true;
         use(steps.start);
-        outside_steps_ = defined_;
+        outside_steps_ = defined_.size();
         define(steps.state);
     }
 
@@ -57,7 +58,7 @@ class Verifier {
         in_steps_ = false;
         use(steps.next);
         for (const CloseSteps::OfLast& last : steps.of_last) use(last.value);
-        defined_ = outside_steps_;
+        end_scope(outside_steps_);
         define(steps.result);
         for (const CloseSteps::OfLast& last : steps.of_last) define(last.result);
     }
@@ -97,9 +98,9 @@ class Verifier {
     }
 
     void body(const std::vector<Inst>& insts) {
-        const std::set<ValueId> outer = defined_;
+        const std::size_t outer = defined_.size();
         for (const Inst& inst : insts) instruction(inst, true);
-        defined_ = outer;  // lane values end with their loop
+        end_scope(outer);  // lane values end with their loop
     }
 
     void instruction(const Inst& inst, bool in_loop) {
@@ -156,24 +157,34 @@ class Verifier {
     }
 
     void use(ValueId value) const {
-        RJ_CHECK(defined_.contains(value), "{}: {}: %{} is used out of its scope", after_, kernel_.name, value);
+        RJ_CHECK(in_table(value, state_.size()) && state_[static_cast<std::size_t>(value)] == State::kInScope,
+                 "{}: {}: %{} is used out of its scope", after_, kernel_.name, value);
     }
 
     void define(ValueId value) {
-        RJ_CHECK(value < kernel_.value_count && ever_defined_.insert(value).second, "{}: {}: %{} is defined twice",
-                 after_, kernel_.name, value);
-        defined_.insert(value);
+        RJ_CHECK(in_table(value, state_.size()) && state_[static_cast<std::size_t>(value)] == State::kUndefined,
+                 "{}: {}: %{} is defined twice", after_, kernel_.name, value);
+        state_[static_cast<std::size_t>(value)] = State::kInScope;
+        defined_.push_back(value);
+    }
+
+    // Of all but the first so many that are in scope.
+    void end_scope(std::size_t outer) {
+        for (std::size_t i = outer; i < defined_.size(); ++i)
+            state_[static_cast<std::size_t>(defined_[i])] = State::kOutOfScope;
+        defined_.resize(outer);
     }
 
     static bool in_table(int index, std::size_t size) { return index >= 0 && static_cast<std::size_t>(index) < size; }
 
     const Kernel& kernel_;
     std::string_view after_;
-    std::set<ValueId> defined_;
-    std::set<ValueId> ever_defined_;
+    enum class State : std::uint8_t { kUndefined, kInScope, kOutOfScope };
+    std::vector<State> state_;      // by value
+    std::vector<ValueId> defined_;  // in scope, in the order of their definitions
     std::set<int> written_slots_;
     bool in_steps_ = false;
-    std::set<ValueId> outside_steps_;
+    std::size_t outside_steps_ = 0;  // how many were in scope before them
 };
 
 }  // namespace

@@ -321,7 +321,7 @@ class Canonicalizer {
                                          [&](NodeId data) { return Coord::data_node(mapped_.at(data)); })));
         }
         const NodeId source = mapped_.at(node.args[0]);
-        if (is_at_fixed_row(source, coords)) return to_->add_index(source, coords);
+        if (is_at_fixed_row(source, coords) || reads_many_places(source)) return to_->add_index(source, coords);
         const NodeId pushed = push_from(node, source, coords);
         const Node& read = to_->node(pushed);
         const bool reads_source = read.kind == NodeKind::kIndex && read.args[0] == source;
@@ -466,6 +466,33 @@ class Canonicalizer {
             if (!is_fixed && !coords[i].is_axis(Axis{node.axes[i]})) return false;
         }
         return !identity(node, coords);
+    }
+
+    // Whether a value of columns is made of what is read at many other places already: each column of one that is made
+    // of its columns elsewhere would be computed of twice as many, of a chain of such values in as many ways as there
+    // are subsets of it. It is stored, and read at those places. What a thread has of some positions each is not.
+    bool reads_many_places(NodeId source) {
+        constexpr std::int64_t kMany = 32;
+        const auto is_stored = [&](NodeId id) {
+            const NodeKind kind = to_->node(id).kind;
+            return (kind == NodeKind::kMap || kind == NodeKind::kCast) && to_->node(id).state < 0 &&
+                   !to_->column_axes(to_->node(id)).empty() &&
+                   std::ranges::none_of(to_->node(id).axes, [&](AxisId axis) { return is_unrolled(axis); });
+        };
+        if (!is_stored(source)) return false;
+        std::int64_t places = 0;
+        std::set<NodeId> seen;
+        std::vector<NodeId> work = {source};
+        while (!work.empty() && places < kMany) {
+            const NodeId id = work.back();
+            work.pop_back();
+            const Node& node = to_->node(id);
+            if (to_->column_axes(node).empty() || !seen.insert(id).second) continue;
+            if (node.kind == NodeKind::kIndex) ++places;
+            if (node.kind == NodeKind::kMap || node.kind == NodeKind::kCast)
+                work.insert(work.end(), node.args.begin(), node.args.end());
+        }
+        return places >= kMany;
     }
 
     bool comes_of_wide_row(NodeId id) {

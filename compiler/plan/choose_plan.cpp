@@ -147,9 +147,9 @@ bool computes_long(const Plan& plan, const Target& target) {
 
 }  // namespace
 
-Plan cheapest_plan(const GraphData& graph, const Target& target, const std::function<bool(const Group&)>& runs,
-                   std::string_view stem) {
-    std::shared_ptr<const GraphData> canonical = canonicalize(graph);
+Plan cheapest_plan(const GraphData& graph, const Target& target, const Runs& runs, std::string_view stem) {
+    const std::shared_ptr<const GraphData> plain = canonicalize(graph);
+    std::shared_ptr<const GraphData> canonical = plain;  // or as the best plan so far has it
     Plan best = make_plan(canonical, target, Repeated::kWithRows, stem);
     double best_us = cost_us(best, target);
     const auto all_run = [&](const Plan& plan) { return std::all_of(plan.groups.begin(), plan.groups.end(), runs); };
@@ -176,6 +176,13 @@ Plan cheapest_plan(const GraphData& graph, const Target& target, const std::func
             canonical = nested;
     }
     if (computes_long(best, target) || !best_runs) consider(make_plan(canonical, target, Repeated::kApart, stem));
+    const auto consider_as_far_as_it_runs = [&](const std::shared_ptr<const GraphData>& of) {
+        for (const Repeated repeated : {Repeated::kWithRows, Repeated::kApart}) {
+            if (!best_runs) consider(make_plan(of, target, repeated, stem, runs));
+        }
+    };
+    consider_as_far_as_it_runs(plain);
+    if (canonical != plain) consider_as_far_as_it_runs(canonical);
     return best;
 }
 

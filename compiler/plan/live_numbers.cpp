@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <map>
-#include <set>
+#include <vector>
 
 namespace rowjit {
 namespace {
@@ -45,45 +45,75 @@ class LiveNumbers {
         return computed && graph_.column_axes(node).empty();
     }
 
-    std::size_t registers(const std::set<std::size_t>& live) const {
-        const auto divisors =
-            std::count_if(live.begin(), live.end(), [&](std::size_t value) { return divides_[value] > 1; });
-        return live.size() + kBesideDivisor * static_cast<std::size_t>(divisors);
-    }
+    // Numbers that are live, by place, and the registers that they take. Each enters once and leaves once: of the
+    // thousands that a derivative of many steps has none is looked at where another comes or goes.
+    class Live {
+      public:
+        explicit Live(const LiveNumbers& numbers) : numbers_(numbers), is_live_(numbers.nodes_.size(), false) {}
+
+        void insert(std::size_t value) {
+            if (is_live_[value]) return;
+            is_live_[value] = true;
+            count_ += 1;
+            registers_ += registers_of(value);
+        }
+
+        // What is last used at this place, or, never used, was made right before it.
+        void drop_used(std::size_t at) {
+            for (const std::size_t used : numbers_.uses(at)) drop(used, at);
+            if (at > 0) drop(at - 1, at);
+        }
+
+        std::size_t count() const { return count_; }
+        std::size_t registers() const { return registers_; }
+
+      private:
+        void drop(std::size_t value, std::size_t at) {
+            if (!is_live_[value] || numbers_.last_use_[value] > at) return;
+            is_live_[value] = false;
+            count_ -= 1;
+            registers_ -= registers_of(value);
+        }
+
+        std::size_t registers_of(std::size_t value) const {
+            return 1 + (numbers_.divides_[value] > 1 ? kBesideDivisor : 0);
+        }
+
+        const LiveNumbers& numbers_;
+        std::vector<bool> is_live_;
+        std::size_t count_ = 0;
+        std::size_t registers_ = 0;
+    };
 
     // Where most numbers are live; past the end where registers suffice.
     std::size_t fullest() const {
-        std::set<std::size_t> live;
+        Live live(*this);
         std::size_t most = kMostLive;
         std::size_t found = nodes_.size();
         for (std::size_t at = 0; at < nodes_.size(); ++at) {
-            drop_used(at, &live);
+            live.drop_used(at);
             if (is_number(at)) live.insert(at);
-            if (registers(live) <= most) continue;
-            most = registers(live);
+            if (live.registers() <= most) continue;
+            most = live.registers();
             found = at;
         }
         return found;
     }
 
-    void drop_used(std::size_t at, std::set<std::size_t>* live) const {
-        std::erase_if(*live, [&](std::size_t value) { return last_use_[value] <= at; });
-    }
-
     // From the peak on as far as registers suffice for what is made and for what it takes of before, which is computed
     // for it anew; in the second half of that where the fewest numbers go on.
     std::size_t turn(std::size_t peak) const {
-        std::set<std::size_t> before;
-        std::set<std::size_t> made;
+        Live before(*this);
+        Live made(*this);
         std::vector<std::size_t> go_on;  // by node behind the peak
         for (std::size_t at = peak + 1; at + 1 < nodes_.size(); ++at) {
             for (const std::size_t used : uses(at)) {
                 if (used <= peak && is_number(used)) before.insert(used);
             }
-            drop_used(at, &made);
+            made.drop_used(at);
             if (is_number(at)) made.insert(at);
-            if (registers(before) + registers(made) > kMostLive) break;
-            go_on.push_back(made.size());
+            if (before.registers() + made.registers() > kMostLive) break;
+            go_on.push_back(made.count());
         }
         std::size_t best = go_on.size() / 2;
         for (std::size_t i = best; i < go_on.size(); ++i) best = go_on[i] <= go_on[best] ? i : best;

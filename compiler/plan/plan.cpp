@@ -98,9 +98,10 @@ struct Reach {
 // Decides which computed values must be stored between kernels. Each rule cuts where the value is narrow already.
 class Cutter {
   public:
-    Cutter(const GraphData& graph, const Target& target, Repeated repeated)
+    Cutter(const GraphData& graph, const Target& target, Repeated repeated, const std::set<NodeId>& stored)
         : graph_(graph), is_gpu_(target.is_gpu()), is_cut_(static_cast<std::size_t>(graph.size()), false) {
         for (const OutputInfo& output : graph.outputs()) roots_.insert(output.node);
+        for (const NodeId id : stored) cut(id);
         for (const NodeId id : graph.live_nodes()) {
             const Node& node = graph.node(id);
             if (node.kind == NodeKind::kPartialSum) cut(id);
@@ -594,11 +595,12 @@ class Cutter {
         bool any = false;
         for (const NodeId product : all) {
             std::set<NodeId> numbers;
+            std::set<NodeId> seen;
             bool apart = true;
             for (const NodeId id : found.nodes) {
                 if (products[id].size() < 2) continue;
                 for (const NodeId arg : graph_.node(id).args) {
-                    if (under(arg) == std::set<NodeId>{product}) apart = apart && collect_numbers(arg, &numbers);
+                    if (under(arg) == std::set<NodeId>{product}) apart = apart && collect_numbers(arg, &seen, &numbers);
                 }
             }
             if (!apart || numbers.empty()) continue;
@@ -608,14 +610,16 @@ class Cutter {
         return any;
     }
 
-    // The numbers of a row that `id` is made of; false where it is made of the columns of a product itself.
-    bool collect_numbers(NodeId id, std::set<NodeId>* numbers) const {
+    // The numbers of a row that `id` is made of; false where it is made of the columns of a product itself. What was
+    // seen before, and let pass, is not walked again.
+    bool collect_numbers(NodeId id, std::set<NodeId>* seen, std::set<NodeId>* numbers) const {
         const Node& node = graph_.node(id);
         if (node.kind == NodeKind::kMatmul) return false;
+        if (!seen->insert(id).second) return true;
         if (node.kind == NodeKind::kInput || cuts_.contains(id)) return true;
         if (!graph_.column_axes(node).empty())
             return std::all_of(node.args.begin(), node.args.end(),
-                               [&](NodeId arg) { return collect_numbers(arg, numbers); });
+                               [&](NodeId arg) { return collect_numbers(arg, seen, numbers); });
         if (node.kind != NodeKind::kConst && node.kind != NodeKind::kScalar) numbers->insert(id);
         return true;
     }
@@ -730,8 +734,14 @@ struct Packed {
 
 class Planner {
   public:
-    Planner(std::shared_ptr<const GraphData> graph, const Target& target, Repeated repeated, std::string_view stem)
-        : given_(std::move(graph)), graph_(given_), target_(target), stem_(stem), cutter_(*given_, target_, repeated) {
+    Planner(std::shared_ptr<const GraphData> graph, const Target& target, Repeated repeated, std::string_view stem,
+            const Runs& runs, const std::set<NodeId>& stored)
+        : given_(std::move(graph)),
+          graph_(given_),
+          target_(target),
+          stem_(stem),
+          runs_(runs),
+          cutter_(*given_, target_, repeated, stored) {
         int number = 0;
         for (NodeId id = 0; id < graph_->size(); ++id) {
             numbers_.push_back(number);
@@ -793,7 +803,41 @@ class Planner {
         return slots;
     }
 
+    // Of the plan, once it is made: of each kernel that no schedule runs the value to store so that two do half of it
+    // each. Even a single output may be so much, as the derivative of a chain of sixteen norms, which keeps what each
+    // of them has made of the row.
+    std::vector<NodeId> values_that_part_what_does_not_run() const {
+        std::vector<NodeId> found;
+        for (const Piece& piece : pieces_) {
+            if (piece.is_product || piece.copies || runs_(group(piece))) continue;
+            if (const NodeId middle = middle_of(cutter_.reach_of_all(piece.roots), piece); middle >= 0)
+                found.push_back(middle);
+        }
+        return found;
+    }
+
   private:
+    // Of a row's columns that the kernel computes, those of which about half of it is made; -1 where there is nothing
+    // to store.
+    NodeId middle_of(const std::vector<NodeId>& nodes, const Piece& piece) const {
+        NodeId best = -1;
+        std::size_t least = nodes.size();
+        for (const NodeId id : nodes) {
+            const Node& node = graph_->node(id);
+            const bool computed = node.kind == NodeKind::kMap || node.kind == NodeKind::kCast;
+            if (!computed || !is_float(node.dtype) || node.state >= 0 || is_root(piece, id)) continue;
+            if (cutter_.cuts_.contains(id) || graph_->column_axes(node).empty()) continue;
+            const std::vector<bool> below = needs(*graph_, {id});
+            const auto made_of = static_cast<std::size_t>(
+                std::ranges::count_if(nodes, [&](NodeId other) { return below[static_cast<std::size_t>(other)]; }));
+            const std::size_t larger = std::max(made_of, nodes.size() - made_of);
+            if (larger >= least) continue;
+            least = larger;
+            best = id;
+        }
+        return best;
+    }
+
     // A product, and what copies its result to outputs that cannot be its home.
     void add_product(NodeId root) {
         Piece one = piece({root});
@@ -959,14 +1003,31 @@ class Planner {
                 }
             }
             if (best_saving <= 0) return;
-            std::vector<NodeId> roots = pieces_[best_a].roots;
-            roots.insert(roots.end(), pieces_[best_b].roots.begin(), pieces_[best_b].roots.end());
+            const Piece a = pieces_[best_a];
+            const Piece b = pieces_[best_b];
+            std::vector<NodeId> roots = a.roots;
+            roots.insert(roots.end(), b.roots.begin(), b.roots.end());
             std::sort(roots.begin(), roots.end());
-            notes_.push_back(fmt::format("joined {} and {}: saves {:.1f} us at {} rows", describe(pieces_[best_a]),
-                                         describe(pieces_[best_b]), best_saving, kPlanningRows));
             pieces_[best_a] = piece(std::move(roots));
             pieces_.erase(pieces_.begin() + static_cast<std::ptrdiff_t>(best_b));
+            if (runs_ && !runs_(group(pieces_[best_a]))) {
+                pieces_[best_a] = a;
+                pieces_.insert(pieces_.begin() + static_cast<std::ptrdiff_t>(best_b), b);
+                savings_[{a.id, b.id}] = 0;
+                ++refusals_[a.id];
+                ++refusals_[b.id];
+                continue;
+            }
+            notes_.push_back(fmt::format("joined {} and {}: saves {:.1f} us at {} rows", describe(a), describe(b),
+                                         best_saving, kPlanningRows));
         }
+    }
+
+    // Whether so many joins with it have been tried that it is as large as it will be: no trial of each pair.
+    bool is_full(const Piece& piece) const {
+        constexpr int kMostRefusals = 3;
+        const auto refused = refusals_.find(piece.id);
+        return refused != refusals_.end() && refused->second >= kMostRefusals;
     }
 
     // Whether it is of the positions of rows that others may see a chunk of.
@@ -1007,6 +1068,7 @@ class Planner {
     double joined_saving_us(const Piece& a, const Piece& b) {
         if (a.is_product || b.is_product || a.copies || b.copies) return 0;
         if (a.reduces_rows != b.reduces_rows) return 0;
+        if (is_full(a) || is_full(b)) return 0;
         if (a.row_axes != b.row_axes && !divides_rows(a, b) && !divides_rows(b, a)) return 0;
         if (a.promoted != b.promoted && !(a.promoted.empty() || b.promoted.empty())) return 0;
         if (waits_for(a, b) || waits_for(b, a)) return 0;
@@ -1499,6 +1561,7 @@ class Planner {
     std::shared_ptr<const GraphData> graph_;  // the given one and the axes of what is packed
     const Target& target_;
     const std::string_view stem_;
+    const Runs& runs_;
     std::vector<int> numbers_;  // by node: how many are computed before it
     Cutter cutter_;
     std::vector<Piece> pieces_;
@@ -1506,6 +1569,7 @@ class Planner {
     std::map<NodeId, NodeId> reused_;                // what a kernel stores: the operand in whose place
     std::map<NodeId, NodeId> lies_over_;             // a product's result: the first of those that share its memory
     std::map<std::pair<int, int>, double> savings_;  // by the ids of two pieces
+    std::map<int, int> refusals_;                    // by a piece's id: joins with it that nothing runs
     int next_id_ = 0;
     std::vector<std::string> notes_;
 };
@@ -1538,15 +1602,23 @@ Planner::Ordered Planner::order_axes(const std::vector<AxisId>& declared,
 }  // namespace
 
 Plan make_plan(const std::shared_ptr<const GraphData>& graph, const Target& target, Repeated repeated,
-               std::string_view stem) {
+               std::string_view stem, const Runs& runs) {
+    constexpr int kMostPartings = 6;  // each halves what does not run
     std::set<NodeId> whole;
-    while (true) {
+    std::set<NodeId> stored;
+    for (int partings = 0;;) {
         const PartialSums sums = split_row_sums(graph, target, whole);
-        Planner planner(sums.graph, target, repeated, stem);
+        Planner planner(sums.graph, target, repeated, stem, runs, stored);
         Plan plan = planner.run();
-        const std::vector<AxisId> slots = planner.slots_for_nothing();
-        if (slots.empty()) return plan;
-        for (const AxisId axis : slots) whole.insert(sums.of_slots.at(axis));
+        if (const std::vector<AxisId> slots = planner.slots_for_nothing(); !slots.empty()) {
+            for (const AxisId axis : slots) whole.insert(sums.of_slots.at(axis));
+            stored.clear();  // which are nodes of the graph with those sums' parts
+            continue;
+        }
+        if (!runs || ++partings > kMostPartings) return plan;
+        const std::vector<NodeId> values = planner.values_that_part_what_does_not_run();
+        if (values.empty()) return plan;
+        stored.insert(values.begin(), values.end());
     }
 }
 

@@ -14,6 +14,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -115,10 +116,15 @@ inline constexpr std::size_t kMostTensors = 256;
 // What the names of a plan's temporaries begin with.
 inline constexpr std::string_view kTemporaryStem = "tmp";
 
-// Plans `graph` (already canonical) for `target`. Throws Error(kUnsupported) for an aliasing that no order of kernels
+// Whether a schedule runs a group.
+using Runs = std::function<bool(const Group&)>;
+
+// Plans `graph` (already canonical) for `target`. Where `runs` is given, groups are joined as far as it says that what
+// they are together runs, which takes a trial of each such group; else as if registers had no end, which nearly every
+// graph's groups may. Throws Error(kUnsupported) for an aliasing that no order of kernels
 // satisfies, naming the output, the input and the remedy.
 Plan make_plan(const std::shared_ptr<const GraphData>& graph, const Target& target,
-               Repeated repeated = Repeated::kWithRows, std::string_view stem = kTemporaryStem);
+               Repeated repeated = Repeated::kWithRows, std::string_view stem = kTemporaryStem, const Runs& runs = {});
 
 // Bytes a group must move for `rows` rows: every input read once (what is broadcast over rows, once in all), every
 // output written once.

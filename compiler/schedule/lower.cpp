@@ -128,7 +128,10 @@ class Lowering {
 
   private:
     const Schedule& schedule() const { return kernel_.schedule; }
-    bool columnar(NodeId id) const { return !graph_.column_axes(graph_.node(id)).empty(); }
+    bool columnar(NodeId id) const {
+        const std::vector<AxisId>& axes = graph_.node(id).axes;
+        return std::any_of(axes.begin(), axes.end(), [&](AxisId axis) { return !graph_.axis(axis).is_row; });
+    }
 
     // An output stored over an input must find every element read by the lane that overwrites it.
     std::optional<Declined> alias_conflict() const {
@@ -436,11 +439,20 @@ class Lowering {
     // Per-lane nodes that evaluating `roots` visits, stopping at values in `kept`.
     std::set<NodeId> visited(const std::vector<NodeId>& roots, const std::set<NodeId>& kept) const {
         std::set<NodeId> seen;
+        visit(roots, kept, &seen);
+        return seen;
+    }
+
+    // Adds those that `seen` has not, to `added` too where that is given.
+    void visit(const std::vector<NodeId>& roots, const std::set<NodeId>& kept, std::set<NodeId>* seen,
+               std::vector<NodeId>* added = nullptr) const {
         std::vector<NodeId> work = roots;
         while (!work.empty()) {
             const NodeId id = work.back();
             work.pop_back();
-            if (!columnar(id) || !seen.insert(id).second || kept.contains(id)) continue;
+            if (!columnar(id) || !seen->insert(id).second) continue;
+            if (added != nullptr) added->push_back(id);
+            if (kept.contains(id)) continue;
             if (graph_.node(id).kind == NodeKind::kInput) continue;
             for (const NodeId arg : operands(id)) {
                 // An index loads its input itself; only its data coordinates are evaluated.
@@ -450,7 +462,6 @@ class Lowering {
                 work.push_back(arg);
             }
         }
-        return seen;
     }
 
     // What a node's value is made of where loops need it.
@@ -590,6 +601,7 @@ class Lowering {
                          [&](const LoopPlan* loop) { return loop->axes == axes; });
             std::set<NodeId> kept;
             if (schedule().residency == Residency::kStages && sequence.size() > 1) keep_copied(sequence, &kept);
+            const std::map<NodeId, std::size_t> last_visits = last_visits_of(sequence);
             for (std::size_t next = 1; next < sequence.size(); ++next) {
                 // What later loops need is kept before the steps, once: a step keeps nothing.
                 if (repeated.contains(sequence[next - 1])) continue;
@@ -599,12 +611,28 @@ class Lowering {
                     const std::vector<NodeId> more = roots(*sequence[later]);
                     needed.insert(needed.end(), more.begin(), more.end());
                 }
+                std::vector<NodeId> visited_later;
+                for (const auto& [id, last] : last_visits) {
+                    if (last >= next) visited_later.push_back(id);
+                }
                 const std::set<NodeId> available = visited(roots(*sequence[next - 1]), kept);
-                for (const NodeId id : cheapest_border(needed, available, kept)) {
+                for (const NodeId id : cheapest_border(needed, visited_later, available, kept)) {
                     if (kept.insert(id).second) sequence[next - 1]->keeps.push_back(id);
                 }
             }
         }
+    }
+
+    // Of each value that loops visit, which keep nothing, the last that does.
+    std::map<NodeId, std::size_t> last_visits_of(const std::vector<LoopPlan*>& sequence) const {
+        std::map<NodeId, std::size_t> last;
+        std::set<NodeId> seen;
+        for (std::size_t at = sequence.size(); at-- > 0;) {
+            std::vector<NodeId> added;
+            visit(roots(*sequence[at]), {}, &seen, &added);
+            for (const NodeId id : added) last[id] = at;
+        }
+        return last;
     }
 
     // What only later loops read of a row is copied ahead with the rest, by the first, and waits in its stage: it would
@@ -671,11 +699,10 @@ class Lowering {
     }
 
     // The values to carry so that `needed` can be computed: a minimum cut between what the previous loop evaluated
-    // (`available`) and the later roots. Each node is split into (in, out); cutting in→out keeps it, being on the
-    // sink's side means computing it again.
-    std::vector<NodeId> cheapest_border(const std::vector<NodeId>& needed, const std::set<NodeId>& available,
-                                        const std::set<NodeId>& kept) const {
-        const std::set<NodeId> later = visited(needed, {});
+    // (`available`) and the later roots, which visit `later`. Each node is split into (in, out); cutting in→out keeps
+    // it, being on the sink's side means computing it again.
+    std::vector<NodeId> cheapest_border(const std::vector<NodeId>& needed, const std::vector<NodeId>& later,
+                                        const std::set<NodeId>& available, const std::set<NodeId>& kept) const {
         std::map<NodeId, std::size_t> index;
         for (const NodeId id : later) index.emplace(id, index.size());
         const std::size_t source = 2 * index.size();
@@ -1405,18 +1432,20 @@ class Lowering {
 
     std::optional<Declined> lay_out_shared() {
         std::map<int, std::int64_t> elements;  // of each slot, tail included
+        std::int64_t longest = 0;              // of all loops
         for (const Stmt& stmt : kernel_.body) {
             const auto* loop = std::get_if<ColumnLoop>(&stmt.node);
             if (loop == nullptr) continue;
+            const std::int64_t places = loop->iterations * schedule().threads_per_row * loop->vector;
+            longest = std::max(longest, places);
             for (const Inst& inst : loop->body) {
-                if (inst.kind == InstKind::kKeep)
-                    elements[inst.index] = loop->iterations * schedule().threads_per_row * loop->vector;
+                if (inst.kind == InstKind::kKeep) elements[inst.index] = places;
             }
         }
-        std::int64_t kept_bytes = 0;
+        std::int64_t kept_bytes = 0;  // on the CPU's stack, where each slot has room for the longest loop
         for (std::size_t i = 0; i < kernel_.slots.size(); ++i) {
             Slot& slot = kernel_.slots[i];
-            kept_bytes += elements[static_cast<int>(i)] * static_cast<std::int64_t>(size_bytes(slot.dtype));
+            kept_bytes += longest * static_cast<std::int64_t>(size_bytes(slot.dtype));
             if (slot.residency != Residency::kShared) continue;
             slot.shared_offset_bytes = kernel_.shared_bytes_per_row;
             const std::int64_t bytes =

@@ -5,6 +5,7 @@
 //     index(logits, vocabulary, target)                        // a data coordinate: one column per row
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -65,6 +66,7 @@ class Coord {
                       const std::function<std::string(std::int32_t)>& data) const;
 
     bool operator==(const Coord& other) const;
+    std::size_t hash() const;  // equal for equal coordinates
 
   private:
     struct Node;

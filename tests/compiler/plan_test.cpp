@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "compiler/compile.h"
+#include "compiler/plan/canonicalize.h"
 #include "compiler/plan/live_numbers.h"
 #include "compiler/plan/partial_sums.h"
 #include "dsl/library/registry.h"
@@ -653,4 +654,80 @@ TEST_CASE("a thread has the registers that its scheduler has for it") {
     const auto kernel = build_kernel(group, schedule.value(), target);
     REQUIRE(!kernel);
     CHECK(kernel.reason().find("blocks of 288 threads have 96") != std::string::npos);
+}
+
+namespace {
+
+std::size_t nodes_of(const Plan& plan) {
+    std::size_t nodes = 0;
+    for (const Group& group : plan.groups) nodes += group.graph->live_nodes().size();
+    return nodes;
+}
+
+// Each value is the one before beside itself, so many columns further on.
+Graph added_to_itself(const std::vector<int>& shifts) {
+    std::string text = "rows tokens\ncolumns d = 4096\ninput x: f32[tokens, d]\nv0 = x\n";
+    for (std::size_t i = 0; i < shifts.size(); ++i)
+        text += fmt::format("v{} = index(v{}, tokens, (d + {}) % 4096) + v{}\n", i + 1, i, shifts[i], i);
+    return Graph::parse(text + fmt::format("output y = v{}", shifts.size()), "shifts");
+}
+
+}  // namespace
+
+TEST_CASE("a chain of values added to themselves further on has no node for each way through it") {
+    std::vector<int> doubled;
+    std::vector<int> by_one_more;
+    for (int i = 0; i < 12; ++i) doubled.push_back(1 << i);
+    for (int i = 1; i < 30; ++i) by_one_more.push_back(i);
+    // Of 4096 and of 2^29 ways, some tens are of one kernel each.
+    for (const char* target : {"sm_90a", "x86-64-v3"}) {
+        CHECK(nodes_of(plan_graph(*added_to_itself(doubled).data(), find_target(target))) < 500);
+        CHECK(nodes_of(plan_graph(*added_to_itself(by_one_more).data(), find_target(target))) < 2000);
+    }
+    const Graph few = added_to_itself({1, 2, 4});
+    CHECK(plan_graph(*few.data(), find_target("sm_90a")).groups.size() == 1);
+}
+
+TEST_CASE("numbers between two products that are reached in 2^40 ways are found at once") {
+    const std::string text = [] {
+        std::string lines =
+            "rows tokens\ncolumns e = 256\ncolumns k = 128\ninput x: bf16[tokens, k]\ninput u: bf16[e, k]\n"
+            "input v: bf16[e, k]\ninput w: f32[e]\np = cast(matmul(x, u, k), f32)\nq = cast(matmul(x, v, k), f32)\n"
+            "n = rsqrt(mean(p * p))\nv0 = w * n\nv1 = w + n\n";
+        for (int i = 2; i < 60; ++i) lines += fmt::format("v{} = tanh(v{}) * v{}\n", i, i - 1, i - 2);
+        return lines + "output y = q + v59";
+    }();
+    CHECK(plan_graph(*Graph::parse(text, "products").data(), find_target("sm_90a")).products.size() == 2);
+}
+
+TEST_CASE("groups that no block has room for together are joined as far as they run, and few joins are tried") {
+    // A step of an optimiser over ten tensors, with the ratio of norms that each has.
+    std::string text = "rows r\nnorm0 = const(0, f32)\n";
+    constexpr int kTensors = 10;
+    for (int i = 0; i < kTensors; ++i) {
+        for (const char* name : {"p", "g", "m", "v"}) text += fmt::format("input {}{}: f32[r, 1024]\n", name, i);
+        text += fmt::format("norm{} = norm{} + sum(sum(g{} * g{}), r)\n", i + 1, i, i, i);
+    }
+    text += fmt::format("scale = minimum(1.0 / (sqrt(norm{}) + 1e-6), 1.0)\n", kTensors);
+    for (int i = 0; i < kTensors; ++i) {
+        text += fmt::format(
+            "s{0} = g{0} * scale\nm1{0} = m{0} * 0.9 + s{0} * 0.1\nv1{0} = v{0} * 0.99 + s{0} * s{0} * 0.01\n"
+            "u{0} = m1{0} / (sqrt(v1{0}) + 1e-8)\n"
+            "ratio{0} = sqrt(sum(sum(p{0} * p{0}), r)) / sqrt(sum(sum(u{0} * u{0}), r))\n"
+            "output po{0} = p{0} - u{0} * (1e-3 * ratio{0})\noutput mo{0} = m1{0}\noutput vo{0} = v1{0}\n",
+            i);
+    }
+    const Graph graph = Graph::parse(text, "step");
+    const Target target = find_target("sm_90a");
+    const Program program = compile(*graph.data(), target);  // refused where groups are joined without a look
+    CHECK(program.steps.size() > 3);
+    CHECK(program.steps.size() < 40);
+    int tried = 0;
+    const Runs runs = [&](const Group& group) {
+        ++tried;
+        return group.graph->outputs().size() <= 4;
+    };
+    const Plan plan = make_plan(canonicalize(*graph.data()), target, Repeated::kWithRows, kTemporaryStem, runs);
+    for (const Group& group : plan.groups) CHECK(group.graph->outputs().size() <= 4);
+    CHECK(tried < 300);  // of some 50 pieces' 1000 pairs
 }

@@ -32,6 +32,21 @@ TEST_CASE("a result one ulp worse than eager passes and two ulps worse does not"
     CHECK_FALSE(within({1 + 2 * ulp_at_one}, {1}, {1}));
 }
 
+TEST_CASE("what is NaN or infinite where the oracle is passes, and counts as not compared") {
+    const double nan = std::numeric_limits<double>::quiet_NaN();
+    const Tensor none = row({nan, kInfinity, nan});
+    const ErrorReport nothing = compare(none, none, none, bf16);
+    CHECK(nothing.within_bar);
+    CHECK(nothing.elements == 3);
+    CHECK(nothing.compared == 0);
+    const Tensor some = row({nan, 1, -kInfinity, 2});
+    CHECK(compare(some, some, some, bf16).compared == 2);
+    const Tensor indices{i32, {2}, {4, 5}};
+    CHECK(compare(indices, indices, indices, i32).compared == 2);
+    const Tensor empty = row({});
+    CHECK(compare(empty, empty, empty, bf16).elements == 0);
+}
+
 TEST_CASE("small elements are held to their own ulp, not to that of large ones") {
     CHECK(within({1000, 1e-3}, {1000, 1e-3}, {1000, 1e-3}));
     CHECK_FALSE(within({1000, 1.1e-3}, {1000, 1e-3}, {1000, 1e-3}));

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <limits>
+#include <set>
 
 #include "tests/support/refusal.h"
 
@@ -35,6 +36,28 @@ Bounds bounds(const Coord& coord, std::int64_t d, std::int64_t e) {
 }
 
 }  // namespace
+
+TEST_CASE("a shift of a shift around a row is one shift, and its value is the same") {
+    const Coord d = kD;
+    CHECK(((d + 1) % 64 + 2) % 64 == (d + 3) % 64);
+    CHECK(((d + 60) % 64 + 10) % 64 == (d + 6) % 64);
+    CHECK(((d + 1) % 64 + 63) % 64 == d % 64);
+    CHECK((Coord(kE) + (d + 5) % 128) % 64 == (Coord(kE) + d + 5) % 64);
+    CHECK(((d + 1) % 64 + 2) % 48 != (d + 3) % 48);  // 48 does not divide 64
+    for (std::int64_t at = 0; at < 64; ++at) CHECK(value(((d + 60) % 64 + 10) % 64, at) == (at + 6) % 64);
+    // A sum with data may wrap behind 2^63, of which the remainder is another.
+    const Coord data = Coord::data_node(3);
+    CHECK(((data + 1) % 64 + 2) % 64 != (data + 3) % 64);
+}
+
+TEST_CASE("equal coordinates have equal hashes, and shifts have different ones") {
+    const Coord d = kD;
+    CHECK(((d + 1) % 64 + 2) % 64 == (d + 3) % 64);
+    CHECK(((d + 1) % 64 + 2).hash() == ((d + 1) % 64 + 2).hash());
+    std::set<std::size_t> hashes;
+    for (int shift = 1; shift <= 64; ++shift) hashes.insert(((d + shift) % 128).hash());
+    CHECK(hashes.size() == 64);
+}
 
 TEST_CASE("coordinates simplify as they are built") {
     const Coord d = kD;

@@ -1,6 +1,7 @@
 // Graphs as people write them, none of them an operation of the library: the texts that benchmarks/graphs and
 // examples/graphs have, forward and derived backward, on the CPU against the oracle.
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -90,4 +91,41 @@ output y = matmul(n, weight, b)
     const RowExtents rows = all_rows(*graph.data(), kRows);
     check(engine, engine.compile(graph), *graph.data(), rows,
           [&](std::uint64_t seed) { return random_inputs(*graph.data(), rows, {.seed = seed}); });
+}
+
+// A Hadamard transform: what reads many places is stored between kernels, and its cotangents likewise.
+TEST_CASE("a value added to itself at other columns again and again is what the oracle says, and so is its gradient") {
+    Engine engine(Device("cpu"), {.cache_directory = "off", .use_tuning = false});
+    std::string text = "rows tokens\ncolumns d = 256\ninput x: bf16[tokens, d]\nv0 = cast(x, f32)\n";
+    for (int i = 0; i < 8; ++i)
+        text += fmt::format("v{} = (index(v{}, tokens, (d + {}) % 256) + v{} * 0.5) * 0.7\n", i + 1, i, 1 << i, i);
+    const Graph graph = Graph::parse(text + "output y = cast(v8 * rsqrt(mean(v8 * v8) + 1e-6), bf16)\n", "transform");
+    RowExtents rows = all_rows(*graph.data(), kRows);
+    check(engine, engine.compile(graph), *graph.data(), rows,
+          [&](std::uint64_t seed) { return random_inputs(*graph.data(), rows, {.seed = seed}); });
+    const Differentiated both = differentiate(graph);
+    rows.merge(all_rows(*both.backward.data(), kRows));
+    check(engine, engine.compile(both.backward), *both.backward.data(), rows,
+          [&](std::uint64_t seed) { return random_inputs(both, rows, {.seed = seed}); });
+}
+
+// Rows of 2816 columns beside rows of heads: the kept values of all have room for the longest loop on the CPU's stack.
+TEST_CASE("four layers' norms and activations have a backward that runs on the CPU") {
+    Engine engine(Device("cpu"), {.cache_directory = "off", .use_tuning = false});
+    std::string text = "rows tokens\ninput x: bf16[tokens, 1024]\nx0 = x\n";
+    for (int i = 0; i < 4; ++i) {
+        for (const char* input : {"a{}: bf16[tokens, 1024]", "up{}: bf16[tokens, 2816]", "gate{}: bf16[tokens, 2816]",
+                                  "down{}: bf16[tokens, 1024]", "w{}: bf16[1024]"})
+            text += fmt::format("input {}\n", fmt::format(fmt::runtime(input), i));
+        text += fmt::format(
+            "y{0} = x{0} + a{0}\noutput n{0} = rms_norm(y{0}, w{0}, eps=1e-5, casting=\"llama\")\n"
+            "output act{0} = swiglu(gate{0}, up{0})\nx{1} = y{0} + down{0}\n",
+            i, i + 1);
+    }
+    const Graph graph = Graph::parse(text + "output y = x4\n", "layers");
+    const Differentiated both = differentiate(graph);
+    RowExtents rows = all_rows(*both.backward.data(), kRows);
+    rows.merge(all_rows(*graph.data(), kRows));
+    check(engine, engine.compile(both.backward), *both.backward.data(), rows,
+          [&](std::uint64_t seed) { return random_inputs(both, rows, {.seed = seed}); });
 }

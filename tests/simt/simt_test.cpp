@@ -784,6 +784,25 @@ Graph written_out(std::int64_t columns, Dtype dtype) {
     return g;
 }
 
+TEST_CASE("derivatives that are too much for one kernel, and values that read many places, agree with the oracle") {
+    std::string sums = "rows tokens\ninput x: bf16[tokens, 1024]\nh = cast(x, f32)\n";
+    for (int i = 0; i < 24; ++i)
+        sums += fmt::format("output o{0} = cast(h * {1}.5 + sum(h * {2}.25), bf16)\n", i, i + 1, i + 2);
+    std::string shifts = "rows tokens\ncolumns d = 128\ninput x: f32[tokens, d]\nv0 = x\n";
+    for (int i = 0; i < 7; ++i)
+        shifts += fmt::format("v{} = (index(v{}, tokens, (d + {}) % 128) - v{}) * 0.7\n", i + 1, i, 1 << i, i);
+    const Target& target = find_target("sm_90a");
+    std::vector<Case> cases;
+    for (const auto& [name, text] : {std::pair("sums", sums), {"shifts", shifts + "output y = v7\n"}}) {
+        const Graph graph = Graph::parse(text, name);
+        const auto both = std::make_shared<const Differentiated>(differentiate(graph));
+        Program program = compile(*both->backward.data(), target);
+        CHECK(program.steps.size() > 1);
+        cases.push_back({fmt::format("{} backward", name), both->backward, std::move(program), both});
+    }
+    check_cases(cases, target, 3, false);
+}
+
 TEST_CASE("steps that a graph has written out agree with the oracle as the loop that they are emitted as") {
     for (const char* name : {"sm_90a", "gfx942"}) {
         const Target target = simt::target(name);

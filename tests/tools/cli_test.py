@@ -23,7 +23,7 @@ MODELS = SOURCE / "examples/models"
 GRAPH = SOURCE / "examples/graphs/softcapped_norm.rj"
 LLAMA = MODELS / "llama-3-8b.json"
 SMALL = ["--tokens", "64", "--max-bytes", "1000000"]
-OK, USAGE, MISS, ENVIRONMENT, IO = 0, 2, 3, 5, 7
+OK, FINDINGS, USAGE, MISS, ENVIRONMENT, IO = 0, 1, 2, 3, 5, 7
 
 
 class CommandTest(unittest.TestCase):
@@ -313,6 +313,20 @@ class GraphOfOnesOwn(CommandTest):
         summary = self.document("verify", "--graph", GRAPH, "--device", "cpu")["summary"]
         self.assertGreater(summary["checks"], 3)
         self.assertEqual(summary["outside"], 0)
+
+    def test_an_output_that_is_nan_all_over_is_a_finding_with_its_name(self):
+        path = self.write("nan.rj", "rows t\ninput x: f32[t, 64]\noutput y = x + 1.0\noutput z = log(-abs(x) - 1.0)\n")
+        result = self.rowjit("verify", "--graph", path, "--device", "cpu", "--json")
+        self.assertEqual(result.returncode, FINDINGS, result.stderr)
+        self.assertIn("nothing of output 'z' was compared", result.stderr)
+        document = json.loads(result.stdout)
+        self.assertEqual([entry["output"] for entry in document["not_compared"]], ["z"])
+        self.assertEqual((document["summary"]["outside"], document["summary"]["not_compared"]), (0, 1))
+        for record in document["records"]:
+            if record["inputs"].endswith(" z"):
+                self.assertEqual(record["compared"], 0)
+        text = self.rowjit("verify", "--graph", path, "--device", "cpu")
+        self.assertIn("1 outputs not compared", text.stderr + text.stdout)
 
     def test_a_value_squared_forty_times_is_explained_at_once(self):
         squares = "".join(f"v{i} = v{i - 1} * v{i - 1}\n" for i in range(1, 41))
