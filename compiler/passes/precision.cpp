@@ -197,13 +197,13 @@ class Uses {
         });
     }
 
-    // Whether the value is a product of two numbers as they are in memory, or a sum that such a product goes into.
+    // Whether the value is a product of two given numbers, a quotient of one, or a sum that such a product goes into.
     bool adds_given_product(ValueId value) {
         if (is_product_of_given(value)) return true;
         const Inst* inst = maker(value);
-        const bool sums = inst != nullptr && inst->kind == InstKind::kMap &&
-                          (inst->op == Op::kAdd || inst->op == Op::kSub || inst->op == Op::kNeg);
-        return sums &&
+        if (inst == nullptr) return false;
+        if (is_f32_map(*inst, Op::kDiv)) return adds_given_product(inst->operands[0]);
+        return is_signed_sum(*inst) &&
                any_operand(*inst, 0, adds_given_product_, [&](ValueId next) { return adds_given_product(next); });
     }
 
@@ -609,14 +609,18 @@ class Uses {
         return known->second;
     }
 
-    // As it is in memory, or its negative, or chosen of such.
+    // As it is in memory, its negative, chosen of such, or a sum or a quotient of such: no function has bounded it.
     bool is_given(ValueId value) {
         const Inst* inst = maker(value);
         if (inst == nullptr || inst->kind == InstKind::kLoad) return inst != nullptr;
+        if (inst->kind == InstKind::kCast || is_f32_map(*inst, Op::kDiv)) return is_given(inst->operands[0]);
         const bool chooses = inst->kind == InstKind::kMap && inst->op == Op::kSelect;
-        const bool same = inst->kind == InstKind::kCast || (inst->kind == InstKind::kMap && inst->op == Op::kNeg);
-        return (chooses || same) &&
+        return (chooses || is_signed_sum(*inst)) &&
                any_operand(*inst, chooses ? 1 : 0, is_given_, [&](ValueId next) { return is_given(next); });
+    }
+
+    static bool is_signed_sum(const Inst& inst) {
+        return inst.kind == InstKind::kMap && (inst.op == Op::kAdd || inst.op == Op::kSub || inst.op == Op::kNeg);
     }
 
     // Whether `holds` of any operand from the first that counts.

@@ -780,6 +780,22 @@ TEST_CASE(
     };
     CHECK(!contains(body_of(mixed(false), 1024), "rj_fma("));
     CHECK(contains(body_of(mixed(true), 1024), "rj_fma("));
+    // A row whose weight is all one column's: the two products are equal, and eager's difference zero.
+    const auto of_row = [](bool bounded) {
+        return [bounded](Graph& g, std::int64_t columns) {
+            const Axis tokens = g.rows("tokens");
+            const auto row = [&](const char* name) { return cast(g.input(name, bf16, {tokens, columns}), f32); };
+            const auto number = [&](const char* name) { return g.input(name, f32, {tokens}); };
+            const Value total = number("total");
+            const Value weights = number("weights");
+            const Value scale = total / weights;
+            const Value difference = row("a") - row("b");
+            const Value shift = -(total * number("saved")) / weights;
+            g.output("y", cast((bounded ? tanh(difference) : difference) * scale + shift, bf16));
+        };
+    };
+    CHECK(!contains(body_of(of_row(false), 1024), "rj_fma("));
+    CHECK(contains(body_of(of_row(true), 1024), "rj_fma("));
 }
 
 TEST_CASE("the greatest of packed elements is found two at a time, and the two of all vectors taken apart once") {
