@@ -6,6 +6,7 @@
 #include <array>
 #include <bit>
 #include <cstdint>
+#include <iterator>
 #include <utility>
 
 #include "compiler/kernel.h"
@@ -182,6 +183,11 @@ std::vector<Schedule> cluster_schedules(const GroupFacts& facts, const Target& t
             const bool waits = facts.phases > 2 && blocks == kMostClusterBlocks && facts.widest_bytes < 4;
             if (waits && !facts.sums_rows())
                 append(staying(s, kResidentThreadsPerSm.back(), facts, target), &schedules);
+            // Of f32, in all of a thread's registers, pairs whose next row is in a stage: layer_norm of 200064 columns
+            // runs at 73 % of copy so, at 55 with that in registers; of 262144 at 74 and 71.
+            if (facts.phases > 2 && blocks == kMostClusterBlocks && facts.widest_bytes >= 4 && !in_small_parts(facts))
+                std::ranges::copy_if(pairs, std::back_inserter(schedules),
+                                     [](const Schedule& pair) { return pair.stages > 0 && !pair.skew; });
             if (pairs_first) append(pairs, &schedules);
             if (ends_first) append(lightly_sharing(s, elements, facts), &schedules);
             if (facts.sums_rows()) continue;
@@ -196,12 +202,48 @@ std::vector<Schedule> cluster_schedules(const GroupFacts& facts, const Target& t
     return schedules;
 }
 
-// A row that is met over once skews in the two blocks of a cluster, where each thread has whole vectors of it. H200,
-// rms_norm of 32768 bf16 columns: 0.0713 ms, in one block 0.0766; but of 20480, whose last vectors half of the threads
-// have, 0.0974 and 0.0900.
-bool halves_evenly(const GroupFacts& facts, int vector) {
-    constexpr std::int64_t kThreads = 2 * 512;
-    return facts.phases == 2 && facts.streams == 1 && facts.columns % (kThreads * vector) == 0;
+// Whether a row beside weights is the faster in blocks of a cluster that end: one leaves room for others, which load
+// meanwhile, where one that stays waits for its cluster each time. H200, % of copy, ending and as such rows are taken
+// otherwise: rms_norm of 32768 bf16 columns 95 and 93, of 53248 96 and 86, of 262144 90 and 69, of 65536 f32 columns 90
+// and 82; add_rms_norm of 53248 bf16 columns 94 and 88, of f32 92 and 89, but of 200064 87 and 92; add_layer_norm,
+// which meets twice, of 53248 89 and 82, f32 88 and 73, but of 262144 bf16 columns 78 and 87. What a function is
+// computed of while rows are stored leaves fewer blocks room: a gated norm of 26624 bf16 columns 79 and 88, of 49152,
+// which no block holds, 80 and 68; of f32 86 and 91.
+bool ends_in_cluster(const GroupFacts& facts) {
+    const bool narrow = facts.widest_bytes < 4;
+    const std::int64_t bytes = row_bytes(facts);
+    if (facts.streams <= 1) return facts.phases == 2;
+    if (facts.streams >= kManyTensors) return false;
+    if (facts.phases > 2 && narrow && bytes > kMostClusterBlocks / 2 * kMostThreads * kMaxBytesPerThread) return false;
+    return !facts.computes_functions || (narrow && bytes >= kBlockRowBytes);
+}
+
+// In as few blocks of 256 threads as have registers for its columns, up to eight, and past them of 512. Threads that
+// have the same whole vectors of one tensor, and registers left for the next row's, fetch those first: of 40960 f32
+// columns 95 % of copy, 87 where they end. One block has what is narrower: of 20480 bf16 columns 97, in two 94.
+std::vector<Schedule> ending_in_cluster(const GroupFacts& facts, const Target& target, int vector) {
+    constexpr std::int64_t kRowOfOneBlock = 40 * 1024;
+    const std::int64_t bytes = row_bytes(facts);
+    if (!target.clusters || facts.sums_rows() || in_small_parts(facts) || waits_alone(facts) ||
+        !ends_in_cluster(facts) || bytes <= kRowOfOneBlock)
+        return {};
+    const bool few = bytes <= kMostClusterBlocks / 2 * kMostThreads * kMaxBytesPerThread;
+    const int threads = few ? kMostThreads : kThreadsAlone;
+    const std::int64_t part = threads * kMaxBytesPerThread;
+    const auto blocks = static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>((bytes + part - 1) / part)));
+    const std::int64_t columns = (facts.columns + blocks - 1) / blocks;
+    const std::int64_t held = (columns + threads - 1) / threads * facts.held_bytes;
+    if (blocks > kMostClusterBlocks || held > kMaxBytesPerThread) return {};
+    Schedule s = row_schedule(Residency::kRegisters, threads, vector);
+    s.column_blocks = blocks;
+    std::vector<Schedule> schedules = {s};
+    const bool whole = facts.columns % (blocks * threads * vector) == 0;
+    if (whole && bytes < blocks * part && facts.streams == 1) {
+        const Schedule staying = staying_apart(s, kThreadsAlone / threads);
+        const std::vector<Schedule> ahead = ahead_of(staying, std::array{kRegisters}, target);
+        schedules.insert(schedules.begin(), ahead.begin(), ahead.end());
+    }
+    return schedules;
 }
 
 // A row that fills a block leaves no room for another: its block stays and fetches the next one. H200: layer_norm of
@@ -514,13 +556,19 @@ bool shares_between(std::int64_t columns, const GroupFacts& facts, const Target&
 // and 0.169 (H200).
 constexpr std::int64_t kLongForThreads = 16;  // accesses of each of 512
 constexpr std::int64_t kColumnsOfFewWarps = 65536;
+// The widest are few in a launch, which then has threads for all of them only in large blocks: 128 rows of kl_div's
+// 262144 f32 columns 0.080 ms in two of 512, 0.113 in four of 256, of 201088 0.074 and 0.104; 512 rows of 200064 0.224
+// and 0.221. 256 rows of cross-entropy's 201088 0.0571 and 0.0662.
+constexpr std::int64_t kBytesOfFewRows = 576 * 1024;
 
 std::array<int, 3> threads_of_reloaded(const GroupFacts& facts, const Target& target, int vector) {
     if (facts.keeps_greatest) return threads_of_greatest(facts, vector);
     const bool sums_of_many = fills_shared_memory(facts, target) && facts.sums_rows();
     const bool is_long = !facts.sums_rows() && facts.columns >= kLongForThreads * vector * 512;
     if ((facts.stores_columns && !sums_of_many) || is_long) return {512, 1024, 256};
-    const bool few_warps = facts.sums_rows() && !facts.stores_columns && facts.columns <= kColumnsOfFewWarps;
+    const bool sums_alone = facts.sums_rows() && !facts.stores_columns;
+    if (sums_alone && row_bytes(facts) > kBytesOfFewRows) return {512, 256, 1024};
+    const bool few_warps = sums_alone && facts.columns <= kColumnsOfFewWarps;
     return few_warps ? std::array{128, 256, 512} : std::array{256, 512, 1024};
 }
 
@@ -588,10 +636,11 @@ std::vector<Schedule> gpu_schedules(const GroupFacts& facts, const Target& targe
     append(fills_shared ? reloads : shared, &schedules);
     const std::vector<Schedule> staying = staying_schedules(facts, target, vector);
     schedules.insert(schedules.begin(), staying.begin(), staying.end());
-    const bool halved = !staying.empty() && halves_evenly(facts, vector);
     const std::vector<Schedule> clusters = cluster_schedules(facts, target, vector);
-    schedules.insert(halved || wider_than_block(facts, target) ? schedules.begin() : schedules.end(), clusters.begin(),
+    schedules.insert(wider_than_block(facts, target) ? schedules.begin() : schedules.end(), clusters.begin(),
                      clusters.end());
+    const std::vector<Schedule> ending = ending_in_cluster(facts, target, vector);
+    schedules.insert(schedules.begin(), ending.begin(), ending.end());
     schedules.insert(schedules.begin(), first.begin(), first.end());
     append(fills_shared ? shared : reloads, &schedules);
     // A row that fills a block with what a thread would hold of it, and waits for its numbers besides.

@@ -600,6 +600,34 @@ TEST_CASE("a loss with its gradient has wide rows in the shared memory of few bl
     }
 }
 
+TEST_CASE("rows beside weights that no block shares a multiprocessor with are in clusters that end or fetch ahead") {
+    const Target target = find_target("sm_90a");
+    const auto first_of = [&](const char* op, std::int64_t columns, Dtype dtype) {
+        const Graph graph = make_graph(op, {columns, dtype, {}});
+        return legal_schedules(plan_graph(*graph.data(), target).groups.at(0), target).at(0);
+    };
+    for (const Dtype dtype : {bf16, f32}) {
+        for (const std::int64_t columns : {24576, 36864, 40960, 53248, 65536, 100352, 200064, 262144}) {
+            for (const char* op : {"rms_norm", "add_rms_norm"}) {
+                const Schedule first = first_of(op, columns, dtype);
+                CAPTURE(op);
+                CAPTURE(columns);
+                CAPTURE(print(first));
+                CHECK(first.residency == Residency::kRegisters);
+                CHECK(first.column_blocks >= 2);
+                CHECK(!first.skew);
+                // Of two tensors' rows none stay; of one, those whose threads have the same whole vectors.
+                const bool whole = columns % (first.column_blocks * first.threads_per_row * first.vector) == 0;
+                if (first.blocks_per_sm > 0) CHECK((first.prefetch && whole && std::string_view(op) == "rms_norm"));
+            }
+        }
+    }
+    CHECK(first_of("rms_norm", 20480, bf16).column_blocks == 1);
+    // A function of each column while rows are stored: as it was, where a block has the row.
+    CHECK(first_of("gated_rms_norm", 26624, bf16).column_blocks == 1);
+    CHECK(first_of("gated_rms_norm", 49152, bf16).column_blocks > 1);
+}
+
 TEST_CASE("a table beside rows gives them no more threads than their own columns want") {
     const Target target = find_target("sm_90a");
     const auto schedule_of = [&](std::int64_t columns, const char* weights, bool backward) {
