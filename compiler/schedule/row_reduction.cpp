@@ -177,9 +177,10 @@ std::vector<Schedule> cluster_schedules(const GroupFacts& facts, const Target& t
             const std::vector<Schedule> pairs = merging_pairs(s, facts, target);
             // Narrow rows that wait twice for sixteen blocks have the next in registers: 256 softmax rows of 262144
             // bf16 columns take 0.077 ms so, 0.109 where pairs meet once, whose 178 registers a thread leave room for
-            // one block of the two; of 129280 0.073, and 0.078 in blocks that end. Of f32 pairs have room: of 131072
-            // columns they run at 87 % of copy, at 81 without.
-            const bool pairs_first = ends_first && columns * facts.widest_bytes > kSmallPartBytes;
+            // one block of the two; of 129280 0.073, and 0.078 in blocks that end. Those of f32 end where 256 threads
+            // hold a part: softmax of 131072 columns runs at 95 % of copy so, at 90 where pairs meet once; past them
+            // pairs are the faster, log_softmax of 262144 at 89, 84 in blocks that end.
+            const bool pairs_first = ends_first && columns * facts.widest_bytes > 2 * kSmallPartBytes;
             const bool waits = facts.phases > 2 && blocks == kMostClusterBlocks && facts.widest_bytes < 4;
             if (waits && !facts.sums_rows())
                 append(staying(s, kResidentThreadsPerSm.back(), facts, target), &schedules);
@@ -359,6 +360,8 @@ std::vector<int> threads_of_rounds(std::int64_t vectors) {
     return found;
 }
 
+constexpr std::int64_t kPartsOfMany = 5;  // of a row, on a multiprocessor
+
 // Narrow rows of one tensor that are stored again, in the shared memory of as few blocks as leave room for five of
 // their parts on a multiprocessor, or of eight where four have room: the fewer blocks meet, the less one waits for
 // another. H200, cross-entropy with its gradient of bf16 classes, ms: 32000 in two blocks of 256 threads 0.262, in one
@@ -367,7 +370,6 @@ std::vector<int> threads_of_rounds(std::int64_t vectors) {
 // 0.133; 151936 in eight of 224 0.343, of 256 where five share a multiprocessor 0.399, four 0.340; 201088 in eight of
 // 288 0.232, in sixteen of 160 0.240.
 std::vector<Schedule> in_few_parts(const GroupFacts& facts, const Target& target, int vector) {
-    constexpr std::int64_t kParts = 5;
     constexpr std::int64_t kPartsOfEight = 4;
     // Rows that are peeled find no room in 56 registers: 119547 classes in eight blocks of 192 threads, six of which
     // share a multiprocessor, ran at 68 % of copy, where five do 0.144 ms and of 256 threads 0.157.
@@ -376,7 +378,8 @@ std::vector<Schedule> in_few_parts(const GroupFacts& facts, const Target& target
     if (!target.clusters || !narrow || !facts.stores_columns || facts.online_phases != 2) return {};
     std::int64_t blocks = 1;
     const auto has_room = [&] {
-        return resident_blocks(facts, target, blocks) >= (blocks == kMostClusterBlocks / 2 ? kPartsOfEight : kParts);
+        return resident_blocks(facts, target, blocks) >=
+               (blocks == kMostClusterBlocks / 2 ? kPartsOfEight : kPartsOfMany);
     };
     while (blocks <= kMostClusterBlocks && !has_room()) blocks *= 2;
     if (blocks == 1 || blocks > kMostClusterBlocks) return {};
@@ -656,9 +659,11 @@ std::vector<Schedule> gpu_schedules(const GroupFacts& facts, const Target& targe
     }
     const std::vector<Schedule> parts = in_few_parts(facts, target, vector);
     // Softmax of 131072 bf16 columns takes 0.137 ms in eight such blocks, 0.151 in the registers of sixteen; of 65536,
-    // which registers of eight blocks hold, it is slower so (H200).
+    // which registers of eight blocks hold, it is slower so, and of 200064, four of whose parts share a multiprocessor,
+    // 0.0650 and 0.0604 (H200).
     const bool spares_blocks = !parts.empty() && parts.front().column_blocks < kMostClusterBlocks &&
-                               row_bytes(facts) > kMostClusterBlocks / 2 * kSmallPartBytes;
+                               row_bytes(facts) > kMostClusterBlocks / 2 * kSmallPartBytes &&
+                               resident_blocks(facts, target, parts.front().column_blocks) >= kPartsOfMany;
     const bool parts_first = waits_for_numbers(facts) || spares_blocks;
     schedules.insert(parts_first ? schedules.begin() : schedules.end(), parts.begin(), parts.end());
     if (schedules.empty()) {
