@@ -136,6 +136,7 @@ struct Inst {
     bool by_one_up = false;                // kDiv: by at least 1 (passes/precision)
     Packing packing = Packing::kNone;      // of a column loop's bf16 and f16 values
     bool alike = false;                    // kMap: a condition that all lanes of a vector share (passes/conditions)
+    bool chooses = false;                  // kMap: a select of loads by such a condition (passes/conditions)
     std::string label = {};                // the graph's name for the value, unique and an identifier
     std::string comment = {};              // the expression it stands for
 };

@@ -181,6 +181,20 @@ struct rj_memory<16> {
     }
 };
 
+// Left to itself the compiler branches to the making of each address.
+template <class T>
+RJ_DEVICE const T* rj_chosen(bool condition, const T* a, const T* b) {
+    const T* chosen;
+    asm("{\n"
+        ".reg .pred first;\n"
+        "setp.ne.u32 first, %3, 0;\n"
+        "selp.b64 %0, %1, %2, first;\n"
+        "}"
+        : "=l"(chosen)
+        : "l"(a), "l"(b), "r"(condition ? 1u : 0u));
+    return chosen;
+}
+
 // ---- copies into shared memory (sm_80 and newer) --------------------------------------------------------------------
 
 // The offset is added in 32 bits: with it, each address was made in the generic space and was 64 bits wide until then.

@@ -205,6 +205,11 @@ RJ_PAIR(rj_sub_f16x2, -)
 RJ_DEVICE float rj_abs(float a) { return __builtin_fabsf(a); }
 RJ_DEVICE float rj_floor(float a) { return __builtin_floorf(a); }
 RJ_DEVICE float rj_round(float a) { return __builtin_rintf(a); }
+RJ_DEVICE int rj_nearest(float value) { return rj_to_i32(rj_round(value)); }
+template <class T>
+RJ_DEVICE const T* rj_chosen(bool condition, const T* a, const T* b) {
+    return condition ? a : b;
+}
 RJ_DEVICE float rj_fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 RJ_DEVICE float rj_div(float a, float b) { return a / b; }
 

@@ -179,6 +179,7 @@ class ColumnEmitter {
         RJ_CHECK(loop_.tail != ColumnLoop::Tail::kScalar, "emit gpu: {}: a scalar tail", scope_.kernel().name);
         out_.blank();
         find_accesses();
+        find_chosen();
         choose_group();
         declare_divisors();
         declare_splats();
@@ -275,6 +276,99 @@ class ColumnEmitter {
             const bool reads = inst.kind == InstKind::kLoad || inst.accumulate;
             if ((whole && reads) || is_single_load(inst)) front_.push_back(&inst);
         }
+    }
+
+    // Loads of which each vector needs one, as its place says (passes/conditions): one load, at an address that is
+    // chosen. A rotary embedding of three position streams had sixteen loads in flight for two vectors, waited for in
+    // seven turns for want of registers, where it needs eight.
+    void find_chosen() {
+        std::set<ValueId> within;
+        for (const Inst& inst : std::views::reverse(loop_.body)) {
+            if (!inst.chooses || within.contains(inst.id)) continue;
+            std::vector<const Inst*> loads;
+            if (!may_choose(inst, &loads)) continue;
+            note_chosen(inst, &within);
+            const Inst* first = loads.front();
+            for (const Inst* load : loads) {
+                if (load == first) continue;
+                chosen_as_[load] = first;
+                std::erase(front_, load);
+            }
+            chosen_by_[first] = &inst;
+        }
+    }
+
+    // Of one type, each at the front and wherever its vector is, so that all have one guard.
+    bool may_choose(const Inst& choice, std::vector<const Inst*>* loads) const {
+        for (const std::size_t side : {1, 2}) {
+            const Inst* made = made_here(choice.operands[side]);
+            if (made->kind == InstKind::kMap) {
+                if (!may_choose(*made, loads)) return false;
+                continue;
+            }
+            const auto address = addresses_.find(made);
+            const bool at_front = std::find(front_.begin(), front_.end(), made) != front_.end();
+            if (!at_front || address == addresses_.end() || address->second.offset.empty()) return false;
+            if (!address->second.inside.empty() || !address->second.aligned.empty()) return false;
+            if (made->stage_offset_bytes >= 0 || scope_.is_fetched(*made) || copied_to(*made) != nullptr) return false;
+            const auto is_read_only = [&](const Inst* load) { return scope_.kernel().is_read_only(tensor(*load)); };
+            loads->push_back(made);
+            if (is_read_only(made) != is_read_only(loads->front())) return false;
+        }
+        return true;
+    }
+
+    void note_chosen(const Inst& choice, std::set<ValueId>* within) const {
+        for (const std::size_t side : {1, 2}) {
+            const Inst* made = made_here(choice.operands[side]);
+            if (made->kind != InstKind::kMap) continue;
+            within->insert(made->id);
+            note_chosen(*made, within);
+        }
+    }
+
+    // What the conditions are made of, as the vector's first lane has it.
+    void conditions_of_chosen() {
+        std::set<ValueId> wanted;
+        const auto want = [&](const auto& self, const Inst& select) -> void {
+            wanted.insert(select.operands[0]);
+            for (const std::size_t side : {1, 2}) {
+                const Inst* made = made_here(select.operands[side]);
+                if (made->kind == InstKind::kMap) self(self, *made);
+            }
+        };
+        for (const auto& [load, choice] : chosen_by_) want(want, *choice);
+        std::vector<const Inst*> before;
+        for (const Inst& inst : std::views::reverse(loop_.body)) {
+            if (!wanted.contains(inst.id)) continue;
+            before.push_back(&inst);
+            wanted.insert(inst.operands.begin(), inst.operands.end());
+        }
+        for (const Inst* inst : std::views::reverse(before)) define_for_vector(*inst);
+    }
+
+    void define_for_vector(const Inst& inst) {
+        if (scope_.bind_inline(inst)) return;
+        scope_.define(inst,
+                      inst.kind == InstKind::kCoord ? scope_.coordinate(inst, inside_, "c") : scope_.computed(inst));
+    }
+
+    // Rows are chosen between before the column is added, where it is the same of all: once in 64 bits, not of each.
+    GpuAddress chosen_address(const Inst& choice) const {
+        const auto side = [&](std::size_t operand) {
+            const Inst* made = made_here(choice.operands[operand]);
+            if (made->kind == InstKind::kMap) return chosen_address(*made);
+            return by_iteration(addresses_.at(made), loop_, scope_, iteration());
+        };
+        const GpuAddress a = side(1);
+        const GpuAddress b = side(2);
+        const std::string& condition = scope_.value(choice.operands[0]);
+        if (a.offset != b.offset)
+            return {.base = fmt::format("rj_chosen({}, {}, {})", condition, a.text(), b.text()),
+                    .offset = {},
+                    .inside = {}};
+        return {
+            .base = fmt::format("rj_chosen({}, {}, {})", condition, a.base, b.base), .offset = a.offset, .inside = {}};
     }
 
     // Where rows stay in their stages, the next fetch is after the row. A peeled row's ends were taken before the rest.
@@ -442,6 +536,7 @@ class ColumnEmitter {
             if (vectors_.contains(load)) continue;
             vectors_[load] = scope_.names().fresh(tensor(*load).name + (load->accumulate ? "_old" : "_vec")) + entry();
         }
+        for (const auto& [load, first] : chosen_as_) vectors_[load] = vectors_.at(first);
         for (const Inst& inst : loop_.body) {
             if (is_turned_load(inst))
                 vectors_[&inst] = array_of(vectors_.at(&not_turned(inst))) + "[" + turned_iteration(inst) + "]";
@@ -593,6 +688,7 @@ class ColumnEmitter {
 
     void loads() {
         bool copies = false;
+        conditions_of_chosen();
         for (const Inst* load : front_) {
             if (const Slot* window = copied_to(*load)) {
                 copy(*load, *window);
@@ -613,6 +709,8 @@ class ColumnEmitter {
         const int lanes = lanes_of(load, loop_);
         if (load.stage_offset_bytes >= 0) return staged(load.stage_offset_bytes, iteration(), load.dtype, lanes);
         if (scope_.is_fetched(load)) return scope_.fetched(load);
+        if (const auto choice = chosen_by_.find(&load); choice != chosen_by_.end())
+            return scope_.load(load, chosen_address(*choice->second), lanes);
         return scope_.load(load, by_iteration(addresses_.at(&load), loop_, scope_, iteration()), lanes);
     }
 
@@ -791,11 +889,7 @@ class ColumnEmitter {
                 read_by_lanes.insert(inst.operands.begin(), inst.operands.end());
             }
         }
-        for (const Inst* inst : std::views::reverse(before)) {
-            if (scope_.bind_inline(*inst)) continue;
-            scope_.define(*inst, inst->kind == InstKind::kCoord ? scope_.coordinate(*inst, inside_, "c")
-                                                                : scope_.computed(*inst));
-        }
+        for (const Inst* inst : std::views::reverse(before)) define_for_vector(*inst);
     }
 
     // ---- pairs of lanes ----------------------------------------------------------------------------------------
@@ -1293,6 +1387,8 @@ class ColumnEmitter {
     std::int64_t group_ = 1;  // iterations whose loads are issued together
     std::vector<const Inst*> front_;
     std::map<const Inst*, GpuAddress> addresses_;
+    std::map<const Inst*, const Inst*> chosen_by_;  // of a load at a chosen address, what chooses
+    std::map<const Inst*, const Inst*> chosen_as_;  // of loads that it stands for, that one
     std::map<const Inst*, std::string> vectors_;  // of loads and of slots in shared memory, as an iteration names them
     std::set<std::string> declared_;              // those of them that are declared before the iterations
     std::string one_matches_;                     // whether a lane of the vector is a compared_column

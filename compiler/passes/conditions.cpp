@@ -1,9 +1,12 @@
 // Conditions of a column's place: whether it is in the first half of its head, in a group, before a width. Lanes of a
 // vector mostly share theirs, and then one comparison serves all of them, and two packed lanes are selected at once.
 // Kernels that pack nothing keep theirs, one a lane: arithmetic is not what they wait for, and ptxas, with a comparison
-// less, moved loads of a hyper_post's backward behind its sums (H200: 0.128 ms in place of 0.119).
+// less, moved loads of a hyper_post's backward behind its sums (H200: 0.128 ms in place of 0.119). But loads of which
+// such a condition chooses one, as a rotary embedding's of the table of one of three position streams, are marked in
+// all kernels: one of them is made, at an address that is chosen.
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <set>
 #include <vector>
 
@@ -35,8 +38,9 @@ class Conditions {
         }
     }
 
-    // Marks those that all lanes of each vector share: a head's half is a whole number of vectors.
-    void run() {
+    // Marks those that all lanes of each vector share, a head's half being a whole number of vectors, or only what they
+    // choose of loads.
+    void run(bool only_loads) {
         for (Shared& shared : alike_) shared.bounds.resize(loop_.axes.size());
         for (std::int64_t column = 0; column < loop_.columns && !alike_.empty(); ++column) {
             for (const std::size_t at : known_) value_of(loop_.body[at].id) = computed(loop_.body[at], column);
@@ -44,6 +48,9 @@ class Conditions {
             for (Shared& shared : alike_) note(shared, column, is_first);
             std::erase_if(alike_, [](const Shared& shared) { return shared.differs; });
         }
+        for (const Shared& shared : alike_) conditions_.insert(loop_.body[shared.at].id);
+        choose_loads();
+        if (only_loads) return;
         for (const Shared& shared : alike_) loop_.body[shared.at].alike = true;
         if (!alike_.empty()) bound();
     }
@@ -78,6 +85,32 @@ class Conditions {
                 bound.least_other = std::min(bound.least_other, coordinate);
             }
         }
+    }
+
+    void choose_loads() {
+        std::map<ValueId, int> uses;
+        for (const Inst& inst : loop_.body) each_use(inst, [&](ValueId value) { ++uses[value]; });
+        std::map<ValueId, const Inst*> choices;  // loads and what chooses among some
+        for (Inst& inst : loop_.body) {
+            if (takes_a_vector(inst)) choices[inst.id] = &inst;
+            if (inst.kind != InstKind::kMap || inst.op != Op::kSelect || !conditions_.contains(inst.operands[0]))
+                continue;
+            const auto a = choices.find(inst.operands[1]);
+            const auto b = choices.find(inst.operands[2]);
+            if (a == choices.end() || b == choices.end() || a == b || a->second->dtype != b->second->dtype) continue;
+            if (uses[inst.operands[1]] > 1 || uses[inst.operands[2]] > 1) continue;
+            inst.chooses = true;
+            choices[inst.id] = &inst;
+        }
+    }
+
+    // Of a vector in its order, wherever it lies.
+    static bool takes_a_vector(const Inst& load) {
+        return load.kind == InstKind::kLoad && load.access.kind == Access::Kind::kVector && load.access.anchor == 0 &&
+               load.access.lanes.empty() && load.stage_offset_bytes < 0 && load.held < 0 && load.turn == 0 &&
+               std::all_of(
+                   load.coords.begin(), load.coords.end(),
+                   [](const Coord& coord) { return coord.data_nodes().empty(); });
     }
 
     // One that every column answers alike is not asked, and one that a coordinate's bound decides is asked so, however
@@ -181,6 +214,7 @@ class Conditions {
     std::vector<double> values_;   // and what it is at this one
     std::vector<std::size_t> known_;
     std::vector<Shared> alike_;
+    std::set<ValueId> conditions_;  // those of them
 };
 
 bool packs_lanes(const Kernel& kernel) {
@@ -189,14 +223,27 @@ bool packs_lanes(const Kernel& kernel) {
     return packs;
 }
 
+bool selects_loads(const ColumnLoop& loop) {
+    std::set<ValueId> loads;
+    for (const Inst& inst : loop.body) {
+        if (inst.kind == InstKind::kLoad) loads.insert(inst.id);
+        if (inst.kind == InstKind::kMap && inst.op == Op::kSelect && loads.contains(inst.operands[1]) &&
+            loads.contains(inst.operands[2]))
+            return true;
+    }
+    return false;
+}
+
 }  // namespace
 
 Kernel share_conditions(Kernel kernel, const Target& target) {
-    if (!target.is_gpu() || !packs_lanes(kernel)) return kernel;
+    if (!target.is_gpu()) return kernel;
+    const bool packs = packs_lanes(kernel);
     for (Block* block : {&kernel.before, &kernel.body, &kernel.after}) {
         for (Stmt& stmt : *block) {
             auto* loop = std::get_if<ColumnLoop>(&stmt.node);
-            if (loop != nullptr && loop->vector > 1 && !loop->is_peeled()) Conditions(kernel, *loop).run();
+            if (loop == nullptr || loop->vector == 1 || loop->is_peeled()) continue;
+            if (packs || selects_loads(*loop)) Conditions(kernel, *loop).run(!packs);
         }
     }
     return kernel;

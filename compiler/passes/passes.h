@@ -41,8 +41,9 @@ Kernel hold_shared_loads(Kernel kernel, const Target& target);
 // Inst::packing.
 Kernel pack_lanes(Kernel kernel, const Target& target);
 
-// Finds, in kernels that pack lanes, the conditions of a column's place that all lanes of a vector share, and asks by
-// one comparison what one decides. GPU only. Needs: packed lanes. Gives: Inst::alike.
+// Finds the conditions of a column's place that all lanes of a vector share, and the selects by them of two loads; in
+// kernels that pack lanes, asks by one comparison what one decides. GPU only. Needs: packed lanes. Gives:
+// Inst::chooses, and Inst::alike where lanes are packed.
 Kernel share_conditions(Kernel kernel, const Target& target);
 
 // Maps whose result is one of their operands, or exact: representable operands give a representable result.

@@ -306,6 +306,26 @@ TEST_CASE("a condition that all lanes of a vector share is found once, and one t
     CHECK(contains(body_of(alternating, 128), "_pair[0], map_"));
 }
 
+TEST_CASE("of loads that a condition all lanes share chooses one of, each vector makes one") {
+    const Target target = find_target("sm_90a");
+    for (const Dtype dtype : {bf16, f32}) {
+        const std::string body =
+            emit_gpu_body(compile(*make_graph("mrope", {128, dtype, {}}).data(), target).steps.at(0).kernel, target);
+        CHECK(count(body, "rj_load_readonly<") == 4);  // the row's vector, its partner, a cosine and a sine
+        CHECK(count(body, "rj_chosen(") == 4);
+    }
+    const auto chosen = [](std::int64_t from) {
+        return [=](Graph& g, std::int64_t columns) {
+            const Axis n = g.columns(columns);
+            const Axis tokens = g.rows("tokens");
+            const Value a = g.input("a", f32, {tokens, n});
+            g.output("y", select(g.iota(n) < static_cast<double>(from), a, g.input("b", f32, {tokens, n})));
+        };
+    };
+    CHECK(count(body_of(chosen(64), 1024), "rj_load_readonly<") == 1);
+    CHECK(count(body_of(chosen(65), 1024), "rj_load_readonly<") == 2);  // within a vector
+}
+
 TEST_CASE("a partner that lies in another vector of the thread is neither loaded nor computed again") {
     const auto rotated_norm = [](Graph& g, std::int64_t columns) {
         const Axis tokens = g.rows("tokens");

@@ -226,6 +226,11 @@ RJ_DEVICE unsigned rj_min_f16x2(unsigned a, unsigned b) { return rj_simt_f16x2(a
 RJ_DEVICE float rj_abs(float a) { return std::fabs(a); }
 RJ_DEVICE float rj_floor(float a) { return std::floor(a); }
 RJ_DEVICE float rj_round(float a) { return std::nearbyint(a); }
+RJ_DEVICE int rj_nearest(float value) { return rj_to_i32(rj_round(value)); }
+template <class T>
+RJ_DEVICE const T* rj_chosen(bool condition, const T* a, const T* b) {
+    return condition ? a : b;
+}
 RJ_DEVICE float rj_fma(float a, float b, float c) { return std::fma(a, b, c); }
 RJ_DEVICE float rj_div(float a, float b) { return a / b; }
 #ifdef RJ_SIMT_MATH
