@@ -28,6 +28,9 @@
 //   rj_pack_e4m3, rj_pack_e5m2                    two f32 within the format's range to packed e4m3 or e5m2, likewise;
 //                                                 only with RJ_PACKS_F8
 //   rj_to_i32, rj_to_i64                          f32 toward zero, saturating, NaN to 0
+//   rj_nearest                                    f32 to the nearest i32, half to even, likewise
+//   rj_pack_i8(a, b, c, d)                        four i32 to packed i8, saturating; only with RJ_PACKS_I8
+//   rj_chosen(condition, a, b)                    one of two addresses, without a branch
 //   rj_max, rj_min                                NaN if either is
 //   rj_max_bf16x2, rj_min_f16x2, …                likewise of two packed elements; only with RJ_FOLDS_PAIRS
 //   rj_add_bf16x2, rj_sub_bf16x2, rj_mul_bf16x2   of two packed elements, each rounded once; where targets.def says so
@@ -270,11 +273,21 @@ RJ_DEVICE void rj_pack_into(rj_vec<rj_bool, N>& vec, const bool (&values)[N]) {
 RJ_DEVICE void rj_put_half(unsigned* words, int half, unsigned bits) {
     words[half / 2] = half % 2 == 0 ? bits : words[half / 2] | bits << 16;
 }
+// Saturating, so that what rounds to eight bits and leaves at once need not.
+RJ_DEVICE int rj_to_i8(int a) { return a < -128 ? -128 : a > 127 ? 127 : a; }
 template <int N>
 RJ_DEVICE void rj_pack_into(rj_vec<rj_i8, N>& vec, const int (&values)[N]) {
+#ifdef RJ_PACKS_I8
+    if constexpr (N % 4 == 0) {
+#pragma unroll
+        for (int k = 0; k < N; k += 4)
+            vec.words[k / 4] = rj_pack_i8(values[k], values[k + 1], values[k + 2], values[k + 3]);
+        return;
+    }
+#endif
 #pragma unroll
     for (int k = 0; k < N; ++k) {
-        const unsigned byte = (static_cast<unsigned>(values[k]) & 0xffu) << (k % 4 * 8);
+        const unsigned byte = (static_cast<unsigned>(rj_to_i8(values[k])) & 0xffu) << (k % 4 * 8);
         vec.words[k / 4] = k % 4 == 0 ? byte : vec.words[k / 4] | byte;
     }
 }
@@ -384,6 +397,12 @@ RJ_DEVICE unsigned rj_two(const rj_vec<T, N>& vec, int first, int second) {
 }
 RJ_DEVICE unsigned rj_neg_x2(unsigned a) { return a ^ 0x80008000u; }
 RJ_DEVICE unsigned rj_abs_x2(unsigned a) { return a & 0x7fff7fffu; }
+template <class T, int N>
+RJ_DEVICE rj_vec<T, N> rj_sizes_of(rj_vec<T, N> vec) {
+#pragma unroll
+    for (int k = 0; k < rj_vec<T, N>::kWords; ++k) vec.words[k] = rj_abs_x2(vec.words[k]);
+    return vec;
+}
 RJ_DEVICE unsigned rj_select_x2(bool both, unsigned a, unsigned b) { return both ? a : b; }
 RJ_DEVICE unsigned rj_select_x2(bool first, bool second, unsigned a, unsigned b) {
     return rj_join_halves(first ? a : b, second ? a : b);
@@ -523,7 +542,6 @@ RJ_DEVICE long long rj_max(long long a, long long b) { return a > b ? a : b; }
 RJ_DEVICE int rj_min(int a, int b) { return a < b ? a : b; }
 RJ_DEVICE long long rj_min(long long a, long long b) { return a < b ? a : b; }
 
-RJ_DEVICE int rj_to_i8(int a) { return rj_max(-128, rj_min(127, a)); }
 RJ_DEVICE int rj_to_i32(int a) { return a; }
 RJ_DEVICE int rj_to_i32(long long a) { return static_cast<int>(rj_max(-2147483648ll, rj_min(2147483647ll, a))); }
 

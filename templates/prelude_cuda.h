@@ -315,8 +315,22 @@ RJ_DEVICE unsigned rj_pack_e5m2(float low, float high) {
 }
 #endif
 
+#define RJ_PACKS_I8
+RJ_DEVICE unsigned rj_pack_i8(int a, int b, int c, int d) {
+    unsigned packed;
+    asm("{\n"
+        ".reg .b32 upper;\n"
+        "cvt.pack.sat.s8.s32.b32 upper, %4, %3, 0;\n"
+        "cvt.pack.sat.s8.s32.b32 %0, %2, %1, upper;\n"
+        "}"
+        : "=r"(packed)
+        : "r"(a), "r"(b), "r"(c), "r"(d));
+    return packed;
+}
+
 // Toward zero and saturating; NaN gives 0. The instruction saturates, but gives the least i64 for NaN.
 RJ_DEVICE int rj_to_i32(float value) { return __float2int_rz(value); }
+RJ_DEVICE int rj_nearest(float value) { return __float2int_rn(value); }
 RJ_DEVICE long long rj_to_i64(float value) { return value != value ? 0 : __float2ll_rz(value); }
 
 // ---- arithmetic ---------------------------------------------------------------------------------------------------

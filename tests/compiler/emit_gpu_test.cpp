@@ -529,6 +529,22 @@ TEST_CASE("loads that are issued together are asked together before anything is 
     CHECK_FALSE(contains(text(staged_schedule(Residency::kRegisters), 8192), "rj_together<"));
 }
 
+TEST_CASE("a number that is rounded to eight bits on its way to memory is bounded once, as a whole number") {
+    const Target target = find_target("sm_90a");
+    const std::string body =
+        emit_gpu_body(compile(*make_graph("quantize", {4096, bf16, {}}).data(), target).steps.at(0).kernel, target);
+    CHECK(contains(body, " = rj_max(rj_nearest("));  // and 127 by packing
+    CHECK_FALSE(contains(body, "rj_to_i8("));
+    CHECK(contains(body, "_packed.add(rj_sizes_of(x_vec[i]));"));
+    const auto read_again = [](Graph& g, std::int64_t columns) {
+        const Value x = g.input("x", f32, {g.rows("tokens"), columns});
+        const Value codes = cast(minimum(round(x), 100.0), i8);
+        g.output("codes", codes);
+        g.output("values", cast(codes, f32));
+    };
+    CHECK(contains(body_of(read_again, 1024), " = rj_to_i8(rj_min(rj_nearest("));
+}
+
 TEST_CASE("what all rows read is held once for all loops that read it, and packed") {
     const Target target = find_target("sm_90a");
     const Kernel kernel = kernel_with(build_weighted_difference, 4096, staged_schedule(Residency::kRegisters), target);

@@ -1279,6 +1279,9 @@ TEST_CASE("formats of eight bits are packed and read as base/dtype.h does") {
             g.output(fmt::format("{}_codes", name(dtype)), cast(x, dtype));
             g.output(fmt::format("{}_values", name(dtype)), cast(cast(x, dtype), f32));
         }
+        g.output("nearest", cast(minimum(maximum(round(x), -127.0), 127.0), i8));
+        g.output("bounded", cast(maximum(minimum(round(x), 100.0), -3.0), i8));
+        g.output("above", cast(maximum(round(x), 2.0), i8));  // a NaN's bound is not its conversion's
         const Bindings bindings = {{{"x", numbers_around_eight_bits(kRows, columns)}}, {}, {{"tokens", kRows}}};
         const Tensors expected = interpret(*g.data(), bindings, Rounding::kEager);
         for (const std::string_view target_name : {"sm_90a", "gfx942"}) {
