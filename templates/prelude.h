@@ -341,6 +341,15 @@ RJ_DEVICE void rj_add_bits(V (&vectors)[kVectors], unsigned bits) {
 #pragma unroll
     for (int i = 0; i < kFirst; ++i) vectors[i].words[0] ^= bits;
 }
+// Likewise vectors that are none of an array, as of a loop of one iteration.
+template <int kFirst, class T, int N>
+RJ_DEVICE unsigned rj_first_words(const rj_vec<T, N>& vec) {
+    return vec.words[0];
+}
+template <int kFirst, class T, int N>
+RJ_DEVICE void rj_add_bits(rj_vec<T, N>& vec, unsigned bits) {
+    vec.words[0] ^= bits;
+}
 template <int kFirst, class... Arrays>
 RJ_DEVICE void rj_together(unsigned numbers, Arrays&... arrays) {
     const unsigned none = (numbers ^ ... ^ rj_first_words<kFirst>(arrays)) & rj_zero();

@@ -563,10 +563,17 @@ class ColumnEmitter {
         declare_offers();
         const bool guarded = open_guard();
         loads();
+        if (awaits_singly()) await_loads();
         compute();
         if (guarded) out_.close();
         offer();
         out_.close();
+    }
+
+    // A loop of one iteration without a reduction, whose loads are those that the row has.
+    bool awaits_singly() const {
+        return scope_.kernel().loads_together != LoadsTogether::kNot && loop_.iterations == 1 &&
+               scope_.kernel().schedule.family == Family::kElementwise;
     }
 
     void grouped() {
@@ -697,7 +704,8 @@ class ColumnEmitter {
                 continue;
             }
             const std::string& name = vectors_.at(load);
-            const std::string type = "const " + gpu_vec_type(load->dtype, lanes_of(*load, loop_)) + " ";
+            const std::string type =
+                (awaits_singly() ? "" : "const ") + gpu_vec_type(load->dtype, lanes_of(*load, loop_)) + " ";
             out_.line(fmt::format("{}{} = {};", declared_.contains(name) ? "" : type, name, loaded(*load)),
                       load->comment);
         }

@@ -389,3 +389,24 @@ TEST_CASE("a row's loads are issued together where a multiprocessor keeps as man
     loads_together("l2_norm", 128256, bf16, false);
     CHECK(loads_together("log_softmax", 65536, bf16, false) == LoadsTogether::kNot);  // for two blocks' registers
 }
+
+TEST_CASE("without a reduction loads are issued together where the code waits for some before it asks for others") {
+    const Target target = find_target("sm_90a");
+    if (!find_toolchain(target)) {
+        MESSAGE("SKIPPED: no toolchain for ", target.name);
+        return;
+    }
+    const auto kernel_of = [&](const Graph& graph) { return compile(*graph.data(), target).steps.at(0).kernel; };
+    // As it is emitted it has its partner's vector behind the product with its own.
+    const Graph rope = make_graph("rope", {128, f32, {}});
+    Kernel rotated = kernel_of(differentiate(rope, trained_inputs("rope", rope)).backward);
+    const FunctionInfo made = compile_kernel(rotated, target).functions.front();
+    CHECK(blocks_beside(rotated, target, made.registers) == 8);
+    CHECK(made.load_waits == 1);
+    CHECK(compile_source(emit_gpu(rotated, target), target).functions.front().load_waits == 2);
+    // Where waits would be no fewer nothing is changed.
+    Kernel dropped = kernel_of(make_graph("dropout_add", {4096, bf16, {}}));
+    const Artifact apart = compile_kernel(dropped, target);
+    dropped.loads_together = LoadsTogether::kAll;
+    CHECK(compile_source(emit_gpu(dropped, target), target).binary != apart.binary);
+}

@@ -527,6 +527,11 @@ TEST_CASE("loads that are issued together are asked together before anything is 
     CHECK(contains(serial, " + i * "));
     // What was copied ahead has come.
     CHECK_FALSE(contains(text(staged_schedule(Residency::kRegisters), 8192), "rj_together<"));
+    // Of a loop that has one vector of each tensor and no reduction.
+    Kernel single = compile(*make_graph("rope", {128, f32, {}}).data(), target).steps.at(0).kernel;
+    CHECK_FALSE(contains(emit_gpu_body(single, target), "rj_together<"));
+    single.loads_together = LoadsTogether::kAll;
+    CHECK(contains(emit_gpu_body(single, target), "rj_together<1>(0, x_vec, cos_vec, x_vec_2, sin_vec);"));
 }
 
 TEST_CASE("a number that is rounded to eight bits on its way to memory is bounded once, as a whole number") {

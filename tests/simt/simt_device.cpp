@@ -139,6 +139,8 @@ std::string source_text(const std::vector<const Kernel*>& kernels, const Target&
         Kernel kernel = *kernels[i];
         // Nothing is computed otherwise than without.
         if (loads_may_wait(kernel, target)) kernel.loads_together = LoadsTogether::kAllAndNumbers;
+        if (target.backend == Backend::kCuda && kernel.schedule.family == Family::kElementwise)
+            kernel.loads_together = LoadsTogether::kAll;
         std::string body = emit_gpu_body(kernel, target);
         if (sabotage) body = sabotage(std::move(body));
         text += fmt::format(
