@@ -20,6 +20,7 @@
 //                                                 rows as they follow each other (CUDA)
 //   rj_memory<bytes>::load, load_readonly, store  one global access
 //   rj_bits, rj_float                             an f32's bits and back
+//   rj_wide_product(a, b)                         the 64 bits of two words' product
 //   rj_opaque(word)                               the word, of which the compiler may know nothing more
 //   rj_zero()                                     0, of which the compiler does not know that it is
 //   rj_known_here(word)                           likewise, nor compute with it anywhere but behind this place
@@ -575,8 +576,8 @@ struct rj_philox {
         words[3] = static_cast<unsigned>(static_cast<unsigned long long>(offset) >> 32);
 #pragma unroll
         for (int round = 0; round < 10; ++round) {
-            const unsigned long long first = 0xd2511f53ull * words[0];
-            const unsigned long long second = 0xcd9e8d57ull * words[2];
+            const unsigned long long first = rj_wide_product(0xd2511f53u, words[0]);
+            const unsigned long long second = rj_wide_product(0xcd9e8d57u, words[2]);
             words[0] = static_cast<unsigned>(second >> 32) ^ words[1] ^ key_low;
             words[1] = static_cast<unsigned>(second);
             words[2] = static_cast<unsigned>(first >> 32) ^ words[3] ^ key_high;
@@ -592,6 +593,26 @@ struct rj_philox {
 };
 RJ_DEVICE float rj_fraction(unsigned word) {
     return static_cast<float>(static_cast<int>(word >> 8)) * 5.9604644775390625e-8f;
+}
+// Which words give a fraction that is at least `limit`, or with `beyond` greater than it: those from a word on, if any.
+// A comparison of a row's number with a lane's fraction is one instruction so, where shift, conversion, product and
+// comparison were four.
+struct rj_fractions {
+    unsigned first = 0;
+    bool some = false;
+    bool is_number;  // the limit
+
+    RJ_DEVICE bool contain(unsigned word) const { return some & (word >= first); }
+    RJ_DEVICE bool lack(unsigned word) const { return is_number & !contain(word); }
+};
+RJ_DEVICE rj_fractions rj_fractions_from(float limit, bool beyond) {
+    const float scaled = limit * 16777216.0f;  // a whole number is a fraction itself
+    const float least = beyond ? rj_floor(scaled) + 1.0f : -rj_floor(-scaled);
+    rj_fractions fractions;
+    fractions.some = least <= 16777215.0f;
+    if (fractions.some && least > 0.0f) fractions.first = static_cast<unsigned>(rj_to_i32(least)) << 8;
+    fractions.is_number = limit == limit;
+    return fractions;
 }
 RJ_DEVICE float rj_uniform(long long seed, long long offset, long long position) {
     rj_philox block;
@@ -621,11 +642,14 @@ struct rj_uniforms {
 // a row of such vectors does, without a branch for each.
 template <int lanes>
 struct rj_uniform_run {
-    float values[lanes];
+    unsigned words[lanes];
 
     RJ_DEVICE float at(long long seed, long long offset, long long position, int lane) {
+        ask(seed, offset, position, lane);
+        return rj_fraction(words[lane]);
+    }
+    RJ_DEVICE void ask(long long seed, long long offset, long long position, int lane) {
         if (lane == 0) make(seed, offset, position);
-        return values[lane];
     }
     RJ_DEVICE void make(long long seed, long long offset, long long position) {
         const unsigned long long first = static_cast<unsigned long long>(position) >> 2;
@@ -636,7 +660,7 @@ struct rj_uniform_run {
             for (int b = 0; b < lanes / 4; ++b) {
                 block.compute(seed, offset, first + b);
 #pragma unroll
-                for (int k = 0; k < 4; ++k) values[4 * b + k] = rj_fraction(block.words[k]);
+                for (int k = 0; k < 4; ++k) words[4 * b + k] = block.words[k];
             }
             return;
         }
@@ -648,7 +672,7 @@ struct rj_uniform_run {
 #pragma unroll
             for (int k = 0; k < 4; ++k) {
                 const int place = k + skipped;
-                values[4 * b + k] = rj_fraction(place < 4 ? block.word(place) : next.word(place - 4));
+                words[4 * b + k] = place < 4 ? block.word(place) : next.word(place - 4);
             }
             block = next;
         }

@@ -59,6 +59,13 @@ RJ_DEVICE int rj_first_of(rj_lanes lanes) { return __ffs(static_cast<int>(lanes)
 
 RJ_DEVICE unsigned rj_bits(float value) { return __float_as_uint(value); }
 RJ_DEVICE float rj_float(unsigned bits) { return __uint_as_float(bits); }
+// Of a constant widened to 64 bits and a word NVRTC makes a product of 64 bits by 64, which ptxas takes for an addition
+// of zero more: 72 of a dropout's 458 instructions for 16 columns.
+RJ_DEVICE unsigned long long rj_wide_product(unsigned a, unsigned b) {
+    unsigned long long product;
+    asm("mul.wide.u32 %0, %1, %2;" : "=l"(product) : "r"(a), "r"(b));
+    return product;
+}
 // In an instruction that the compiler does not see through: of masks it makes max(0, x) of an upper half, a float with
 // zeros below it, that is selected against 0, and the bits of that one's NaN are in the lower half too.
 RJ_DEVICE unsigned rj_join_halves(unsigned lower, unsigned upper) {

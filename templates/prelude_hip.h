@@ -84,6 +84,7 @@ RJ_DEVICE int rj_first_of(rj_lanes lanes) { return __builtin_ctzll(lanes); }
 
 RJ_DEVICE unsigned rj_bits(float value) { return __builtin_bit_cast(unsigned, value); }
 RJ_DEVICE float rj_float(unsigned bits) { return __builtin_bit_cast(float, bits); }
+RJ_DEVICE unsigned long long rj_wide_product(unsigned a, unsigned b) { return static_cast<unsigned long long>(a) * b; }
 RJ_DEVICE unsigned rj_join_halves(unsigned lower, unsigned upper) {
     return __builtin_amdgcn_perm(upper, lower, 0x07060100u);
 }

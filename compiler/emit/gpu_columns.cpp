@@ -183,6 +183,7 @@ class ColumnEmitter {
         find_chosen();
         choose_group();
         declare_divisors();
+        declare_fractions();
         declare_splats();
         declare_kept();
         name_vectors();
@@ -1117,14 +1118,72 @@ class ColumnEmitter {
     }
 
     // Random numbers of one seed and offset for all lanes: neighbours share the work of four.
+    bool shares_work(const Inst& inst) const {
+        if (inst.kind != InstKind::kMap || inst.op != Op::kUniform || loop_.vector == 1) return false;
+        return !inside_.values.contains(inst.operands[0]) && !inside_.values.contains(inst.operands[1]);
+    }
+
     void declare_uniforms() {
         for (const Inst& inst : loop_.body) {
-            if (inst.kind != InstKind::kMap || inst.op != Op::kUniform || loop_.vector == 1) continue;
-            if (inside_.values.contains(inst.operands[0]) || inside_.values.contains(inst.operands[1])) continue;
+            if (!shares_work(inst)) continue;
             uniforms_[&inst] = scope_.names().fresh(inst.label + "_lanes");
             out_.line(is_run(inst) ? fmt::format("rj_uniform_run<{}> {};", loop_.vector, uniforms_[&inst])
                                    : fmt::format("rj_uniforms {};", uniforms_[&inst]));
         }
+    }
+
+    // Once for all vectors, which words pass what random numbers are compared with.
+    void declare_fractions() {
+        for (const Inst& inst : loop_.body) {
+            const std::optional<std::size_t> random = compared_random(inst);
+            if (!random) continue;
+            const std::string limit = limit_of(inst, *random);
+            const bool lies_beyond = asks_beyond(inst, *random);
+            const auto [bound, is_new] = fractions_.try_emplace({limit, lies_beyond});
+            if (!is_new) continue;
+            bound->second = scope_.names().fresh("fractions");
+            out_.line(
+                fmt::format("const rj_fractions {} = rj_fractions_from({}, {});", bound->second, limit, lies_beyond));
+        }
+    }
+
+    // Where an instruction compares a random number with a number of the row, as a dropout's mask does: which of its
+    // operands is the random one, of which it then asks the word.
+    std::optional<std::size_t> compared_random(const Inst& inst) const {
+        if (inst.kind != InstKind::kMap) return std::nullopt;
+        if (inst.op != Op::kLt && inst.op != Op::kLe && inst.op != Op::kGt && inst.op != Op::kGe) return std::nullopt;
+        for (const std::size_t random : {0, 1}) {
+            const Inst* made = made_here(inst.operands[random]);
+            const ValueId limit = inst.operands[1 - random];
+            if (made == nullptr || !shares_work(*made) || !is_run(*made)) continue;
+            if (gpu_value_type(scope_.dtype(limit)) != "float") continue;
+            if (!inside_.values.contains(limit) || constant(limit) != nullptr) return random;
+        }
+        return std::nullopt;
+    }
+
+    std::string limit_of(const Inst& inst, std::size_t random) const {
+        const ValueId limit = inst.operands[1 - random];
+        const Inst* number = constant(limit);
+        return number != nullptr ? gpu_literal(number->dtype, number->value) : scope_.value(limit);
+    }
+
+    // Such a condition is that the fraction is at least the limit, or greater than it, or that it is not.
+    static bool asks_beyond(const Inst& inst, std::size_t random) {
+        return random == 0 ? inst.op == Op::kGt || inst.op == Op::kLe : inst.op == Op::kLt || inst.op == Op::kGe;
+    }
+    static bool asks_above(const Inst& inst, std::size_t random) {
+        const bool is_greater = inst.op == Op::kGt || inst.op == Op::kGe;
+        return random == 0 ? is_greater : !is_greater;
+    }
+
+    // Whether the number itself is wanted, and not only such conditions of it.
+    bool is_read(const Inst& uniform) const {
+        return std::any_of(loop_.body.begin(), loop_.body.end(), [&](const Inst& inst) {
+            bool uses = false;
+            each_use(inst, [&](ValueId value) { uses = uses || value == uniform.id; });
+            return uses && !compared_random(inst);
+        });
     }
 
     // Whether the positions of a vector's lanes follow one another.
@@ -1249,10 +1308,19 @@ class ColumnEmitter {
             default: break;
         }
         if (const auto uniforms = uniforms_.find(&inst); uniforms != uniforms_.end()) {
-            return scope_.define(inst, fmt::format("{}.at({}, {}, {}{})", uniforms->second,
-                                                   scope_.value(inst.operands[0]), scope_.value(inst.operands[1]),
-                                                   scope_.value(inst.operands[2]), is_run(inst) ? ", l" : ""));
+            const bool reads = !is_run(inst) || is_read(inst);
+            const std::string asked = fmt::format("{}.{}({}, {}, {}{})", uniforms->second, reads ? "at" : "ask",
+                                                  scope_.value(inst.operands[0]), scope_.value(inst.operands[1]),
+                                                  scope_.value(inst.operands[2]), is_run(inst) ? ", l" : "");
+            return reads ? scope_.define(inst, asked) : out_.line(asked + ";", inst.comment);
         }
+        if (const std::optional<std::size_t> random = compared_random(inst)) {
+            const std::string& bound = fractions_.at({limit_of(inst, *random), asks_beyond(inst, *random)});
+            return scope_.define(
+                inst, fmt::format("{}.{}({}.words[l])", bound, asks_above(inst, *random) ? "contain" : "lack",
+                                  uniforms_.at(made_here(inst.operands[*random]))));
+        }
+        if (const std::optional<WholeByte> byte = whole_byte(inst)) return scope_.define(inst, text_of(inst, *byte));
         const auto divisor = divisors_.find(&inst);
         if (divisor == divisors_.end()) return scope_.define(inst, scope_.computed(inst, shared_divisor(inst)));
         scope_.define(inst, scope_.computed(inst, divisor->second));
@@ -1463,6 +1531,7 @@ class ColumnEmitter {
     std::map<const Inst*, std::string> divisors_;
     std::map<ValueId, std::string> lane_divisors_;  // of the lanes that are open
     std::map<const Inst*, std::string> uniforms_;
+    std::map<std::pair<std::string, bool>, std::string> fractions_;  // by limit, and whether it lies beyond
     std::map<const Inst*, std::string> arrays_;
     std::map<const Inst*, std::string> terms_;        // of pairs, all that a thread has
     std::map<const Inst*, std::string> folds_;        // greatest and least of vectors as they lie in memory

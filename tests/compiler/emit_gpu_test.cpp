@@ -534,6 +534,34 @@ TEST_CASE("loads that are issued together are asked together before anything is 
     CHECK(contains(emit_gpu_body(single, target), "rj_together<1>(0, x_vec, cos_vec, x_vec_2, sin_vec);"));
 }
 
+TEST_CASE("a random number that is only compared with a row's number stays a word") {
+    // Of x, its random numbers and a scalar.
+    const auto body = [](const auto& mask) {
+        const auto build = [&](Graph& g, std::int64_t columns) {
+            const Axis tokens = g.rows("tokens");
+            const Axis n = g.columns(columns);
+            const Value position = g.iota(tokens, i64) * static_cast<double>(columns) + g.iota(n, i64);
+            const Value u = uniform(g.scalar("seed", i64, 1), g.scalar("offset", i64, 0), position);
+            const Value x = g.input("x", f32, {tokens, n});
+            g.output("y", x * cast(mask(x, u, g.scalar("p", f32, 0.1)), f32));
+        };
+        return body_of(build, 1024);
+    };
+    const std::string kept = body([](const Value&, const Value& u, const Value& p) { return u >= p; });
+    CHECK(count(kept, "rj_fractions_from(p") == 1);
+    CHECK(contains(kept, "fractions.contain("));
+    CHECK(contains(kept, ".ask(seed, offset, "));
+    const std::string dropped = body([](const Value&, const Value& u, const Value&) { return u <= 0.25; });
+    CHECK(contains(dropped, "rj_fractions_from(0.25f, true);"));
+    CHECK(contains(dropped, "fractions.lack("));
+    // One that is wanted itself is converted, and one that a lane's number is compared with.
+    const std::string both =
+        body([](const Value& x, const Value& u, const Value& p) { return (u >= p) && (x * u > 1.0); });
+    CHECK(contains(both, ".at(seed, offset, "));
+    const std::string lanes = body([](const Value& x, const Value& u, const Value&) { return u >= x; });
+    CHECK_FALSE(contains(lanes, "rj_fractions"));
+}
+
 TEST_CASE("a number that is rounded to eight bits on its way to memory is bounded once, as a whole number") {
     const Target target = find_target("sm_90a");
     const std::string body =

@@ -74,6 +74,7 @@ RJ_DEVICE float rj_float(unsigned bits) {
     std::memcpy(&value, &bits, 4);
     return value;
 }
+RJ_DEVICE unsigned long long rj_wide_product(unsigned a, unsigned b) { return static_cast<unsigned long long>(a) * b; }
 
 RJ_DEVICE unsigned rj_opaque(unsigned word) { return word; }
 RJ_DEVICE unsigned rj_known_here(unsigned word) { return word; }

@@ -1444,6 +1444,35 @@ TEST_CASE("random numbers are the reference's bits under every schedule, whereve
     }
 }
 
+TEST_CASE("random numbers that stay words are what they would be as fractions, whatever they are compared with") {
+    constexpr std::int64_t kColumns = 64;
+    for (const double limit : {-1.0, 0.0, 0.1, 0.25, 0x1p-24, 0x1.8p-24, 1 - 0x1p-24, 1.0, 1e30,
+                               std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN()}) {
+        Graph g;
+        const Axis tokens = g.rows("tokens");
+        const Axis n = g.columns(kColumns);
+        const Value position = g.iota(tokens, i64) * static_cast<double>(kColumns) + g.iota(n, i64);
+        const Value u = uniform(g.scalar("seed", i64, 7), g.scalar("offset", i64, 0), position);
+        const Value p = g.scalar("p", f32, limit);
+        g.output("ge", cast(u >= p, i32));
+        g.output("gt", cast(u > p, i32));
+        g.output("le", cast(u <= p, i32));
+        g.output("lt", cast(u < p, i32));
+        g.output("turned", cast(p >= u, i32));
+        each_schedule(g, "sm_90a", {{}, {}, {{"tokens", 5}}}, [&](const Tensors& outputs) {
+            const auto bound = static_cast<float>(limit);
+            for (std::size_t i = 0; i < outputs.at("ge").values.size(); ++i) {
+                const float number = philox_uniform(7, 0, static_cast<std::int64_t>(i));
+                REQUIRE(outputs.at("ge").values[i] == (number >= bound ? 1 : 0));
+                REQUIRE(outputs.at("gt").values[i] == (number > bound ? 1 : 0));
+                REQUIRE(outputs.at("le").values[i] == (number <= bound ? 1 : 0));
+                REQUIRE(outputs.at("lt").values[i] == (number < bound ? 1 : 0));
+                REQUIRE(outputs.at("turned").values[i] == (bound >= number ? 1 : 0));
+            }
+        });
+    }
+}
+
 TEST_CASE(
     "a head's loss and gradients are the oracle's in chunks of rows and parts of columns, through matrix libraries") {
     const Graph loss =
