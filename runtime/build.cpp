@@ -114,21 +114,32 @@ bool serves_better(const Compiled& made, const Compiled& than, const Target& tar
     return !spills(made.artifact) && (merits(made) > merits(than) || (apart && merits(made) == merits(than)));
 }
 
-// What has no reduction is left alone, as instructions are added (dropout_add ran at 98 % of copy with its loads
-// together, at 101 without), unless its code waits for some loads before it asks for others. Of 32 registers a rotary
-// embedding's backward of f32 had its partner's vector behind the product with its own, and ran at 88 where its forward
-// does at 97.
+// What has no reduction is left alone unless its code waits for some loads before it asks for others. Told how many
+// blocks share a multiprocessor anyway, the assembler mostly spends what registers they leave on asking first: a rotary
+// embedding's backward of f32 had its partner's vector behind the product with its own, in 32 registers as now, and ran
+// at 88 % of copy where its forward does at 97. Else the loads are issued together, which costs instructions
+// (a dropout_add of bf16 ran at 98 so, at 101 without).
 Compiled fewer_waits(Compiled best, const Target& target) {
-    const int waits = best.artifact.functions.front().load_waits;
-    const bool may_ask = target.backend == Backend::kCuda && best.kernel.schedule.family == Family::kElementwise &&
-                         best.kernel.schedule.residency == Residency::kRegisters;
-    if (!may_ask || waits <= 1) return best;
-    Kernel waiting = best.kernel;
-    waiting.loads_together = LoadsTogether::kAll;
-    if (emit_gpu_body(waiting, target) == emit_gpu_body(best.kernel, target)) return best;
-    Compiled together = compile_bounded(std::move(waiting), target);
-    const bool waits_less = together.artifact.functions.front().load_waits < waits;
-    return waits_less && serves_better(together, best, target) ? std::move(together) : std::move(best);
+    const Schedule& s = best.kernel.schedule;
+    const auto waits = [](const Compiled& one) { return one.artifact.functions.front().load_waits; };
+    if (target.backend != Backend::kCuda || s.family != Family::kElementwise || !is_of_rows_in_registers(best.kernel) ||
+        best.kernel.block_threads() < kFullBlock)
+        return best;
+    const auto attempt = [&](const Kernel& kernel) {
+        Compiled other{kernel, compile_source(emit_gpu(kernel, target), target)};
+        if (waits(other) < waits(best) && serves_better(other, best, target)) best = std::move(other);
+    };
+    if (waits(best) > 1 && s.min_blocks_per_sm == 0) {
+        Kernel bounded = best.kernel;
+        bounded.schedule.min_blocks_per_sm = static_cast<int>(blocks_beside(bounded, best.artifact, target));
+        if (bounded.schedule.min_blocks_per_sm > 0) attempt(bounded);
+    }
+    if (waits(best) > 1) {
+        Kernel together = best.kernel;
+        together.loads_together = LoadsTogether::kAll;
+        attempt(together);
+    }
+    return best;
 }
 
 // A row's loads are issued together, unless the assembler needs the registers for more blocks (a log-softmax's 65536
