@@ -24,6 +24,7 @@ struct KernelName {
 struct TimingPlace {
     std::string device;           // "cuda:0"
     std::string cache_directory;  // where what was compiled lies; "off" for none
+    std::vector<std::string> bundles;  // likewise
 };
 
 class TuneWorkers {

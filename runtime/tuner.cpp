@@ -224,7 +224,10 @@ class GroupTuner {
     }
 
     bool has_workers() const { return !options_.worker.empty(); }
-    TimingPlace place() const { return {device_name(impl_.device()), impl_.options().cache_directory}; }
+    TimingPlace place() const {
+        const EngineOptions& options = impl_.options();
+        return {device_name(impl_.device()), options.cache_directory, options.bundles};
+    }
 
     Engine::Impl& impl_;
     const KernelName name_;

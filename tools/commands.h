@@ -31,6 +31,7 @@ struct CommonOptions {
     std::string device;                // "" is the best one
     std::vector<std::string> targets;  // compile, explain
     std::string cache_directory;
+    std::vector<std::string> bundles;  // asked before those of the environment
     JobOptions jobs;
 };
 

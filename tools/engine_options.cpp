@@ -9,7 +9,7 @@ Device make_device(const CommonOptions& common) {
 }
 
 Engine make_engine(const CommonOptions& common) {
-    return Engine(make_device(common), {.cache_directory = common.cache_directory});
+    return Engine(make_device(common), {.cache_directory = common.cache_directory, .bundles = common.bundles});
 }
 
 std::string cache_root(const CommonOptions& common) {

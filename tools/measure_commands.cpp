@@ -202,7 +202,7 @@ void add_choices(const Record& record, ChoiceTable* table) {
 // The one at `path`, else an empty one for this device. Refused before anything is measured.
 ChoiceTable open_table(const std::string& path, const Target& target) {
     ChoiceTable table{target.name, {target.label}, "", {}};
-    if (std::filesystem::exists(path)) table = parse_choice_table(read_text(path, "table of choices"), path);
+    if (std::filesystem::exists(path)) table = read_choice_table(path);
     if (!table.covers(target)) {
         fail(ErrorCode::kInvalidArgument, "--export: '{}' is a table for {}, and this is {} ({}); give another file",
              path, table.architecture, target.name, target.label);

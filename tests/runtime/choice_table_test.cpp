@@ -76,23 +76,41 @@ TEST_CASE("every choice that comes with rowjit is a schedule, and they are for H
 
 TEST_CASE("a device's own tuning comes before what was shipped, and what does not build is no choice") {
     const TemporaryDirectory directory;
-    const TuningDb database(directory.path());
+    const auto database = std::make_shared<const TuningDb>(directory.path());
     const Group group = norm_group();
-    CHECK_FALSE(measured_choice(database, h200(), group, {}));
+    const std::vector<ChoiceTable> none;
+    CHECK_FALSE(measured_choice({.database = database, .shipped = &none}, h200(), group));
 
     const std::vector<ChoiceTable> tables = {table_with(legal_schedule(1))};
-    const auto shipped = measured_choice(database, h200(), group, tables);
+    const ChoiceSources sources{.database = database, .shipped = &tables};
+    const auto shipped = measured_choice(sources, h200(), group);
     REQUIRE(shipped);
     CHECK(print(shipped->schedule) == legal_schedule(1));
     CHECK(shipped->source == ChoiceSource::kShipped);
-    CHECK_FALSE(measured_choice(database, h200(), group, {table_with("row_reduction keep=registers vector=8")}));
+    const std::vector<ChoiceTable> no_schedule = {table_with("row_reduction keep=registers vector=8")};
+    CHECK_FALSE(measured_choice({.database = database, .shipped = &no_schedule}, h200(), group));
 
     TuningRecord record{.key = tuning_key(group, h200())};
-    database.put(record);  // a tuning that was interrupted
-    CHECK(measured_choice(database, h200(), group, tables)->source == ChoiceSource::kShipped);
+    database->put(record);  // a tuning that was interrupted
+    CHECK(measured_choice(sources, h200(), group)->source == ChoiceSource::kShipped);
     record.choice = legal_schedule(2);
-    database.put(record);
-    const auto tuned = measured_choice(database, h200(), group, tables);
+    database->put(record);
+    const auto tuned = measured_choice(sources, h200(), group);
     CHECK(print(tuned->schedule) == legal_schedule(2));
     CHECK(tuned->source == ChoiceSource::kTuned);
+}
+
+TEST_CASE("a pinned table decides in place of what this machine and bundles have measured") {
+    const TemporaryDirectory directory;
+    const auto database = std::make_shared<const TuningDb>(directory.path());
+    const Group group = norm_group();
+    database->put({.key = tuning_key(group, h200()), .choice = legal_schedule(2)});
+    const std::vector<ChoiceTable> tables = {table_with(legal_schedule(1))};
+    ChoiceSources sources{.database = database, .pinned = table_with(legal_schedule(3)), .shipped = &tables};
+    const auto pinned = measured_choice(sources, h200(), group);
+    REQUIRE(pinned);
+    CHECK(print(pinned->schedule) == legal_schedule(3));
+    CHECK(pinned->source == ChoiceSource::kPinned);
+    sources.pinned->choices.clear();
+    CHECK(measured_choice(sources, h200(), group)->source == ChoiceSource::kShipped);
 }
