@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <mutex>
 
 #include "base/fail.h"
@@ -260,6 +261,36 @@ std::vector<TunedKernel> tune(Engine& engine, const GraphData& graph, const RowE
         tuned.push_back(GroupTuner(engine, std::move(name), group, rows, options, progress).run());
     }
     return tuned;
+}
+
+CompiledCandidates compile_candidates(const GraphData& graph, const Target& target, const ScheduleChoice& choice,
+                                      KernelCache& cache, int max_candidates) {
+    CompiledCandidates compiled;
+    const auto add = [&](BuiltProgram built) {
+        std::move(built.kernels.begin(), built.kernels.end(), std::back_inserter(compiled.kernels));
+    };
+    add(build_without_spills(graph, target, choice, cache));
+    const Plan plan = plan_graph(graph, target);
+    for (const Group& group : plan.groups) {
+        if (adds_parts(*group.graph)) continue;
+        std::vector<Schedule> schedules = legal_schedules(group, target);
+        schedules.resize(std::min(schedules.size(), static_cast<std::size_t>(max_candidates)));
+        const std::string operation = tuning_operation(group);
+        for (const Schedule& schedule : schedules) {
+            const ScheduleChoice with_it = [&](const Group& other) -> std::optional<Schedule> {
+                if (tuning_operation(other) == operation) return schedule;
+                return choice ? choice(other) : std::nullopt;
+            };
+            try {
+                add(build_program(alone(group, schedule, target), target, cache));
+                add(build_program(compile(graph, target, with_it), target, cache));
+            } catch (const Error& error) {
+                if (error.code() == ErrorCode::kEnvironment) throw;
+                compiled.refused.push_back(fmt::format("{}, {}: {}", group.name, print(schedule), error.what()));
+            }
+        }
+    }
+    return compiled;
 }
 
 }  // namespace rowjit

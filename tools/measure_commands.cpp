@@ -262,7 +262,7 @@ int run_jobs(const CommonOptions& common, const TuneCommand* tuning) {
             {"rowjit", kVersion}, {"device", engine.device().description()}, {"records", nlohmann::json::array()}};
         for (const Record& record : records) document["records"].push_back(to_json(record, engine.device().target()));
         document["summary"] = {{"compiled", statistics.compiled},
-                               {"from_cache", statistics.disk_hits + statistics.memory_hits},
+                               {"from_cache", statistics.disk_hits + statistics.memory_hits + statistics.bundle_hits},
                                {"failed", failed},
                                {"seconds", seconds}};
         if (model.is_known()) {
@@ -273,7 +273,7 @@ int run_jobs(const CommonOptions& common, const TuneCommand* tuning) {
     } else {
         print_table(records);
         fmt::print("{}: {} compiled, {} from cache, {} failed, {:.1f} s\n", engine.device().description(),
-                   statistics.compiled, statistics.disk_hits, failed, seconds);
+                   statistics.compiled, statistics.disk_hits + statistics.bundle_hits, failed, seconds);
         if (model.is_known()) {
             fmt::print("{} predictions off by a factor of {:.2f} in the geometric mean, {:.2f} at worst\n",
                        model.count(), model.mean(), model.worst());
@@ -285,7 +285,11 @@ int run_jobs(const CommonOptions& common, const TuneCommand* tuning) {
 
 }  // namespace
 
-int tune_command(const CommonOptions& common, const TuneCommand& command) { return run_jobs(common, &command); }
+int tune_command(const CommonOptions& common, const TuneCommand& command) {
+    if (command.action == "plan") return plan_tuning(common, command);
+    if (command.action == "merge") return merge_tuning(common, command.bundles);
+    return run_jobs(common, &command);
+}
 int tune_worker_command() { return answer_job(); }
 int bench_command(const CommonOptions& common) { return run_jobs(common, nullptr); }
 
