@@ -27,6 +27,7 @@
 #include "embedded/prelude_weights.h"
 
 namespace rowjit {
+namespace gpu_emit {
 namespace {
 
 // A state's accessors and what the names of their values end in, by component.
@@ -997,6 +998,7 @@ class KernelEmitter {
 };
 
 }  // namespace
+}  // namespace gpu_emit
 
 std::vector<std::string_view> gpu_prelude_parts(const Target& target) {
     RJ_CHECK(target.is_gpu(), "emit gpu: {} is no GPU", target.name);
@@ -1014,7 +1016,9 @@ std::string gpu_prelude(const Target& target) {
     return text;
 }
 
-std::string emit_gpu_body(const Kernel& kernel, const Target& target) { return KernelEmitter(kernel, target).run(); }
+std::string emit_gpu_body(const Kernel& kernel, const Target& target) {
+    return gpu_emit::KernelEmitter(kernel, target).run();
+}
 
 Source emit_gpu(const Kernel& kernel, const Target& target) {
     return {gpu_prelude(target) + emit_gpu_body(kernel, target), {kernel.name}};
