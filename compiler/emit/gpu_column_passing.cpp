@@ -15,7 +15,6 @@
 
 namespace rowjit::gpu_emit {
 
-// Before steps that find the row in registers: what they test of each vector is the same in all of them.
 void ColumnEmitter::declare_tested() {
     const std::vector<const Inst*> test = few_pass();
     const Inst* element = rises_with(test);

@@ -9,7 +9,6 @@
 #include "base/dtype.h"
 
 namespace rowjit::gpu_emit {
-
 namespace {
 
 // Blocks that share a round of the columns, or each with all its rounds behind the other's. What an iteration adds

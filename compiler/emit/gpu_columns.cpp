@@ -17,7 +17,6 @@
 #include "compiler/emit/gpu_column_place.h"
 
 namespace rowjit::gpu_emit {
-
 namespace {
 
 // Loads that a thread of a serial loop issues before it computes on them. With 1024 threads on an SM 64 bytes a thread
