@@ -198,7 +198,7 @@ TEST_CASE(
     CHECK(cost.bytes <= kNumbersOfRows * (cost.least_bytes + 2.0 * 4 * 80 * 64 * 256));
 }
 
-// A kernel has one row space, and the heads of queries and of keys are two; docs/performance.md says what that costs.
+// A kernel has one row space, and the heads of queries and of keys are two (docs/experiments/planning.md).
 TEST_CASE("norms and rotary embeddings of queries and keys are two kernels, and three backwards") {
     const Cost rotated = cost_of(forward("qk_norm_rope"));
     CHECK(rotated.kernels == 2);
