@@ -14,7 +14,7 @@ namespace rowjit {
 std::optional<std::string> environment_text(std::string_view name);
 std::optional<int> environment_integer(std::string_view name);
 std::vector<std::string> environment_paths(std::string_view name);  // unset is none
-bool environment_flag(std::string_view name);  // unset is false
+bool environment_flag(std::string_view name);                       // unset is false
 
 // One row as `rowjit doctor` prints it.
 struct EnvironmentReport {

@@ -128,12 +128,13 @@ class Directory {
     std::string path_;
 };
 
-// A file that is read where it lies in memory, its pages shared by all processes that map it. Whoever replaces such a file
-// puts another in its place, as publish does: one that is written over or cut short under a process ends it (SIGBUS).
+// A file that is read where it lies in memory, its pages shared by all processes that map it. Whoever replaces such a
+// file puts another in its place, as publish does: one that is written over or cut short under a process ends it
+// (SIGBUS).
 class MappedFile {
   public:
-    // A regular file, the last name of its path no link, that this user or root owns and nobody else may write to. Links
-    // above it are followed.
+    // A regular file, the last name of its path no link, that this user or root owns and nobody else may write to.
+    // Links above it are followed.
     static IoResult<MappedFile> open(const std::string& path);
 
     MappedFile(MappedFile&& other) noexcept

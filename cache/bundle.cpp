@@ -109,7 +109,8 @@ std::optional<Declined> Bundle::read_index() try {
         return Declined{path_ + " is not a bundle; `rowjit bundle export` writes one"};
     const auto schema = reader.integer<std::uint32_t>();
     if (schema != kSchema)
-        return Declined{fmt::format("{} has schema {}, and this rowjit reads {}; export it again", path_, schema, kSchema)};
+        return Declined{
+            fmt::format("{} has schema {}, and this rowjit reads {}; export it again", path_, schema, kSchema)};
     const std::uint64_t compilers_bytes = reader.integer<std::uint32_t>();
     const auto kernels = reader.integer<std::uint64_t>();
     const auto records = reader.integer<std::uint64_t>();
@@ -125,7 +126,8 @@ std::optional<Declined> Bundle::read_index() try {
     const std::string_view covered = bytes.substr(0, bytes.size() - reader.rest.size());
     if (text_of(sha256(covered)) != reader.take(kDigestBytes))
         return Declined{path_ + " is damaged: the checksum of its index does not match; export it again"};
-    for (const nlohmann::json& compiler : nlohmann::json::parse(compilers)) compilers_.push_back(compiler_from(compiler));
+    for (const nlohmann::json& compiler : nlohmann::json::parse(compilers))
+        compilers_.push_back(compiler_from(compiler));
     return std::nullopt;
 } catch (const nlohmann::json::exception& error) {
     return Declined{fmt::format("{} does not parse ({}); export it again", path_, error.what())};

@@ -1,6 +1,7 @@
-// Compiled kernels and tuning results as one read-only file, name.rjb: what a platform team lays into an image so that no
-// job compiles, and what takes candidates to a machine that only measures them. A bundle is mapped, so that thousands of
-// processes share its pages, and looked up by binary search. Built twice of the same contents it is the same bytes.
+// Compiled kernels and tuning results as one read-only file, name.rjb: what a platform team lays into an image so that
+// no job compiles, and what takes candidates to a machine that only measures them. A bundle is mapped, so that
+// thousands of processes share its pages, and looked up by binary search. Built twice of the same contents it is the
+// same bytes.
 //
 //     magic "rowjit-b"   schema u32   bytes of the compilers u32   kernels u64   records u64
 //     compilers: JSON, what compiled the kernels
@@ -39,8 +40,8 @@ std::string encode_bundle(BundleContents contents);
 
 class Bundle {
   public:
-    // Declines, with the reason, a file that is not there, that others may write to (base/files.h), or whose index is not
-    // what encode_bundle wrote.
+    // Declines, with the reason, a file that is not there, that others may write to (base/files.h), or whose index is
+    // not what encode_bundle wrote.
     static Offer<std::shared_ptr<const Bundle>> open(const std::string& path);
 
     const std::string& path() const { return path_; }

@@ -1,5 +1,5 @@
-// What an engine asks for a compiled kernel: memory, then bundles, then disk, then the compiler, each kernel compiled once however
-// many threads and processes of this node ask at the same time.
+// What an engine asks for a compiled kernel: memory, then bundles, then disk, then the compiler, each kernel compiled
+// once however many threads and processes of this node ask at the same time.
 #pragma once
 
 #include <chrono>
@@ -41,8 +41,8 @@ class KernelCache {
     explicit KernelCache(std::shared_ptr<KernelStore> store, Bundles bundles = {},
                          std::chrono::milliseconds process_wait = std::chrono::seconds{60});
 
-    // The kernel as a bundle has it, whichever compiler for the fields' architecture made it: nothing need be known of a
-    // compiler here, nor be there.
+    // The kernel as a bundle has it, whichever compiler for the fields' architecture made it: nothing need be known of
+    // a compiler here, nor be there.
     std::optional<BundledKernel> find_bundled(const KeyFields& fields);
 
     // The artifact in memory or on disk; nullptr when it is in neither.

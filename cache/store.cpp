@@ -125,8 +125,8 @@ bool KernelStore::put(const CacheKey& key, const Artifact& artifact) {
 
 bool KernelStore::put(const Entry& entry) {
     if (!directory_.enabled()) return false;
-    const IoResult<bool> published = directory_.publish(folder_of(entry.digest), file_name(entry.digest),
-                                                        encode_entry(entry), Publish::kKeepFirst);
+    const IoResult<bool> published =
+        directory_.publish(folder_of(entry.digest), file_name(entry.digest), encode_entry(entry), Publish::kKeepFirst);
     if (!published) {
         directory_.warn(published.failure());
         return false;

@@ -35,7 +35,8 @@ std::string readable_source(const Kernel& kernel, const Target& target);
 // refuses the source.
 Artifact compile_kernel(const Kernel& kernel, const Target& target);
 
-// Through the cache, where a bundle's kernel needs no toolchain; what it lacks comes from `make`, or where that is empty from compile_kernel(). Throws as these do.
+// Through the cache, where a bundle's kernel needs no toolchain; what it lacks comes from `make`, or where that is
+// empty from compile_kernel(). Throws as these do.
 BuiltKernel build(const Kernel& kernel, const Target& target, KernelCache& cache,
                   const KernelCache::Compile& make = {});
 

@@ -119,7 +119,8 @@ void answer_compile(const WorkerJob& job, const Group& group) {
 }
 
 void answer_timing(const WorkerJob& job, const Group& group) {
-    Engine engine(Device(job.place->device), {.cache_directory = job.place->cache_directory, .bundles = job.place->bundles});
+    Engine engine(Device(job.place->device),
+                  {.cache_directory = job.place->cache_directory, .bundles = job.place->bundles});
     CandidateWatch watch;
     watch.starts = [](std::size_t candidate) { say(fmt::format("{}\n", candidate)); };
     watch.rejects = [](std::size_t candidate, const CandidateOutcome& outcome) {

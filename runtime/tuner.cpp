@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <iterator>
 #include <mutex>
+#include <set>
 
 #include "base/fail.h"
 #include "base/parallel.h"
@@ -266,8 +266,11 @@ std::vector<TunedKernel> tune(Engine& engine, const GraphData& graph, const RowE
 CompiledCandidates compile_candidates(const GraphData& graph, const Target& target, const ScheduleChoice& choice,
                                       KernelCache& cache, int max_candidates) {
     CompiledCandidates compiled;
+    std::set<Digest> seen;
     const auto add = [&](BuiltProgram built) {
-        std::move(built.kernels.begin(), built.kernels.end(), std::back_inserter(compiled.kernels));
+        for (BuiltKernel& kernel : built.kernels) {
+            if (seen.insert(kernel.key.digest()).second) compiled.kernels.push_back(std::move(kernel));
+        }
     };
     add(build_without_spills(graph, target, choice, cache));
     const Plan plan = plan_graph(graph, target);

@@ -47,9 +47,9 @@ struct ChoiceSources {
     const std::vector<ChoiceTable>* shipped = &shipped_choices();
 };
 
-// Those of a cache directory ("" for none) and of the environment: ROWJIT_BUNDLE_PATH, before which come `more_bundles`,
-// and ROWJIT_PINNED_CHOICES. Throws Error(kIo, kParse) for a pinned table that cannot be read: without it this process
-// would choose otherwise than those it shall agree with.
+// Those of a cache directory ("" for none) and of the environment: ROWJIT_BUNDLE_PATH, before which come
+// `more_bundles`, and ROWJIT_PINNED_CHOICES. Throws Error(kIo, kParse) for a pinned table that cannot be read: without
+// it this process would choose otherwise than those it shall agree with.
 ChoiceSources choice_sources(const std::string& cache_root, const std::vector<std::string>& more_bundles = {});
 
 // Nothing where nobody has measured the group, or what was stored does not parse or does not build any more.

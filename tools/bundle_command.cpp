@@ -97,13 +97,11 @@ Counts import_records(const Bundle& bundle, const TuningDb& database) {
 }
 
 int report_imported(const CommonOptions& common, const std::string& root, const Counts& counts) {
-    print_either(common.json,
-                 {{"directory", root},
-                  {"kernels", counts.kernels},
-                  {"tuned", counts.tuned},
-                  {"damaged", counts.damaged}},
-                 fmt::format("{}: {} kernels, {} tuned; {} damaged and left out\n", root, counts.kernels, counts.tuned,
-                             counts.damaged));
+    print_either(
+        common.json,
+        {{"directory", root}, {"kernels", counts.kernels}, {"tuned", counts.tuned}, {"damaged", counts.damaged}},
+        fmt::format("{}: {} kernels, {} tuned; {} damaged and left out\n", root, counts.kernels, counts.tuned,
+                    counts.damaged));
     return counts.damaged == 0 ? kExitOk : kExitFindings;
 }
 
@@ -134,8 +132,11 @@ int list(const CommonOptions& common, const std::vector<std::string>& paths) {
             const std::string name = entry ? entry->artifact.functions.front().name : "damaged: " + entry.reason();
             const std::string target = entry ? entry->artifact.target : "";
             const std::string by = entry ? entry->artifact.toolchain : "";
-            document.push_back({{"digest", digest}, {"bytes", bundle->kernel_bytes(i)}, {"target", target},
-                                {"toolchain", by}, {"kernel", name}});
+            document.push_back({{"digest", digest},
+                                {"bytes", bundle->kernel_bytes(i)},
+                                {"target", target},
+                                {"toolchain", by},
+                                {"kernel", name}});
             table.add({digest.substr(0, 16), std::to_string(bundle->kernel_bytes(i)), target, by, name});
         }
         for (std::size_t i = 0; i < bundle->record_count(); ++i) {

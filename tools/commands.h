@@ -37,7 +37,7 @@ struct CommonOptions {
 
 struct TuneCommand {
     std::string action = "run";        // run, plan, merge
-    std::vector<std::string> bundles;  // merge: what to collect from
+    std::vector<std::string> bundles;  // run: plans; merge: what to collect from
     std::string output;                // plan: the bundle of candidates
     bool force = false;
     int max_candidates = 32;

@@ -143,7 +143,8 @@ int compile_command(const CommonOptions& common, const CompileCommand& command) 
     if (!command.bundle.empty()) write_file(command.bundle, encode_bundle(std::move(made.bundle)));
     const CacheStatistics kept = cache->statistics();
     if (command.output.empty() && command.bundle.empty() && kept.compiled > 0 && kept.store_failures > 0) {
-        fail(ErrorCode::kIo, "what was compiled could not be kept in '{}'; mend it, or give --cache-dir, --output or --write-bundle",
+        fail(ErrorCode::kIo,
+             "what was compiled could not be kept in '{}'; mend it, or give --cache-dir, --output or --write-bundle",
              root);
     }
     int failed = 0;
@@ -160,7 +161,8 @@ int compile_command(const CommonOptions& common, const CompileCommand& command) 
             fmt::print(stderr, "rowjit: {} for {}: {}\n", c.job->name, c.target, one_line(c.failure));
         }
     }
-    document["summary"] = {{"compiled", kept.compiled}, {"from_cache", kept.disk_hits + kept.bundle_hits}, {"failed", failed}};
+    document["summary"] = {
+        {"compiled", kept.compiled}, {"from_cache", kept.disk_hits + kept.bundle_hits}, {"failed", failed}};
     const bool all_failed = failed == std::ssize(results);
     if (common.json) {
         fmt::print("{}\n", document.dump(2));

@@ -288,7 +288,9 @@ int run_jobs(const CommonOptions& common, const TuneCommand* tuning) {
 int tune_command(const CommonOptions& common, const TuneCommand& command) {
     if (command.action == "plan") return plan_tuning(common, command);
     if (command.action == "merge") return merge_tuning(common, command.bundles);
-    return run_jobs(common, &command);
+    CommonOptions with_plans = common;
+    with_plans.bundles.insert(with_plans.bundles.end(), command.bundles.begin(), command.bundles.end());
+    return run_jobs(with_plans, &command);
 }
 int tune_worker_command() { return answer_job(); }
 int bench_command(const CommonOptions& common) { return run_jobs(common, nullptr); }

@@ -1,5 +1,5 @@
-// `rowjit tune plan`: the kernels that tuning elsewhere would compile, as one bundle. The machine with the GPU then only
-// measures, and needs no compiler.
+// `rowjit tune plan`: the kernels that tuning elsewhere would compile, as one bundle. The machine with the GPU then
+// only measures, and needs no compiler.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -17,6 +17,9 @@ namespace rowjit {
 int plan_tuning(const CommonOptions& common, const TuneCommand& command) {
     if (command.output.empty())
         fail(ErrorCode::kInvalidArgument, "tune plan: give --output, the bundle to write the candidates to");
+    if (!command.bundles.empty())
+        fail(ErrorCode::kInvalidArgument, "tune plan: '{}' is one word too many; the bundle to write is --output's",
+             command.bundles.front());
     const ChoiceSources choices = choice_sources(cache_root(common), common.bundles);
     const std::unique_ptr<KernelCache> cache = make_cache(cache_root(common), choices.bundles);
     const std::vector<Target> targets = chosen_targets(common);
@@ -28,9 +31,8 @@ int plan_tuning(const CommonOptions& common, const TuneCommand& command) {
         for (const Target& target : targets) {
             for (const Job& job : jobs) {
                 progress.start(job.name);
-                const CompiledCandidates compiled =
-                    compile_candidates(*job.graph.data(), target, tuned_choice(choices, target), *cache,
-                                       command.max_candidates);
+                const CompiledCandidates compiled = compile_candidates(
+                    *job.graph.data(), target, tuned_choice(choices, target), *cache, command.max_candidates);
                 for (const BuiltKernel& kernel : compiled.kernels)
                     contents.kernels.push_back({kernel.key.digest(), kernel.key.text(), *kernel.artifact});
                 for (const std::string& why : compiled.refused) refused.push_back(job.name + ": " + one_line(why));
@@ -45,7 +47,8 @@ int plan_tuning(const CommonOptions& common, const TuneCommand& command) {
                                    static_cast<double>(bytes.size()) / 1e6, refused.size());
     for (const auto& why : refused) text += fmt::format("  {}\n", why.get<std::string>());
     print_either(common.json,
-                 {{"bundle", command.output}, {"kernels", kernels}, {"bytes", bytes.size()}, {"refused", refused}}, text);
+                 {{"bundle", command.output}, {"kernels", kernels}, {"bytes", bytes.size()}, {"refused", refused}},
+                 text);
     return kExitOk;
 }
 

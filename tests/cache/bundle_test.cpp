@@ -112,7 +112,8 @@ TEST_CASE("what is no bundle is declined with the reason") {
     const TemporaryDirectory directory;
     CHECK(mentions(Bundle::open(directory.path() + "/none.rjb").reason(), "No such file"));
     CHECK(mentions(Bundle::open(directory.path()).reason(), "not a regular file"));
-    CHECK(mentions(Bundle::open(written(directory, "some text that is long enough for a header")).reason(), "not a bundle"));
+    CHECK(mentions(Bundle::open(written(directory, "some text that is long enough for a header")).reason(),
+                   "not a bundle"));
     const std::string path = written(directory, encode_bundle({}));
     std::filesystem::permissions(path, std::filesystem::perms::others_write, std::filesystem::perm_options::add);
     CHECK(mentions(Bundle::open(path).reason(), "others may write"));
