@@ -68,7 +68,7 @@ complete -o default -F _rowjit rowjit
                        joined(names), cases, joined(option_names(app)));
 }
 
-std::string quoted(std::string text) {
+std::string quoted(const std::string& text) {
     std::string result = "'";
     for (const char c : text) result += c == '\'' ? std::string("\\'") : std::string(1, c);
     return result + "'";
