@@ -15,3 +15,8 @@ foreach(linker IN ITEMS mold lld)
     break()
   endif()
 endforeach()
+
+# What tests do themselves they do once; what takes their time is the library and the kernels it makes. g++ 12, seconds
+# of a processor: simt_test.cpp, with its sanitizers, takes 51 at -O3 and 28 so, emit_gpu_test.cpp 13 and 7.5,
+# linear_test.cpp 9.6 and 6.4, plan_test.cpp 6.9 and 4.8.
+set(ROWJIT_TEST_OPTIONS $<$<CONFIG:Release,RelWithDebInfo>:-O1>)
