@@ -24,13 +24,29 @@ SIZES = {
 ARCHITECTURES = {
     "llama": (5, 2, 2, 2 + 1), "mistral": (5, 2, 2, 2 + 1), "qwen2": (5, 2, 2, 2 + 1), "qwen3": (9, 2, 2, 2 + 1), "gemma": (5, 2, 2, 2 + 1),
     "gemma2": (9, 2, 2, 2 + 1), "gemma3_text": (13, 2, 2, 2 + 1), "phi3": (5, 2, 2, 2 + 1), "olmo2": (9, 2, 2, 0), "granite": (5, 2, 2, 2 + 1),
+    "smollm3": (5, 2, 2, 2 + 1), "glm4": (9, 2, 2, 2 + 1), "nemotron": (0, 0, 2, 0),
+    # The experts are matrix products of many rows' own weights, and stay torch's; so does a rotary embedding that also reorders.
+    "mixtral": (5, 0, 2, 2 + 1), "qwen3_moe": (9, 0, 2, 2 + 1), "gpt_oss": (5, 0, 2, 2 + 1), "deepseek_v3": (9, 2, 0, 2 + 1),
+}
+# What the sizes of these need beside.
+EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 16}
+MORE_SIZES = {
+    "mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2},
+    "qwen3_moe": EXPERTS | {"num_experts": 4},
+    "gpt_oss": {"num_local_experts": 4, "num_experts_per_tok": 2},
+    "deepseek_v3": EXPERTS | {
+        "n_routed_experts": 4, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1, "q_lora_rank": 16, "kv_lora_rank": 16,
+        "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8, "num_key_value_heads": 4,
+    },
 }
 
 
 def make(architecture, dtype=torch.float32, **sizes):
     torch.manual_seed(0)
-    config = transformers.AutoConfig.for_model(architecture, **SIZES | sizes)
+    config = transformers.AutoConfig.for_model(architecture, **SIZES | MORE_SIZES.get(architecture, {}) | sizes)
     model = transformers.AutoModelForCausalLM.from_config(config)
+    if architecture in MORE_SIZES:
+        model.set_experts_implementation("eager")  # torch's grouped products are not of f64
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
