@@ -1,9 +1,13 @@
 # A compiler cache and a fast linker make the edit-build loop short; both are used when present and never required.
+# Either way __FILE__, which failed checks print, is relative to the project: what is installed names no folder of the
+# machine that built it, and clones of the project share what ccache keeps.
 
 find_program(ROWJIT_CCACHE ccache)
 if(ROWJIT_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  set(CMAKE_C_COMPILER_LAUNCHER ${ROWJIT_CCACHE})
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${ROWJIT_CCACHE})
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${CMAKE_SOURCE_DIR} ${ROWJIT_CCACHE})
+  set(CMAKE_C_COMPILER_LAUNCHER ${CMAKE_CXX_COMPILER_LAUNCHER})
+else()
+  add_compile_options(-fmacro-prefix-map=${CMAKE_SOURCE_DIR}/=)
 endif()
 
 include(CheckLinkerFlag)
