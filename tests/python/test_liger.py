@@ -1,5 +1,6 @@
 """Liger-Kernel's names, against PyTorch."""
 
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -178,6 +179,12 @@ def test_a_modulated_norm_is_the_norm_scaled_and_shifted_by_rows(shape, shifted)
     torch.testing.assert_close(torch.autograd.grad(found, given, cotangent), torch.autograd.grad(expected, given, cotangent))
 
 
+def test_a_modulation_in_f32_of_a_norm_in_bf16_rounds_once():
+    x, scale = torch.randn(5, 8).bfloat16(), torch.randn(5, 8)
+    found = liger.liger_modulated_rms_norm(x, None, scale)
+    assert torch.equal(found, (liger.liger_rms_norm(x, None, 1e-6).float() * (1 + scale)).bfloat16())
+
+
 def test_a_modulated_norm_refuses_a_scale_of_a_part_of_the_rows():
     with pytest.raises(AssertionError, match="equal share"):
         liger.LigerModulatedRMSNorm(8)(torch.randn(2, 3, 8), torch.randn(4, 8))
@@ -228,3 +235,15 @@ def test_models_of_a_type_are_made_with_rowjit_in_them_and_loaded_with_their_wei
     assert type(loaded.model.norm)._rowjit
     with pytest.raises(AttributeError, match="no causal language model"):
         liger.apply_liger_kernel_to_nothing  # noqa: B018
+
+
+def test_a_liger_kernel_that_cannot_be_imported_is_said_and_left(tmp_path, monkeypatch, caplog):
+    folder = tmp_path / "liger_kernel"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("")
+    (folder / "ops.py").write_text("import a_triton_that_is_not_there\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(sys.modules, "liger_kernel", None)  # to be removed again, with what is imported now
+    del sys.modules["liger_kernel"]
+    assert not liger.install()
+    assert "a_triton_that_is_not_there" in caplog.text

@@ -3,6 +3,7 @@ an optimizer, as near to the exact values as it was."""
 
 import contextlib
 import copy
+import functools
 from collections import Counter
 
 import pytest
@@ -453,6 +454,37 @@ def test_what_a_module_of_another_kind_computes_is_left():
     summary = rowjit.transformers.apply(model)
     assert not summary.replaced
     assert "OddNorm: computes no RMS norm" in str(summary)
+
+
+def test_norms_of_one_class_are_each_what_they_were_made_to_be():
+    class OffsetNorm(torch.nn.Module):
+        def __init__(self, offset):
+            super().__init__()
+            self.weight, self.eps, self.offset = torch.nn.Parameter(torch.randn(32)), 1e-6, offset
+
+        def forward(self, x):
+            return torch.nn.functional.rms_norm(x, (32,), None, self.eps) * (self.weight + self.offset)
+
+    model, x = torch.nn.Sequential(OffsetNorm(0.0), OffsetNorm(1.0)), torch.randn(3, 32)
+    expected = model(x)
+    assert rowjit.transformers.apply(model).replaced["OffsetNorm → rms_norm"] == 2
+    torch.testing.assert_close(model(x), expected)
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_an_attention_that_is_decorated_has_its_rotary_embedding_if_the_decorator_can_be_copied(is_kept, monkeypatch):
+    from transformers.models.llama import modeling_llama
+
+    original = modeling_llama.LlamaAttention.forward
+    calls = [original]
+    kept, elsewhere = lambda *x, **y: original(*x, **y), lambda *x, **y: calls[0](*x, **y)
+    monkeypatch.setattr(modeling_llama.LlamaAttention, "forward", functools.wraps(original)(kept if is_kept else elsewhere))
+    eager, model = make("llama"), make("llama")
+    summary = rowjit.transformers.apply(model)
+    what = "LlamaAttention.apply_rotary_pos_emb"
+    assert summary.replaced[f"{what} → rope_qk"] == (2 if is_kept else 0)
+    assert summary.left[f"{what}: its forward is decorated by what cannot be copied"] == (0 if is_kept else 2)
+    torch.testing.assert_close(model(**batch()).loss, eager(**batch()).loss)
 
 
 def test_a_model_is_loaded_with_rowjit_in_it():

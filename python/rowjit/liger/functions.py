@@ -79,9 +79,12 @@ class LigerModulatedRMSNormFunction:
             raise AssertionError(f"scale {tuple(scale.shape)} has no row for each equal share of the rows of {tuple(X.shape)}")
         if shift is not None and shift.numel() != scale.numel():
             raise AssertionError(f"shift {tuple(shift.shape)} has other rows than scale {tuple(scale.shape)}")
-        rows = y.reshape(count, -1, columns)
-        operands = [each.reshape(count, 1, columns).expand_as(rows) for each in (scale, shift) if each is not None]
-        return (_scale if shift is None else _modulate)(rows, *operands).view(X.shape)
+        given = [y, scale] if shift is None else [y, scale, shift]
+        if any(each.dtype != X.dtype for each in given):
+            given = [each.float() for each in given]  # and rounded once
+        rows, *by_row = given[0].reshape(count, -1, columns), *given[1:]
+        operands = [each.reshape(count, 1, columns).expand_as(rows) for each in by_row]
+        return (_scale if shift is None else _modulate)(rows, *operands).view(X.shape).to(X.dtype)
 
 
 class LigerLayerNormFunction:

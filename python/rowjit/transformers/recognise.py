@@ -119,17 +119,15 @@ def recognise_norm(module: torch.nn.Module) -> Norm | None:
     if not isinstance(eps, float):
         return None
     width = parameters["weight"].shape[0]
-    return _norm_of(type(module), width, eps, module)
-
-
-_norms: dict[tuple[type, int, float], Norm | None] = {}
-
-
-def _norm_of(kind: type, width: int, eps: float, module: torch.nn.Module) -> Norm | None:
-    key = (kind, width, eps)
+    # Modules of one class may differ in what their constructor was given, an offset say.
+    given = frozenset((name, value) for name, value in vars(module).items() if isinstance(value, bool | int | float | str))
+    key = (type(module), width, given - {("training", module.training)})
     if key not in _norms:
         _norms[key] = _try_norms(module, width, eps)
     return _norms[key]
+
+
+_norms: dict[tuple[type, int, frozenset], Norm | None] = {}
 
 
 def _try_norms(module: torch.nn.Module, width: int, eps: float) -> Norm | None:
