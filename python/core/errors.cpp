@@ -58,6 +58,7 @@ void set_python_error() noexcept {
     try {
         throw;
     } catch (const PythonError&) {
+        return;  // who threw it has set Python's
     } catch (const Error& error) {
         set_error(status_of(error.code()), error.what());
     } catch (const std::bad_alloc&) {
