@@ -252,7 +252,8 @@ bool Lowering::one_axis() const {
     return axes != nullptr;
 }
 
-// Finds the tensor whose rows say where whole vectors begin: of those with the most columns the one of most axes.
+// Finds the tensor whose rows say where whole vectors begin: of those with the most columns the one of most axes. A
+// table whose rows are gathered has rows of its own, of which the kernel's has none.
 // Vectors of the others begin there too where their rows are alike in memory, and are taken apart where they are
 // not.
 std::optional<Declined> Lowering::peel() {
@@ -267,6 +268,7 @@ std::optional<Declined> Lowering::peel() {
     for (std::size_t i = 0; i < kernel_.tensors.size(); ++i) {
         const KernelTensor& tensor = kernel_.tensors[i];
         if (tensor.axes.size() < 2 || tensor.column_strides != std::vector<std::int64_t>{1}) continue;
+        if (!has_kernels_rows(tensor)) continue;
         const std::pair here(graph_.axis(tensor.axes.back()).extent, tensor.axes.size());
         if (here <= most || !loops_over(tensor.axes.back())) continue;
         most = here;
@@ -279,6 +281,13 @@ std::optional<Declined> Lowering::peel() {
     if (columns % schedule().vector == 0) return Declined{fmt::format("{} columns are whole vectors", columns)};
     if (columns < 2 * schedule().vector) return Declined{fmt::format("{} columns are hardly a vector", columns)};
     return std::nullopt;
+}
+
+bool Lowering::has_kernels_rows(const KernelTensor& tensor) const {
+    return std::all_of(tensor.axes.begin(), tensor.axes.end(), [&](AxisId axis) {
+        return !graph_.axis(axis).is_row ||
+               std::find(kernel_.row_axes.begin(), kernel_.row_axes.end(), axis) != kernel_.row_axes.end();
+    });
 }
 
 bool Lowering::loops_over(AxisId axis) const {

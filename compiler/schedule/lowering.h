@@ -130,6 +130,7 @@ class Lowering {
     void plan_turns();
     bool one_axis() const;
     std::optional<Declined> peel();
+    bool has_kernels_rows(const KernelTensor& tensor) const;
     bool loops_over(AxisId axis) const;
     bool is_peeled(const LoopPlan& loop) const;
 

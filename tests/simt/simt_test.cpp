@@ -552,7 +552,8 @@ TEST_CASE("peeled rows agree with the oracle wherever each tensor's begin") {
                                                                              {"sparsemax", 515, bf16},
                                                                              {"top_k", 1031, bf16},
                                                                              {"swiglu", 1031, bf16},
-                                                                             {"dropout_add", 1031, f32}}) {
+                                                                             {"dropout_add", 1031, f32},
+                                                                             {"embedding", 1031, bf16}}) {
             OpRequest request = {columns, dtype, {}};
             if (op == "top_k") request.options["count"] = "3";  // whose own rows may lie anywhere too
             const Graph graph = make_graph(op, request);
