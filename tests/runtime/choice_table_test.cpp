@@ -4,7 +4,9 @@
 #include <doctest/doctest.h>
 
 #include "base/digest.h"
+#include "compiler/emit/gpu.h"
 #include "dsl/library/registry.h"
+#include "rowjit/gradient.h"
 #include "runtime/tuning.h"
 #include "tests/cache/fixture.h"
 #include "tests/support/refusal.h"
@@ -113,4 +115,35 @@ TEST_CASE("a pinned table decides in place of what this machine and bundles have
     CHECK(pinned->source == ChoiceSource::kPinned);
     sources.pinned->choices.clear();
     CHECK(measured_choice(sources, h200(), group)->source == ChoiceSource::kShipped);
+}
+
+// What their drivers report: an H100's memory of 2619 MHz and 5120 bits, an H200's of 3201 and 6144.
+TEST_CASE("what is compiled for an architecture is what its GPUs ask for, whichever they are") {
+    const Target of_architecture = find_target("sm_90a");
+    Target of_h200 = h200();
+    of_h200.l2_bytes = std::int64_t{60} << 20;
+    of_h200.bandwidth_gbps = 4278;
+    Target of_h100 = of_architecture;
+    of_h100.label = "NVIDIA H100 80GB HBM3";
+    of_h100.bandwidth_gbps = 2916;
+    const ChoiceSources sources{.database = std::make_shared<const TuningDb>("")};
+    const auto sources_of = [&](const GraphData& graph, const Target& target) {
+        std::string text;
+        for (const Step& step : compile(graph, target, tuned_choice(sources, target)).steps)
+            text += emit_gpu_body(step.kernel, target);
+        return text;
+    };
+    for (const CompositeInfo& op : composites()) {
+        if (op.name.starts_with("fused_linear") || op.name == "hyper_pre") continue;  // which plan for seconds
+        CAPTURE(op.name);
+        const Graph forward = make_graph(op.name, {.columns = 4096});
+        std::vector<Graph> graphs = {forward};
+        if (const std::vector<std::string> trained = trained_inputs(op.name, forward); !trained.empty())
+            graphs.push_back(differentiate(forward, trained).backward);
+        for (const Graph& graph : graphs) {
+            const std::string expected = sources_of(*graph.data(), of_architecture);
+            CHECK(sources_of(*graph.data(), of_h200) == expected);
+            CHECK(sources_of(*graph.data(), of_h100) == expected);
+        }
+    }
 }
