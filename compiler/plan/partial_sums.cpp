@@ -23,10 +23,11 @@ constexpr std::int64_t kMostColumns = 65536;
 constexpr std::int64_t kMostColumnsApart = 8192;
 
 // Where a cluster shares a row, its shared memory holds a row of so many bytes of the widest tensor, and of two such
-// tensors, and its registers so many columns of sums, 52 in each of 16 × 512 threads: more spilled (two sums of 262144
-// columns, NVRTC 13), and sums in memory have a part of that size for each block.
+// tensors, and its registers so many columns of sums: more spilled (NVRTC 13; two sums of 262144 columns for sm_90a, of
+// 200064 for sm_100a), and sums in memory have a part of that size for each block.
 constexpr std::int64_t kMostClusterBytes = 1024 * 1024;
-constexpr std::int64_t kMostClusterSums = 416 * 1024;
+constexpr std::int64_t kClusterThreads = 16 * 512;
+constexpr std::int64_t kSumsOfThread = 52;
 
 // Sums over rows that leave as many columns.
 std::int64_t sums_of(const GraphData& graph, std::int64_t columns) {
@@ -48,7 +49,7 @@ bool fits_part(const GraphData& graph, const Node& operand, const Target& target
             widest = std::max(widest, size_bytes(node.dtype));
     }
     return columns * static_cast<std::int64_t>(widest) <= kMostClusterBytes &&
-           columns * sums_of(graph, columns) <= kMostClusterSums;
+           columns * sums_of(graph, columns) <= kClusterThreads * (kSumsOfThread - target.assembler_registers);
 }
 
 // Whether something is stored of a value that no narrow dtype was rounded to on the way.
