@@ -38,6 +38,21 @@ bool is_names(std::string_view text) {
     return text.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789_,") == std::string_view::npos;
 }
 
+std::vector<std::string> split_paths(std::string_view text) {
+    std::vector<std::string> paths;
+    for (std::size_t begin = 0; begin <= text.size();) {
+        const std::size_t end = std::min(text.find(':', begin), text.size());
+        if (end > begin) paths.emplace_back(text.substr(begin, end - begin));
+        begin = end + 1;
+    }
+    return paths;
+}
+
+bool are_paths(std::string_view text) {
+    const std::vector<std::string> paths = split_paths(text);
+    return std::all_of(paths.begin(), paths.end(), is_path);
+}
+
 bool is_level(std::string_view text) { return parse_log_level(text).has_value(); }
 bool is_amd_toolchain(std::string_view text) { return text == "hiprtc" || text == "clang"; }
 bool is_thread_count(std::string_view text) {
@@ -59,6 +74,7 @@ constexpr ValueKind kFlag{"0 or 1", is_flag};
 constexpr ValueKind kLevel{"off, error, warning, info or debug", is_level};
 constexpr ValueKind kAmdToolchain{"hiprtc or clang", is_amd_toolchain};
 constexpr ValueKind kCount{"a number", is_count};
+constexpr ValueKind kPaths{"absolute paths with colons between", are_paths};
 constexpr ValueKind kNames{"names of operations with commas between", is_names};
 constexpr ValueKind kSeconds{"a number of seconds from 1 to 86400", is_seconds};
 constexpr ValueKind kThreads{"a number from 1 to 4096", is_thread_count};
@@ -73,6 +89,7 @@ struct Row {
 constexpr std::array kTable = {
     Row{"ROWJIT_AMD_TOOLCHAIN", kAmdToolchain, "hipRTC where it knows the target, else clang",
         "which compiler makes AMD code objects"},
+    Row{"ROWJIT_BUNDLE_PATH", kPaths, "none", "bundles of compiled kernels and tuning results, asked before the cache"},
     Row{"ROWJIT_CACHE_DIR", kPathOrOff, "$XDG_CACHE_HOME/rowjit, else ~/.cache/rowjit",
         "where compiled kernels and tuning results are kept"},
     Row{"ROWJIT_CBLAS", kFile, "the system's libopenblas or libcblas", "the BLAS that multiplies matrices on the CPU"},
@@ -91,6 +108,7 @@ constexpr std::array kTable = {
     Row{"ROWJIT_HIPRTC", kFile, "the system's libhiprtc or libamdhip64", "the hipRTC library, or its folder"},
     Row{"ROWJIT_NVRTC", kFile, "the system's libnvrtc", "the NVRTC library that compiles for NVIDIA, or its folder"},
     Row{"ROWJIT_ONEDNN", kFile, "the system's libdnnl", "the oneDNN that multiplies matrices of bf16 on the CPU"},
+    Row{"ROWJIT_PINNED_CHOICES", kFile, "none", "a table of schedules that decides in place of what was tuned here"},
     Row{"ROWJIT_TESTS_REQUIRE_TOOLCHAINS", kFlag, "0", "tests fail, not skip, where a GPU toolchain is absent"},
 };
 
@@ -123,6 +141,11 @@ std::optional<std::string> environment_text(std::string_view name) {
 std::optional<int> environment_integer(std::string_view name) {
     const std::optional<std::string> text = environment_text(name);
     return text ? integer_from(*text) : std::nullopt;
+}
+
+std::vector<std::string> environment_paths(std::string_view name) {
+    const std::optional<std::string> text = environment_text(name);
+    return text ? split_paths(*text) : std::vector<std::string>();
 }
 
 bool environment_flag(std::string_view name) { return environment_text(name) == "1"; }

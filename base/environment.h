@@ -13,7 +13,8 @@ namespace rowjit {
 // naming the variable, its value and what it may hold, when the value does not parse; the name must be in the table.
 std::optional<std::string> environment_text(std::string_view name);
 std::optional<int> environment_integer(std::string_view name);
-bool environment_flag(std::string_view name);  // unset is false
+std::vector<std::string> environment_paths(std::string_view name);  // unset is none
+bool environment_flag(std::string_view name);                       // unset is false
 
 // One row as `rowjit doctor` prints it.
 struct EnvironmentReport {

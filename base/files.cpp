@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <linux/openat2.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -50,11 +51,14 @@ int attempt(const char* operation, Call call) {
 
 IoFailure refused(const std::string& path, std::string reason) { return {"use", path, EPERM, std::move(reason)}; }
 
+enum class Owner { kThisUser, kThisUserOrRoot };
+
 // Why `state` is not to be trusted, or "".
-std::string distrust(const struct stat& state, mode_t kind, const char* kind_name) {
+std::string distrust(const struct stat& state, mode_t kind, const char* kind_name, Owner owner = Owner::kThisUser) {
     if (S_ISLNK(state.st_mode)) return "it is a symbolic link";
     if ((state.st_mode & S_IFMT) != kind) return fmt::format("it is not a {}", kind_name);
-    if (state.st_uid != geteuid())
+    const bool of_root = owner == Owner::kThisUserOrRoot && state.st_uid == 0;
+    if (state.st_uid != geteuid() && !of_root)
         return fmt::format("it is owned by user {}, not by user {}", state.st_uid, geteuid());
     if ((state.st_mode & kOthersMayWrite) != 0)
         return fmt::format("others may write to it (mode {:04o}); run chmod go-w on it", state.st_mode & 07777);
@@ -316,6 +320,29 @@ IoResult<std::int64_t> Directory::now_s() const {
     struct stat state{};
     if (attempt("stat", [&] { return ::fstat(file.number(), &state); }) < 0) return failed("stat", name);
     return static_cast<std::int64_t>(state.st_mtim.tv_sec);
+}
+
+IoResult<MappedFile> MappedFile::open(const std::string& path) {
+    const FileDescriptor file(attempt("open", [&] { return ::open(path.c_str(), kReadFlags); }));
+    if (file.number() < 0)
+        return errno == ELOOP ? refused(path, "it is a symbolic link") : IoFailure{"open", path, errno, ""};
+    struct stat state{};
+    if (attempt("stat", [&] { return ::fstat(file.number(), &state); }) < 0) return IoFailure{"stat", path, errno, ""};
+    if (std::string reason = distrust(state, S_IFREG, "regular file", Owner::kThisUserOrRoot); !reason.empty())
+        return refused(path, reason);
+    const auto size = static_cast<std::size_t>(state.st_size);
+    if (size == 0) return MappedFile(nullptr, 0);  // which cannot be mapped, and need not be
+    void* address = nullptr;
+    const int mapped = attempt("map", [&] {
+        address = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, file.number(), 0);
+        return address == MAP_FAILED ? -1 : 0;
+    });
+    if (mapped < 0) return IoFailure{"map", path, errno, ""};
+    return MappedFile(address, size);
+}
+
+MappedFile::~MappedFile() {
+    if (address_ != nullptr) ::munmap(address_, size_);
 }
 
 }  // namespace rowjit

@@ -128,6 +128,33 @@ class Directory {
     std::string path_;
 };
 
+// A file that is read where it lies in memory, its pages shared by all processes that map it. Whoever replaces such a
+// file puts another in its place, as publish does: one that is written over or cut short under a process ends it
+// (SIGBUS).
+class MappedFile {
+  public:
+    // A regular file, the last name of its path no link, that this user or root owns and nobody else may write to.
+    // Links above it are followed.
+    static IoResult<MappedFile> open(const std::string& path);
+
+    MappedFile(MappedFile&& other) noexcept
+        : address_(std::exchange(other.address_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+    MappedFile& operator=(MappedFile&& other) noexcept {
+        std::swap(address_, other.address_);
+        std::swap(size_, other.size_);
+        return *this;
+    }
+    ~MappedFile();
+
+    std::string_view bytes() const { return {static_cast<const char*>(address_), size_}; }
+
+  private:
+    MappedFile(void* address, std::size_t size) : address_(address), size_(size) {}
+
+    void* address_ = nullptr;
+    std::size_t size_ = 0;
+};
+
 // How publish names its temporary files, so that those of killed processes can be told from other people's files.
 bool is_temporary_name(std::string_view name);
 

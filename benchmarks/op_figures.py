@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What every operation takes: documents of `rowjit bench --json` made one small one, and of the newest small one of each
+"""Figures of every operation: documents of `rowjit bench --json` made one small one, and of the newest small one of each
 device docs/ops-figures.md.
 
     op_figures.py keep RESULTS_DIRECTORY DOCUMENT… [--note TEXT]
@@ -25,14 +25,18 @@ SUFFIX = "-op-figures.json"
 FIELDS = ("op", "shape", "dtype", "launches", "bytes", "ms", "percent_of_copy", "error", "eager_error", "within_bar", "failure")
 DTYPES = ("bf16", "f32")
 
-HEAD = f"""# What every operation takes
+HEAD = f"""# Figures of every operation
 
-Forward and derived backward of every operation with default options at a width that models have, untuned, as
-`rowjit bench --json --op NAME… --dtype {",".join(DTYPES)} [--backward]` measured them. `% of copy` is the time of a copy of the fewest
-bytes the operation must move over the operation's time, the two interleaved in one process. `error` is the worst of three
-rows in units in the last place, and behind it that of PyTorch eager's rounding points; `outside` is past the bar, which for a
-loss, one number of three rows, is chance in part. Shapes and bytes are of {DTYPES[0]}. [plans.md](plans.md) has the bytes planned,
-[performance.md](performance.md) widths, tuning and other libraries.
+The time of every operation, forward and derived backward, with default options at a width that models have, untuned, as
+`rowjit bench --json --op NAME… --dtype {",".join(DTYPES)} [--backward]` measured it. There is one table for each device, of its newest
+run. [performance.md](performance.md) says what limits the slow ones, and has other widths, tuning and other libraries.
+
+- `shape`, `least MB` and `kernels` are of {DTYPES[0]}. `least MB` is every input read once and every output written once;
+  [plans.md](plans.md) has the bytes that the kernels are planned to move.
+- `% of copy` is the time of a copy of the fewest bytes that the operation must move over the operation's time, the two
+  interleaved in one process.
+- `error / eager` is the worst error of a few rows, in units in the last place, of rowjit and, behind the slash, of PyTorch eager's
+  rounding points. `outside` marks an error past the bar, which for a loss, one number of a few rows, is chance in part.
 
 Made by `benchmarks/op_figures.py page` from documents under `benchmarks/results/`; a test compares the two.
 """

@@ -26,8 +26,32 @@ struct KernelCache::Made {
     bool compiled = false;
 };
 
-KernelCache::KernelCache(std::shared_ptr<KernelStore> store, std::chrono::milliseconds process_wait)
-    : store_(std::move(store)), process_wait_(process_wait) {}
+KernelCache::KernelCache(std::shared_ptr<KernelStore> store, Bundles bundles, std::chrono::milliseconds process_wait)
+    : store_(std::move(store)), process_wait_(process_wait), bundles_(std::move(bundles)) {}
+
+std::optional<BundledKernel> KernelCache::find_bundled(const KeyFields& fields) {
+    for (const std::shared_ptr<const Bundle>& bundle : bundles_) {
+        for (const CompiledBy& compiler : bundle->compilers()) {
+            if (compiler.architecture != fields.architecture || compiler.cpu_features != fields.cpu_features) continue;
+            CacheKey key(with_compiler(fields, compiler));
+            std::unique_lock lock(mutex_);
+            if (refused_.contains(key.digest())) continue;
+            if (const auto found = artifacts_.find(key.digest()); found != artifacts_.end()) {
+                ++counts_.memory_hits;
+                return BundledKernel{std::move(key), found->second};
+            }
+            lock.unlock();
+            std::optional<Artifact> artifact = bundle->kernel(key);
+            if (!artifact) continue;
+            lock.lock();
+            ++counts_.bundle_hits;
+            auto& kept = artifacts_[key.digest()];
+            if (kept == nullptr) kept = std::make_shared<const Artifact>(std::move(*artifact));
+            return BundledKernel{std::move(key), kept};
+        }
+    }
+    return std::nullopt;
+}
 
 std::shared_ptr<const Artifact> KernelCache::find(const CacheKey& key) {
     {
@@ -113,6 +137,7 @@ void KernelCache::reject(const CacheKey& key, std::string_view reason) {
     {
         const std::lock_guard lock(mutex_);
         artifacts_.erase(key.digest());
+        refused_.insert(key.digest());
     }
     if (store_ != nullptr) store_->reject(key, reason);
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -25,6 +26,23 @@ struct KeyFields {
     std::string toolchain_version;
     std::int64_t codegen_version = 0;  // how launch code and emitted source agree on arguments
 };
+
+// What of those a compiler is known by, and a kernel's source is not.
+struct CompiledBy {
+    std::vector<std::string> options;
+    std::string architecture;
+    std::string cpu_features;
+    std::string toolchain;
+    std::string toolchain_version;
+
+    bool operator==(const CompiledBy&) const = default;
+};
+
+// The same kernel as this compiler compiles it.
+KeyFields with_compiler(KeyFields fields, const CompiledBy& compiler);
+
+// What a key's text says of its compiler; nullopt for any other text.
+std::optional<CompiledBy> compiler_of(std::string_view key_text);
 
 class CacheKey {
   public:

@@ -120,15 +120,18 @@ std::optional<Artifact> KernelStore::get(const CacheKey& key) {
 }
 
 bool KernelStore::put(const CacheKey& key, const Artifact& artifact) {
+    return put(Entry{key.digest(), key.text(), artifact});
+}
+
+bool KernelStore::put(const Entry& entry) {
     if (!directory_.enabled()) return false;
-    const std::string bytes = encode_entry({key.digest(), key.text(), artifact});
     const IoResult<bool> published =
-        directory_.publish(folder_of(key.digest()), file_name(key.digest()), bytes, Publish::kKeepFirst);
+        directory_.publish(folder_of(entry.digest), file_name(entry.digest), encode_entry(entry), Publish::kKeepFirst);
     if (!published) {
         directory_.warn(published.failure());
         return false;
     }
-    tidy(key.digest());
+    tidy(entry.digest);
     return true;
 }
 

@@ -69,6 +69,7 @@ class KernelStore {
 
     // True when the entry is on disk afterwards, whoever wrote it.
     bool put(const CacheKey& key, const Artifact& artifact);
+    bool put(const Entry& entry);  // one that came from elsewhere
 
     // Sets the entry aside: what was stored in good order but a driver refuses to load.
     void reject(const CacheKey& key, std::string_view reason);

@@ -4,7 +4,6 @@
 
 #include <nlohmann/json.hpp>
 
-#include "base/declined.h"
 #include "base/fail.h"
 
 namespace rowjit {
@@ -21,15 +20,7 @@ std::string folder_of(const TuningKey& key) {
     return fmt::format("{}/{}", kFolder, sha256(key.device).hex().substr(0, kFolderDigits));
 }
 
-std::string file_name(const TuningKey& key) {
-    const Digest digest = FieldHasher()
-                              .add("schema", kSchema)
-                              .add("operation", key.operation)
-                              .add("device", key.device)
-                              .add("shape", key.shape)
-                              .finish();
-    return digest.hex() + std::string(kSuffix);
-}
+std::string file_name(const TuningKey& key) { return digest_of(key).hex() + std::string(kSuffix); }
 
 bool is_record_name(std::string_view name) {
     return name.ends_with(kSuffix) && parse_digest(name.substr(0, name.size() - kSuffix.size()));
@@ -42,6 +33,36 @@ std::string checksum_of(const nlohmann::ordered_json& record) {
 
 // Records of versions that kept none have no such field.
 constexpr const char* kRejected = "rejected";
+
+template <class T>
+T required(IoResult<T> result) {
+    if (!result) fail(ErrorCode::kIo, "{}", result.failure().message());
+    return std::move(*result);
+}
+
+// Calls `each` with every folder of records and the name of every record in it.
+template <class Each>
+void for_each_record(const CacheDirectory& directory, Each each) {
+    IoResult<Directory> top = directory.open(kFolder);
+    if (!top && top.failure().absent()) return;
+    for (const FileState& device : required(required(std::move(top)).list())) {
+        const IoResult<Directory> folder = directory.open(fmt::format("{}/{}", kFolder, device.name));
+        if (!folder) continue;  // a stray file among the folders
+        for (const FileState& file : required(folder->list()))
+            if (file.plain && is_record_name(file.name)) each(*folder, file.name);
+    }
+}
+
+}  // namespace
+
+Digest digest_of(const TuningKey& key) {
+    return FieldHasher()
+        .add("schema", kSchema)
+        .add("operation", key.operation)
+        .add("device", key.device)
+        .add("shape", key.shape)
+        .finish();
+}
 
 std::string encode_record(const TuningRecord& record) {
     nlohmann::ordered_json body = {
@@ -76,27 +97,6 @@ Offer<TuningRecord> decode_record(std::string_view bytes) try {
 } catch (const nlohmann::json::exception& error) {
     return Declined{fmt::format("it does not parse ({})", error.what())};
 }
-
-template <class T>
-T required(IoResult<T> result) {
-    if (!result) fail(ErrorCode::kIo, "{}", result.failure().message());
-    return std::move(*result);
-}
-
-// Calls `each` with every folder of records and the name of every record in it.
-template <class Each>
-void for_each_record(const CacheDirectory& directory, Each each) {
-    IoResult<Directory> top = directory.open(kFolder);
-    if (!top && top.failure().absent()) return;
-    for (const FileState& device : required(required(std::move(top)).list())) {
-        const IoResult<Directory> folder = directory.open(fmt::format("{}/{}", kFolder, device.name));
-        if (!folder) continue;  // a stray file among the folders
-        for (const FileState& file : required(folder->list()))
-            if (file.plain && is_record_name(file.name)) each(*folder, file.name);
-    }
-}
-
-}  // namespace
 
 std::optional<TuningRecord> TuningDb::get(const TuningKey& key) const {
     if (!directory_.enabled()) return std::nullopt;

@@ -5,8 +5,10 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "base/declined.h"
 #include "base/digest.h"
 #include "cache/directory.h"
 
@@ -41,6 +43,15 @@ struct TuningRecord {
 
     bool operator==(const TuningRecord&) const = default;
 };
+
+// What a record's file is named by.
+Digest digest_of(const TuningKey& key);
+
+// A record as JSON with its checksum, indented for people.
+std::string encode_record(const TuningRecord& record);
+
+// Declines, saying what is wrong, what encode_record did not write.
+Offer<TuningRecord> decode_record(std::string_view bytes);
 
 class TuningDb {
   public:

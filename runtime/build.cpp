@@ -23,27 +23,29 @@ constexpr std::size_t kMostTried = 8;
 
 constexpr std::int64_t kFullBlock = 128;  // threads; smaller blocks are as many as a multiprocessor has places for
 
-CacheKey gpu_key(const Source& source, const Target& target) {
-    const auto toolchain = find_toolchain(target);
-    if (!toolchain) fail(ErrorCode::kEnvironment, "cannot compile for {}: {}", target.name, toolchain.reason());
+// All of a kernel's key but its compiler.
+KeyFields key_fields(const Kernel& kernel, const Target& target) {
     KeyFields fields;
-    fields.source = source;
-    fields.options = compile_options(*toolchain, target);
+    fields.source = target.is_gpu() ? emit_gpu(kernel, target) : Source{cpu_key_text(kernel, target), {kernel.name}};
     fields.architecture = target.name;
-    fields.toolchain = toolchain->name;
-    fields.toolchain_version = toolchain->version;
+    // For "native": LLVM's CPU name and features.
+    if (!target.is_gpu()) fields.cpu_features = target.label + " " + target.cpu_features;
     fields.codegen_version = kCodegenVersion;
-    return CacheKey(fields);
+    return fields;
 }
 
-CacheKey cpu_key(const Kernel& kernel, const Target& target) {
-    KeyFields fields;
-    fields.source = {cpu_key_text(kernel, target), {kernel.name}};
-    fields.architecture = target.name;
-    fields.cpu_features = target.label + " " + target.cpu_features;  // for "native": LLVM's CPU name and features
-    fields.toolchain = "llvm";
-    fields.toolchain_version = cpu_toolchain_version();
-    fields.codegen_version = kCodegenVersion;
+// With that of this machine.
+CacheKey own_key(KeyFields fields, const Target& target) {
+    if (!target.is_gpu()) {
+        fields.toolchain = "llvm";
+        fields.toolchain_version = cpu_toolchain_version();
+        return CacheKey(fields);
+    }
+    const auto toolchain = find_toolchain(target);
+    if (!toolchain) fail(ErrorCode::kEnvironment, "cannot compile for {}: {}", target.name, toolchain.reason());
+    fields.options = compile_options(*toolchain, target);
+    fields.toolchain = toolchain->name;
+    fields.toolchain_version = toolchain->version;
     return CacheKey(fields);
 }
 
@@ -165,6 +167,11 @@ Artifact compile_gpu(const Kernel& kernel, const Target& target) {
 
 }  // namespace
 
+std::unique_ptr<KernelCache> make_cache(const std::string& root, Bundles bundles) {
+    return std::make_unique<KernelCache>(root.empty() ? nullptr : std::make_shared<KernelStore>(root),
+                                         std::move(bundles));
+}
+
 Target resolve_target(const std::string& name) { return name == "native" ? host_cpu_target() : find_target(name); }
 
 std::string toolchain_version(const Target& target) {
@@ -182,8 +189,11 @@ Artifact compile_kernel(const Kernel& kernel, const Target& target) {
 }
 
 BuiltKernel build(const Kernel& kernel, const Target& target, KernelCache& cache, const KernelCache::Compile& make) {
+    const KeyFields fields = key_fields(kernel, target);
+    if (std::optional<BundledKernel> bundled = cache.find_bundled(fields))
+        return {std::move(bundled->key), std::move(bundled->artifact), true};
     bool compiled = false;
-    CacheKey key = target.is_gpu() ? gpu_key(emit_gpu(kernel, target), target) : cpu_key(kernel, target);
+    CacheKey key = own_key(fields, target);
     auto artifact = cache.get_or_compile(key, [&] {
         compiled = true;
         return make ? make() : compile_kernel(kernel, target);

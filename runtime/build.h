@@ -16,8 +16,11 @@ namespace rowjit {
 struct BuiltKernel {
     CacheKey key;
     std::shared_ptr<const Artifact> artifact;
-    bool from_cache = false;  // memory or disk had it
+    bool from_cache = false;  // memory, a bundle or the disk had it
 };
+
+// The cache of compiled kernels under that directory ("": in memory alone), behind those bundles.
+std::unique_ptr<KernelCache> make_cache(const std::string& root, Bundles bundles);
 
 // The target a name on the command line means: "native" is this process's CPU with its features filled in.
 Target resolve_target(const std::string& name);
@@ -32,7 +35,8 @@ std::string readable_source(const Kernel& kernel, const Target& target);
 // refuses the source.
 Artifact compile_kernel(const Kernel& kernel, const Target& target);
 
-// Through the cache; what it lacks comes from `make`, or where that is empty from compile_kernel(). Throws as these do.
+// Through the cache, where a bundle's kernel needs no toolchain; what it lacks comes from `make`, or where that is
+// empty from compile_kernel(). Throws as these do.
 BuiltKernel build(const Kernel& kernel, const Target& target, KernelCache& cache,
                   const KernelCache::Compile& make = {});
 

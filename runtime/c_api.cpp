@@ -220,6 +220,7 @@ rowjit_status rowjit_engine_info(const rowjit_engine* engine, char* buffer, size
                                      {"compiled", statistics.compiled},
                                      {"memory_hits", statistics.memory_hits},
                                      {"disk_hits", statistics.disk_hits},
+                                     {"bundle_hits", statistics.bundle_hits},
                                      {"compile_ms", statistics.compile_ms}};
         write_text(dump(info), buffer, capacity, length);
     });

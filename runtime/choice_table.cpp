@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <tuple>
 
@@ -69,6 +71,14 @@ ChoiceTable parse_choice_table(std::string_view text, const std::string& source_
     return table;
 } catch (const nlohmann::json::exception& error) {
     fail(ErrorCode::kParse, "'{}' is no table of choices: {}", source_name, error.what());
+}
+
+ChoiceTable read_choice_table(const std::string& path) {
+    std::ifstream file(path, std::ios::binary);
+    const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+    if (!file || text.empty())
+        fail(ErrorCode::kIo, "table of choices '{}' cannot be read; check the path and its permissions", path);
+    return parse_choice_table(text, path);
 }
 
 const std::vector<ChoiceTable>& shipped_choices() {

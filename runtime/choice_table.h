@@ -40,6 +40,9 @@ std::string print(const ChoiceTable& table);
 // Throws Error(kParse), naming the source.
 ChoiceTable parse_choice_table(std::string_view text, const std::string& source_name);
 
+// The same of a file. Throws Error(kIo) too.
+ChoiceTable read_choice_table(const std::string& path);
+
 // The tables that come with rowjit.
 const std::vector<ChoiceTable>& shipped_choices();
 

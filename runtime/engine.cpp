@@ -3,7 +3,6 @@
 
 #include "base/environment.h"
 #include "runtime/engine_impl.h"
-#include "runtime/tuning.h"
 
 namespace rowjit {
 namespace {
@@ -35,14 +34,15 @@ void Device::destroy_stream(Stream stream) const { impl_->destroy_stream(stream)
 void Device::synchronize(Stream stream) const { impl_->synchronize(stream); }
 
 Engine::Impl::Impl(Device device, EngineOptions options)
-    : device_(std::move(device)), options_(std::move(options)), tuning_(cache_root(options_)) {
+    : device_(std::move(device)),
+      options_(std::move(options)),
+      choices_(choice_sources(cache_root(options_), options_.bundles)) {
     check_environment();
-    const std::string root = cache_root(options_);
-    cache_ = std::make_unique<KernelCache>(root.empty() ? nullptr : std::make_shared<KernelStore>(root));
+    cache_ = make_cache(cache_root(options_), choices_.bundles);
 }
 
 ScheduleChoice Engine::Impl::choice() const {
-    return options_.use_tuning ? tuned_choice(tuning_, target()) : ScheduleChoice();
+    return options_.use_tuning ? tuned_choice(choices_, target()) : ScheduleChoice();
 }
 
 BuiltProgram Engine::Impl::build(const GraphData& graph, const ChunkOptions& chunks) {
@@ -83,7 +83,7 @@ LoadedStep Engine::Impl::load_step(const Step& step, const BuiltKernel& built, S
 
 EngineStatistics Engine::Impl::statistics() const {
     const CacheStatistics cache = cache_->statistics();
-    return {cache.compiled, cache.memory_hits, cache.disk_hits, cache.compile_ms};
+    return {cache.compiled, cache.memory_hits, cache.disk_hits, cache.bundle_hits, cache.compile_ms};
 }
 
 Engine::Engine(Device device, EngineOptions options)

@@ -7,11 +7,11 @@
 
 #include "base/fork_mutex.h"
 #include "cache/kernel_cache.h"
-#include "cache/tuning_db.h"
 #include "compiler/compile.h"
 #include "rowjit/engine.h"
 #include "runtime/build.h"
 #include "runtime/launch_plan.h"
+#include "runtime/tuning.h"
 
 namespace rowjit {
 
@@ -22,7 +22,7 @@ class Engine::Impl {
     const Device& device() const { return device_; }
     const Target& target() const { return device_.impl().target(); }
     KernelCache& cache() { return *cache_; }
-    const TuningDb& tuning() const { return tuning_; }
+    const TuningDb& tuning() const { return *choices_.database; }
     ScheduleChoice choice() const;
     const EngineOptions& options() const { return options_; }
 
@@ -42,7 +42,7 @@ class Engine::Impl {
     Device device_;
     EngineOptions options_;
     std::unique_ptr<KernelCache> cache_;
-    TuningDb tuning_;
+    ChoiceSources choices_;
     ForkMutex mutex_;  // guards what follows
     std::unordered_map<Digest, std::shared_ptr<Module>> modules_;
 };

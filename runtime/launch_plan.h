@@ -46,7 +46,8 @@ class LaunchPlan {
     static constexpr std::size_t kMaxParameters = 256;
     static constexpr std::size_t kMaxExtents = 64;
     static constexpr std::size_t kMaxLoops = 2;
-    static constexpr int kOutside = -1;  // of all loops
+    static constexpr int kOutside = -1;                     // of all loops
+    static constexpr std::size_t kWorkspaceAlignment = 64;  // of the caller's block: every device allocator gives it
 
     // A tensor's layout, as far as it is known before the row extents are.
     struct TensorFacts {

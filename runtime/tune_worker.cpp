@@ -23,7 +23,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Target, name, backend, warp_size, sm_count, s
                                    l2_bytes, bandwidth_gbps, clusters, dependent_launch, packed_bf16, label,
                                    cpu_features)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(KernelName, target, graph, group, operation)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TimingPlace, device, cache_directory)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TimingPlace, device, cache_directory, bundles)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Timing, samples_ms, median_ms, spread)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(CandidateOutcome, rejected, code, timing)
 
@@ -119,7 +119,8 @@ void answer_compile(const WorkerJob& job, const Group& group) {
 }
 
 void answer_timing(const WorkerJob& job, const Group& group) {
-    Engine engine(Device(job.place->device), {.cache_directory = job.place->cache_directory});
+    Engine engine(Device(job.place->device),
+                  {.cache_directory = job.place->cache_directory, .bundles = job.place->bundles});
     CandidateWatch watch;
     watch.starts = [](std::size_t candidate) { say(fmt::format("{}\n", candidate)); };
     watch.rejects = [](std::size_t candidate, const CandidateOutcome& outcome) {

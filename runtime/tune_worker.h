@@ -22,8 +22,9 @@ struct KernelName {
 
 // Where candidates run when they are timed.
 struct TimingPlace {
-    std::string device;           // "cuda:0"
-    std::string cache_directory;  // where what was compiled lies; "off" for none
+    std::string device;                // "cuda:0"
+    std::string cache_directory;       // where what was compiled lies; "off" for none
+    std::vector<std::string> bundles;  // likewise
 };
 
 class TuneWorkers {

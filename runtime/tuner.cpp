@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <mutex>
+#include <set>
 
 #include "base/fail.h"
 #include "base/parallel.h"
@@ -224,7 +225,10 @@ class GroupTuner {
     }
 
     bool has_workers() const { return !options_.worker.empty(); }
-    TimingPlace place() const { return {device_name(impl_.device()), impl_.options().cache_directory}; }
+    TimingPlace place() const {
+        const EngineOptions& options = impl_.options();
+        return {device_name(impl_.device()), options.cache_directory, options.bundles};
+    }
 
     Engine::Impl& impl_;
     const KernelName name_;
@@ -257,6 +261,39 @@ std::vector<TunedKernel> tune(Engine& engine, const GraphData& graph, const RowE
         tuned.push_back(GroupTuner(engine, std::move(name), group, rows, options, progress).run());
     }
     return tuned;
+}
+
+CompiledCandidates compile_candidates(const GraphData& graph, const Target& target, const ScheduleChoice& choice,
+                                      KernelCache& cache, int max_candidates) {
+    CompiledCandidates compiled;
+    std::set<Digest> seen;
+    const auto add = [&](BuiltProgram built) {
+        for (BuiltKernel& kernel : built.kernels) {
+            if (seen.insert(kernel.key.digest()).second) compiled.kernels.push_back(std::move(kernel));
+        }
+    };
+    add(build_without_spills(graph, target, choice, cache));
+    const Plan plan = plan_graph(graph, target);
+    for (const Group& group : plan.groups) {
+        if (adds_parts(*group.graph)) continue;
+        std::vector<Schedule> schedules = legal_schedules(group, target);
+        schedules.resize(std::min(schedules.size(), static_cast<std::size_t>(max_candidates)));
+        const std::string operation = tuning_operation(group);
+        for (const Schedule& schedule : schedules) {
+            const ScheduleChoice with_it = [&](const Group& other) -> std::optional<Schedule> {
+                if (tuning_operation(other) == operation) return schedule;
+                return choice ? choice(other) : std::nullopt;
+            };
+            try {
+                add(build_program(alone(group, schedule, target), target, cache));
+                add(build_program(compile(graph, target, with_it), target, cache));
+            } catch (const Error& error) {
+                if (error.code() == ErrorCode::kEnvironment) throw;
+                compiled.refused.push_back(fmt::format("{}, {}: {}", group.name, print(schedule), error.what()));
+            }
+        }
+    }
+    return compiled;
 }
 
 }  // namespace rowjit

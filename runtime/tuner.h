@@ -55,4 +55,14 @@ using TuneProgress = std::function<void(const std::string& kernel, int done, int
 std::vector<TunedKernel> tune(Engine& engine, const GraphData& graph, const RowExtents& rows,
                               const TuneOptions& options = {}, const TuneProgress& progress = {});
 
+// What a tuning of the graph on such a device would compile, compiled for one that need not be here: of each kernel its
+// first `max_candidates` schedules, alone, as they are timed, and among the graph's other kernels, as they are
+// launched.
+struct CompiledCandidates {
+    std::vector<BuiltKernel> kernels;  // each once
+    std::vector<std::string> refused;  // "kernel, schedule: why"
+};
+CompiledCandidates compile_candidates(const GraphData& graph, const Target& target, const ScheduleChoice& choice,
+                                      KernelCache& cache, int max_candidates);
+
 }  // namespace rowjit

@@ -6,6 +6,7 @@
 #include <map>
 
 #include "base/digest.h"
+#include "base/environment.h"
 
 namespace rowjit {
 
@@ -37,31 +38,54 @@ TuningKey tuning_key(const Group& group, const Target& target) {
 }
 
 std::string_view name(ChoiceSource source) {
-    constexpr std::array<std::string_view, 3> kNames = {"tuned here", "shipped with rowjit", "static rule"};
+    constexpr std::array<std::string_view, 5> kNames = {"pinned", "tuned here", "tuned elsewhere, in a bundle",
+                                                        "shipped with rowjit", "static rule"};
     return kNames[static_cast<std::size_t>(source)];
 }
 
-std::optional<MeasuredChoice> measured_choice(const TuningDb& database, const Target& target, const Group& group,
-                                              const std::vector<ChoiceTable>& tables) {
-    const auto buildable = [&](std::string_view text) {
-        std::optional<Schedule> schedule = parse_schedule(text);
-        return schedule && build_kernel(group, *schedule, target) ? schedule : std::nullopt;
+ChoiceSources choice_sources(const std::string& cache_root, const std::vector<std::string>& more_bundles) {
+    ChoiceSources sources{std::make_shared<const TuningDb>(cache_root)};
+    std::vector<std::string> paths = more_bundles;
+    for (std::string& path : environment_paths("ROWJIT_BUNDLE_PATH")) paths.push_back(std::move(path));
+    sources.bundles = open_bundles(paths);
+    if (const std::optional<std::string> path = environment_text("ROWJIT_PINNED_CHOICES"))
+        sources.pinned = read_choice_table(*path);
+    return sources;
+}
+
+std::optional<MeasuredChoice> measured_choice(const ChoiceSources& sources, const Target& target, const Group& group) {
+    const auto buildable = [&](std::string_view text, ChoiceSource source) -> std::optional<MeasuredChoice> {
+        const std::optional<Schedule> schedule = parse_schedule(text);
+        if (!schedule || !build_kernel(group, *schedule, target)) return std::nullopt;
+        return MeasuredChoice{*schedule, source};
     };
-    if (const auto record = database.get(tuning_key(group, target))) {
-        if (const auto schedule = buildable(record->choice)) return MeasuredChoice{*schedule, ChoiceSource::kTuned};
-    }
-    for (const ChoiceTable& table : tables) {
-        if (!table.covers(target)) continue;
+    const auto tabled = [&](const ChoiceTable& table, ChoiceSource source) -> std::optional<MeasuredChoice> {
+        if (!table.covers(target)) return std::nullopt;
         const TabledChoice* choice = table.find(sha256(tuning_operation(group)).hex());
-        if (choice == nullptr) continue;
-        if (const auto schedule = buildable(choice->schedule)) return MeasuredChoice{*schedule, ChoiceSource::kShipped};
+        return choice == nullptr ? std::nullopt : buildable(choice->schedule, source);
+    };
+    if (sources.pinned) {
+        if (auto choice = tabled(*sources.pinned, ChoiceSource::kPinned)) return choice;
+    } else {
+        const TuningKey key = tuning_key(group, target);
+        if (const auto record = sources.database->get(key)) {
+            if (auto choice = buildable(record->choice, ChoiceSource::kTuned)) return choice;
+        }
+        for (const std::shared_ptr<const Bundle>& bundle : sources.bundles) {
+            const auto record = bundle->record(key);
+            if (!record) continue;
+            if (auto choice = buildable(record->choice, ChoiceSource::kBundle)) return choice;
+        }
+    }
+    for (const ChoiceTable& table : *sources.shipped) {
+        if (auto choice = tabled(table, ChoiceSource::kShipped)) return choice;
     }
     return std::nullopt;
 }
 
-ScheduleChoice tuned_choice(const TuningDb& database, const Target& target) {
-    return [&database, &target](const Group& group) -> std::optional<Schedule> {
-        const auto choice = measured_choice(database, target, group);
+ScheduleChoice tuned_choice(const ChoiceSources& sources, const Target& target) {
+    return [&sources, &target](const Group& group) -> std::optional<Schedule> {
+        const auto choice = measured_choice(sources, target, group);
         return choice ? std::optional(choice->schedule) : std::nullopt;
     };
 }

@@ -4,10 +4,10 @@
 //
 // A divergence adds up logarithms of weights' shares, each times its weight. What all weights are off by in the mean it
 // is off by, and of 128256 columns nothing else is left: f32's log2 e makes weights 1.3 10^-8 |a| too large, and
-// NVIDIA's instruction, which truncates, 5 10^-8 too small, 2.6 and 3.3 units of the loss (docs/performance.md). So a
-// weight's logarithm is what its exponent says, t ln 2 of t = a log2 e as it was rounded: exact, of a row that differs
-// by 10^-8 of its logits. The logarithm of a sum takes the instruction's bias back. ln 2 is one number, whose error a
-// weight's logarithm and a sum's have alike.
+// NVIDIA's instruction, which truncates, 5 10^-8 too small, 2.6 and 3.3 units of the loss
+// (docs/experiments/gpu-losses.md). So a weight's logarithm is what its exponent says, t ln 2 of t = a log2 e as it was
+// rounded: exact, of a row that differs by 10^-8 of its logits. The logarithm of a sum takes the instruction's bias
+// back. ln 2 is one number, whose error a weight's logarithm and a sum's have alike.
 
 // The rounding of the product moves e^a by at most |a| e^a 2^-24, which is most where a is -1.
 RJ_DEVICE float rj_exp_weight(float a) { return rj_exp2_fast(a * 1.44269504f); }

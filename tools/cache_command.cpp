@@ -11,15 +11,11 @@
 namespace rowjit {
 namespace {
 
-void print_either(const CommonOptions& common, const nlohmann::json& json, const std::string& text) {
-    fmt::print("{}", common.json ? json.dump(2) + "\n" : text);
-}
-
 int stats(const CommonOptions& common, const KernelStore& store) {
     const StoreSize size = store.size();
     const std::size_t tuned = TuningDb(store.root()).list().size();
     print_either(
-        common,
+        common.json,
         {{"directory", store.root()},
          {"kernels", size.files},
          {"bytes", size.bytes},
@@ -40,7 +36,7 @@ int list(const CommonOptions& common, const KernelStore& store) {
         json.push_back({{"digest", file.digest.hex()}, {"bytes", file.bytes}, {"used_s", file.used_s}});
         table.add({file.digest.hex(), std::to_string(file.bytes)});
     }
-    print_either(common, json, table.text());
+    print_either(common.json, json, table.text());
     return kExitOk;
 }
 
@@ -62,7 +58,7 @@ int show(const CommonOptions& common, const KernelStore& store, const std::strin
         text += fmt::format("  {}: {} registers, {} bytes spilled\n", function.name, function.registers,
                             function.spill_bytes);
     }
-    print_either(common, json, text);
+    print_either(common.json, json, text);
     return kExitOk;
 }
 
@@ -74,13 +70,13 @@ int verify(const CommonOptions& common, KernelStore& store) {
         json["bad"].push_back({{"digest", digest.hex()}, {"why", why}});
         text += fmt::format("  {}: {}\n", digest.hex(), why);
     }
-    print_either(common, json, text);
+    print_either(common.json, json, text);
     return result.bad.empty() ? kExitOk : kExitFindings;
 }
 
 int removed(const CommonOptions& common, const Removed& result, std::int64_t tuned) {
     print_either(
-        common,
+        common.json,
         {{"kernels", result.files},
          {"bytes", result.bytes},
          {"tuned", tuned},
@@ -94,9 +90,7 @@ int removed(const CommonOptions& common, const Removed& result, std::int64_t tun
 }  // namespace
 
 int cache_command(const CommonOptions& common, const CacheCommand& command) {
-    const std::string root = cache_root(common);
-    if (root.empty())
-        fail(ErrorCode::kMiss, "no cache directory: it is off, or neither ROWJIT_CACHE_DIR nor HOME is set");
+    const std::string root = required_cache_root(common);
     KernelStore store(root);
     if (command.action == "stats") return stats(common, store);
     if (command.action == "ls") return list(common, store);

@@ -31,10 +31,14 @@ struct CommonOptions {
     std::string device;                // "" is the best one
     std::vector<std::string> targets;  // compile, explain
     std::string cache_directory;
+    std::vector<std::string> bundles;  // asked before those of the environment
     JobOptions jobs;
 };
 
 struct TuneCommand {
+    std::string action = "run";        // run, plan, merge
+    std::vector<std::string> bundles;  // run: plans; merge: what to collect from
+    std::string output;                // plan: the bundle of candidates
     bool force = false;
     int max_candidates = 32;
     int time_limit_s = 60;
@@ -45,6 +49,7 @@ struct TuneCommand {
 struct CompileCommand {
     std::string output;             // a directory; "" compiles into the cache only
     std::vector<std::string> emit;  // code-object, source, json
+    std::string bundle;             // a file to write what was compiled to as one bundle; "" writes none
 };
 
 struct VerifyCommand {
@@ -57,7 +62,13 @@ struct CacheCommand {
     std::string digest;  // show
 };
 
+struct BundleCommand {
+    std::string action;  // export, import, ls, verify
+    std::vector<std::string> files;
+};
+
 int tune_command(const CommonOptions& common, const TuneCommand& command);
+int plan_tuning(const CommonOptions& common, const TuneCommand& command);
 inline constexpr const char* kTuneWorker = "tune-worker";  // the command that tune starts (runtime/tune_worker.h)
 int tune_worker_command();
 int bench_command(const CommonOptions& common);
@@ -66,6 +77,9 @@ int verify_command(const CommonOptions& common, const VerifyCommand& command);
 int explain_command(const CommonOptions& common);
 int ops_command(const CommonOptions& common, const std::string& op);
 int cache_command(const CommonOptions& common, const CacheCommand& command);
+int bundle_command(const CommonOptions& common, const BundleCommand& command);
+// Tuning results of bundles into the cache directory; of two of one kernel, the one that gained more.
+int merge_tuning(const CommonOptions& common, const std::vector<std::string>& bundles);
 int doctor_command(const CommonOptions& common);
 
 }  // namespace rowjit

@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "base/fail.h"
+#include "runtime/tuning.h"
 #include "tools/commands.h"
 #include "tools/engine_options.h"
 #include "tools/file.h"
@@ -66,10 +67,18 @@ void write_outputs(const CompileCommand& command, const Job& job, const Step& st
     }
 }
 
-void compile_job(const Job& job, const Target& target, const CompileCommand& command, KernelCache& cache,
-                 std::vector<Compiled>* results) {
+// What compiling comes to.
+struct Results {
+    std::vector<Compiled> rows;
+    BundleContents bundle;
+};
+
+// With the schedules that an engine would take there: a table that comes with rowjit has other choices than the rule.
+void compile_job(const Job& job, const Target& target, const CompileCommand& command, const ChoiceSources& choices,
+                 KernelCache& cache, Results* results) {
     try {
-        const auto [program, built] = build_without_spills(*job.graph.data(), target, {}, cache);
+        const auto [program, built] =
+            build_without_spills(*job.graph.data(), target, tuned_choice(choices, target), cache);
         for (std::size_t i = 0; i < built.size(); ++i) {
             const Step& step = program.steps[i];
             const Artifact& artifact = *built[i].artifact;
@@ -81,7 +90,8 @@ void compile_job(const Job& job, const Target& target, const CompileCommand& com
             done.resources = artifact.functions.front();
             done.compile_ms = artifact.compile_ms;
             done.from_cache = built[i].from_cache;
-            results->push_back(std::move(done));
+            results->rows.push_back(std::move(done));
+            results->bundle.kernels.push_back({built[i].key.digest(), built[i].key.text(), artifact});
             if (!command.output.empty()) write_outputs(command, job, step, target, program, artifact);
         }
     } catch (const Error& error) {
@@ -91,7 +101,7 @@ void compile_job(const Job& job, const Target& target, const CompileCommand& com
         failed.target = target.name;
         failed.failure = error.what();
         failed.code = error.code();
-        results->push_back(std::move(failed));
+        results->rows.push_back(std::move(failed));
     }
 }
 
@@ -123,14 +133,18 @@ int compile_command(const CommonOptions& common, const CompileCommand& command) 
                  error.message());
     }
     const std::string root = cache_root(common);
-    KernelCache cache(root.empty() ? nullptr : std::make_shared<KernelStore>(root));
-    std::vector<Compiled> results;
+    const ChoiceSources choices = choice_sources(root, common.bundles);
+    const std::unique_ptr<KernelCache> cache = make_cache(root, choices.bundles);
+    Results made;
     for (const Target& target : targets) {
-        for (const Job& job : jobs) compile_job(job, target, command, cache, &results);
+        for (const Job& job : jobs) compile_job(job, target, command, choices, *cache, &made);
     }
-    const CacheStatistics kept = cache.statistics();
-    if (command.output.empty() && kept.compiled > 0 && kept.store_failures > 0) {
-        fail(ErrorCode::kIo, "what was compiled could not be kept in '{}'; mend it, or give --cache-dir or --output",
+    const std::vector<Compiled>& results = made.rows;
+    if (!command.bundle.empty()) write_file(command.bundle, encode_bundle(std::move(made.bundle)));
+    const CacheStatistics kept = cache->statistics();
+    if (command.output.empty() && command.bundle.empty() && kept.compiled > 0 && kept.store_failures > 0) {
+        fail(ErrorCode::kIo,
+             "what was compiled could not be kept in '{}'; mend it, or give --cache-dir, --output or --write-bundle",
              root);
     }
     int failed = 0;
@@ -147,7 +161,8 @@ int compile_command(const CommonOptions& common, const CompileCommand& command) 
             fmt::print(stderr, "rowjit: {} for {}: {}\n", c.job->name, c.target, one_line(c.failure));
         }
     }
-    document["summary"] = {{"compiled", kept.compiled}, {"from_cache", kept.disk_hits}, {"failed", failed}};
+    document["summary"] = {
+        {"compiled", kept.compiled}, {"from_cache", kept.disk_hits + kept.bundle_hits}, {"failed", failed}};
     const bool all_failed = failed == std::ssize(results);
     if (common.json) {
         fmt::print("{}\n", document.dump(2));

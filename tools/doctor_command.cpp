@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include "base/environment.h"
+#include "cache/bundle.h"
 #include "cache/tuning_db.h"
 #include "compiler/toolchain/orc.h"
 #include "compiler/toolchain/toolchain.h"
@@ -73,6 +74,20 @@ std::size_t own_tuning(const std::string& root) try {
     return 0;
 }
 
+nlohmann::json bundles(const CommonOptions& common) {
+    std::vector<std::string> paths = common.bundles;
+    for (std::string& path : environment_paths("ROWJIT_BUNDLE_PATH")) paths.push_back(std::move(path));
+    nlohmann::json json = nlohmann::json::array();
+    for (const std::string& path : paths) {
+        const Offer<std::shared_ptr<const Bundle>> bundle = Bundle::open(path);
+        const std::string what =
+            bundle ? fmt::format("{}: {} kernels, {} tuned", path, (*bundle)->kernel_count(), (*bundle)->record_count())
+                   : bundle.reason();
+        json.push_back({{"path", path}, {"found", static_cast<bool>(bundle)}, {"what", what}});
+    }
+    return json;
+}
+
 nlohmann::json environment(bool* wrong) {
     nlohmann::json json = nlohmann::json::array();
     for (const EnvironmentReport& row : environment_report()) {
@@ -102,6 +117,7 @@ int doctor_command(const CommonOptions& common) {
         {"toolchains", toolchains()},
         {"cpu_products", cpu_products()},
         {"cache_directory", cache_root(common)},
+        {"bundles", bundles(common)},
         {"tuning", {{"own", own_tuning(cache_root(common))}, {"shipped", shipped_tuning()}}},
         {"environment", environment(&wrong)}};
     if (common.json) {
@@ -119,6 +135,7 @@ int doctor_command(const CommonOptions& common) {
     }
     const std::string root = document["cache_directory"];
     found.add({"cache", root.empty() ? "off" : "found", root});
+    for (const auto& row : document["bundles"]) found.add({"bundle", mark(row), row["what"]});
     const nlohmann::json& tuning = document["tuning"];
     found.add({"tuning", tuning["own"] == 0 ? "absent" : "found",
                fmt::format("{} kernels tuned here; `rowjit tune` adds more", tuning["own"].get<std::size_t>())});

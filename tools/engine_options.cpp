@@ -1,5 +1,6 @@
 #include "tools/engine_options.h"
 
+#include "base/fail.h"
 #include "runtime/device.h"
 
 namespace rowjit {
@@ -9,12 +10,19 @@ Device make_device(const CommonOptions& common) {
 }
 
 Engine make_engine(const CommonOptions& common) {
-    return Engine(make_device(common), {.cache_directory = common.cache_directory});
+    return Engine(make_device(common), {.cache_directory = common.cache_directory, .bundles = common.bundles});
 }
 
 std::string cache_root(const CommonOptions& common) {
     if (common.cache_directory == "off") return "";
     return common.cache_directory.empty() ? default_cache_directory() : common.cache_directory;
+}
+
+std::string required_cache_root(const CommonOptions& common) {
+    std::string root = cache_root(common);
+    if (root.empty())
+        fail(ErrorCode::kMiss, "no cache directory: it is off, or neither ROWJIT_CACHE_DIR nor HOME is set");
+    return root;
 }
 
 WorkBounds work_bounds(const CommonOptions& common, const Device& device) {

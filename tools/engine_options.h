@@ -13,6 +13,8 @@ Engine make_engine(const CommonOptions& common);
 
 // The directory of compiled kernels; "" when nothing is kept.
 std::string cache_root(const CommonOptions& common);
+// The same; throws Error(kMiss) when nothing is kept.
+std::string required_cache_root(const CommonOptions& common);
 
 struct WorkBounds {
     std::int64_t tokens;

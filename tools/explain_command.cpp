@@ -46,14 +46,14 @@ std::int64_t extent_of_each(const Kernel& kernel, std::int64_t rows) {
     return axes < 2 ? rows : std::llround(std::pow(static_cast<double>(rows), 1.0 / static_cast<double>(axes)));
 }
 
-GroupReport report_on(const Step& step, const Target& target, const TuningDb& tuning, std::int64_t rows) {
+GroupReport report_on(const Step& step, const Target& target, const ChoiceSources& choices, std::int64_t rows) {
     const Group& group = step.group;
     const auto extent = static_cast<double>(rows);
     GroupReport report{&group, rows, group_bytes(*group.graph, extent)};
     const std::int64_t each = extent_of_each(step.kernel, rows);
     const CostTerms cost = cost_terms(step.kernel, target, each);
     report.predicted_us = cost.turns > 0 ? predicted_us(cost) : predicted_us(*group.graph, target, extent);
-    if (const auto measured = measured_choice(tuning, target, group)) report.source = measured->source;
+    if (const auto measured = measured_choice(choices, target, group)) report.source = measured->source;
     for (const FamilyOffer& offer : offers(group, target)) {
         report.families.emplace_back(name(offer.family), offer.declined);
         for (const Schedule& schedule : offer.schedules) {
@@ -249,13 +249,12 @@ void print_products(const Program& program, std::int64_t rows) {
 
 int explain_command(const CommonOptions& common) {
     const std::vector<Job> jobs = make_jobs(common.jobs);
-    const std::string root = cache_root(common);
-    const TuningDb tuning(root);
+    const ChoiceSources choices = choice_sources(cache_root(common), common.bundles);
     nlohmann::json document = {{"rowjit", kVersion}, {"records", nlohmann::json::array()}};
     for (const Target& target : chosen_targets(common)) {
         for (const Job& job : jobs) {
             const GraphData& graph = *job.graph.data();
-            const Program program = compile(graph, target, tuned_choice(tuning, target), common.jobs.chunks);
+            const Program program = compile(graph, target, tuned_choice(choices, target), common.jobs.chunks);
             nlohmann::json record = {{"job", job.name},
                                      {"target", target.name},
                                      {"notes", program.notes},
@@ -272,7 +271,7 @@ int explain_command(const CommonOptions& common) {
                 fmt::print("\n");
             }
             for (const Step& step : program.steps) {
-                const GroupReport report = report_on(step, target, tuning, rows);
+                const GroupReport report = report_on(step, target, choices, rows);
                 if (common.json) {
                     record["kernels"].push_back(to_json(report, step, target));
                 } else {

@@ -15,6 +15,7 @@
 #include "base/environment.h"
 #include "rowjit/error.h"
 #include "tools/commands.h"
+#include "tools/completion.h"
 #include "tools/report.h"
 #include "tools/version.h"
 
@@ -95,6 +96,8 @@ int run(int argc, char** argv) {
     CompileCommand compile;
     VerifyCommand verify;
     CacheCommand cache;
+    BundleCommand bundle;
+    std::string shell;
     std::string op;
     int result = kExitOk;
 
@@ -106,11 +109,21 @@ int run(int argc, char** argv) {
     app.add_option("--device", common.device, "cpu, cuda:N or hip:N [the best there is]");
     app.add_option("--cache-dir", common.cache_directory,
                    "Compiled kernels and tuning; off keeps nothing [ROWJIT_CACHE_DIR]");
+    app.add_option("--bundle", common.bundles, "A bundle to look in first, before those of ROWJIT_BUNDLE_PATH")
+        ->type_name("FILE.rjb");
     app.footer(
         "Exit codes: 0 ok, 1 findings, 2 usage, 3 miss, 4 partial, 5 environment, 6 timeout, 7 input/output, 70 "
         "internal, 130 interrupted.");
 
     CLI::App* c = app.add_subcommand("tune", "Find the fastest schedule of every kernel on this device, and keep it");
+    c->add_option("action", tune.action,
+                  "run; plan: compile the candidates for a --target into a bundle; merge: collect what bundles tuned")
+        ->check(CLI::IsMember({"run", "plan", "merge"}))
+        ->capture_default_str();
+    c->add_option("bundles", tune.bundles, "run: plans made elsewhere; merge: what to collect from")
+        ->type_name("FILE.rjb");
+    c->add_option("--target", common.targets, "plan: for which targets [the device's]")->delimiter(',');
+    c->add_option("--output", tune.output, "plan: the bundle to write")->type_name("FILE.rjb");
     add_job_options(c, &common);
     c->add_flag("--force", tune.force, "Measure again what is already tuned");
     c->add_option("--max-candidates", tune.max_candidates, "Schedules to try for a kernel")
@@ -136,6 +149,8 @@ int run(int argc, char** argv) {
     c->add_option("--emit", compile.emit, "What to write: code-object, source, json")
         ->delimiter(',')
         ->check(CLI::IsMember({"code-object", "source", "json"}));
+    c->add_option("--write-bundle", compile.bundle, "Write what was compiled to this file as one bundle")
+        ->type_name("FILE.rjb");
     c->callback([&] { result = compile_command(common, compile); });
 
     c = app.add_subcommand("bench", "Time kernels beside a copy of the same bytes");
@@ -166,6 +181,18 @@ int run(int argc, char** argv) {
         ->check(CLI::IsMember({"stats", "ls", "show", "verify", "gc", "clear"}));
     c->add_option("digest", cache.digest, "The first digits of a digest, for show");
     c->callback([&] { result = cache_command(common, cache); });
+
+    c = app.add_subcommand("bundle", "Kernels and tuning results as one file, and back");
+    c->add_option("action", bundle.action, "export, import, ls or verify")
+        ->required()
+        ->check(CLI::IsMember({"export", "import", "ls", "verify"}));
+    c->add_option("files", bundle.files, "Bundles: the one to write, or those to read")->type_name("FILE.rjb");
+    c->add_option("--target", common.targets, "export: of these alone")->delimiter(',');
+    c->callback([&] { result = bundle_command(common, bundle); });
+
+    c = app.add_subcommand("completion", "A shell's completion of this command line, as a script");
+    c->add_option("shell", shell, "bash, zsh or fish")->required()->check(CLI::IsMember({"bash", "zsh", "fish"}));
+    c->callback([&] { fmt::print("{}", completion_script(app, shell)); });
 
     c = app.add_subcommand("doctor", "Say what was found on this machine, what is missing and how to mend it");
     c->callback([&] { result = doctor_command(common); });

@@ -202,7 +202,7 @@ void add_choices(const Record& record, ChoiceTable* table) {
 // The one at `path`, else an empty one for this device. Refused before anything is measured.
 ChoiceTable open_table(const std::string& path, const Target& target) {
     ChoiceTable table{target.name, {target.label}, "", {}};
-    if (std::filesystem::exists(path)) table = parse_choice_table(read_text(path, "table of choices"), path);
+    if (std::filesystem::exists(path)) table = read_choice_table(path);
     if (!table.covers(target)) {
         fail(ErrorCode::kInvalidArgument, "--export: '{}' is a table for {}, and this is {} ({}); give another file",
              path, table.architecture, target.name, target.label);
@@ -262,7 +262,7 @@ int run_jobs(const CommonOptions& common, const TuneCommand* tuning) {
             {"rowjit", kVersion}, {"device", engine.device().description()}, {"records", nlohmann::json::array()}};
         for (const Record& record : records) document["records"].push_back(to_json(record, engine.device().target()));
         document["summary"] = {{"compiled", statistics.compiled},
-                               {"from_cache", statistics.disk_hits + statistics.memory_hits},
+                               {"from_cache", statistics.disk_hits + statistics.memory_hits + statistics.bundle_hits},
                                {"failed", failed},
                                {"seconds", seconds}};
         if (model.is_known()) {
@@ -273,7 +273,7 @@ int run_jobs(const CommonOptions& common, const TuneCommand* tuning) {
     } else {
         print_table(records);
         fmt::print("{}: {} compiled, {} from cache, {} failed, {:.1f} s\n", engine.device().description(),
-                   statistics.compiled, statistics.disk_hits, failed, seconds);
+                   statistics.compiled, statistics.disk_hits + statistics.bundle_hits, failed, seconds);
         if (model.is_known()) {
             fmt::print("{} predictions off by a factor of {:.2f} in the geometric mean, {:.2f} at worst\n",
                        model.count(), model.mean(), model.worst());
@@ -285,7 +285,13 @@ int run_jobs(const CommonOptions& common, const TuneCommand* tuning) {
 
 }  // namespace
 
-int tune_command(const CommonOptions& common, const TuneCommand& command) { return run_jobs(common, &command); }
+int tune_command(const CommonOptions& common, const TuneCommand& command) {
+    if (command.action == "plan") return plan_tuning(common, command);
+    if (command.action == "merge") return merge_tuning(common, command.bundles);
+    CommonOptions with_plans = common;
+    with_plans.bundles.insert(with_plans.bundles.end(), command.bundles.begin(), command.bundles.end());
+    return run_jobs(with_plans, &command);
+}
 int tune_worker_command() { return answer_job(); }
 int bench_command(const CommonOptions& common) { return run_jobs(common, nullptr); }
 

@@ -97,6 +97,10 @@ std::string one_line(std::string_view message) {
     return line;
 }
 
+void print_either(bool json, const nlohmann::json& document, const std::string& text) {
+    fmt::print("{}", json ? document.dump(2) + "\n" : text);
+}
+
 nlohmann::json json_number(double value) {
     return std::isfinite(value) ? nlohmann::json(value) : nlohmann::json(nullptr);
 }

@@ -49,6 +49,9 @@ class Progress {
 // A message of several lines, as a toolchain's may be, on one.
 std::string one_line(std::string_view message);
 
+// The result of a command that has one text: the document with --json.
+void print_either(bool json, const nlohmann::json& document, const std::string& text);
+
 // Infinities and NaN, which JSON cannot hold, become null.
 nlohmann::json json_number(double value);
 

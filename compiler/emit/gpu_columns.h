@@ -9,7 +9,7 @@
 
 #include "compiler/emit/gpu_scope.h"
 
-namespace rowjit {
+namespace rowjit::gpu_emit {
 
 // Vectors kept in registers from one column loop to later ones of the row, by slot.
 using GpuKept = std::map<int, std::string>;
@@ -54,4 +54,4 @@ class ColumnFetch {
     std::vector<const Inst*> loads_;
 };
 
-}  // namespace rowjit
+}  // namespace rowjit::gpu_emit

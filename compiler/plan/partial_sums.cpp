@@ -22,8 +22,22 @@ constexpr std::int64_t kMostColumns = 65536;
 // Rows whose parts lie side by side are held by a block each.
 constexpr std::int64_t kMostColumnsApart = 8192;
 
-// Where a cluster shares a row, its registers hold the sums of a row of so many bytes of the widest tensor.
-constexpr std::int64_t kMostClusterBytes = 512 * 1024;
+// Where a cluster shares a row, its shared memory holds a row of so many bytes of the widest tensor, and of two such
+// tensors, and its registers so many columns of sums: more spilled (NVRTC 13; two sums of 262144 columns for sm_90a, of
+// 200064 for sm_100a), and sums in memory have a part of that size for each block.
+constexpr std::int64_t kMostClusterBytes = 1024 * 1024;
+constexpr std::int64_t kClusterThreads = 16 * 512;
+constexpr std::int64_t kSumsOfThread = 52;
+
+// Sums over rows that leave as many columns.
+std::int64_t sums_of(const GraphData& graph, std::int64_t columns) {
+    const std::vector<NodeId> live = graph.live_nodes();
+    return std::count_if(live.begin(), live.end(), [&](NodeId id) {
+        const Node& node = graph.node(id);
+        return node.kind == NodeKind::kReduce && graph.axis(node.reduced[0]).is_row &&
+               graph.column_count(node) == columns;
+    });
+}
 
 bool fits_part(const GraphData& graph, const Node& operand, const Target& target) {
     const std::int64_t columns = graph.column_count(operand);
@@ -34,7 +48,8 @@ bool fits_part(const GraphData& graph, const Node& operand, const Target& target
         if (node.kind == NodeKind::kInput && graph.column_count(node) == columns)
             widest = std::max(widest, size_bytes(node.dtype));
     }
-    return columns * static_cast<std::int64_t>(widest) <= kMostClusterBytes;
+    return columns * static_cast<std::int64_t>(widest) <= kMostClusterBytes &&
+           columns * sums_of(graph, columns) <= kClusterThreads * (kSumsOfThread - target.assembler_registers);
 }
 
 // Whether something is stored of a value that no narrow dtype was rounded to on the way.

@@ -22,7 +22,7 @@ constexpr std::array kSeveralSums = {kRegisters, kSkewedInStages, kInTwoStages, 
 // Larger parts of a row: three stages leave no room for a first-level cache, which has the weights. Of 131072 columns
 // over 8 blocks 0.671 ms with two, 0.712 with three and skewed; of 262144 over 16 0.837, 0.903.
 constexpr std::array kSumsOfLargeParts = {kInTwoStages,  kSkewedInStages, kInThreeStages, kRegisters,
-                                          kSkewedStages, kTwoStages,      Ahead{}};
+                                          kSkewedStages, kTwoStages,      Ahead{},        kInOneStage};
 // rms_norm of 131072 f32 columns: 0.271 ms skewed, 0.298 with registers, 0.317 with neither.
 constexpr std::array kInCluster = {kSkewedRegisters, kSkewed, kRegisters, kSkewedStages, kTwoStages, Ahead{}};
 // Of those that stay, softmax's backward of 65536 bf16 columns was the fastest with stages.

@@ -81,7 +81,7 @@ double worth_of(const Schedule& s, std::int64_t vectors, const WarpsSm& sm, std:
 
 // One for each number of a row's blocks, of a thread's vectors and of a multiprocessor's warps that go together, the
 // most promising first: what the numbers above come to is within 3 % of the fastest schedule that was timed, in the
-// mean of 67 norms' backwards (docs/performance.md).
+// mean of 67 norms' backwards (docs/experiments/gpu-rows.md).
 std::vector<EvenSchedule> even_schedules(const GroupFacts& facts, const Target& target, int vector) {
     std::vector<EvenSchedule> all;
     const std::int64_t vectors = facts.columns / vector;

@@ -70,6 +70,7 @@ inline constexpr Ahead kTwoStages{.stages = 2};
 inline constexpr Ahead kSkewedRegisters{.prefetch = true, .skew = true};
 inline constexpr Ahead kSkewedStages{.stages = 2, .skew = true};
 inline constexpr Ahead kSkewed{.skew = true};
+inline constexpr Ahead kInOneStage{.stages = 1, .in_stages = true};
 inline constexpr Ahead kInTwoStages{.stages = 2, .in_stages = true};
 inline constexpr Ahead kInThreeStages{.stages = 3, .in_stages = true};
 inline constexpr Ahead kSkewedInStages{.stages = 3, .skew = true, .in_stages = true};

@@ -51,7 +51,11 @@ std::optional<std::vector<std::string>> chosen_libraries(const char* name, const
 }
 
 std::vector<fs::path> python_wheel_folders(const std::vector<std::string>& inside) {
-    std::vector<fs::path> prefixes;
+    // What holds rowjit: the site-packages of its package, bin of its command. An environment need not be activated.
+    const fs::path around = fs::path(own_file()).parent_path().parent_path();
+    std::vector<fs::path> folders;
+    for (const std::string& folder : inside) folders.push_back(around / folder);
+    std::vector<fs::path> prefixes = {around};
     for (const char* variable : {"VIRTUAL_ENV", "CONDA_PREFIX"}) {
         if (const std::string value = system_variable(variable); !value.empty()) prefixes.emplace_back(value);
     }
@@ -62,7 +66,6 @@ std::vector<fs::path> python_wheel_folders(const std::vector<std::string>& insid
         const std::vector<fs::path> pyenv = entries_with_prefix(fs::path(home) / ".pyenv/versions", "");
         prefixes.insert(prefixes.end(), pyenv.begin(), pyenv.end());
     }
-    std::vector<fs::path> folders;
     for (const fs::path& prefix : prefixes) {
         for (const fs::path& python : entries_with_prefix(prefix / "lib", "python3")) {
             for (const char* packages : {"site-packages", "dist-packages"}) {

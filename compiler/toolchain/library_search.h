@@ -32,8 +32,8 @@ std::vector<std::filesystem::path> folders_beside_rowjit();
 // The folders of CUDA toolkits, newest version last but for /usr/local/cuda and those that the environment names.
 std::vector<std::filesystem::path> cuda_toolkit_folders();
 
-// `inside` each Python installation's site-packages: wheels unpack to nvidia/cu13 (CUDA 13), or to a folder for each
-// library (11 and 12).
+// `inside` each Python installation's site-packages, that of rowjit's own wheel first: wheels unpack to nvidia/cu13
+// (CUDA 13), or to a folder for each library (11 and 12).
 std::vector<std::filesystem::path> python_wheel_folders(const std::vector<std::string>& inside);
 
 // The first candidate that `open` offers to use; declines with every reason.

@@ -1,7 +1,7 @@
 // Compiling and running graphs.
 //
 //     Engine engine(Device::best());                       // cuda:0, else hip:0, else cpu
-//     Executable f = engine.compile(graph);                // memory, disk, else the compiler
+//     Executable f = engine.compile(graph);                // memory, bundles, disk, else the compiler
 //     Arguments args = f.arguments();
 //     args.rows("tokens", n).tensor("x", x).tensor("weight", w).tensor("y", y);
 //     args.workspace(block, f.workspace_bytes(args));      // only where f needs one
@@ -136,12 +136,16 @@ struct EngineOptions {
     // ~/.cache/rowjit. "off" keeps nothing on disk.
     std::string cache_directory;
     bool use_tuning = true;  // take schedules the tuner chose earlier for this device
+    // Bundles of compiled kernels and tuning results (`rowjit bundle export`), asked in this order before those of
+    // ROWJIT_BUNDLE_PATH and before the directory. One that cannot be used costs a warning.
+    std::vector<std::string> bundles;
 };
 
 struct EngineStatistics {
     std::int64_t compiled = 0;
     std::int64_t memory_hits = 0;
     std::int64_t disk_hits = 0;
+    std::int64_t bundle_hits = 0;
     double compile_ms = 0;  // summed over the compiled; they compile in parallel, so it may exceed the time that passed
 };
 

@@ -5,6 +5,8 @@
 #include <new>
 
 #include "python/core/object.h"
+#include "rowjit/error.h"
+#include "runtime/c_call.h"
 
 namespace rowjit::python {
 namespace {
@@ -56,6 +58,9 @@ void set_python_error() noexcept {
     try {
         throw;
     } catch (const PythonError&) {
+        return;  // who threw it has set Python's
+    } catch (const Error& error) {
+        set_error(status_of(error.code()), error.what());
     } catch (const std::bad_alloc&) {
         PyErr_NoMemory();
     } catch (const std::exception& error) {

@@ -186,7 +186,7 @@ TEST_CASE("when the compiling process is stopped, one that waits compiles for it
     const TemporaryDirectory directory;
     const pid_t compiler = endless_compiler(directory);
     ::kill(compiler, SIGSTOP);
-    KernelCache cache(store_at(directory), milliseconds(100));
+    KernelCache cache(store_at(directory), {}, milliseconds(100));
     const auto begin = Clock::now();
     const auto artifact = cache.get_or_compile(CacheKey(example_fields()), [] { return example_artifact(); });
     CHECK(*artifact == example_artifact());
@@ -198,7 +198,7 @@ TEST_CASE("when the compiling process is stopped, one that waits compiles for it
 
 TEST_CASE("a child forked while another thread compiles does the work itself") {
     const TemporaryDirectory directory;
-    KernelCache cache(store_at(directory), milliseconds(100));
+    KernelCache cache(store_at(directory), {}, milliseconds(100));
     const CacheKey key(example_fields());
     std::latch compiling(1), forked(1);
     std::jthread compiler([&] {

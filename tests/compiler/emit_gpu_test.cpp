@@ -646,6 +646,16 @@ TEST_CASE("rows of an odd number of columns are whole vectors and ends, and may 
     for (const KernelTensor& tensor : kernel.tensors) CHECK_MESSAGE(tensor.alignment == 1, tensor.name);
 }
 
+TEST_CASE("where rows of a table are gathered, the rows that are written say where whole vectors begin") {
+    const Target target = find_target("sm_90a");
+    const Graph graph = make_graph("embedding", {1031, bf16, {}});
+    const Program program = compile(*graph.data(), target);
+    REQUIRE(program.steps.at(0).kernel.schedule.peel);
+    const std::string body = emit_gpu_body(program.steps[0].kernel, target);
+    CHECK(contains(body, "rj_peeled_head<8>(y_row)"));
+    CHECK(contains(body, "rj_is_aligned<8>(table_row + head)"));
+}
+
 TEST_CASE("what has whole vectors is not peeled, nor what a thread sums over rows or copies ahead") {
     const Target target = find_target("sm_90a");
     const auto reason = [&](const Build& build, std::int64_t columns, const Schedule& schedule) {

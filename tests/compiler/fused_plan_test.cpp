@@ -182,6 +182,20 @@ TEST_CASE("a norm's backward with its weights' gradients is a kernel over the ro
     }
 }
 
+// Whose sums are in the registers of a cluster, and whose rows in its shared memory, up to two sums of 200064 columns.
+TEST_CASE("so it is of the widest rows, which a cluster of sixteen blocks holds") {
+    for (const auto& [op, columns] : {std::pair("rms_norm", 262144), std::pair("add_rms_norm", 262144),
+                                      std::pair("layer_norm", 200064), std::pair("add_layer_norm", 200064)}) {
+        CAPTURE(op);
+        const Graph norm = make_graph(op, {columns, f32, {}});
+        const Cost cost = cost_of(differentiate(norm, trained_inputs(op, norm)).backward);
+        CHECK(cost.kernels == 2);
+        const double parts =
+            2.0 * 4 * static_cast<double>(columns) * 256 * (std::string_view(op).ends_with("layer_norm") ? 2 : 1);
+        CHECK(cost.bytes <= kNumbersOfRows * (cost.least_bytes + parts));
+    }
+}
+
 // A weight for each group of columns, which are rows where they are normed: a thread stays with one group.
 TEST_CASE(
     "the backward of norms of groups with weights of their own is a kernel over the rows, and one that adds parts") {
@@ -198,7 +212,7 @@ TEST_CASE(
     CHECK(cost.bytes <= kNumbersOfRows * (cost.least_bytes + 2.0 * 4 * 80 * 64 * 256));
 }
 
-// A kernel has one row space, and the heads of queries and of keys are two; docs/performance.md says what that costs.
+// A kernel has one row space, and the heads of queries and of keys are two (docs/experiments/planning.md).
 TEST_CASE("norms and rotary embeddings of queries and keys are two kernels, and three backwards") {
     const Cost rotated = cost_of(forward("qk_norm_rope"));
     CHECK(rotated.kernels == 2);

@@ -27,13 +27,15 @@ std::int64_t width_of(const CompositeInfo& op) {
 constexpr std::string_view kHead =
     R"(# Plans beside the least possible
 
-What the planner makes of each operation and of its derived backward with default options: bf16, 8192 rows, for an H200.
-`planned` is what its kernels move: every tensor that a kernel reads once and every tensor it writes once, what kernels
-leave for each other included, and for a sum over rows 256 parts. `least` is each input of the graph read once and each
-output written once. Operations whose matrix products a library computes are left out.
+How many kernels the planner makes of each operation and of its derived backward, and what they move: with default options,
+bf16, 8192 rows, for an H200. Operations whose matrix products a library computes are left out.
 
-This page is made by the test "docs/plans.md is what the planner makes"; `rowjit explain --op NAME [--backward]` prints
-the plan behind a line.
+- `planned` counts, for each kernel, every tensor that it reads and every tensor that it writes, once. That includes what one
+  kernel leaves for another and, for a sum over rows, 256 parts.
+- `least` counts each input of the graph and each output, once.
+
+`rowjit explain --op NAME [--backward]` prints the plan behind a line. This page is made by the test "docs/plans.md is what
+the planner makes".
 
 | operation | | kernels | planned MB | least MB | planned / least |
 |---|---|---|---|---|---|

@@ -14,7 +14,7 @@ import types
 
 FILES = (
     "attn_res", "cross_entropy", "dyt", "fused_add_rms_norm", "fused_linear_cross_entropy", "fused_linear_jsd", "geglu",
-    "group_norm", "jsd", "kl_div", "layer_norm", "llama4_rope", "poly_norm", "qwen2vl_mrope", "relu_squared", "rms_norm",
+    "group_norm", "jsd", "kl_div", "layer_norm", "llama4_rope", "modulated_rms_norm", "poly_norm", "qwen2vl_mrope", "relu_squared", "rms_norm",
     "rope", "softmax", "sparsemax", "swiglu", "tvd",
 )  # fmt: skip
 

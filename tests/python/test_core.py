@@ -31,6 +31,12 @@ def test_a_failure_is_an_exception_with_a_code_and_of_pythons_kind():
     assert raised.value.code == "environment"
 
 
+def test_a_cache_directory_that_cannot_be_one_is_refused_in_words(monkeypatch):
+    monkeypatch.setenv("ROWJIT_CACHE_DIR", "relative/folder")
+    with pytest.raises(rowjit.Error, match="relative/folder.*absolute path"):
+        _core.cache_directory()
+
+
 def test_an_engine_says_what_it_is():
     info = rowjit.statistics("cpu")
     assert info["rowjit"] == rowjit.__version__

@@ -1,5 +1,6 @@
 """Liger-Kernel's names, against PyTorch."""
 
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -161,3 +162,88 @@ def test_a_loss_of_no_memory_is_not_looked_at():
     assert liger.LigerFusedLinearCrossEntropyLoss()(head, hidden, target).shape == ()
     with FakeTensorMode():
         assert liger.LigerCrossEntropyLoss()(torch.empty(4, 50), torch.zeros(4, dtype=torch.int64)).shape == ()
+
+
+@pytest.mark.parametrize("shape", [(8,), (1, 8), (2, 8), (2, 3, 8)])
+@pytest.mark.parametrize("shifted", [True, False])
+def test_a_modulated_norm_is_the_norm_scaled_and_shifted_by_rows(shape, shifted):
+    x, module = torch.randn(2, 3, 8, requires_grad=True), liger.LigerModulatedRMSNorm(8)
+    scale, shift = (torch.randn(shape, requires_grad=True) for _ in range(2))
+    found = module(x, scale, shift if shifted else None)
+    of_rows = [each.unsqueeze(1) if shape == (2, 8) else each for each in (scale, shift)]
+    expected = F.rms_norm(x, (8,), module.weight, 1e-6) * (1 + of_rows[0])
+    expected = expected + of_rows[1] if shifted else expected
+    torch.testing.assert_close(found, expected)
+    cotangent = torch.randn(2, 3, 8)
+    given = (x, scale, shift) if shifted else (x, scale)
+    torch.testing.assert_close(torch.autograd.grad(found, given, cotangent), torch.autograd.grad(expected, given, cotangent))
+
+
+def test_a_modulation_in_f32_of_a_norm_in_bf16_rounds_once():
+    x, scale = torch.randn(5, 8).bfloat16(), torch.randn(5, 8)
+    found = liger.liger_modulated_rms_norm(x, None, scale)
+    assert torch.equal(found, (liger.liger_rms_norm(x, None, 1e-6).float() * (1 + scale)).bfloat16())
+
+
+def test_a_modulated_norm_refuses_a_scale_of_a_part_of_the_rows():
+    with pytest.raises(AssertionError, match="equal share"):
+        liger.LigerModulatedRMSNorm(8)(torch.randn(2, 3, 8), torch.randn(4, 8))
+
+
+@pytest.mark.parametrize(("kind", "named"), [("Gemma", {}), ("Gemma2", {}), ("Gemma3", {}), ("Qwen3Next", {}), ("Gemma4", {"with_scale": False}), ("Glm4", {})])
+def test_norms_of_architectures_begin_as_ones(kind, named):
+    x = torch.randn(3, 16)
+    torch.testing.assert_close(getattr(liger, f"LigerRMSNormFor{kind}")(16, **named)(x), F.rms_norm(x, (16,), eps=1e-6))
+
+
+def test_the_mlp_of_falcon_scales_its_gate_and_its_activation():
+    config = SimpleNamespace(hidden_size=8, intermediate_size=16, hidden_act="silu", mlp_multipliers=(0.5, 2.0))
+    module, x = liger.LigerFalconH1SwiGLUMLP(config), torch.randn(3, 8)
+    torch.testing.assert_close(module(x), module.down_proj(F.silu(module.gate_proj(x) * 0.5) * module.up_proj(x)) * 2)
+
+
+@pytest.mark.parametrize("formula", ["pytorch", "megatron"])
+def test_a_vocabulary_on_one_rank_has_the_rows_losses(formula):
+    logits, target = torch.randn(3, 2, 16), torch.tensor([[1, -100], [3, 4], [15, 0]])
+    found = liger.LigerVocabParallelCrossEntropy(label_smoothing=0.15, label_smoothing_formula=formula)(logits, target)
+    smoothing = 0.15 if formula == "pytorch" else 0.15 * 16 / 15
+    expected = F.cross_entropy(logits.transpose(1, 2), target, reduction="none", label_smoothing=smoothing)
+    torch.testing.assert_close(found, expected)
+
+
+def test_an_embeddings_padding_is_zero():
+    module, ids = liger.LigerEmbedding(10, 8, padding_idx=3), torch.tensor([[1, 3], [9, 0]])
+    module(ids).sum().backward()
+    torch.testing.assert_close(module(ids), F.embedding(ids, module.weight))
+    assert module.weight.grad.sum(-1).tolist() == [8, 8, 0, 0, 0, 0, 0, 0, 0, 8]
+
+
+def test_models_of_a_type_are_made_with_rowjit_in_them_and_loaded_with_their_weights(tmp_path, monkeypatch):
+    transformers = pytest.importorskip("transformers")
+    monkeypatch.setattr(transformers.LlamaForCausalLM, "__init__", transformers.LlamaForCausalLM.__init__)
+    config = transformers.LlamaConfig(hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1, vocab_size=32)
+    plain = transformers.LlamaForCausalLM(config)
+    plain.save_pretrained(tmp_path)
+    ids = torch.randint(0, 32, (2, 5))
+    for _ in range(2):
+        liger.apply_liger_kernel_to_llama(rope=False)
+    model = transformers.LlamaForCausalLM.from_pretrained(tmp_path)
+    assert type(model.model.norm)._rowjit
+    assert not hasattr(type(model.model.layers[0].self_attn), "_rowjit")
+    torch.testing.assert_close(model(input_ids=ids, labels=ids).loss, plain(input_ids=ids, labels=ids).loss)
+    loaded = liger.AutoLigerKernelForCausalLM.from_pretrained(tmp_path, swiglu=False)
+    assert type(loaded.model.norm)._rowjit
+    with pytest.raises(AttributeError, match="no causal language model"):
+        liger.apply_liger_kernel_to_nothing  # noqa: B018
+
+
+def test_a_liger_kernel_that_cannot_be_imported_is_said_and_left(tmp_path, monkeypatch, caplog):
+    folder = tmp_path / "liger_kernel"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("")
+    (folder / "ops.py").write_text("import a_triton_that_is_not_there\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(sys.modules, "liger_kernel", None)  # to be removed again, with what is imported now
+    del sys.modules["liger_kernel"]
+    assert not liger.install()
+    assert "a_triton_that_is_not_there" in caplog.text

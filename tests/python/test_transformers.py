@@ -3,6 +3,7 @@ an optimizer, as near to the exact values as it was."""
 
 import contextlib
 import copy
+import functools
 from collections import Counter
 
 import pytest
@@ -24,13 +25,29 @@ SIZES = {
 ARCHITECTURES = {
     "llama": (5, 2, 2, 2 + 1), "mistral": (5, 2, 2, 2 + 1), "qwen2": (5, 2, 2, 2 + 1), "qwen3": (9, 2, 2, 2 + 1), "gemma": (5, 2, 2, 2 + 1),
     "gemma2": (9, 2, 2, 2 + 1), "gemma3_text": (13, 2, 2, 2 + 1), "phi3": (5, 2, 2, 2 + 1), "olmo2": (9, 2, 2, 0), "granite": (5, 2, 2, 2 + 1),
+    "smollm3": (5, 2, 2, 2 + 1), "glm4": (9, 2, 2, 2 + 1), "nemotron": (0, 0, 2, 0),
+    # The experts are matrix products of many rows' own weights, and stay torch's; so does a rotary embedding that also reorders.
+    "mixtral": (5, 0, 2, 2 + 1), "qwen3_moe": (9, 0, 2, 2 + 1), "gpt_oss": (5, 0, 2, 2 + 1), "deepseek_v3": (9, 2, 0, 2 + 1),
+}
+# What the sizes of these need beside.
+EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 16}
+MORE_SIZES = {
+    "mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2},
+    "qwen3_moe": EXPERTS | {"num_experts": 4},
+    "gpt_oss": {"num_local_experts": 4, "num_experts_per_tok": 2},
+    "deepseek_v3": EXPERTS | {
+        "n_routed_experts": 4, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1, "q_lora_rank": 16, "kv_lora_rank": 16,
+        "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8, "num_key_value_heads": 4,
+    },
 }
 
 
 def make(architecture, dtype=torch.float32, **sizes):
     torch.manual_seed(0)
-    config = transformers.AutoConfig.for_model(architecture, **SIZES | sizes)
+    config = transformers.AutoConfig.for_model(architecture, **SIZES | MORE_SIZES.get(architecture, {}) | sizes)
     model = transformers.AutoModelForCausalLM.from_config(config)
+    if architecture in MORE_SIZES:
+        model.set_experts_implementation("eager")  # torch's grouped products are not of f64
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
@@ -437,6 +454,37 @@ def test_what_a_module_of_another_kind_computes_is_left():
     summary = rowjit.transformers.apply(model)
     assert not summary.replaced
     assert "OddNorm: computes no RMS norm" in str(summary)
+
+
+def test_norms_of_one_class_are_each_what_they_were_made_to_be():
+    class OffsetNorm(torch.nn.Module):
+        def __init__(self, offset):
+            super().__init__()
+            self.weight, self.eps, self.offset = torch.nn.Parameter(torch.randn(32)), 1e-6, offset
+
+        def forward(self, x):
+            return torch.nn.functional.rms_norm(x, (32,), None, self.eps) * (self.weight + self.offset)
+
+    model, x = torch.nn.Sequential(OffsetNorm(0.0), OffsetNorm(1.0)), torch.randn(3, 32)
+    expected = model(x)
+    assert rowjit.transformers.apply(model).replaced["OffsetNorm → rms_norm"] == 2
+    torch.testing.assert_close(model(x), expected)
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_an_attention_that_is_decorated_has_its_rotary_embedding_if_the_decorator_can_be_copied(is_kept, monkeypatch):
+    from transformers.models.llama import modeling_llama
+
+    original = modeling_llama.LlamaAttention.forward
+    calls = [original]
+    kept, elsewhere = lambda *x, **y: original(*x, **y), lambda *x, **y: calls[0](*x, **y)
+    monkeypatch.setattr(modeling_llama.LlamaAttention, "forward", functools.wraps(original)(kept if is_kept else elsewhere))
+    eager, model = make("llama"), make("llama")
+    summary = rowjit.transformers.apply(model)
+    what = "LlamaAttention.apply_rotary_pos_emb"
+    assert summary.replaced[f"{what} → rope_qk"] == (2 if is_kept else 0)
+    assert summary.left[f"{what}: its forward is decorated by what cannot be copied"] == (0 if is_kept else 2)
+    torch.testing.assert_close(model(**batch()).loss, eager(**batch()).loss)
 
 
 def test_a_model_is_loaded_with_rowjit_in_it():

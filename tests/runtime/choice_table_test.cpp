@@ -4,7 +4,9 @@
 #include <doctest/doctest.h>
 
 #include "base/digest.h"
+#include "compiler/emit/gpu.h"
 #include "dsl/library/registry.h"
+#include "rowjit/gradient.h"
 #include "runtime/tuning.h"
 #include "tests/cache/fixture.h"
 #include "tests/support/refusal.h"
@@ -76,23 +78,72 @@ TEST_CASE("every choice that comes with rowjit is a schedule, and they are for H
 
 TEST_CASE("a device's own tuning comes before what was shipped, and what does not build is no choice") {
     const TemporaryDirectory directory;
-    const TuningDb database(directory.path());
+    const auto database = std::make_shared<const TuningDb>(directory.path());
     const Group group = norm_group();
-    CHECK_FALSE(measured_choice(database, h200(), group, {}));
+    const std::vector<ChoiceTable> none;
+    CHECK_FALSE(measured_choice({.database = database, .shipped = &none}, h200(), group));
 
     const std::vector<ChoiceTable> tables = {table_with(legal_schedule(1))};
-    const auto shipped = measured_choice(database, h200(), group, tables);
+    const ChoiceSources sources{.database = database, .shipped = &tables};
+    const auto shipped = measured_choice(sources, h200(), group);
     REQUIRE(shipped);
     CHECK(print(shipped->schedule) == legal_schedule(1));
     CHECK(shipped->source == ChoiceSource::kShipped);
-    CHECK_FALSE(measured_choice(database, h200(), group, {table_with("row_reduction keep=registers vector=8")}));
+    const std::vector<ChoiceTable> no_schedule = {table_with("row_reduction keep=registers vector=8")};
+    CHECK_FALSE(measured_choice({.database = database, .shipped = &no_schedule}, h200(), group));
 
     TuningRecord record{.key = tuning_key(group, h200())};
-    database.put(record);  // a tuning that was interrupted
-    CHECK(measured_choice(database, h200(), group, tables)->source == ChoiceSource::kShipped);
+    database->put(record);  // a tuning that was interrupted
+    CHECK(measured_choice(sources, h200(), group)->source == ChoiceSource::kShipped);
     record.choice = legal_schedule(2);
-    database.put(record);
-    const auto tuned = measured_choice(database, h200(), group, tables);
+    database->put(record);
+    const auto tuned = measured_choice(sources, h200(), group);
     CHECK(print(tuned->schedule) == legal_schedule(2));
     CHECK(tuned->source == ChoiceSource::kTuned);
+}
+
+TEST_CASE("a pinned table decides in place of what this machine and bundles have measured") {
+    const TemporaryDirectory directory;
+    const auto database = std::make_shared<const TuningDb>(directory.path());
+    const Group group = norm_group();
+    database->put({.key = tuning_key(group, h200()), .choice = legal_schedule(2)});
+    const std::vector<ChoiceTable> tables = {table_with(legal_schedule(1))};
+    ChoiceSources sources{.database = database, .pinned = table_with(legal_schedule(3)), .shipped = &tables};
+    const auto pinned = measured_choice(sources, h200(), group);
+    REQUIRE(pinned);
+    CHECK(print(pinned->schedule) == legal_schedule(3));
+    CHECK(pinned->source == ChoiceSource::kPinned);
+    sources.pinned->choices.clear();
+    CHECK(measured_choice(sources, h200(), group)->source == ChoiceSource::kShipped);
+}
+
+// What their drivers report: an H100's memory of 2619 MHz and 5120 bits, an H200's of 3201 and 6144.
+TEST_CASE("what is compiled for an architecture is what its GPUs ask for, whichever they are") {
+    const Target of_architecture = find_target("sm_90a");
+    Target of_h200 = h200();
+    of_h200.l2_bytes = std::int64_t{60} << 20;
+    of_h200.bandwidth_gbps = 4278;
+    Target of_h100 = of_architecture;
+    of_h100.label = "NVIDIA H100 80GB HBM3";
+    of_h100.bandwidth_gbps = 2916;
+    const ChoiceSources sources{.database = std::make_shared<const TuningDb>("")};
+    const auto sources_of = [&](const GraphData& graph, const Target& target) {
+        std::string text;
+        for (const Step& step : compile(graph, target, tuned_choice(sources, target)).steps)
+            text += emit_gpu_body(step.kernel, target);
+        return text;
+    };
+    for (const CompositeInfo& op : composites()) {
+        if (op.name.starts_with("fused_linear") || op.name == "hyper_pre") continue;  // which plan for seconds
+        CAPTURE(op.name);
+        const Graph forward = make_graph(op.name, {.columns = 4096});
+        std::vector<Graph> graphs = {forward};
+        if (const std::vector<std::string> trained = trained_inputs(op.name, forward); !trained.empty())
+            graphs.push_back(differentiate(forward, trained).backward);
+        for (const Graph& graph : graphs) {
+            const std::string expected = sources_of(*graph.data(), of_architecture);
+            CHECK(sources_of(*graph.data(), of_h200) == expected);
+            CHECK(sources_of(*graph.data(), of_h100) == expected);
+        }
+    }
 }

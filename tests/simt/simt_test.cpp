@@ -552,7 +552,8 @@ TEST_CASE("peeled rows agree with the oracle wherever each tensor's begin") {
                                                                              {"sparsemax", 515, bf16},
                                                                              {"top_k", 1031, bf16},
                                                                              {"swiglu", 1031, bf16},
-                                                                             {"dropout_add", 1031, f32}}) {
+                                                                             {"dropout_add", 1031, f32},
+                                                                             {"embedding", 1031, bf16}}) {
             OpRequest request = {columns, dtype, {}};
             if (op == "top_k") request.options["count"] = "3";  // whose own rows may lie anywhere too
             const Graph graph = make_graph(op, request);
@@ -1076,6 +1077,30 @@ TEST_CASE("rows copied ahead into shared memory agree with the oracle") {
         }
     };
     each_reduction(add);
+    check_cases(cases, target, 7, false);
+}
+
+TEST_CASE("sums over rows that stay in the one stage of a cluster's blocks agree with the oracle") {
+    const Target target = simt::target("sm_90a");
+    std::vector<Case> cases;
+    for (const auto& [op, columns] : {std::pair("rms_norm", 2048), std::pair("rms_norm", 1000),
+                                      std::pair("layer_norm", 2048), std::pair("add_rms_norm", 1540)}) {
+        const Graph forward = make_graph(op, {columns, f32, {}});
+        const Graph graph = differentiate(forward, trained_inputs(op, forward)).backward;
+        for (const auto& [blocks, threads] : {std::pair(2, 128), std::pair(4, 64)}) {
+            Schedule schedule = block_schedule(4);
+            schedule.residency = Residency::kStages;
+            schedule.threads_per_row = threads;
+            schedule.column_blocks = blocks;
+            schedule.stages = 1;
+            schedule.blocks_per_sm = 2 * blocks;
+            const std::string name = fmt::format("{} {}: {}", op, columns, print(schedule));
+            const auto choose = [&](const Group& group) { return if_main(group, schedule, target, name); };
+            Program program = compile(*graph.data(), target, choose);
+            REQUIRE_MESSAGE(main_kernel(program).stage_bytes > 0, name);
+            cases.push_back({name, graph, std::move(program)});
+        }
+    }
     check_cases(cases, target, 7, false);
 }
 

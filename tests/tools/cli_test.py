@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The `rowjit` command as a user or a script meets it: records, files, exit codes, refusals. Needs no GPU.
 
-    cli_test.py ROWJIT SOURCE_DIRECTORY
+    cli_test.py ROWJIT SOURCE_DIRECTORY [TEST…]
 
 Every test has a cache directory of its own. Where a target's toolchain is absent its test is skipped and says so;
 ROWJIT_TESTS_REQUIRE_TOOLCHAINS=1 makes that a failure.
@@ -430,6 +430,112 @@ class Refusals(CommandTest):
         self.assertIn("standard output", result.stderr)
 
 
+class Bundles(CommandTest):
+    RELU = ["--op", "relu", "--columns", "64,128", "--device", "cpu"]
+
+    def compiled(self, name, **environment):
+        self.result("compile", *self.RELU, "--write-bundle", name, **environment)
+        return self.work / name
+
+    def test_what_was_compiled_is_found_in_a_bundle_where_there_is_no_cache(self):
+        bundle = self.compiled("kernels.rjb")
+        words = ["compile", *self.RELU, "--cache-dir", "off", "--write-bundle", "again.rjb"]
+        self.assertEqual(self.document(*words)["summary"]["compiled"], 2)
+        found = self.document(*words, "--bundle", bundle)["summary"]
+        self.assertEqual((found["compiled"], found["from_cache"]), (0, 2))
+        by_variable = self.result(*words, "--json", ROWJIT_BUNDLE_PATH=f"/nowhere.rjb:{bundle}")
+        self.assertEqual(json.loads(by_variable.stdout)["summary"]["compiled"], 0)
+        self.assertIn("/nowhere.rjb", by_variable.stderr)
+
+    def test_the_same_kernels_compiled_again_are_the_same_bundle(self):
+        first = self.compiled("first.rjb")
+        again = self.compiled("again.rjb", ROWJIT_CACHE_DIR=str(self.work / "another"))
+        self.assertEqual(first.read_bytes(), again.read_bytes())
+        self.result("bundle", "export", "exported.rjb")
+        self.assertEqual(first.read_bytes(), (self.work / "exported.rjb").read_bytes())
+
+    def test_a_gpus_kernels_are_taken_from_a_bundle_without_its_compiler(self):
+        self.require_toolchains("sm_90a")
+        words = ["compile", "--op", "relu", "--columns", "64", "--target", "sm_90a", "--cache-dir", "off"]
+        self.result(*words, "--write-bundle", "kernels.rjb")
+        nowhere = {"ROWJIT_NVRTC": "/nowhere"}
+        self.assert_refused(ENVIRONMENT, [*words, "--output", "out"], "NVRTC", **nowhere)
+        self.result(*words, "--output", "out", "--bundle", "kernels.rjb", **nowhere)
+        self.assertTrue(list((self.work / "out").glob("*.cubin")))
+
+    def test_export_import_list_and_verify(self):
+        self.compiled("kernels.rjb")
+        self.result("tune", *self.RELU, *SMALL, "--max-candidates", "2")
+        self.assertEqual(self.document("bundle", "export", "all.rjb", "--target", "native")["tuned"], 2)
+        self.assertEqual(self.document("bundle", "export", "none.rjb", "--target", "sm_80")["kernels"], 0)
+        rows = self.document("bundle", "ls", "all.rjb")
+        self.assertGreaterEqual(len([row for row in rows if row.get("target") == "native"]), 2)
+        self.assertEqual(self.document("bundle", "verify", "all.rjb")["bad"], [])
+
+        elsewhere = ["--cache-dir", self.work / "elsewhere"]
+        imported = self.document("bundle", "import", "all.rjb", *elsewhere)
+        self.assertEqual((imported["tuned"], imported["damaged"]), (2, 0))
+        self.assertEqual(self.document("compile", *self.RELU, *elsewhere)["summary"]["compiled"], 0)
+
+    def test_a_damaged_bundle_is_named_and_costs_what_was_damaged_alone(self):
+        bundle = self.compiled("kernels.rjb")
+        whole = bundle.read_bytes()
+        bundle.write_bytes(whole[:-40] + bytes([whole[-40] ^ 1]) + whole[-39:])
+        self.assertEqual(self.rowjit("bundle", "verify", bundle).returncode, FINDINGS)
+        words = ["compile", *self.RELU, "--cache-dir", "off", "--write-bundle", "again.rjb", "--bundle", bundle]
+        self.assertEqual(self.document(*words)["summary"]["compiled"], 1)
+        bundle.write_bytes(whole[:100])
+        self.assert_refused(IO, ["bundle", "verify", bundle], "kernels.rjb")
+        self.assert_refused(IO, ["bundle", "import", "absent.rjb"], "absent.rjb")
+        self.assert_refused(USAGE, ["bundle", "export"], "one file")
+
+    def test_candidates_planned_for_a_target_are_not_compiled_again_when_they_are_timed(self):
+        softmax = ["--op", "softmax", "--columns", "64", "--max-candidates", "3"]
+        self.result("tune", "plan", *softmax, "--target", "native", "--output", "plan.rjb", "--cache-dir", "off")
+        run = ["tune", "run", "plan.rjb", *softmax, *SMALL, "--device", "cpu"]
+        self.assertEqual(self.document(*run)["summary"]["compiled"], 0)
+        self.assert_refused(USAGE, ["tune", "plan", *softmax], "--output")
+
+    def test_tuning_results_are_merged_and_those_that_gained_no_more_are_left_out(self):
+        self.result("tune", *self.RELU, *SMALL, "--max-candidates", "1")
+        self.result("bundle", "export", "mine.rjb")
+        merged = ["tune", "merge", "mine.rjb", "--cache-dir", self.work / "merged"]
+        self.assertEqual(self.document(*merged)["tuned"], 2)
+        self.assertEqual(self.document(*merged)["tuned"], 0)
+        self.assert_refused(USAGE, ["tune", "merge"], "bundle")
+
+    def test_a_pinned_table_decides_and_one_that_cannot_be_read_is_refused(self):
+        words = ["explain", "--op", "softmax", "--columns", "64", "--device", "cpu", "--json"]
+        kernel = json.loads(self.result(*words).stdout)["records"][0]["kernels"][0]
+        self.assertEqual(kernel["schedule_from"], "static rule")
+        self.assert_refused(IO, words, "absent.json", ROWJIT_PINNED_CHOICES="absent.json")
+        self.write("wrong.json", "{}")
+        self.assert_refused(USAGE, words, "wrong.json", ROWJIT_PINNED_CHOICES="wrong.json")
+
+
+class Completion(CommandTest):
+    def completed(self, *words):
+        """What bash offers for the last of the words."""
+        typed = " ".join(f"'{word}'" for word in words)
+        script = (self.result("completion", "bash").stdout +
+                  f"COMP_WORDS=(rowjit {typed}); COMP_CWORD={len(words)}; _rowjit; echo ${{COMPREPLY[@]}}")
+        done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True, timeout=60)
+        return done.stdout.split()
+
+    def test_bash_completes_commands_their_options_and_what_an_argument_may_be(self):
+        self.assertEqual(self.completed("ex"), ["explain"])
+        self.assertEqual(self.completed("--json", "tune", "--max-c"), ["--max-candidates"])
+        self.assertLessEqual({"export", "import", "ls", "verify", "--target", "--json"}, set(self.completed("bundle", "")))
+        self.assertNotIn("tune-worker", self.completed(""))
+
+    def test_each_shell_has_a_script_that_names_every_command(self):
+        for shell in ("bash", "zsh", "fish"):
+            script = self.result("completion", shell).stdout
+            for command in ("tune", "compile", "bench", "verify", "explain", "ops", "cache", "bundle", "doctor"):
+                self.assertIn(command, script)
+        self.assert_refused(USAGE, ["completion", "tcsh"], "tcsh")
+
+
 class LookingAround(CommandTest):
     def test_operations(self):
         self.assertIn("rms_norm", [op["name"] for op in self.document("ops")])
@@ -466,4 +572,4 @@ class LookingAround(CommandTest):
 
 
 if __name__ == "__main__":
-    unittest.main(argv=sys.argv[:1])
+    unittest.main(argv=sys.argv[:1] + sys.argv[3:])

@@ -15,8 +15,30 @@ from rowjit.liger.functions import __all__ as _functions
 from rowjit.liger.install import install
 from rowjit.liger.modules import *  # noqa: F403
 from rowjit.liger.modules import __all__ as _modules
-from rowjit.liger.models import _apply_liger_kernel_to_instance
+from rowjit.liger.models import (
+    AutoLigerKernelForCausalLM,
+    _apply_liger_kernel,
+    _apply_liger_kernel_to_instance,
+    apply_liger_kernel_to,
+)
 
-__all__ = ["_apply_liger_kernel_to_instance", "install", *_functional, *_functions, *_modules]
+__all__ = [
+    "AutoLigerKernelForCausalLM",
+    "_apply_liger_kernel",
+    "_apply_liger_kernel_to_instance",
+    "install",
+    *_functional,
+    *_functions,
+    *_modules,
+]
+
+
+def __getattr__(name: str) -> object:
+    """apply_liger_kernel_to_llama and its like, of every type of model that transformers has."""
+    prefix = "apply_liger_kernel_to_"
+    if not name.startswith(prefix):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return apply_liger_kernel_to(name.removeprefix(prefix))
+
 
 install()

@@ -63,6 +63,19 @@ def liger_fused_linear_cross_entropy(
     return CrossEntropyOutput(*found) if any(returns) else found[0]
 
 
+def liger_modulated_rms_norm(
+    X: Tensor,  # noqa: N803
+    W: Tensor | None,  # noqa: N803
+    scale: Tensor,
+    shift: Tensor | None = None,
+    eps: float = 1e-6,
+    offset: float = 0.0,
+    casting_mode: str = "llama",
+    in_place: bool = True,
+) -> Tensor:
+    return f.LigerModulatedRMSNormFunction.apply(X, W, scale, shift, eps, offset, casting_mode, in_place)
+
+
 liger_rms_norm = f.LigerRMSNormFunction.apply
 liger_fused_add_rms_norm = f.LigerFusedAddRMSNormFunction.apply
 liger_layer_norm = f.LigerLayerNormFunction.apply

@@ -47,6 +47,46 @@ class LigerFusedAddRMSNormFunction:
         return y, total
 
 
+@jit
+def _modulate(y, scale, shift):  # noqa: ANN001, ANN202
+    return y * (scale + 1.0) + shift
+
+
+@jit
+def _scale(y, scale):  # noqa: ANN001, ANN202
+    return y * (scale + 1.0)
+
+
+class LigerModulatedRMSNormFunction:
+    """norm·(1 + scale) + shift. Scale and shift are of every row, of as many rows that follow each other as come on each,
+    or of all."""
+
+    @staticmethod
+    def apply(
+        X: Tensor,  # noqa: N803
+        W: Tensor | None,  # noqa: N803
+        scale: Tensor,
+        shift: Tensor | None,
+        eps: float,
+        offset: float = 0.0,
+        casting_mode: str | int = "llama",
+        in_place: bool = True,
+    ) -> Tensor:
+        columns = X.shape[-1]
+        y = F.rms_norm(X, W, eps=eps, offset=float(offset), casting=_CASTINGS[casting_mode])
+        count = scale.numel() // columns
+        if count == 0 or scale.numel() % columns or (y.numel() // columns) % count:
+            raise AssertionError(f"scale {tuple(scale.shape)} has no row for each equal share of the rows of {tuple(X.shape)}")
+        if shift is not None and shift.numel() != scale.numel():
+            raise AssertionError(f"shift {tuple(shift.shape)} has other rows than scale {tuple(scale.shape)}")
+        given = [y, scale] if shift is None else [y, scale, shift]
+        if any(each.dtype != X.dtype for each in given):
+            given = [each.float() for each in given]  # and rounded once
+        rows, *by_row = given[0].reshape(count, -1, columns), *given[1:]
+        operands = [each.reshape(count, 1, columns).expand_as(rows) for each in by_row]
+        return (_scale if shift is None else _modulate)(rows, *operands).view(X.shape).to(X.dtype)
+
+
 class LigerLayerNormFunction:
     @staticmethod
     def apply(X: Tensor, W: Tensor, B: Tensor, eps: float) -> Tensor:  # noqa: N803
@@ -131,6 +171,12 @@ class LigerLlama4RopeFunction:
         parts = torch.view_as_real(freqs_cis) if freqs_cis.is_complex() else freqs_cis
         rotations = parts.float().reshape(-1, q.shape[1], q.shape[-1])
         return F.rope_complex(q, rotations), F.rope_complex(k, rotations)
+
+
+class LigerEmbeddingFunction:
+    @staticmethod
+    def apply(embeddings: Tensor, indices: Tensor) -> Tensor:
+        return F.embedding(embeddings, indices)
 
 
 class LigerAttnResFunction:
@@ -287,6 +333,40 @@ class LigerFusedLinearCrossEntropyFunction:
             softcap=softcap,
             token_scaling=use_token_scaling,
         )
+
+
+class LigerVocabParallelCEFunction:
+    """The rows' losses, f32. A smoothing that each rank takes over its own classes (`partition`) is refused: the ranks' losses
+    then differ."""
+
+    @staticmethod
+    def apply(
+        vocab_parallel_logits: Tensor,
+        target: Tensor,
+        tp_group: torch.distributed.ProcessGroup | None = None,
+        ignore_index: int | None = -100,
+        label_smoothing: float = 0.0,
+        label_smoothing_formula: str = "pytorch",
+        label_smoothing_mode: str = "global",
+    ) -> Tensor:
+        if vocab_parallel_logits.dim() != 3:
+            raise ValueError(f"logits of shape {tuple(vocab_parallel_logits.shape)}; (sequence, batch, vocabulary) are expected")
+        ranks = 1 if tp_group is None else torch.distributed.get_world_size(tp_group)
+        if label_smoothing and label_smoothing_mode != "global" and ranks > 1:
+            raise ValueError(f"label_smoothing_mode is {label_smoothing_mode!r}; rowjit smooths over all ranks' classes, global")
+        if label_smoothing and label_smoothing_formula == "megatron":
+            classes = vocab_parallel_logits.shape[-1] * ranks
+            label_smoothing *= classes / (classes - 1)
+        options = {
+            "ignore_index": -100 if ignore_index is None else ignore_index,
+            "reduction": "none",
+            "label_smoothing": label_smoothing or None,
+        }
+        if ranks == 1:
+            return F.cross_entropy(vocab_parallel_logits, target, **options)
+        from rowjit.torch.distributed import vocab_parallel_cross_entropy
+
+        return vocab_parallel_cross_entropy(vocab_parallel_logits, target, tp_group, **options)
 
 
 def _count(kept: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
 """Puts rowjit behind an installed liger_kernel."""
 
 import importlib.util
+import logging
 import sys
 
 from rowjit.liger import functions
@@ -8,11 +9,18 @@ from rowjit.liger.models import _apply_liger_kernel_to_instance
 
 
 def install() -> bool:
-    """Whether there is a liger_kernel; if so, what it imported and will import of its functions is rowjit's."""
+    """Whether there is a liger_kernel; if so, what it imported and will import of its functions is rowjit's.
+
+    One that cannot be imported, as where there is no Triton, is as none, and said.
+    """
     if importlib.util.find_spec("liger_kernel") is None:
         return False
-    import liger_kernel.ops
-    import liger_kernel.transformers
+    try:
+        import liger_kernel.ops
+        import liger_kernel.transformers
+    except ImportError as error:
+        logging.getLogger("rowjit").warning("liger_kernel is installed but not imported, and rowjit not put behind it: %s", error)
+        return False
 
     ours = {name: getattr(functions, name) for name in functions.__all__}
     ours["_apply_liger_kernel_to_instance"] = _apply_liger_kernel_to_instance

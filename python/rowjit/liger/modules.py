@@ -40,6 +40,85 @@ class LigerRMSNorm(nn.Module):
         return functions.LigerRMSNormFunction.apply(hidden_states, *arguments)
 
 
+class _OffsetRMSNorm(LigerRMSNorm):
+    def __init__(
+        self,
+        hidden_size: int,
+        eps: float = 1e-6,
+        offset: float = 1.0,
+        casting_mode: str = "gemma",
+        init_fn: str = "zeros",
+        in_place: bool = True,
+        row_mode: bool | None = None,
+    ) -> None:
+        super().__init__(hidden_size, eps, offset, casting_mode, init_fn, in_place, row_mode)
+
+
+class LigerRMSNormForGemma(_OffsetRMSNorm):
+    pass
+
+
+class LigerRMSNormForGemma2(_OffsetRMSNorm):
+    pass
+
+
+class LigerRMSNormForQwen3Next(_OffsetRMSNorm):
+    pass
+
+
+class LigerRMSNormForGemma3(LigerRMSNorm):
+    def __init__(
+        self,
+        dim: int,
+        eps: float = 1e-6,
+        offset: float = 1.0,
+        casting_mode: str = "gemma",
+        init_fn: str = "zeros",
+        in_place: bool = False,
+    ) -> None:
+        super().__init__(dim, eps, offset, casting_mode, init_fn, in_place)
+
+
+class LigerRMSNormForGemma4(LigerRMSNorm):
+    def __init__(
+        self,
+        dim: int,
+        eps: float = 1e-6,
+        offset: float = 0.0,
+        casting_mode: str = "gemma",
+        init_fn: str = "ones",
+        in_place: bool = False,
+        with_scale: bool = True,
+    ) -> None:
+        super().__init__(dim, eps, offset, casting_mode, init_fn, in_place, elementwise_affine=with_scale)
+
+
+class LigerRMSNormForOlmo2(LigerRMSNorm):
+    pass
+
+
+class LigerRMSNormForGlm4(LigerRMSNorm):
+    pass
+
+
+class LigerModulatedRMSNorm(LigerRMSNorm):
+    def __init__(
+        self,
+        hidden_size: int,
+        eps: float = 1e-6,
+        offset: float = 0.0,
+        casting_mode: str = "llama",
+        init_fn: str = "ones",
+        in_place: bool = True,
+        elementwise_affine: bool = True,
+    ) -> None:
+        super().__init__(hidden_size, eps, offset, casting_mode, init_fn, in_place, elementwise_affine=elementwise_affine)
+
+    def forward(self, hidden_states: Tensor, scale: Tensor, shift: Tensor | None = None) -> Tensor:
+        arguments = (self.weight, scale, shift, self.variance_epsilon, self.offset, self.casting_mode)
+        return functions.LigerModulatedRMSNormFunction.apply(hidden_states, *arguments)
+
+
 class LigerFusedAddRMSNorm(nn.Module):
     def __init__(
         self,
@@ -108,12 +187,41 @@ class LigerPolyNorm(nn.Module):
         return functions.LigerPolyNormFunction.apply(hidden_states, self.weight, self.bias, self.variance_epsilon)
 
 
+def _require_silu(config: SimpleNamespace) -> None:
+    if config.hidden_act not in ("silu", "swish"):
+        raise ValueError(f"Activation function {config.hidden_act} not supported.")
+
+
 class LigerSwiGLUMLP(SwiGLU):
     def __init__(self, config: SimpleNamespace) -> None:
         super().__init__(config.hidden_size, config.intermediate_size)
-        if config.hidden_act not in ("silu", "swish"):
-            raise ValueError(f"Activation function {config.hidden_act} not supported.")
+        _require_silu(config)
         self.config = config
+
+
+class LigerQwen3MoeSwiGLUMLP(SwiGLU):
+    def __init__(self, config: SimpleNamespace, intermediate_size: int | None = None) -> None:
+        super().__init__(config.hidden_size, config.intermediate_size if intermediate_size is None else intermediate_size)
+        _require_silu(config)
+        self.config = config
+
+
+class LigerHunyuanV1SwiGLUMLP(LigerSwiGLUMLP):
+    def __init__(self, config: SimpleNamespace, layer_idx: int | None = None, is_shared_mlp: bool = False) -> None:
+        super().__init__(config)
+        self.layer_idx = layer_idx
+
+
+class LigerFalconH1SwiGLUMLP(SwiGLU):
+    def __init__(self, config: SimpleNamespace) -> None:
+        super().__init__(config.hidden_size, config.intermediate_size, getattr(config, "mlp_bias", False))
+        _require_silu(config)
+        self.config = config
+        self.gate_multiplier, self.down_multiplier = map(float, config.mlp_multipliers)
+
+    def forward(self, x: Tensor) -> Tensor:
+        factors = (self.gate_multiplier, self.down_multiplier)
+        return self.down_proj(functions.LigerSiLUMulFunction.apply(self.gate_proj(x), self.up_proj(x), *factors))
 
 
 class LigerGEGLUMLP(GEGLU):
@@ -234,6 +342,65 @@ class LigerJSD(nn.Module):
 
     def forward(self, log_q: Tensor, log_p: Tensor, shift_labels: Tensor | None = None) -> Tensor:
         return functions.LigerJSDFunction.apply(log_q, log_p, shift_labels, self.beta, self.ignore_index)
+
+
+class LigerFusedLinearJSD(nn.Module):
+    def __init__(
+        self,
+        jsd_beta: float = 0.5,
+        ignore_index: int = -100,
+        temperature: float = 1.0,
+        accum_dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        if temperature == 0:
+            raise AssertionError("temperature cannot be 0.")
+        self.options = (jsd_beta, ignore_index, temperature, accum_dtype)
+
+    def forward(
+        self,
+        student_input: Tensor,
+        student_weight: Tensor,
+        teacher_input: Tensor,
+        teacher_weight: Tensor,
+        shift_labels: Tensor | None,
+    ) -> Tensor:
+        operands = (student_input, student_weight, teacher_input, teacher_weight, shift_labels)
+        return functions.LigerFusedLinearJSDFunction.apply(*operands, *self.options)
+
+
+class LigerVocabParallelCrossEntropy(nn.Module):
+    def __init__(
+        self,
+        ignore_index: int = -100,
+        label_smoothing: float = 0.0,
+        reduction: str = "none",
+        label_smoothing_formula: str = "pytorch",
+        label_smoothing_mode: str = "global",
+    ) -> None:
+        super().__init__()
+        if reduction != "none":
+            raise ValueError(f"Vocab-parallel CE returns per-token loss; reduction must be 'none', got {reduction!r}.")
+        self.options = (ignore_index, label_smoothing, label_smoothing_formula, label_smoothing_mode)
+
+    def forward(
+        self, vocab_parallel_logits: Tensor, target: Tensor, tp_group: torch.distributed.ProcessGroup | None = None
+    ) -> Tensor:
+        return functions.LigerVocabParallelCEFunction.apply(vocab_parallel_logits, target, tp_group, *self.options)
+
+
+class LigerEmbedding(nn.Module):
+    def __init__(self, num_embeddings: int, embedding_dim: int, padding_idx: int | None = None) -> None:
+        super().__init__()
+        self.padding_idx = padding_idx
+        self.weight = nn.Parameter(torch.randn(num_embeddings, embedding_dim))
+        if padding_idx is not None:
+            with torch.no_grad():
+                self.weight[padding_idx].fill_(0)
+
+    def forward(self, indices: Tensor) -> Tensor:
+        rows = functions.LigerEmbeddingFunction.apply(self.weight, indices)
+        return rows if self.padding_idx is None else rows.masked_fill((indices == self.padding_idx)[..., None], 0)
 
 
 class LigerTVDLoss(nn.Module):

@@ -1,5 +1,5 @@
 """AdamW whose step of a parameter is one kernel over its memory: torch's, with `fused=True`, moves bf16 on an H200 at half of
-the rate of a copy (docs/performance.md).
+the rate of a copy (docs/experiments/python-and-models.md).
 
     optimizer = rowjit.torch.optim.AdamW(model.parameters(), lr=1e-5)
 """

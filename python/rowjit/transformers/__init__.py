@@ -6,6 +6,7 @@
 
 from rowjit.transformers.apply import Switches, apply
 from rowjit.transformers.auto import AutoModelForCausalLM
+from rowjit.transformers.kernels import kernel_mapping
 from rowjit.transformers.summary import Summary
 
-__all__ = ["AutoModelForCausalLM", "Summary", "Switches", "apply"]
+__all__ = ["AutoModelForCausalLM", "Summary", "Switches", "apply", "kernel_mapping"]

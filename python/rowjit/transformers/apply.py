@@ -22,6 +22,7 @@ from rowjit.transformers.recognise import (
     Gated,
     Layer,
     Norm,
+    Rotary,
     positional_names,
     recognise_head,
     recognise_layer,
@@ -206,38 +207,61 @@ def _replace_rotary(module: torch.nn.Module, summary: Summary) -> None:
     The name is added to the model's own module, where torch.compile looks a function's names up.
     """
     forward = type(module).forward
-    if not isinstance(forward, types.FunctionType):
+    within = inspect.unwrap(forward)
+    if not isinstance(within, types.FunctionType):
         return
-    names = [name for name in forward.__code__.co_names if "rotary_pos_emb" in name and name in forward.__globals__]
+    names = [name for name in within.__code__.co_names if "rotary_pos_emb" in name and name in within.__globals__]
     if not names:
         return
     what = f"{type(module).__name__}.{names[0]}"
-    if len(names) > 1 or hasattr(forward, "__wrapped__"):
-        summary.leave(what, "its forward is decorated, or turns more than once")
+    if len(names) > 1:
+        summary.leave(what, "its forward turns more than once")
         return
-    original = forward.__globals__[names[0]]
+    original = within.__globals__[names[0]]
     found = recognise_rotary(original)
     if found is None:
         summary.leave(what, "computes no rotary embedding of queries and keys that rowjit has")
         return
     name = f"_rowjit_{names[0]}"
-    forward.__globals__[name] = rotary_function(original, *found)
-    code = forward.__code__.replace(co_names=tuple(name if each == names[0] else each for each in forward.__code__.co_names))
-    copied = types.FunctionType(code, forward.__globals__, forward.__name__, forward.__defaults__, forward.__closure__)
-    copied.__kwdefaults__ = forward.__kwdefaults__
+    copied = _renamed(forward, names[0], name)
+    if copied is None:
+        summary.leave(what, "its forward is decorated by what cannot be copied")
+        return
+    within.__globals__[name] = rotary_function(original, found)
     _swap(module, copied, ("rotary", original))
     summary.replace(what, "rope_qk")
 
 
+def _renamed(function: Callable[..., object], name: str, other: str) -> types.FunctionType | None:
+    """A copy that reads the global `other` for `name`, with copies of its decorators around it. None where one of those
+    keeps what it calls elsewhere than in its closure."""
+    if not isinstance(function, types.FunctionType):
+        return None
+    code, cells, within = function.__code__, function.__closure__, getattr(function, "__wrapped__", None)
+    if within is None:
+        code = code.replace(co_names=tuple(other if each == name else each for each in code.co_names))
+    else:
+        calls = [cell.cell_contents is within for cell in cells or ()]
+        renamed = _renamed(within, name, other)
+        if renamed is None or not any(calls):
+            return None
+        cells = tuple(types.CellType(renamed) if is_call else cell for cell, is_call in zip(cells, calls, strict=True))
+    copied = types.FunctionType(code, function.__globals__, function.__name__, function.__defaults__, cells)
+    copied.__kwdefaults__ = function.__kwdefaults__
+    return copied
+
+
 @functools.cache
-def rotary_function(original: Callable[..., object], pairing: str, partial: bool) -> Callable[..., tuple[Tensor, Tensor]]:
+def rotary_function(original: Callable[..., object], rotary: Rotary) -> Callable[..., tuple[Tensor, Tensor]]:
     """A function of the original's signature, which calls it for what rowjit does not take."""
 
     def apply_rotary_pos_emb(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, *more: object, **named: object):  # noqa: ANN202
-        width = cos.shape[-1]
-        if more or named or q.dim() != 4 or cos.dim() != 3 or cos.dtype != q.dtype or (width != q.shape[-1] and not partial):
+        if more or named or q.dim() != 4 or cos.dim() != 3 or cos.dtype != q.dtype:
             return original(q, k, cos, sin, *more, **named)
-        return attention.apply_rotary_pos_emb(q, k, cos, sin, pairing)
+        wide_cos, wide_sin = rotary.widened(cos), rotary.widened(sin)
+        if wide_cos.shape[-1] != q.shape[-1] and not rotary.partial:
+            return original(q, k, cos, sin)
+        return attention.apply_rotary_pos_emb(q, k, wide_cos, wide_sin, rotary.pairing)
 
     return apply_rotary_pos_emb
 
@@ -307,6 +331,8 @@ def _sum_and_mlp(
     summed, x = add_rms_norm(norm, x, residual, weight)
     with kept(recompute, x, functools.partial(_rms_norm_of, norm), summed, weight):
         x = children[layer.mlp](x)
+    if isinstance(x, tuple):
+        x = x[0]  # and the scores of experts, which the layer makes nothing of
     if layer.norm_after_mlp:
         x = children[layer.norm_after_mlp](x)
     return summed, x if layer.scale == 1.0 else x * layer.scale

@@ -7,7 +7,7 @@ import functools
 import inspect
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 
 import torch
@@ -41,6 +41,19 @@ class Gated:
     gate: str  # of both halves where there is no `up`
     up: str | None
     down: str
+
+
+@dataclass(frozen=True)
+class Rotary:
+    """A rotary embedding of queries and keys: which elements turn together, and which rows of cosines and sines it makes
+    of its tables, of which there may be `partial` ones for the first elements of a head."""
+
+    pairing: str
+    tables: str
+    partial: bool
+
+    def widened(self, table: Tensor) -> Tensor:
+        return _TABLES[self.tables](table)
 
 
 @dataclass(frozen=True)
@@ -106,17 +119,15 @@ def recognise_norm(module: torch.nn.Module) -> Norm | None:
     if not isinstance(eps, float):
         return None
     width = parameters["weight"].shape[0]
-    return _norm_of(type(module), width, eps, module)
-
-
-_norms: dict[tuple[type, int, float], Norm | None] = {}
-
-
-def _norm_of(kind: type, width: int, eps: float, module: torch.nn.Module) -> Norm | None:
-    key = (kind, width, eps)
+    # Modules of one class may differ in what their constructor was given, an offset say.
+    given = frozenset((name, value) for name, value in vars(module).items() if isinstance(value, bool | int | float | str))
+    key = (type(module), width, given - {("training", module.training)})
     if key not in _norms:
         _norms[key] = _try_norms(module, width, eps)
     return _norms[key]
+
+
+_norms: dict[tuple[type, int, frozenset], Norm | None] = {}
 
 
 def _try_norms(module: torch.nn.Module, width: int, eps: float) -> Norm | None:
@@ -190,24 +201,34 @@ def rotated(x: Tensor, cos: Tensor, sin: Tensor, pairing: str) -> Tensor:
     return torch.cat((turning * cos + partner * sin, rest), -1)
 
 
+# Tables as wide as what turns; those of which the first half is read, each column for two neighbours (GLM's); and those of a
+# column for each pair (gpt-oss's).
+_TABLES: dict[str, Callable[[Tensor], Tensor]] = {
+    "whole": lambda table: table,
+    "first half": lambda table: table[..., : table.shape[-1] // 2].repeat_interleave(2, -1),
+    "of pairs": lambda table: torch.cat((table, table), -1),
+}
+
+
 @functools.cache
-def recognise_rotary(function: Callable[..., object]) -> tuple[str, bool] | None:
-    """The pairing of a function of (q, k, cos, sin), q and k {batch, heads, sequence, d}; and whether it takes tables
-    that are narrower than a head."""
-    for pairing in ("half", "interleaved"):
-        if _rotates(function, pairing, 8):
-            return pairing, _rotates(function, pairing, 4)
+def recognise_rotary(function: Callable[..., object]) -> Rotary | None:
+    """Of a function of (q, k, cos, sin), q and k {batch, heads, sequence, d}."""
+    for pairing, tables in itertools.product(("half", "interleaved"), _TABLES):
+        rotary = Rotary(pairing, tables, partial=False)
+        if _rotates(function, rotary, 8):
+            return replace(rotary, partial=_rotates(function, rotary, 4))
     return None
 
 
-def _rotates(function: Callable[..., object], pairing: str, width: int) -> bool:
+def _rotates(function: Callable[..., object], rotary: Rotary, turning: int) -> bool:
     q, k = _random(2, 3, 5, 8, seed=6), _random(2, 2, 5, 8, seed=7)
+    width = turning // 2 if rotary.tables == "of pairs" else turning
     cos, sin = _random(2, 5, width, seed=8), _random(2, 5, width, seed=9)
     found = _quietly(function, q, k, cos, sin)
     if not isinstance(found, tuple) or len(found) != 2:
         return False
-    tables = cos.unsqueeze(1), sin.unsqueeze(1)
-    return _same(found[0], rotated(q, *tables, pairing)) and _same(found[1], rotated(k, *tables, pairing))
+    wide = [rotary.widened(table).unsqueeze(1) for table in (cos, sin)]
+    return all(_same(y, rotated(x, *wide, rotary.pairing)) for y, x in zip(found, (q, k), strict=True))
 
 
 # ---- Decoder layers ------------------------------------------------------------------------------------------------
@@ -218,18 +239,20 @@ def recognise_layer(module: torch.nn.Module, norms: set[str]) -> Layer | None:
     factors = dict(zip(module._modules, (1.1, 1.3, 1.7, 1.9, 2.3, 2.9, 3.1, 3.7, 4.1, 4.3), strict=False))
     if len(factors) != len(module._modules):
         return None
-    called: list[str] = []
-    children: dict[str, torch.nn.Module] = {}
-    for name, child in module.named_children():
-        if isinstance(child, torch.nn.Dropout):
-            if child.p > 0:
-                return None
-            children[name] = torch.nn.Identity()
-        else:
-            children[name] = _Function(_branch(name, factors[name], called))
-    x = _random(1, 2, 4, seed=10)
-    found = _quietly(type(module).forward, _with_children(module, children), x, attention_mask=None, position_ids=None)
-    if isinstance(found, tuple):
+    if any(isinstance(child, torch.nn.Dropout) and child.p > 0 for child in module.children()):
+        return None
+    # An MLP of experts may give their scores too.
+    for pairs in (set(), factors.keys() - norms):
+        called: list[str] = []
+        children: dict[str, torch.nn.Module] = {}
+        for name, child in module.named_children():
+            is_dropout = isinstance(child, torch.nn.Dropout)
+            children[name] = torch.nn.Identity() if is_dropout else _Function(_branch(name, factors[name], called, name in pairs))
+        x = _random(1, 2, 4, seed=10)
+        found = _quietly(type(module).forward, _with_children(module, children), x, attention_mask=None, position_ids=None)
+        if isinstance(found, Tensor):
+            break
+    else:
         return None
     scale = getattr(module, "residual_multiplier", 1.0)
     layer = _layer_of_calls(called, norms, scale if isinstance(scale, float) else 1.0)
@@ -243,11 +266,12 @@ def recognise_layer(module: torch.nn.Module, norms: set[str]) -> Layer | None:
     return layer if _same(found, summed + out * layer.scale) else None
 
 
-def _branch(name: str, factor: float, called: list[str]) -> Callable[..., object]:
+def _branch(name: str, factor: float, called: list[str], is_pair: bool) -> Callable[..., object]:
     def run(*arguments: Tensor, **named: object) -> object:
         called.append(name)
         # Attention is called by keywords and gives its weights too.
-        return (named["hidden_states"] * factor, None) if "hidden_states" in named else arguments[0] * factor
+        x = named["hidden_states"] if "hidden_states" in named else arguments[0]
+        return (x * factor, None) if is_pair or "hidden_states" in named else x * factor
 
     return run
 

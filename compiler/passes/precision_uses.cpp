@@ -1,0 +1,228 @@
+// Where a value goes: whether every way from it ends in a rounding or a sum that hides what it is off by, and what made
+// it. The rest of Uses is in precision_functions.cpp (logistic functions, erf and tanh) and precision_weights.cpp (the
+// exponentials of a softmax).
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <limits>
+#include <optional>
+#include <variant>
+
+#include "base/dtype.h"
+#include "compiler/passes/precision_uses.h"
+
+namespace rowjit::precision {
+
+Uses::Uses(const Kernel& kernel, bool is_gpu) : kernel_(kernel), is_gpu_(is_gpu) {
+    each_inst(kernel, [&](const Inst& inst) {
+        for (const ValueId operand : inst.operands) uses_[operand].push_back(&inst);
+        if (inst.id >= 0) made_by_[inst.id] = &inst;
+        if (inst.kind == InstKind::kKept) kept_[inst.index].push_back(inst.id);
+        if (inst.kind == InstKind::kKeep) keeps_[inst.index] = inst.operands[0];
+        if (inst.kind == InstKind::kAccumulate) terms_[inst.index] = inst.operands[0];
+    });
+    add_results(kernel.body);
+    add_results(kernel.after);
+}
+
+bool Uses::only_scale(ValueId value) {
+    return all_of(value, only_scale_, [&](const Inst& use) {
+        if (use.kind != InstKind::kMap) return ends_narrow(use, [&](ValueId next) { return only_scale(next); });
+        if (use.op == Op::kLog) return is_plain_result(value);
+        return keeps_part(use) && is_rounded(use.id);
+    });
+}
+
+bool Uses::is_scaled_or_summed(ValueId value) {
+    return all_of(value, is_scaled_or_summed_, [&](const Inst& use) {
+        if (use.kind == InstKind::kMap) return (keeps_part(use) || hardly_cancels(use)) && is_scaled_or_summed(use.id);
+        return ends_summed(use, [&](ValueId next) { return is_scaled_or_summed(next); });
+    });
+}
+
+bool Uses::is_summed_and_rounded(ValueId value) {
+    return all_of(value, is_summed_and_rounded_, [&](const Inst& use) {
+        if (use.kind == InstKind::kMap)
+            return (keeps_part(use) || hardly_cancels(use)) && is_summed_and_rounded(use.id);
+        if (use.kind == InstKind::kAccumulate) return adds_up(use) && ends_in_rounding(sums_.at(use.index).result);
+        return ends_narrow(use, [&](ValueId next) { return is_summed_and_rounded(next); });
+    });
+}
+
+bool Uses::ends_in_rounding(ValueId value) {
+    return all_of(value, ends_in_rounding_, [&](const Inst& use) {
+        if (is_f32_map(use, Op::kLog)) return is_log_of_weights(use);
+        if (is_f32_map(use, Op::kExp)) return is_rounded(use.id);
+        if (use.kind == InstKind::kMap) return keeps_error(use.op) && ends_in_rounding(use.id);
+        if (const auto greatest = greatest_of(use)) return ends_in_rounding(*greatest);
+        return ends_summed(use, [&](ValueId next) { return ends_in_rounding(next); });
+    });
+}
+
+bool Uses::adds_given_product(ValueId value) {
+    if (is_product_of_given(value)) return true;
+    const Inst* inst = maker(value);
+    if (inst == nullptr) return false;
+    if (is_f32_map(*inst, Op::kDiv)) return adds_given_product(inst->operands[0]);
+    return is_signed_sum(*inst) &&
+           any_operand(*inst, 0, adds_given_product_, [&](ValueId next) { return adds_given_product(next); });
+}
+
+bool Uses::is_product_of_given(ValueId value) {
+    const Inst* inst = maker(value);
+    return inst != nullptr && is_f32_map(*inst, Op::kMul) && is_given(inst->operands[0]) && is_given(inst->operands[1]);
+}
+
+bool Uses::is_roughly_product(const Inst& sum) {
+    if (!is_f32_map(sum, Op::kFma) || !is_constant(sum.operands[1])) return false;
+    const Inst* low = maker(sum.operands[2]);
+    if (low == nullptr || !is_f32_map(*low, Op::kMul) || !is_constant(low->operands[1])) return false;
+    const double part = maker(low->operands[1])->value / maker(sum.operands[1])->value;
+    if (low->operands[0] != sum.operands[0] || std::fabs(part) > std::numeric_limits<float>::epsilon()) return false;
+    return is_scaled_or_summed(sum.id) || all_of(sum.id, is_argument_, [&](const Inst& use) {
+               return is_f32_map(use, Op::kTanh) && is_of_its_own(use);
+           });
+}
+
+bool Uses::adds_up(const Inst& use) const {
+    if (use.kind == InstKind::kCarry) return true;
+    const auto sum = use.kind == InstKind::kAccumulate ? sums_.find(use.index) : sums_.end();
+    return sum != sums_.end() && sum->second.plain;
+}
+
+void Uses::add_results(const Block& block) {
+    for (const Stmt& stmt : block) {
+        const auto* reduce = std::get_if<AllReduce>(&stmt.node);
+        if (reduce == nullptr) continue;
+        std::size_t result = 0;
+        for (const int index : reduce->accumulators) {
+            const Accumulator& accumulator = kernel_.accumulators[static_cast<std::size_t>(index)];
+            if (accumulator.monoid == Monoid::kSum)
+                sums_[index] = Sum{reduce->results[result], !accumulator.compensated};
+            if (accumulator.monoid == Monoid::kMax) greatest_[index] = reduce->results[result];
+            if (accumulator.components() == 1 && terms_.contains(index))
+                terms_of_[reduce->results[result]] = terms_.at(index);
+            // Of pairs only where weights are exact: where a mixture's parts are not what their sums are of, its
+            // logarithm is off by as much.
+            const bool both = accumulator.monoid == Monoid::kDivergence && !is_gpu_;
+            const bool pairs = accumulator.monoid == Monoid::kMaxSumExp && !is_gpu_;
+            if (accumulator.monoid == Monoid::kMax || pairs || both) maxima_[reduce->results[result]] = index;
+            if (both) maxima_[reduce->results[result + 2]] = index;
+            result += static_cast<std::size_t>(accumulator.components());
+        }
+    }
+}
+
+// The maximum of a row that a column's value may be.
+std::optional<ValueId> Uses::greatest_of(const Inst& use) const {
+    const auto found = use.kind == InstKind::kAccumulate ? greatest_.find(use.index) : greatest_.end();
+    return found == greatest_.end() ? std::nullopt : std::optional(found->second);
+}
+
+// Whether what is computed from the value is rounded to bf16 or f16 before anything could magnify its error, as the
+// difference of two probabilities does. What most columns have nothing of, as a class's own term, is no difference.
+bool Uses::is_rounded(ValueId value) {
+    return all_of(value, is_rounded_, [&](const Inst& use) {
+        if (use.kind != InstKind::kMap) return ends_narrow(use, [&](ValueId next) { return is_rounded(next); });
+        const bool other_is_rare = use.op == Op::kAdd && is_rare(use.operands[use.operands[0] == value ? 1 : 0]);
+        return (keeps_part(use) || other_is_rare || hardly_cancels(use)) && is_rounded(use.id);
+    });
+}
+
+// Whether it is only multiplied and divided before it is rounded to bf16 or f16.
+bool Uses::is_scaled(ValueId value) {
+    return all_of(value, is_scaled_, [&](const Inst& use) {
+        if (use.kind == InstKind::kMap) return keeps_part(use) && is_scaled(use.id);
+        return ends_narrow(use, [&](ValueId next) { return is_scaled(next); });
+    });
+}
+
+// What made a value of a column, where a loop read it back.
+const Inst* Uses::maker(ValueId value) const {
+    const auto made = made_by_.find(value);
+    if (made == made_by_.end()) return nullptr;
+    const Inst* inst = made->second;
+    return inst->kind == InstKind::kKept ? maker(keeps_.at(inst->index)) : inst;
+}
+
+// Whether two loops made the same value of a column.
+bool Uses::are_same(ValueId a, ValueId b) {
+    const Inst* first = maker(a);
+    const Inst* second = maker(b);
+    if (first == second) return first != nullptr || a == b;
+    if (first == nullptr || second == nullptr || first->kind != second->kind || first->op != second->op ||
+        first->dtype != second->dtype || first->index != second->index || first->axis != second->axis ||
+        first->value != second->value || first->coords != second->coords)
+        return false;
+    const auto [known, is_new] = are_same_.try_emplace({a, b}, true);
+    if (is_new) {
+        known->second =
+            std::equal(first->operands.begin(), first->operands.end(), second->operands.begin(), second->operands.end(),
+                       [&](ValueId one, ValueId other) { return are_same(one, other); });
+    }
+    return known->second;
+}
+
+// As it is in memory, its negative, chosen of such, or a sum or a quotient of such: no function has bounded it.
+bool Uses::is_given(ValueId value) {
+    const Inst* inst = maker(value);
+    if (inst == nullptr || inst->kind == InstKind::kLoad) return inst != nullptr;
+    if (inst->kind == InstKind::kCast || is_f32_map(*inst, Op::kDiv)) return is_given(inst->operands[0]);
+    const bool chooses = inst->kind == InstKind::kMap && inst->op == Op::kSelect;
+    return (chooses || is_signed_sum(*inst)) &&
+           any_operand(*inst, chooses ? 1 : 0, is_given_, [&](ValueId next) { return is_given(next); });
+}
+
+bool Uses::is_signed_sum(const Inst& inst) {
+    return inst.kind == InstKind::kMap && (inst.op == Op::kAdd || inst.op == Op::kSub || inst.op == Op::kNeg);
+}
+
+// Whether an operand's error is no larger a part of the result: of a product, a quotient, or a sum of what is not
+// negative.
+bool Uses::keeps_part(const Inst& use) {
+    const auto is_kept = [&](ValueId term) { return is_not_negative(term); };
+    return scales(use) || (use.op == Op::kAdd && std::ranges::all_of(use.operands, is_kept));
+}
+
+// Whether a value is known not to be negative.
+bool Uses::is_not_negative(ValueId value) {
+    const auto [known, is_new] = is_not_negative_.try_emplace(value, false);
+    if (is_new) known->second = find_not_negative(value);
+    return known->second;
+}
+
+bool Uses::find_not_negative(ValueId value) {
+    if (const auto sum = terms_of_.find(value); sum != terms_of_.end()) return is_not_negative(sum->second);
+    const Inst* inst = maker(value);
+    if (inst == nullptr) return false;
+    if (inst->kind == InstKind::kConst) return inst->value >= 0;
+    if (inst->kind == InstKind::kCast) return is_not_negative(inst->operands[0]);
+    if (inst->kind != InstKind::kMap) return false;
+    const auto is = [&](std::size_t operand) { return is_not_negative(inst->operands[operand]); };
+    switch (inst->op) {
+        case Op::kExp:
+        case Op::kAbs:
+        case Op::kSqrt:
+        case Op::kRsqrt: return true;
+        case Op::kMul: return inst->operands[0] == inst->operands[1] || (is(0) && is(1));
+        case Op::kAdd:
+        case Op::kDiv:
+        case Op::kMin: return is(0) && is(1);
+        case Op::kMax: return is(0) || is(1);
+        case Op::kSelect: return is(1) && is(2);
+        default: return false;
+    }
+}
+
+bool Uses::is_rare(ValueId value) const {
+    const auto made = made_by_.find(value);
+    return made != made_by_.end() && made->second->kind == InstKind::kMap && made->second->op == Op::kSelect &&
+           is_constant(made->second->operands[2], 0);
+}
+
+bool Uses::is_plain_result(ValueId value) const {
+    return std::any_of(sums_.begin(), sums_.end(),
+                       [&](const auto& sum) { return sum.second.plain && sum.second.result == value; });
+}
+
+}  // namespace rowjit::precision

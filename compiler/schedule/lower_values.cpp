@@ -1,0 +1,205 @@
+// A node's value where a statement needs it: kept, turned, loaded or computed, in the open loop or before it; and what
+// values are called.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "base/dtype.h"
+#include "compiler/schedule/lowering.h"
+
+namespace rowjit::lowering {
+
+// Whether a value differs between the lanes (or reduced rows) of a loop.
+bool Lowering::per_lane(NodeId id) const {
+    if (columnar(id)) return true;
+    const std::vector<AxisId>& rows = kernel_.row_axes;
+    return std::any_of(graph_.node(id).axes.begin(), graph_.node(id).axes.end(),
+                       [&](AxisId axis) { return std::find(rows.begin(), rows.end(), axis) == rows.end(); });
+}
+
+// The value of a node where it is needed: computed in the current loop when it differs per lane, else before it.
+ValueId Lowering::value(NodeId id) {
+    const bool lane = per_lane(id);
+    RJ_CHECK(!lane || loop_body_ != nullptr, "lower: {} is needed outside a loop", graph_.describe(id));
+    std::map<NodeId, ValueId>& values = lane ? lane_values_ : row_values_;
+    if (const auto found = values.find(id); found != values.end()) return found->second;
+    if (const auto slot = slots_.find({loop_columns_, id}); lane && slot != slots_.end()) {
+        Inst inst{.kind = InstKind::kKept, .dtype = graph_.node(id).dtype};
+        inst.index = slot->second;
+        return values[id] = emit(std::move(inst), graph_.node(id), "kept");
+    }
+    if (const auto turn = turns_.find(id); lane && turn != turns_.end())
+        return values[id] = turned(turn->second, graph_.node(id));
+    std::vector<Inst>* const outer = loop_body_;
+    if (!lane) loop_body_ = nullptr;  // row values stand before the loop
+    const ValueId result = compute(id);
+    loop_body_ = outer;
+    return values[id] = result;
+}
+
+// Another value's vector of the same thread: kept, or loaded beside it.
+ValueId Lowering::turned(const Turn& turn, const Node& node) {
+    const auto slot = slots_.find({loop_columns_, turn.own});
+    Inst inst{.kind = InstKind::kKept, .dtype = node.dtype, .turn = static_cast<int>(turn.columns)};
+    if (slot != slots_.end()) {
+        inst.index = slot->second;
+    } else {
+        value(turn.own);
+        inst.kind = InstKind::kLoad;
+        inst.index = tensor_of_input_.at(turn.own);
+        inst.coords = own_coords(graph_.node(turn.own).axes);
+    }
+    return emit(std::move(inst), node);
+}
+
+// Whether a mask holds everywhere: reverse mode spreads a value along axes by one.
+bool Lowering::holds_everywhere(NodeId mask) const {
+    const Node& node = graph_.node(mask);
+    if (node.kind != NodeKind::kMap) return false;
+    if (node.op == Op::kAnd) return holds_everywhere(node.args[0]) && holds_everywhere(node.args[1]);
+    if (node.op != Op::kGe || !is_coordinate(node.args[0])) return false;
+    const Node& least = graph_.node(node.args[1]);
+    return least.kind == NodeKind::kConst && least.value <= 0;
+}
+
+// Along an axis, in any integer that has all of its places.
+bool Lowering::is_coordinate(NodeId id) const {
+    const Node& node = graph_.node(id);
+    if (node.kind == NodeKind::kIota) return true;
+    if (node.kind != NodeKind::kCast || (node.dtype != Dtype::kI32 && node.dtype != Dtype::kI64)) return false;
+    const Node& iota = graph_.node(node.args[0]);
+    return iota.kind == NodeKind::kIota && graph_.axis(iota.axis).extent != kRuntimeExtent;
+}
+
+ValueId Lowering::compute(NodeId id) {
+    const Node& node = graph_.node(id);
+    Inst inst{.dtype = node.dtype};
+    switch (node.kind) {
+        case NodeKind::kInput: return load(id, own_coords(node.axes));
+        case NodeKind::kIndex: {
+            std::vector<Coord> coords;
+            for (const Coord& coord : node.coords) {
+                coords.push_back(coord.substitute([](Axis axis) { return Coord(axis); },
+                                                  [&](NodeId data) { return Coord::data_node(value(data)); }));
+            }
+            return load(node.args[0], std::move(coords), &node);
+        }
+        case NodeKind::kSearch:
+            inst.kind = InstKind::kSearch;
+            inst.index = tensor_of_input_.at(node.args[0]);
+            inst.operands = {value(node.args[1])};
+            return emit(std::move(inst), node, fmt::format("search in {}", graph_.node(node.args[0]).name));
+        case NodeKind::kScalar:
+            inst.kind = InstKind::kScalar;
+            inst.index = scalar_of_node_.at(id);
+            return emit(std::move(inst), node);
+        case NodeKind::kConst:
+            inst.kind = InstKind::kConst;
+            inst.value = node.value;
+            return emit(std::move(inst), node);
+        case NodeKind::kIota:
+            inst.kind = InstKind::kCoord;
+            inst.axis = node.axis;
+            return emit(std::move(inst), node, fmt::format("coordinate along {}", graph_.axis(node.axis).label()));
+        case NodeKind::kExtent:
+            inst.kind = InstKind::kExtent;
+            inst.axis = node.axis;
+            return emit(std::move(inst), node, fmt::format("extent of {}", graph_.axis(node.axis).label()));
+        case NodeKind::kMap:
+            if (node.op == Op::kSelect && holds_everywhere(node.args[0])) return value(node.args[1]);
+            [[fallthrough]];
+        case NodeKind::kCast:
+            inst.kind = node.kind == NodeKind::kMap ? InstKind::kMap : InstKind::kCast;
+            inst.op = node.op;
+            for (const NodeId arg : node.args) inst.operands.push_back(value(arg));
+            return emit(std::move(inst), node, expression(node));
+        case NodeKind::kReduce:
+        case NodeKind::kState:
+        case NodeKind::kFix:
+        case NodeKind::kPartialSum:
+        case NodeKind::kMatmul: break;
+    }
+    RJ_CHECK(false, "lower: {} is used before the phase that computes it", graph_.describe(id));
+}
+
+std::vector<Coord> Lowering::own_coords(const std::vector<AxisId>& axes) {
+    std::vector<Coord> coords;
+    for (const AxisId axis : axes) coords.emplace_back(Axis{axis});
+    return coords;
+}
+
+ValueId Lowering::load(NodeId input, std::vector<Coord> coords, const Node* index) {
+    const Node& tensor = graph_.node(input);
+    Inst inst{.kind = InstKind::kLoad, .dtype = tensor.dtype};
+    inst.index = tensor_of_input_.at(input);
+    inst.coords = std::move(coords);
+    Node named = index != nullptr ? *index : tensor;
+    if (index == nullptr || named.label.empty()) named.label = tensor.name + (index == nullptr ? "_value" : "_at");
+    return emit(std::move(inst), named);
+}
+
+void Lowering::store(std::size_t output, ValueId operand) {
+    const OutputInfo& info = graph_.outputs()[output];
+    if (info.slots >= 0) return add_to_part(output, operand);
+    Inst inst{.kind = InstKind::kStore, .dtype = graph_.node(info.node).dtype, .operands = {operand}};
+    inst.index = output_tensors_[output];
+    inst.coords = own_coords(whole_axes(info));
+    for (std::size_t i = 0; info.piece && i < inst.coords.size(); ++i) {
+        if (info.piece->at[i] >= 0) inst.coords[i] = Coord(info.piece->at[i]);
+    }
+    inst.accumulate = info.accumulate;
+    inst.comment = fmt::format("output {}", info.name);
+    current().push_back(std::move(inst));
+}
+
+void Lowering::keep(NodeId id) {
+    const Node& node = graph_.node(id);
+    const auto found = lane_values_.find(id);
+    RJ_CHECK(found != lane_values_.end(), "lower: {} is to be kept but was not computed", graph_.describe(id));
+    Inst inst{.kind = InstKind::kKeep, .dtype = node.dtype, .operands = {found->second}};
+    inst.index = static_cast<int>(kernel_.slots.size());
+    slots_[{loop_columns_, id}] = inst.index;
+    current().push_back(std::move(inst));
+    kernel_.slots.push_back({node.dtype, place_of(node), 0, unique_label(label_of(node, "kept") + "_kept")});
+}
+
+ValueId Lowering::emit(Inst inst, const Node& node, std::string comment) {
+    inst.id = kernel_.value_count++;
+    inst.label = unique_label(label_of(node, name(node.kind)));
+    inst.comment = std::move(comment);
+    value_labels_[inst.id] = inst.label;
+    current().push_back(std::move(inst));
+    return kernel_.value_count - 1;
+}
+
+std::string Lowering::unique_label(const std::string& wanted) {
+    std::string label = is_reserved_word(wanted) ? wanted + "_" : wanted;
+    // Counted on from the last: an unrolled kernel has thousands of values without a name of their own.
+    for (int& suffix = next_suffix_.try_emplace(wanted, 2).first->second; !taken_labels_.insert(label).second;)
+        label = fmt::format("{}_{}", wanted, suffix++);
+    return label;
+}
+
+std::string Lowering::describe_value(NodeId id) const {
+    const auto& values = per_lane(id) ? lane_values_ : row_values_;
+    const auto found = values.find(id);
+    if (found == values.end()) return graph_.describe(id);
+    const auto label = value_labels_.find(found->second);
+    return label == value_labels_.end() ? graph_.describe(id) : label->second;
+}
+
+std::string Lowering::expression(const Node& node) const {
+    std::vector<std::string> operands;
+    for (const NodeId arg : node.args) operands.push_back(describe_value(arg));
+    if (node.kind == NodeKind::kCast) return fmt::format("cast({}, {})", operands[0], rowjit::name(node.dtype));
+    return fmt::format("{}({})", info(node.op).name, fmt::join(operands, ", "));
+}
+
+}  // namespace rowjit::lowering
