@@ -116,16 +116,25 @@ bool serves_better(const Compiled& made, const Compiled& than, const Target& tar
     return !spills(made.artifact) && (merits(made) > merits(than) || (apart && merits(made) == merits(than)));
 }
 
+// Columns that each element of a loop is made of, as loads.
+bool has_several_loads(const Kernel& kernel) {
+    return std::ranges::any_of(kernel.body, [](const Stmt& stmt) {
+        const auto* loop = std::get_if<ColumnLoop>(&stmt.node);
+        return loop != nullptr && std::ranges::count(loop->body, InstKind::kLoad, &Inst::kind) > 1;
+    });
+}
+
 // What has no reduction is left alone unless its code waits for some loads before it asks for others. Told how many
 // blocks share a multiprocessor anyway, the assembler mostly spends what registers they leave on asking first: a rotary
 // embedding's backward of f32 had its partner's vector behind the product with its own, in 32 registers as now, and ran
-// at 88 % of copy where its forward does at 97. Else the loads are issued together, which costs instructions
-// (a dropout_add of bf16 ran at 98 so, at 101 without).
+// at 88 % of copy where its forward does at 97, and at 97 since. Else the loads are issued together, which costs
+// instructions (a dropout_add of bf16 ran at 98 so, at 101 without). What is made of one tensor computes a vector while
+// it waits for the next: silu of f32 runs at 97 with two waits, at 95 with one, gelu at 98 and 95 (H200).
 Compiled fewer_waits(Compiled best, const Target& target) {
     const Schedule& s = best.kernel.schedule;
     const auto waits = [](const Compiled& one) { return one.artifact.functions.front().load_waits; };
     if (target.backend != Backend::kCuda || s.family != Family::kElementwise || !is_of_rows_in_registers(best.kernel) ||
-        best.kernel.block_threads() < kFullBlock)
+        best.kernel.block_threads() < kFullBlock || !has_several_loads(best.kernel))
         return best;
     const auto attempt = [&](const Kernel& kernel) {
         Compiled other{kernel, compile_source(emit_gpu(kernel, target), target)};
