@@ -8,6 +8,9 @@ Where liger_kernel is installed, importing this module puts rowjit behind its au
 Liger's own.
 """
 
+from rowjit.liger import chunked_loss
+from rowjit.liger.chunked_loss.losses import *  # noqa: F403
+from rowjit.liger.chunked_loss.losses import __all__ as _losses
 from rowjit.liger.functional import *  # noqa: F403
 from rowjit.liger.functional import __all__ as _functional
 from rowjit.liger.functions import *  # noqa: F403
@@ -26,9 +29,11 @@ __all__ = [
     "AutoLigerKernelForCausalLM",
     "_apply_liger_kernel",
     "_apply_liger_kernel_to_instance",
+    "chunked_loss",
     "install",
     *_functional,
     *_functions,
+    *_losses,
     *_modules,
 ]
 
