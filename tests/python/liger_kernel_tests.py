@@ -17,6 +17,7 @@ FILES = (
     "group_norm", "jsd", "kl_div", "layer_norm", "llama4_rope", "modulated_rms_norm", "poly_norm", "qwen2vl_mrope", "relu_squared", "rms_norm",
     "rope", "softmax", "sparsemax", "swiglu", "tvd",
 )  # fmt: skip
+CHUNKED_LOSSES = ("cosine", "cpo", "dpo", "grpo", "jsd", "kto", "orpo", "simpo")
 
 
 def main():
@@ -38,10 +39,11 @@ def main():
         test.utils.supports_bfloat16 = lambda: True
         torch.cpu.get_device_properties = lambda *_: types.SimpleNamespace(total_memory=0)
     files = [str(checkout / f"test/transformers/test_{name}.py") for name in FILES]
+    files += [str(checkout / f"test/chunked_loss/test_{name}_loss.py") for name in CHUNKED_LOSSES]
     given = sys.argv[2:]
     if not any(argument.endswith(".py") or "::" in argument for argument in given):
         given = [*files, *given]
-    code = pytest.main(["-q", "-p", "no:cacheprovider", "-k", "not dtensor", f"--rootdir={checkout}", *given])
+    code = pytest.main(["-q", "-p", "no:cacheprovider", "-k", "not dtensor and not triton_grpo", f"--rootdir={checkout}", *given])
     print("rowjit:", rowjit.statistics("cuda:0" if torch.cuda.is_available() else "cpu"))
     sys.exit(code)
 
