@@ -96,7 +96,8 @@ typedef struct rowjit_engine_options {
 ROWJIT_API rowjit_status rowjit_engine_create(const rowjit_engine_options* options, rowjit_engine** engine);
 ROWJIT_API void rowjit_engine_destroy(rowjit_engine* engine);
 
-/* JSON: "rowjit", "device", "target", and "compiled", "memory_hits", "disk_hits", "bundle_hits", "compile_ms" so far. */
+/* JSON: "rowjit", "device", "target", and "compiled", "memory_hits", "disk_hits", "bundle_hits", "compile_ms" so far.
+ */
 ROWJIT_API rowjit_status rowjit_engine_info(const rowjit_engine* engine, char* buffer, size_t capacity, size_t* length);
 
 /* Memory and streams of the engine's device, for programs that have no allocator of their own. Kernels take any address
