@@ -43,11 +43,14 @@ std::string_view name(ChoiceSource source) {
     return kNames[static_cast<std::size_t>(source)];
 }
 
+std::vector<std::string> bundle_paths(std::vector<std::string> more) {
+    for (std::string& path : environment_paths("ROWJIT_BUNDLE_PATH")) more.push_back(std::move(path));
+    return more;
+}
+
 ChoiceSources choice_sources(const std::string& cache_root, const std::vector<std::string>& more_bundles) {
     ChoiceSources sources{std::make_shared<const TuningDb>(cache_root)};
-    std::vector<std::string> paths = more_bundles;
-    for (std::string& path : environment_paths("ROWJIT_BUNDLE_PATH")) paths.push_back(std::move(path));
-    sources.bundles = open_bundles(paths);
+    sources.bundles = open_bundles(bundle_paths(more_bundles));
     if (const std::optional<std::string> path = environment_text("ROWJIT_PINNED_CHOICES"))
         sources.pinned = read_choice_table(*path);
     return sources;

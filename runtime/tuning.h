@@ -47,6 +47,9 @@ struct ChoiceSources {
     const std::vector<ChoiceTable>* shipped = &shipped_choices();
 };
 
+// `more`, and behind them those of ROWJIT_BUNDLE_PATH.
+std::vector<std::string> bundle_paths(std::vector<std::string> more);
+
 // Those of a cache directory ("" for none) and of the environment: ROWJIT_BUNDLE_PATH, before which come
 // `more_bundles`, and ROWJIT_PINNED_CHOICES. Throws Error(kIo, kParse) for a pinned table that cannot be read: without
 // it this process would choose otherwise than those it shall agree with.

@@ -40,13 +40,11 @@ int export_cache(const CommonOptions& common, const std::string& path) {
     for (TuningRecord& record : TuningDb(store.root()).list()) {
         if (is_wanted(common, architecture_of(record))) contents.records.push_back(std::move(record));
     }
-    const std::size_t kernels = contents.kernels.size();
     const std::size_t records = contents.records.size();
-    const std::string bytes = encode_bundle(std::move(contents));
-    write_file(path, bytes);
-    print_either(common.json, {{"bundle", path}, {"kernels", kernels}, {"tuned", records}, {"bytes", bytes.size()}},
-                 fmt::format("{}: {} kernels, {} tuned, {:.1f} MB\n", path, kernels, records,
-                             static_cast<double>(bytes.size()) / 1e6));
+    const auto [kernels, bytes] = write_bundle(path, std::move(contents));
+    print_either(
+        common.json, {{"bundle", path}, {"kernels", kernels}, {"tuned", records}, {"bytes", bytes}},
+        fmt::format("{}: {} kernels, {} tuned, {:.1f} MB\n", path, kernels, records, static_cast<double>(bytes) / 1e6));
     return kExitOk;
 }
 

@@ -140,7 +140,7 @@ int compile_command(const CommonOptions& common, const CompileCommand& command) 
         for (const Job& job : jobs) compile_job(job, target, command, choices, *cache, &made);
     }
     const std::vector<Compiled>& results = made.rows;
-    if (!command.bundle.empty()) write_file(command.bundle, encode_bundle(std::move(made.bundle)));
+    if (!command.bundle.empty()) write_bundle(command.bundle, std::move(made.bundle));
     const CacheStatistics kept = cache->statistics();
     if (command.output.empty() && command.bundle.empty() && kept.compiled > 0 && kept.store_failures > 0) {
         fail(ErrorCode::kIo,

@@ -11,6 +11,7 @@
 #include "runtime/choice_table.h"
 #include "runtime/device.h"
 #include "runtime/gemm/cpu.h"
+#include "runtime/tuning.h"
 #include "tools/commands.h"
 #include "tools/engine_options.h"
 #include "tools/report.h"
@@ -75,10 +76,8 @@ std::size_t own_tuning(const std::string& root) try {
 }
 
 nlohmann::json bundles(const CommonOptions& common) {
-    std::vector<std::string> paths = common.bundles;
-    for (std::string& path : environment_paths("ROWJIT_BUNDLE_PATH")) paths.push_back(std::move(path));
     nlohmann::json json = nlohmann::json::array();
-    for (const std::string& path : paths) {
+    for (const std::string& path : bundle_paths(common.bundles)) {
         const Offer<std::shared_ptr<const Bundle>> bundle = Bundle::open(path);
         const std::string what =
             bundle ? fmt::format("{}: {} kernels, {} tuned", path, (*bundle)->kernel_count(), (*bundle)->record_count())

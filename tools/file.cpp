@@ -3,8 +3,10 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <set>
 #include <sstream>
 #include <system_error>
+#include <utility>
 
 #include "base/fail.h"
 
@@ -33,6 +35,18 @@ void write_file(const std::filesystem::path& path, const std::string& bytes) {
         std::filesystem::remove(temporary, error);
         fail(ErrorCode::kIo, "'{}' cannot be written: {}; free space or choose another place", path.string(), why);
     }
+}
+
+WrittenBundle write_bundle(const std::string& path, BundleContents contents) {
+    std::set<Digest> kernels;
+    for (const Entry& kernel : contents.kernels) kernels.insert(kernel.digest);
+    const std::string bytes = encode_bundle(std::move(contents));
+    write_file(path, bytes);
+    constexpr auto kOthersWrite = std::filesystem::perms::group_write | std::filesystem::perms::others_write;
+    std::error_code error;
+    std::filesystem::permissions(path, kOthersWrite, std::filesystem::perm_options::remove, error);
+    if (error) fail(ErrorCode::kIo, "'{}': {}; run chmod go-w on it", path, error.message());
+    return {kernels.size(), bytes.size()};
 }
 
 }  // namespace rowjit

@@ -40,15 +40,12 @@ int plan_tuning(const CommonOptions& common, const TuneCommand& command) {
             }
         }
     }
-    const std::string bytes = encode_bundle(std::move(contents));
-    write_file(command.output, bytes);
-    const std::size_t kernels = Bundle::open(command.output)->get()->kernel_count();
+    const auto [kernels, bytes] = write_bundle(command.output, std::move(contents));
     std::string text = fmt::format("{}: {} kernels, {:.1f} MB, {} refused\n", command.output, kernels,
-                                   static_cast<double>(bytes.size()) / 1e6, refused.size());
+                                   static_cast<double>(bytes) / 1e6, refused.size());
     for (const auto& why : refused) text += fmt::format("  {}\n", why.get<std::string>());
     print_either(common.json,
-                 {{"bundle", command.output}, {"kernels", kernels}, {"bytes", bytes.size()}, {"refused", refused}},
-                 text);
+                 {{"bundle", command.output}, {"kernels", kernels}, {"bytes", bytes}, {"refused", refused}}, text);
     return kExitOk;
 }
 

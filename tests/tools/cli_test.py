@@ -463,6 +463,18 @@ class Bundles(CommandTest):
         self.result(*words, "--output", "out", "--bundle", "kernels.rjb", **nowhere)
         self.assertTrue(list((self.work / "out").glob("*.cubin")))
 
+    def test_a_bundle_written_where_the_group_may_write_is_used_all_the_same(self):
+        shared = os.umask(0o002)
+        self.addCleanup(os.umask, shared)
+        softmax = ["--op", "softmax", "--columns", "64", "--max-candidates", "2", "--target", "native"]
+        self.result("tune", "plan", *softmax, "--output", "plan.rjb")
+        bundle = self.compiled("kernels.rjb")
+        self.result("bundle", "export", "all.rjb")
+        for path in (bundle, self.work / "plan.rjb", self.work / "all.rjb"):
+            self.assertEqual(path.stat().st_mode & 0o022, 0)
+        words = ["compile", *self.RELU, "--cache-dir", "off", "--write-bundle", "again.rjb", "--bundle", bundle]
+        self.assertEqual(self.document(*words)["summary"]["compiled"], 0)
+
     def test_export_import_list_and_verify(self):
         self.compiled("kernels.rjb")
         self.result("tune", *self.RELU, *SMALL, "--max-candidates", "2")
