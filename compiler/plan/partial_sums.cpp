@@ -126,6 +126,28 @@ bool reduces_slots(const GraphData& graph, const Node& node) {
     return node.kind == NodeKind::kReduce && graph.axis(node.reduced[0]).is_slots;
 }
 
+bool sums_rows(const GraphData& group) {
+    const std::vector<NodeId> live = group.live_nodes();
+    return std::any_of(live.begin(), live.end(), [&](NodeId id) {
+        const Node& node = group.node(id);
+        return node.kind == NodeKind::kReduce && group.axis(node.reduced[0]).is_row;
+    });
+}
+
+// Columns that the planner made rows, as each has a sum over rows to itself, are columns again: as rows they would be
+// parts' places, since it is of columns that a part may have too many.
+void give_back_columns(std::vector<AxisInfo>* axes) {
+    for (AxisInfo& axis : *axes) {
+        axis.is_row = axis.is_row && !axis.is_promoted;
+        axis.is_promoted = false;
+    }
+}
+
+void give_back_strides(std::vector<std::int64_t>* promoted, std::vector<std::int64_t>* columns) {
+    columns->insert(columns->begin(), promoted->begin(), promoted->end());
+    promoted->clear();
+}
+
 }  // namespace
 
 bool can_lie_apart(const GraphData& graph, const Node& operand, const std::vector<AxisId>& apart,
@@ -199,6 +221,8 @@ bool adds_parts_of_each(const GraphData& group, const Node& node) {
 
 std::shared_ptr<const GraphData> with_whole_sums(const GraphData& group) {
     std::vector<AxisInfo> axes = group.axes();
+    const bool has_whole_sums = !makes_parts(group) && sums_rows(group);
+    if (has_whole_sums) give_back_columns(&axes);
     while (!axes.empty() && axes.back().is_slots) axes.pop_back();
     // Nothing lies along others any more, whose names the sums may be given parts by again.
     for (AxisInfo& axis : axes) {
@@ -208,10 +232,13 @@ std::shared_ptr<const GraphData> with_whole_sums(const GraphData& group) {
     std::vector<NodeId> mapped(static_cast<std::size_t>(group.size()), -1);
     const auto to_result = [&](NodeId id) { return mapped[static_cast<std::size_t>(id)]; };
     for (const NodeId id : group.live_nodes()) {
-        mapped[static_cast<std::size_t>(id)] = result->add_copy(group.node(id), to_result);
+        Node node = group.node(id);
+        if (has_whole_sums) give_back_strides(&node.promoted_strides, &node.column_strides);
+        mapped[static_cast<std::size_t>(id)] = result->add_copy(node, to_result);
     }
     for (OutputInfo output : group.outputs()) {
         output.node = to_result(output.node);
+        if (has_whole_sums) give_back_strides(&output.promoted_strides, &output.column_strides);
         if (output.slots >= 0) {
             const NodeId summand = output.node;
             std::vector<AxisId> reduced = result->row_axes(result->node(summand));

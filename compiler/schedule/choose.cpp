@@ -153,6 +153,7 @@ GroupFacts facts_of(const Group& group, const Target& target) {
         facts.keeps_greatest |= node.kind == NodeKind::kReduce && node.monoid == Monoid::kGreatest;
     }
     facts.reduces_rows = group.reduces_rows;
+    facts.adds_parts = adds_parts(graph);
     facts.scalar_rows = group.row_axes.empty();
     facts.promoted = std::any_of(group.row_axes.begin(), group.row_axes.end(),
                                  [&](AxisId axis) { return graph.axis(axis).is_promoted; });

@@ -42,8 +42,9 @@ struct GroupFacts {
     bool steps = false;                // a row meets in steps of a fixpoint, some number of times
     bool meets = false;                // the threads of a row do, over what is wanted of that row
     bool reduces_rows = false;
-    bool segmented = false;  // some of those reductions are of segments, or of parts that each position has some of
-    bool promoted = false;   // columns lie among the group's row axes
+    bool adds_parts = false;  // what it reduces over rows is parts of sums, as blocks have left them
+    bool segmented = false;   // some of those reductions are of segments, or of parts that each position has some of
+    bool promoted = false;    // columns lie among the group's row axes
     // Of the innermost of them, along which results lie side by side; the widest element that is read or stored there.
     std::int64_t promoted_columns = 1;
     int promoted_bytes = 4;

@@ -261,6 +261,32 @@ TEST_CASE("a kernel that stores pieces of a tensor is tuned as a graph of its ow
     for (const Group& group : plan.groups) CHECK_NOTHROW(with_whole_sums(*group.graph));
 }
 
+TEST_CASE("a kernel that sums columns too many for parts is tuned as a graph of its own") {
+    const Graph graph = make_graph("layer_norm", {262144, bf16, {}});
+    const Target& target = find_target("sm_90a");
+    const Plan plan = plan_graph(*gradient(graph, {"x", "weight", "bias"}).data(), target);
+    const auto sums = std::find_if(plan.groups.begin(), plan.groups.end(),
+                                   [](const Group& group) { return group.reduces_rows && !adds_parts(*group.graph); });
+    REQUIRE(sums != plan.groups.end());
+    const Plan again = plan_graph(*with_whole_sums(*sums->graph), target);
+    REQUIRE(again.groups.size() == 1);
+    CHECK(again.groups[0].reduces_rows);
+    CHECK(group_bytes(*again.groups[0].graph, 8192) == group_bytes(*sums->graph, 8192));
+    CHECK(legal_schedules(again.groups[0], target) == legal_schedules(*sums, target));
+}
+
+TEST_CASE("results have the fewer threads the more of them there are, as parts of wide sums are few") {
+    const auto threads_of = [](std::int64_t columns) {
+        const Graph graph = make_graph("rms_norm", {columns, bf16, {}});
+        const Plan plan = plan_graph(*gradient(graph, {"x", "weight"}).data(), find_target("sm_90a"));
+        REQUIRE(adds_parts(*plan.groups.back().graph));
+        return legal_schedules(plan.groups.back(), find_target("sm_90a"))[0].threads_per_row;
+    };
+    CHECK(threads_of(4096) == 32);
+    CHECK(threads_of(32768) == 8);
+    CHECK(threads_of(262144) == 1);
+}
+
 TEST_CASE("sums of a group that no block holds are sums of its channels' on a GPU, and its rows are read elementwise") {
     const auto backward_of = [](std::int64_t spatial) {
         const Graph graph = make_graph("group_norm", {spatial, bf16, {{"groups", "32"}, {"channels", "16"}}});
