@@ -143,14 +143,14 @@ Bundle::Row Bundle::row(std::string_view index, std::size_t place) {
     return row;
 }
 
-std::optional<Bundle::Row> Bundle::find(std::string_view index, const Digest& digest) {
+std::optional<std::size_t> Bundle::find(std::string_view index, const Digest& digest) {
     std::size_t begin = 0;
     std::size_t end = index.size() / kRowBytes;
     while (begin < end) {
         const std::size_t middle = begin + (end - begin) / 2;
-        const Row found = row(index, middle);
-        if (found.digest == digest) return found;
-        (found.digest < digest ? begin : end) = found.digest < digest ? middle + 1 : middle;
+        const Digest found = row(index, middle).digest;
+        if (found == digest) return middle;
+        (found < digest ? begin : end) = found < digest ? middle + 1 : middle;
     }
     return std::nullopt;
 }
@@ -163,22 +163,21 @@ Offer<std::string_view> Bundle::piece(const Row& row) const {
 }
 
 std::optional<Artifact> Bundle::kernel(const CacheKey& key) const {
-    const std::optional<Row> found = find(kernels_, key.digest());
-    if (!found) return std::nullopt;
-    const Offer<std::string_view> bytes = piece(*found);
-    Offer<Entry> entry = bytes ? decode_entry(*bytes) : Offer<Entry>(Declined{bytes.reason()});
-    if (entry && entry->key_text == key.text()) return std::move((*entry).artifact);
-    warn(key.digest(), entry ? "it was stored under another key" : std::string_view(entry.reason()));
+    const std::optional<std::size_t> place = find(kernels_, key.digest());
+    if (!place) return std::nullopt;
+    Offer<Entry> entry = kernel_at(*place);
+    if (entry) return std::move((*entry).artifact);
+    warn(key.digest(), entry.reason());
     return std::nullopt;
 }
 
 std::optional<TuningRecord> Bundle::record(const TuningKey& key) const {
-    const std::optional<Row> found = find(records_, digest_of(key));
-    if (!found) return std::nullopt;
-    const Offer<std::string_view> bytes = piece(*found);
-    Offer<TuningRecord> record = bytes ? decode_record(*bytes) : Offer<TuningRecord>(Declined{bytes.reason()});
-    if (record && record->key == key) return std::move(*record);
-    warn(found->digest, record ? "it was stored under another key" : std::string_view(record.reason()));
+    const Digest digest = digest_of(key);
+    const std::optional<std::size_t> place = find(records_, digest);
+    if (!place) return std::nullopt;
+    Offer<TuningRecord> record = record_at(*place);
+    if (record) return std::move(*record);
+    warn(digest, record.reason());
     return std::nullopt;
 }
 

@@ -47,11 +47,12 @@ class Bundle {
     const std::string& path() const { return path_; }
     const std::vector<CompiledBy>& compilers() const { return compilers_; }  // each once
 
-    // The kernel or record of that very key, verified. A damaged one is logged, and as if it were not there.
+    // The kernel or record of that very key, verified: its digest is the key's. A damaged one is logged, and as if it
+    // were not there.
     std::optional<Artifact> kernel(const CacheKey& key) const;
     std::optional<TuningRecord> record(const TuningKey& key) const;
 
-    // By place, for the command line; declines what is damaged.
+    // By place, as the command line asks; declines what is damaged, or of another key than the index says.
     std::size_t kernel_count() const { return kernels_.size() / kRowBytes; }
     std::size_t record_count() const { return records_.size() / kRowBytes; }
     Digest kernel_digest(std::size_t place) const;
@@ -71,7 +72,7 @@ class Bundle {
     Bundle(std::string path, MappedFile file) : path_(std::move(path)), file_(std::move(file)) {}
     std::optional<Declined> read_index();
     static Row row(std::string_view index, std::size_t place);
-    static std::optional<Row> find(std::string_view index, const Digest& digest);
+    static std::optional<std::size_t> find(std::string_view index, const Digest& digest);  // its place
     // Declines a row that reaches beyond the file, as one does that was cut short.
     Offer<std::string_view> piece(const Row& row) const;
     void warn(const Digest& digest, std::string_view reason) const;
