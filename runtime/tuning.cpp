@@ -31,11 +31,16 @@ std::string device_fingerprint(const Target& target) {
     return fmt::format("{} {} x{} {}", target.name, target.label, target.sm_count, target.cpu_features);
 }
 
-TuningKey tuning_key(const Group& group, const Target& target) {
+namespace {
+
+TuningKey key_of(std::string_view operation, const Target& target) {
     // Row counts are launch arguments, and one compiled kernel serves them all, so the choice has no shape of its own.
-    return {fmt::format("codegen {}\n{}", kCodegenVersion, tuning_operation(group)), device_fingerprint(target),
-            "any rows"};
+    return {fmt::format("codegen {}\n{}", kCodegenVersion, operation), device_fingerprint(target), "any rows"};
 }
+
+}  // namespace
+
+TuningKey tuning_key(const Group& group, const Target& target) { return key_of(tuning_operation(group), target); }
 
 std::string_view name(ChoiceSource source) {
     constexpr std::array<std::string_view, 5> kNames = {"pinned", "tuned here", "tuned elsewhere, in a bundle",
@@ -57,6 +62,7 @@ ChoiceSources choice_sources(const std::string& cache_root, const std::vector<st
 }
 
 std::optional<MeasuredChoice> measured_choice(const ChoiceSources& sources, const Target& target, const Group& group) {
+    const std::string operation = tuning_operation(group);
     const auto buildable = [&](std::string_view text, ChoiceSource source) -> std::optional<MeasuredChoice> {
         const std::optional<Schedule> schedule = parse_schedule(text);
         if (!schedule || !build_kernel(group, *schedule, target)) return std::nullopt;
@@ -64,13 +70,13 @@ std::optional<MeasuredChoice> measured_choice(const ChoiceSources& sources, cons
     };
     const auto tabled = [&](const ChoiceTable& table, ChoiceSource source) -> std::optional<MeasuredChoice> {
         if (!table.covers(target)) return std::nullopt;
-        const TabledChoice* choice = table.find(sha256(tuning_operation(group)).hex());
+        const TabledChoice* choice = table.find(sha256(operation).hex());
         return choice == nullptr ? std::nullopt : buildable(choice->schedule, source);
     };
     if (sources.pinned) {
         if (auto choice = tabled(*sources.pinned, ChoiceSource::kPinned)) return choice;
     } else {
-        const TuningKey key = tuning_key(group, target);
+        const TuningKey key = key_of(operation, target);
         if (const auto record = sources.database->get(key)) {
             if (auto choice = buildable(record->choice, ChoiceSource::kTuned)) return choice;
         }
