@@ -1,6 +1,7 @@
 // What the schedules of reduced rows are made of, for the files of that family: row_reduction.cpp, which has the static
-// rule, and of rows that a block which stays has in flight (row_ahead.cpp) and rows of any width beside sums of rows
-// (row_even.cpp).
+// rule, and of the threads that share a row (row_threads.cpp), rows over a cluster (row_cluster.cpp), rows that wait in
+// shared memory (row_shared.cpp), rows that a block which stays has in flight (row_ahead.cpp) and rows of any width
+// beside sums of rows (row_even.cpp).
 #pragma once
 
 #include <algorithm>
@@ -32,6 +33,12 @@ inline constexpr std::int64_t kPartBesideSums = 20 * 1024;
 // Of a row that stays in the stage that it was copied to.
 inline constexpr std::int64_t kStayingBytesPerThread = 32;
 
+inline constexpr int kMostThreads = 256;   // that share a row by the static rule
+inline constexpr int kThreadsAlone = 512;  // with as many registers each as leave no room for another block
+inline constexpr std::int64_t kStreamedColumns = 8192;  // a row of so many need not stay on chip
+// Bytes that a thread has of a row at six vectors.
+inline constexpr std::int64_t kWideBytesPerThread = 96;
+
 Schedule row_schedule(Residency residency, int threads, int vector);
 
 // With blocks whose registers let `threads_per_sm` threads share a multiprocessor.
@@ -46,6 +53,13 @@ bool in_small_parts(const GroupFacts& facts);
 // Narrow rows of several tensors that are met over once.
 bool reads_several_narrow(const GroupFacts& facts);
 
+// Whether a block has nothing else in flight while its row waits: for a number of the row, or for that and others.
+bool waits_for_numbers(const GroupFacts& facts);
+bool waits_alone(const GroupFacts& facts);
+
+// Whether any column is in memory.
+bool has_columns(const GroupFacts& facts);
+
 std::int64_t row_bytes(const GroupFacts& facts);
 
 std::int64_t bytes_per_thread(const Schedule& s, const GroupFacts& facts);
@@ -54,6 +68,9 @@ std::int64_t bytes_per_thread(const Schedule& s, const GroupFacts& facts);
 std::int64_t threads_for(std::int64_t vectors, std::int64_t each, int warp_size);
 
 void append(const std::vector<Schedule>& more, std::vector<Schedule>* schedules);
+
+// With the registers that the compiler wants, or in few blocks before, where many columns of several tensors want many.
+std::vector<Schedule> lightly_sharing(const Schedule& s, std::int64_t columns_per_thread, const GroupFacts& facts);
 
 // Rows in flight while a block that stays works on another: fetched through registers or through shared memory, and, in
 // a cluster that meets once a row, with the meeting behind the next row's first phase. clang keeps what is fetched
@@ -74,6 +91,63 @@ inline constexpr Ahead kInOneStage{.stages = 1, .in_stages = true};
 inline constexpr Ahead kInTwoStages{.stages = 2, .in_stages = true};
 inline constexpr Ahead kInThreeStages{.stages = 3, .in_stages = true};
 inline constexpr Ahead kSkewedInStages{.stages = 3, .skew = true, .in_stages = true};
+
+// ---- row_threads.cpp ------------------------------------------------------------------------------------------------
+
+// Of the static rule, a power of two.
+int preferred_threads(const GroupFacts& facts, int vector);
+
+// Of a row that a block's threads would have seven vectors of, the last of them not all, six in as many warps as that
+// takes, and 0 of others.
+int threads_of_six(const GroupFacts& facts, const Target& target, int vector);
+
+// Threads on a row that is read again, or once, from memory, the most promising first.
+std::array<int, 3> threads_of_reloaded(const GroupFacts& facts, const Target& target, int vector);
+
+// Whether registers have room for a thread's part of the rows, and yet they are better elsewhere.
+bool crowds(int threads, const GroupFacts& facts);
+
+// ---- row_cluster.cpp ------------------------------------------------------------------------------------------------
+
+// A row of more bytes of its widest tensor than a block takes is divided over a cluster; a row that is also summed
+// over, whose registers hold the sums as well, sooner, and one that reads nothing but itself. H200, bf16: rms_norm of
+// 131072 columns runs at 94 % of copy over 8 blocks, at 52 % when it is read twice; softmax over 16 blocks of 128
+// threads at 78 %, over 8 of 256 at 67 %; rms_norm's backward of 65536 columns over 8 blocks of 512 threads takes 0.473
+// ms, over 16 of 256 0.498.
+inline constexpr std::int64_t kBlockRowBytes = 64 * 1024;
+bool wider_than_block(const GroupFacts& facts, const Target& target);
+
+// Blocks of the clusters that a row may be divided over, the most promising first; none of a row that one block has.
+std::vector<std::int64_t> cluster_sizes(const GroupFacts& facts, const Target& target);
+
+// The same where threads meet once over pairs, not twice over what those are made of.
+std::vector<Schedule> merging_pairs(Schedule s, const GroupFacts& facts, const Target& target);
+
+// A row in the registers of a cluster's blocks.
+std::vector<Schedule> cluster_schedules(const GroupFacts& facts, const Target& target, int vector);
+
+// A row beside weights where it is the faster in blocks of a cluster that end; none of others.
+std::vector<Schedule> ending_in_cluster(const GroupFacts& facts, const Target& target, int vector);
+
+// ---- row_shared.cpp -------------------------------------------------------------------------------------------------
+
+inline constexpr std::int64_t kPartsOfMany = 5;  // of a row, on a multiprocessor
+
+// Whether one block's rows leave no shared memory for another's.
+bool fills_shared_memory(const GroupFacts& facts, const Target& target);
+
+// How many blocks' parts of a row a multiprocessor's shared memory has room for.
+std::int64_t resident_blocks(const GroupFacts& facts, const Target& target, std::int64_t column_blocks);
+
+// Rows that stay in the one stage that they are copied to; that wait there, several to a multiprocessor, to be met over
+// again; in the shared memory of a cluster whose registers have no room; of as few blocks as leave room for several
+// parts on a multiprocessor; and of few blocks that meet in steps. Each has none for rows that it is not for.
+std::vector<Schedule> in_one_stage(const GroupFacts& facts, const Target& target, int vector,
+                                   std::int64_t column_blocks);
+std::vector<Schedule> waiting_in_stages(const GroupFacts& facts, const Target& target, int vector);
+std::vector<Schedule> in_shared_of_cluster(const GroupFacts& facts, const Target& target, int vector);
+std::vector<Schedule> in_few_parts(const GroupFacts& facts, const Target& target, int vector);
+std::vector<Schedule> waiting_in_steps(const GroupFacts& facts, const Target& target, int vector);
 
 // ---- row_ahead.cpp --------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,185 @@
+// Rows divided over the blocks of a cluster, each block's part in its registers: how many blocks, how many threads they
+// have, and whether they end with the row or stay for others.
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstdint>
+#include <iterator>
+
+#include "compiler/schedule/row_schedules.h"
+
+namespace rowjit::reduced_rows {
+namespace {
+
+constexpr std::int64_t kClusterPartColumns = 16 * 1024;
+
+// What a cluster's block takes of a row.
+std::int64_t part_bytes(const GroupFacts& facts) {
+    if (facts.sums_of_columns > 0) return kSmallPartBytes;
+    // Of as many columns as a thread of 128 holds what is computed of: softmax's backward of 32768 bf16 columns runs at
+    // 99 % of copy over eight blocks of 128 threads, at 88 over four of 256 (H200).
+    if (in_small_parts(facts)) return kSmallPartBytes * facts.widest_bytes / facts.held_bytes;
+    return kClusterPartColumns * facts.widest_bytes;
+}
+
+}  // namespace
+
+bool wider_than_block(const GroupFacts& facts, const Target& target) {
+    // A row whose sums are numbers alone leaves registers to itself where it is stored again.
+    const bool sums = facts.sums_of_columns > 0 || (facts.sums_rows() && !facts.stores_columns);
+    const bool small = sums || (in_small_parts(facts) && target.clusters);
+    return row_bytes(facts) > (small ? kSmallPartBytes : kBlockRowBytes);
+}
+
+// Clusters a row may be divided over, the most promising first.
+std::vector<std::int64_t> cluster_sizes(const GroupFacts& facts, const Target& target) {
+    const std::int64_t bytes = row_bytes(facts);
+    const std::int64_t part = part_bytes(facts);
+    if (!target.clusters || bytes <= part / 2) return {};
+    std::int64_t wanted = 1;
+    while (wanted < kMostClusterBlocks && bytes > part * wanted) wanted *= 2;
+    // layer_norm's backward of 131072 bf16 columns takes 0.671 ms over 8 blocks, in stages, 0.708 over 16.
+    if (facts.sums_of_columns > 1 && wanted == kMostClusterBlocks && bytes <= part * wanted) wanted /= 2;
+    std::vector<std::int64_t> sizes;
+    for (const std::int64_t size : {wanted, wanted / 2, wanted * 2}) {
+        if (size > 1 && size <= kMostClusterBlocks) sizes.push_back(size);
+    }
+    return sizes;
+}
+
+namespace {
+
+// Whether two blocks of clusters are the better on a multiprocessor, one of which meets while the other computes: of
+// one tensor, and where threads that meet once have room to fetch the next row of narrow columns (of f32, 12288 ran at
+// 80 so, at 90 in one block). H200, rms_norm of 49152 bf16 columns, six vectors a thread: 95 % of copy, in one block of
+// 512 threads 86; layer_norm 81 and 70, of 131072 81 and 77.
+bool shares_in_cluster(const GroupFacts& facts, std::int64_t blocks) {
+    constexpr std::int64_t kThreads = 256;
+    const bool room = facts.widest_bytes < 4 && row_bytes(facts) <= blocks * kThreads * kWideBytesPerThread;
+    return !facts.sums_rows() && facts.streams == 1 && (facts.phases > 2 || room);
+}
+
+// Threads of a cluster's blocks, the most promising first.
+std::array<int, 3> cluster_threads(const GroupFacts& facts, std::int64_t blocks) {
+    if (in_small_parts(facts)) return {128, 256, 512};
+    // A row that waits twice for many blocks leaves its multiprocessors to another: layer_norm of 262144 bf16 columns
+    // takes 0.375 ms in blocks of 256 threads, 0.456 in those of 512.
+    const bool apart = shares_in_cluster(facts, blocks) || (facts.phases > 2 && blocks == kMostClusterBlocks);
+    if (apart) return {256, 512, 128};
+    return {512, 256, 128};
+}
+
+}  // namespace
+
+// The same where threads meet once over pairs, not twice over what those are made of. Rows of an odd number of columns,
+// which are guarded one by one, spilled.
+std::vector<Schedule> merging_pairs(Schedule s, const GroupFacts& facts, const Target& target) {
+    if (facts.sums_rows() || facts.phases == 2 || facts.online_phases != 2 || s.vector == 1) return {};
+    s.online = true;
+    return staying(s, kResidentThreadsPerSm.back(), facts, target);
+}
+
+namespace {
+
+// Columns of a thread that leave registers to fetch the next row's: cross-entropy with its gradient of 32000 bf16
+// classes takes 0.61 to 0.64 ms with 31 columns a thread and the next row fetched ahead, 0.75 with 62 and none.
+constexpr std::int64_t kColumnsFetchedAhead = 32;
+
+}  // namespace
+
+// A row in the registers of a cluster's blocks.
+std::vector<Schedule> cluster_schedules(const GroupFacts& facts, const Target& target, int vector) {
+    std::vector<Schedule> schedules;
+    for (const std::int64_t blocks : cluster_sizes(facts, target)) {
+        const std::int64_t columns = (facts.columns + blocks - 1) / blocks;
+        std::vector<Schedule> ending;  // after all that stay, where those come first
+        for (const int threads : cluster_threads(facts, blocks)) {
+            const std::int64_t elements = (columns + threads - 1) / threads;
+            if (elements * facts.held_bytes > kMaxBytesPerThread || elements < vector) continue;
+            if (waits_alone(facts) && elements > kColumnsFetchedAhead) continue;
+            Schedule s = row_schedule(Residency::kRegisters, threads, vector);
+            s.column_blocks = blocks;
+            // Softmax's backward of 32768 bf16 columns takes 0.395 ms in blocks of 128 threads that end, 0.452 in those
+            // that stay; of 65536 0.418, 0.448; but of 131072, whose sixteen blocks have 256 threads, 0.131 and 0.117,
+            // tvd's backward of 128256 0.222 and 0.203; of eight such blocks a distillation's of 49152 0.172 in those
+            // that end, 0.326 (H200).
+            const bool widest = blocks == kMostClusterBlocks && threads > kBlockThreads && facts.widest_bytes < 4;
+            const bool ends_first = facts.sums_rows() || (in_small_parts(facts) && !waits_alone(facts) && !widest);
+            const std::vector<Schedule> pairs = merging_pairs(s, facts, target);
+            // Narrow rows that wait twice for sixteen blocks have the next in registers: 256 softmax rows of 262144
+            // bf16 columns take 0.077 ms so, 0.109 where pairs meet once, whose 178 registers a thread leave room for
+            // one block of the two; of 129280 0.073, and 0.078 in blocks that end. Those of f32 end where 256 threads
+            // hold a part: softmax of 131072 columns runs at 95 % of copy so, at 90 where pairs meet once; past them
+            // pairs are the faster, log_softmax of 262144 at 89, 84 in blocks that end.
+            const bool pairs_first = ends_first && columns * facts.widest_bytes > 2 * kSmallPartBytes;
+            const bool waits = facts.phases > 2 && blocks == kMostClusterBlocks && facts.widest_bytes < 4;
+            if (waits && !facts.sums_rows())
+                append(staying(s, kResidentThreadsPerSm.back(), facts, target), &schedules);
+            // Of f32, in all of a thread's registers, pairs whose next row is in a stage: layer_norm of 200064 columns
+            // runs at 73 % of copy so, at 55 with that in registers; of 262144 at 74 and 71.
+            if (facts.phases > 2 && blocks == kMostClusterBlocks && facts.widest_bytes >= 4 && !in_small_parts(facts))
+                std::ranges::copy_if(pairs, std::back_inserter(schedules),
+                                     [](const Schedule& pair) { return pair.stages > 0 && !pair.skew; });
+            if (pairs_first) append(pairs, &schedules);
+            if (ends_first) append(lightly_sharing(s, elements, facts), &schedules);
+            if (facts.sums_rows()) continue;
+            append(staying(s, kResidentThreadsPerSm.back(), facts, target), &schedules);
+            std::vector<Schedule>& last = ends_first ? schedules : ending;
+            if (!ends_first) last.push_back(s);
+            last.push_back(sharing(s, kResidentThreadsPerSm.back()));
+            if (!pairs_first) append(pairs, &last);
+        }
+        append(ending, &schedules);
+    }
+    return schedules;
+}
+
+namespace {
+
+// Whether a row beside weights is the faster in blocks of a cluster that end: one leaves room for others, which load
+// meanwhile, where one that stays waits for its cluster each time. H200, % of copy, ending and as such rows are taken
+// otherwise: rms_norm of 32768 bf16 columns 95 and 93, of 53248 96 and 86, of 262144 90 and 69, of 65536 f32 columns 90
+// and 82; add_rms_norm of 53248 bf16 columns 94 and 88, of f32 92 and 89, but of 200064 87 and 92; add_layer_norm,
+// which meets twice, of 53248 89 and 82, f32 88 and 73, but of 262144 bf16 columns 78 and 87. What a function is
+// computed of while rows are stored leaves fewer blocks room: a gated norm of 26624 bf16 columns 79 and 88, of 49152,
+// which no block holds, 80 and 68; of f32 86 and 91.
+bool ends_in_cluster(const GroupFacts& facts) {
+    const bool narrow = facts.widest_bytes < 4;
+    const std::int64_t bytes = row_bytes(facts);
+    if (facts.streams <= 1) return facts.phases == 2;
+    if (facts.streams >= kManyTensors) return false;
+    if (facts.phases > 2 && narrow && bytes > kMostClusterBlocks / 2 * kMostThreads * kMaxBytesPerThread) return false;
+    return !facts.computes_functions || (narrow && bytes >= kBlockRowBytes);
+}
+
+}  // namespace
+
+// In as few blocks of 256 threads as have registers for its columns, up to eight, and past them of 512. Threads that
+// have the same whole vectors of one tensor, and registers left for the next row's, fetch those first: of 40960 f32
+// columns 95 % of copy, 87 where they end. One block has what is narrower: of 20480 bf16 columns 97, in two 94.
+std::vector<Schedule> ending_in_cluster(const GroupFacts& facts, const Target& target, int vector) {
+    constexpr std::int64_t kRowOfOneBlock = 40 * 1024;
+    const std::int64_t bytes = row_bytes(facts);
+    if (!target.clusters || facts.sums_rows() || in_small_parts(facts) || waits_alone(facts) ||
+        !ends_in_cluster(facts) || bytes <= kRowOfOneBlock)
+        return {};
+    const bool few = bytes <= kMostClusterBlocks / 2 * kMostThreads * kMaxBytesPerThread;
+    const int threads = few ? kMostThreads : kThreadsAlone;
+    const std::int64_t part = threads * kMaxBytesPerThread;
+    const auto blocks = static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>((bytes + part - 1) / part)));
+    const std::int64_t columns = (facts.columns + blocks - 1) / blocks;
+    const std::int64_t held = (columns + threads - 1) / threads * facts.held_bytes;
+    if (blocks > kMostClusterBlocks || held > kMaxBytesPerThread) return {};
+    Schedule s = row_schedule(Residency::kRegisters, threads, vector);
+    s.column_blocks = blocks;
+    std::vector<Schedule> schedules = {s};
+    const bool whole = facts.columns % (blocks * threads * vector) == 0;
+    if (whole && bytes < blocks * part && facts.streams == 1) {
+        const Schedule staying = staying_apart(s, kThreadsAlone / threads);
+        const std::vector<Schedule> ahead = ahead_of(staying, std::array{kRegisters}, target);
+        schedules.insert(schedules.begin(), ahead.begin(), ahead.end());
+    }
+    return schedules;
+}
+
+}  // namespace rowjit::reduced_rows

@@ -1,0 +1,167 @@
+// Rows that wait in shared memory, a block's or a cluster's, so that several share a multiprocessor and one is loaded
+// while another meets.
+#include <algorithm>
+#include <cstdint>
+
+#include "compiler/kernel.h"
+#include "compiler/schedule/row_schedules.h"
+
+namespace rowjit::reduced_rows {
+
+// One block's rows leave no shared memory for another's. Eight f32 states: 0.153 ms read again, of which the
+// second-level cache has most, 0.174 in shared memory; their backward 0.177 and 0.203; group_norm's of four channels
+// 0.137 and 0.144, a hyper-connection's 0.144 either way.
+bool fills_shared_memory(const GroupFacts& facts, const Target& target) {
+    return facts.streams >= kManyTensors &&
+           2 * (row_bytes(facts) * facts.streams + kSystemSharedBytes) > target.shared_bytes_per_sm;
+}
+
+// How many blocks' parts of a row a multiprocessor's shared memory has room for.
+std::int64_t resident_blocks(const GroupFacts& facts, const Target& target, std::int64_t column_blocks) {
+    constexpr std::int64_t kScratchBytes = 4096;
+    const std::int64_t bytes = (row_bytes(facts) + column_blocks - 1) / column_blocks * facts.column_inputs;
+    return target.shared_bytes_per_sm / (bytes + kScratchBytes + kSystemSharedBytes);
+}
+
+// Rows that stay in the one stage that they are copied to: all of a row is in flight at once, in no registers, while
+// the multiprocessor's other blocks compute. H200, bf16, cross-entropy with its gradient of 32000 classes: 0.283 ms in
+// two blocks of 512 threads, 0.292 in three of 256, 0.307 in the registers of a cluster, fetched ahead. kl_div of
+// 128256 over 8 blocks 0.344, stored to shared memory 0.385.
+std::vector<Schedule> in_one_stage(const GroupFacts& facts, const Target& target, int vector,
+                                   std::int64_t column_blocks) {
+    const std::int64_t resident = resident_blocks(facts, target, column_blocks);
+    if (target.backend != Backend::kCuda || facts.sums_rows() || resident < 2) return {};
+    Schedule s = row_schedule(Residency::kStages, resident >= 3 ? 256 : 512, vector);
+    s.column_blocks = column_blocks;
+    s.stages = 1;
+    std::vector<Schedule> schedules = {staying_apart(s, resident)};
+    if (resident >= 3 && column_blocks == 1) {
+        s.threads_per_row = 512;
+        schedules.insert(schedules.begin(), staying_apart(s, 2));
+    }
+    return schedules;
+}
+
+// Rows of narrow floats of which nothing is stored and that threads meet over more than once, as two distributions
+// before they are compared: they wait in their stage, divided over as few blocks as leave room for several parts on a
+// multiprocessor, of which one is loaded while another is computed. H200, 128256 bf16 columns of two tensors: a kl_div
+// that met twice took 0.205 ms in three blocks of 256 threads, 0.262 in two of 512, 0.286 over sixteen blocks, 0.224
+// read twice from memory. f32 rows, in twice as many blocks, take twice as long as read twice; where one block has a
+// row, it meets at once.
+std::vector<Schedule> waiting_in_stages(const GroupFacts& facts, const Target& target, int vector) {
+    constexpr std::int64_t kParts = 3;
+    constexpr int kThreads = 256;
+    const bool met_again = !facts.stores_columns && facts.online_phases > 2 && facts.sums_of_columns == 0;
+    if (target.backend != Backend::kCuda || !met_again || facts.columns < kStreamedColumns) return {};
+    std::int64_t blocks = 1;
+    while (resident_blocks(facts, target, blocks) < kParts) blocks *= 2;
+    const bool narrow = facts.widest_bytes < 4;
+    if (blocks > 1 && (blocks > kMostClusterBlocks || !narrow || !target.clusters)) return {};
+    std::vector<Schedule> schedules;
+    for (const int threads : {kThreads, 2 * kThreads}) {
+        const std::int64_t resident =
+            std::min<std::int64_t>(resident_blocks(facts, target, blocks), kResidentThreadsPerSm.front() / threads);
+        Schedule s = row_schedule(Residency::kStages, threads, vector);
+        s.column_blocks = blocks;
+        s.stages = 1;
+        schedules.push_back(staying_apart(s, resident));
+    }
+    return schedules;
+}
+
+// Rows of narrow floats that a cluster's registers have no room for, in its shared memory: as many blocks share a
+// multiprocessor as it has room for, and one loads while another meets or stores. H200, bf16, cross-entropy with its
+// gradient of 128256 classes: 0.279 ms with five blocks of 256 threads, 0.301 with four, 0.319 with six, which leave 40
+// registers; 0.355 where rows are read twice, 0.387 in registers and fetched ahead. Of several tensors' rows fewer have
+// room, and one stage is faster.
+std::vector<Schedule> in_shared_of_cluster(const GroupFacts& facts, const Target& target, int vector) {
+    constexpr std::int64_t kMany = 4;
+    constexpr int kMostWorthwhile = 5;
+    std::vector<Schedule> schedules;
+    if (!target.clusters || facts.sums_rows()) return schedules;
+    const bool alone = facts.column_inputs == 1;
+    for (const std::int64_t blocks : {kMostClusterBlocks / 2, kMostClusterBlocks}) {
+        const std::int64_t resident = resident_blocks(facts, target, blocks);
+        if (resident < (alone ? kMany : 2)) continue;
+        if (resident < kMany && facts.stores_columns) append(in_one_stage(facts, target, vector, blocks), &schedules);
+        Schedule s = row_schedule(Residency::kShared, resident < kMany ? 512 : 256, vector);
+        s.column_blocks = blocks;
+        s.online = facts.online_phases == 2;
+        if (resident > kMany) schedules.push_back(sharing(s, kMostWorthwhile * s.threads_per_row));
+        schedules.push_back(sharing(s, kResidentThreadsPerSm.front()));
+    }
+    return schedules;
+}
+
+namespace {
+
+// Threads of whole warps that have a block's vectors in eight rounds, ten or eleven, which are groups of four or five
+// loads each, those first of which the most are at work. Nine take 0.158 and 0.373 ms of 64000 and 128256 columns, as
+// below, where eight take 0.141 and 0.283.
+std::vector<int> threads_of_rounds(std::int64_t vectors) {
+    constexpr int kMostOfRounds = 320;
+    std::vector<int> found;
+    const auto rounds = [&](int threads) { return (vectors + threads - 1) / threads; };
+    for (int threads = kBlockThreads; threads <= kMostOfRounds; threads += kWarpThreads) {
+        const std::int64_t each = rounds(threads);
+        if (each == 8 || each == 10 || each == 11) found.push_back(threads);
+    }
+    std::ranges::stable_sort(found, {}, [&](int threads) { return threads * rounds(threads); });
+    return found;
+}
+
+}  // namespace
+
+// Narrow rows of one tensor that are stored again, in the shared memory of as few blocks as leave room for five of
+// their parts on a multiprocessor, or of eight where four have room: the fewer blocks meet, the less one waits for
+// another. H200, cross-entropy with its gradient of bf16 classes, ms: 32000 in two blocks of 256 threads 0.262, in one
+// of 512 0.280; 64000 in four 0.141, in the registers of eight 0.165; 100352 in eight blocks of 160 threads, ten
+// rounds, 0.116, of 256, seven, 0.141, for which 48 registers are too few; 50257 in four of 160 0.114, in one of 512
+// 0.133; 151936 in eight of 224 0.343, of 256 where five share a multiprocessor 0.399, four 0.340; 201088 in eight of
+// 288 0.232, in sixteen of 160 0.240.
+std::vector<Schedule> in_few_parts(const GroupFacts& facts, const Target& target, int vector) {
+    constexpr std::int64_t kPartsOfEight = 4;
+    // Rows that are peeled find no room in 56 registers: 119547 classes in eight blocks of 192 threads, six of which
+    // share a multiprocessor, ran at 68 % of copy, where five do 0.144 ms and of 256 threads 0.157.
+    const int threads_per_sm = facts.columns % vector == 0 ? 1280 : 1024;
+    const bool narrow = facts.widest_bytes < 4 && facts.column_inputs == 1 && !facts.sums_rows();
+    if (!target.clusters || !narrow || !facts.stores_columns || facts.online_phases != 2) return {};
+    std::int64_t blocks = 1;
+    const auto has_room = [&] {
+        return resident_blocks(facts, target, blocks) >=
+               (blocks == kMostClusterBlocks / 2 ? kPartsOfEight : kPartsOfMany);
+    };
+    while (blocks <= kMostClusterBlocks && !has_room()) blocks *= 2;
+    if (blocks == 1 || blocks > kMostClusterBlocks) return {};
+    const std::int64_t resident = resident_blocks(facts, target, blocks);
+    std::vector<Schedule> schedules;
+    for (const int threads : threads_of_rounds((facts.columns / vector + blocks - 1) / blocks)) {
+        Schedule s = row_schedule(Residency::kShared, threads, vector);
+        s.column_blocks = blocks;
+        s.online = true;
+        s.min_blocks_per_sm = static_cast<int>(std::min<std::int64_t>(resident, threads_per_sm / threads));
+        schedules.push_back(s);
+    }
+    return schedules;
+}
+
+// Rows that meet in steps wait most of their time for the blocks of their cluster, so of the fewer the better. H200,
+// sparsemax of 128256 bf16 columns: 0.253 ms in the registers of 8 blocks of 256 threads, 0.301 of 16 of 128; of f32
+// 0.318 in the shared memory of 8, 0.419 in registers of 16.
+std::vector<Schedule> waiting_in_steps(const GroupFacts& facts, const Target& target, int vector) {
+    constexpr int kThreads = 256;
+    constexpr std::int64_t kBlocks = kMostClusterBlocks / 2;
+    const std::vector<std::int64_t> sizes = cluster_sizes(facts, target);
+    if (!facts.steps || facts.sums_rows() || sizes.empty() || sizes.front() <= kBlocks) return {};
+    const std::int64_t columns = (facts.columns + kBlocks - 1) / kBlocks;
+    const bool fits = (columns + kThreads - 1) / kThreads * facts.widest_bytes <= kMaxBytesPerThread;
+    Schedule s = row_schedule(fits ? Residency::kRegisters : Residency::kShared, kThreads, vector);
+    s.column_blocks = kBlocks;
+    if (fits) return {s};
+    const std::int64_t resident =
+        std::min<std::int64_t>(resident_blocks(facts, target, kBlocks), kResidentThreadsPerSm.front() / kThreads);
+    if (resident < 2) return {};
+    return {sharing(s, static_cast<int>(resident) * kThreads)};
+}
+
+}  // namespace rowjit::reduced_rows

@@ -1,0 +1,166 @@
+// How many threads share a row: by its width, by what they load of it at once, and by what they keep.
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstdint>
+
+#include "compiler/schedule/row_schedules.h"
+
+namespace rowjit::reduced_rows {
+namespace {
+
+// Threads on a row by its width in bf16 columns, measured on Hopper for norms and softmax (docs/performance.md). A
+// wider element counts as more columns: what matters is the bytes a thread has in flight.
+struct ThreadsRow {
+    std::int64_t columns;
+    int threads;
+};
+constexpr std::array kThreads = {ThreadsRow{64, 8}, ThreadsRow{128, 16}, ThreadsRow{3072, 32}, ThreadsRow{16384, 128}};
+
+int static_threads(std::int64_t columns) {
+    for (const ThreadsRow& row : kThreads) {
+        if (columns <= row.columns) return row.threads;
+    }
+    return kMostThreads;
+}
+
+// Threads that hold sums and never wait for each other have few columns, and registers left to load ahead:
+// dynamic_tanh's backward of 4096 bf16 columns takes 0.115 ms with 512 threads on a row, 0.129 with 256; of f32 as many
+// take 0.113, 1024 0.116.
+constexpr std::int64_t kColumnsAlone = 8;
+constexpr int kMostThreadsAlone = 512;
+
+int alone_threads(const GroupFacts& facts) {
+    int threads = 1;
+    while (threads < kMostThreadsAlone && threads * kColumnsAlone < facts.columns) threads *= 2;
+    return threads;
+}
+
+// A thread's registers have room for them, but then there are few threads to meet over a row twice: an attention
+// residual of eight bf16 states of 4096 columns takes 0.123 ms in 214 registers and 0.137 in 127 of one block of 512
+// threads, 0.100 in shared memory (H200).
+constexpr std::int64_t kCrowdedBytes = 192;
+
+std::int64_t thread_bytes(int threads, const GroupFacts& facts) {
+    return (facts.columns + threads - 1) / threads * facts.widest_bytes * facts.streams;
+}
+
+// Nor has it for all that a row's loop loads where many vectors are met over once, and nothing of them is needed again.
+// H200, the backward of four f32 streams' hyper-connection, nine vectors of four columns in each of four rounds: 0.132
+// ms round by round, 0.145 unrolled; of bf16, in two rounds of eight columns, 0.126 and 0.115.
+constexpr std::int64_t kMostLoadedBytes = 512;
+
+bool overflows(int threads, const GroupFacts& facts) {
+    const std::int64_t bytes = (facts.columns + threads - 1) / threads * facts.widest_bytes * facts.vectors;
+    return facts.phases == 2 && !facts.sums_rows() && facts.vectors >= 2 * kManyTensors && bytes > kMostLoadedBytes;
+}
+
+}  // namespace
+
+bool crowds(int threads, const GroupFacts& facts) {
+    if (overflows(threads, facts)) return true;
+    return facts.streams >= kManyTensors && facts.phases > 2 && !facts.sums_rows() &&
+           (threads >= kThreadsAlone || thread_bytes(threads, facts) > kCrowdedBytes);
+}
+
+namespace {
+
+// A narrow row that reads tables besides has two vectors a thread, and as many bytes in flight. H200, of 128 bf16
+// columns: a head's norm and rotation 0.0793 ms, 0.0992 with one; a gated norm 0.0925, 0.0949; but a norm of a weight
+// alone 0.1244, 0.1239. Beside sums of rows a thread has registers for so many columns: the derivative of a head's norm
+// and rotation takes 0.114 ms of f32 with two vectors of four, 0.119 with one; of bf16 0.119 with two of eight, 0.112
+// with one.
+constexpr std::int64_t kColumnsBesideSums = 8;
+
+int threads_of_narrow(int threads, const GroupFacts& facts, int vector) {
+    const bool one_each = threads <= kWarpThreads && std::int64_t{threads} * vector >= facts.columns;
+    const bool room = !facts.sums_rows() || 2 * vector <= kColumnsBesideSums;
+    return one_each && room && facts.column_inputs > 2 ? std::max(1, threads / 2) : threads;
+}
+
+// Met over once they are divided among more threads, where half as many would be alone as well: a group norm's backward
+// of four channels of 4096 bf16 columns takes 0.138 ms with 512 threads of 106 registers, 0.170 with 256 of 168.
+int threads_of_many(int threads, const GroupFacts& facts) {
+    const bool many = facts.streams >= kManyTensors && facts.phases == 2 && !facts.sums_rows();
+    return many && thread_bytes(kThreadsAlone / 2, facts) > kCrowdedBytes ? kThreadsAlone : threads;
+}
+
+}  // namespace
+
+// Of a row that a block's threads would have seven vectors of, the last of them not all, six in as many warps as that
+// takes, and 0 of others: layer_norm of 13824 bf16 columns runs at 97 % of copy in blocks of 288 threads, at 82 in
+// those of 256.
+int threads_of_six(const GroupFacts& facts, const Target& target, int vector) {
+    constexpr std::int64_t kSix = 6;
+    const std::int64_t vectors = facts.columns / vector;
+    const bool seven = vectors > kSix * kMostThreads && vectors < (kSix + 1) * kMostThreads;
+    if (target.backend != Backend::kCuda || !seven || vector == 1 || facts.sums_rows() || facts.streams != 1 ||
+        !has_columns(facts))
+        return 0;
+    return static_cast<int>(threads_for(vectors, kSix, target.warp_size));
+}
+
+namespace {
+
+// Of a row's greatest elements each warp takes its own, about as many whatever its part of the row, so that fewer warps
+// take fewer; but more have more in flight. H200, four of bf16 columns, % of copy: 16384 columns 94 with 32 threads on
+// a row, 61 with 128; 262144 97 with 256, 91 with 128; of 50257, which are read one by one, 42 with 128, 35 with 64.
+std::array<int, 3> threads_of_greatest(const GroupFacts& facts, int vector) {
+    const std::uint64_t columns_of_thread = vector == 1 ? 512 : 1024;
+    const auto wanted = std::bit_ceil(static_cast<std::uint64_t>(facts.columns) / columns_of_thread);
+    const int threads = static_cast<int>(std::clamp<std::uint64_t>(wanted, kWarpThreads, kMostThreads));
+    return {threads, threads * 2, threads * 4};
+}
+
+}  // namespace
+
+int preferred_threads(const GroupFacts& facts, int vector) {
+    if (!facts.meets && facts.sums_of_columns > 0) return alone_threads(facts);
+    if (has_columns(facts)) {
+        const int by_columns = threads_of_many(static_threads(facts.columns * facts.held_bytes / 2), facts);
+        // No more than have columns: a row's widest tensor may be a table that is loaded in several accesses a vector.
+        const auto vectors = static_cast<std::uint64_t>((facts.columns + vector - 1) / vector);
+        return threads_of_narrow(std::min(by_columns, static_cast<int>(std::bit_ceil(vectors))), facts, vector);
+    }
+    // There is nothing to have in flight, and a thread for each column does most at once: searches for 16 places, one
+    // behind the other in four threads, took the sort of 16384 ids 22 us a kernel (H200). No more than meet in a warp.
+    return static_cast<int>(
+        std::bit_ceil(static_cast<std::uint64_t>(std::min<std::int64_t>(facts.columns, kWarpThreads))));
+}
+
+namespace {
+
+// Threads on a row that is read again, or once, from memory, the most promising first.
+//
+// What is read twice is the sooner found in the caches the fewer rows are read at once: cross-entropy with its gradient
+// of 128256 bf16 classes takes 0.745 ms with 512 threads on a row, 0.774 with 1024, 0.812 with 256. Where sums take
+// registers too, only small blocks share a multiprocessor: eight states' backward takes 0.177 ms with 256, 0.219 with
+// 512.
+//
+// Rows that are long for 512 threads too are fewer at once so, and the last of them leave less of the device idle: a
+// part of a vocabulary of 128256 f32 columns, of which 1024 rows are a little more than blocks of 256 threads have at
+// once, takes 0.127 ms in blocks of 512, 0.159 of 256. Blocks that stay are the slower the larger they are, and the
+// fewer warps a row has the fewer meet over it: kl_div of 32000 bf16 columns 0.212 ms in two of 512 threads, 0.164 in
+// four of 256, 0.159 in eight of 128; of 128256 f32 columns, of which 512 rows are no more than blocks of 256, 0.151
+// and 0.169 (H200).
+constexpr std::int64_t kLongForThreads = 16;  // accesses of each of 512
+constexpr std::int64_t kColumnsOfFewWarps = 65536;
+// The widest are few in a launch, which then has threads for all of them only in large blocks: 128 rows of kl_div's
+// 262144 f32 columns 0.080 ms in two of 512, 0.113 in four of 256, of 201088 0.074 and 0.104; 512 rows of 200064 0.224
+// and 0.221. 256 rows of cross-entropy's 201088 0.0571 and 0.0662.
+constexpr std::int64_t kBytesOfFewRows = 576 * 1024;
+
+}  // namespace
+
+std::array<int, 3> threads_of_reloaded(const GroupFacts& facts, const Target& target, int vector) {
+    if (facts.keeps_greatest) return threads_of_greatest(facts, vector);
+    const bool sums_of_many = fills_shared_memory(facts, target) && facts.sums_rows();
+    const bool is_long = !facts.sums_rows() && facts.columns >= kLongForThreads * vector * 512;
+    if ((facts.stores_columns && !sums_of_many) || is_long) return {512, 1024, 256};
+    const bool sums_alone = facts.sums_rows() && !facts.stores_columns;
+    if (sums_alone && row_bytes(facts) > kBytesOfFewRows) return {512, 256, 1024};
+    const bool few_warps = sums_alone && facts.columns <= kColumnsOfFewWarps;
+    return few_warps ? std::array{128, 256, 512} : std::array{256, 512, 1024};
+}
+
+}  // namespace rowjit::reduced_rows
