@@ -19,7 +19,12 @@ std::int64_t part_bytes(const GroupFacts& facts) {
     // Of as many columns as a thread of 128 holds what is computed of: softmax's backward of 32768 bf16 columns runs at
     // 99 % of copy over eight blocks of 128 threads, at 88 over four of 256 (H200).
     if (in_small_parts(facts)) return kSmallPartBytes * facts.widest_bytes / facts.held_bytes;
-    return kClusterPartColumns * facts.widest_bytes;
+    const std::int64_t part = kClusterPartColumns * facts.widest_bytes;
+    // f32 that waits twice has two blocks of 256 threads on a multiprocessor, over up to eight: layer_norm of 36864
+    // columns takes 0.112 ms so and 0.118 over four of 512 threads, of 53248 0.083 and 0.087; but of 100352 0.085 over
+    // sixteen and 0.081 over eight of 512 (H100).
+    const bool of_two = part > kMaxBytesPerThread * 256 && facts.phases > 2 && facts.streams == 1;
+    return of_two && row_bytes(facts) <= kMostClusterBlocks / 2 * part / 2 ? part / 2 : part;
 }
 
 }  // namespace
@@ -38,8 +43,13 @@ std::vector<std::int64_t> cluster_sizes(const GroupFacts& facts, const Target& t
     if (!target.clusters || bytes <= part / 2) return {};
     std::int64_t wanted = 1;
     while (wanted < kMostClusterBlocks && bytes > part * wanted) wanted *= 2;
-    // layer_norm's backward of 131072 bf16 columns takes 0.671 ms over 8 blocks, in stages, 0.708 over 16.
-    if (facts.sums_of_columns > 1 && wanted == kMostClusterBlocks && bytes <= part * wanted) wanted /= 2;
+    // Two sums' rows are divided over sixteen blocks where those are nearly filled, of three tensors' a little more: ms
+    // over eight and sixteen of layer_norm's backward 0.529 and 0.477 of 131072 bf16 columns, 1.05 and 0.76 of 100352;
+    // of add_layer_norm's 0.592 and 0.634 of 100352, 0.587 and 0.616 of 49152 f32 columns, 0.790 and 0.737 of 65536
+    // (H100).
+    const std::int64_t sixteenths = facts.streams > 2 ? 13 : 12;
+    const bool filled = bytes > part * wanted * sixteenths / 16;
+    if (facts.sums_of_columns > 1 && wanted == kMostClusterBlocks && !filled) wanted /= 2;
     std::vector<std::int64_t> sizes;
     for (const std::int64_t size : {wanted, wanted / 2, wanted * 2}) {
         if (size > 1 && size <= kMostClusterBlocks) sizes.push_back(size);

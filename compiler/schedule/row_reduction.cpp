@@ -55,15 +55,18 @@ constexpr std::int64_t kLeastOfGreatest = 2048;
 // tensors' narrow rows in one block has registers for 16 warps of two vectors, of which idle warps cost nothing: of
 // 7168 columns 94 % of copy with 512 threads, 84 with 224. Of rows that halves divide, only of two sums those of narrow
 // columns in clusters and those of f32 in a block are slower so: layer_norm's backward of 32768 bf16 columns runs at 57
-// where it is at 68 over eight blocks of 128 threads; of 4096 at 85, and 81 in such blocks. Nor is anything gained in
-// clusters of sixteen: of 131072 columns 57, and 51.
+// where it is at 68 over eight blocks of 128 threads; of 4096 at 85, and 81 in such blocks. Of one sum nothing is
+// gained in clusters of sixteen: of 131072 columns 57, and 51. Of two of narrow columns 100352 take 0.139 ms in sixteen
+// blocks of 288 threads, 0.162 of 512, 0.189 in eight (H100); but of a third tensor 0.223, and 0.161.
 constexpr std::int64_t kNarrowRowBytes = 4096;
 
 std::vector<Schedule>::iterator behind_timed(const GroupFacts& facts, const Target& target,
                                              std::vector<Schedule>* schedules) {
     const bool wide = wider_than_block(facts, target);
     const bool narrow = facts.widest_bytes < 4;
-    if (row_bytes(facts) > kMostClusterBlocks / 2 * kPartBesideSums) return schedules->end();
+    const bool several_narrow = narrow && facts.sums_of_columns > 1 && facts.streams <= 2;
+    if (row_bytes(facts) > kMostClusterBlocks / 2 * kPartBesideSums && !several_narrow) return schedules->end();
+    if (row_bytes(facts) > kMostClusterBlocks * kSmallPartBytes) return schedules->end();
     if (std::has_single_bit(static_cast<std::uint64_t>(facts.columns))) {
         // Narrow ones leave registers for few threads of many columns: of 2048 bf16 columns layer_norm's backward takes
         // 0.0608 ms in two blocks of 128 threads, four vectors each, 0.0637 in four of two; rms_norm's 0.0573 and

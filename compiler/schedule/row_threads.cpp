@@ -156,6 +156,7 @@ std::array<int, 3> threads_of_reloaded(const GroupFacts& facts, const Target& ta
     if (facts.keeps_greatest) return threads_of_greatest(facts, vector);
     const bool sums_of_many = fills_shared_memory(facts, target) && facts.sums_rows();
     const bool is_long = !facts.sums_rows() && facts.columns >= kLongForThreads * vector * 512;
+    if (facts.stores_columns && facts.streams > 1 && row_bytes(facts) > kBytesOfFewRows) return {1024, 512, 256};
     if ((facts.stores_columns && !sums_of_many) || is_long) return {512, 1024, 256};
     const bool sums_alone = facts.sums_rows() && !facts.stores_columns;
     if (sums_alone && row_bytes(facts) > kBytesOfFewRows) return {512, 256, 1024};
