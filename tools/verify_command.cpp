@@ -30,6 +30,7 @@ struct Outcome {
     std::string job;
     std::string schedule;
     std::string output;
+    Dtype dtype = Dtype::kF32;  // the output's
     const Case* inputs = nullptr;
     ErrorReport report;
 };
@@ -85,9 +86,11 @@ class Verifier {
             const auto inputs = [&](std::uint64_t launch) {
                 return job_inputs(job, c.rows, {.seed = command_.seed + launch, .extremes = c.extremes});
             };
-            for (const Verification& output :
-                 verify_several(engine_.device(), executable, graph, inputs, {.row_padding = c.row_padding})) {
-                outcomes_.push_back({job.name, schedule, output.output, &c, output.report});
+            const std::vector<Verification> outputs =
+                verify_several(engine_.device(), executable, graph, inputs, {.row_padding = c.row_padding});
+            for (std::size_t i = 0; i < outputs.size(); ++i) {
+                const Dtype dtype = graph.node(graph.outputs()[i].node).dtype;
+                outcomes_.push_back({job.name, schedule, outputs[i].output, dtype, &c, outputs[i].report});
             }
         }
     }
@@ -120,9 +123,13 @@ int verify_command(const CommonOptions& common, const VerifyCommand& command) {
             document["records"].push_back({{"job", outcome.job},
                                            {"schedule", outcome.schedule},
                                            {"inputs", inputs_of(outcome)},
+                                           {"dtype", name(outcome.dtype)},
                                            {"within_bar", report.within_bar},
                                            {"error", json_number(report.max_error)},
                                            {"eager_error", json_number(report.eager_max_error)},
+                                           {"most_off", json_number(report.most_off)},
+                                           {"eager_most_off", json_number(report.eager_most_off)},
+                                           {"largest", json_number(report.largest)},
                                            {"elements", report.elements},
                                            {"compared", report.compared},
                                            {"detail", describe(report)}});

@@ -314,6 +314,15 @@ class GraphOfOnesOwn(CommandTest):
         self.assertGreater(summary["checks"], 3)
         self.assertEqual(summary["outside"], 0)
 
+    def test_errors_are_said_in_units_and_absolutely(self):
+        path = self.write("third.rj", "rows t\ninput x: bf16[t, 64]\noutput y = x / 3.0\n")
+        for record in self.document("verify", "--graph", path, "--device", "cpu")["records"]:
+            if not record["inputs"].startswith("no rows"):
+                self.assertGreater(record["largest"], 0)
+                # Half a unit in the last place of bf16's eight bits.
+                self.assertLessEqual(record["most_off"], record["largest"] / 256)
+                self.assertEqual(record["eager_most_off"], record["most_off"])
+
     def test_an_output_that_is_nan_all_over_is_a_finding_with_its_name(self):
         path = self.write("nan.rj", "rows t\ninput x: f32[t, 64]\noutput y = x + 1.0\noutput z = log(-abs(x) - 1.0)\n")
         result = self.rowjit("verify", "--graph", path, "--device", "cpu", "--json")
