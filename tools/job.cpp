@@ -14,18 +14,6 @@
 namespace rowjit {
 namespace {
 
-OptionMap parse_options(const std::vector<std::string>& words) {
-    OptionMap options;
-    for (const std::string& word : words) {
-        const std::size_t equals = word.find('=');
-        if (equals == std::string::npos || equals == 0) {
-            fail(ErrorCode::kInvalidArgument, "--option '{}' names no value; write it as name=value", word);
-        }
-        options[word.substr(0, equals)] = word.substr(equals + 1);
-    }
-    return options;
-}
-
 void add_model(const std::string& path, std::vector<Job>* jobs) {
     for (const SuiteEntry& entry : model_suite(read_text(path, "model configuration"), path)) {
         jobs->push_back({entry.name, entry.op, std::string(name(entry.request.dtype)),
@@ -53,26 +41,19 @@ std::vector<std::int64_t> usual_widths(const CompositeInfo& op) {
     return {4096};
 }
 
+bool asks_for_all(const JobOptions& options) { return options.ops == std::vector<std::string>{"all"}; }
+
 void add_ops(const JobOptions& options, std::vector<Job>* jobs) {
-    const bool all = options.ops == std::vector<std::string>{"all"};
-    std::vector<std::string> ops = options.ops;
-    if (all) {
-        ops.clear();
-        for (const CompositeInfo& row : composites()) ops.emplace_back(row.name);
-    }
-    const OptionMap values = parse_options(options.options);
-    if (!values.empty() && ops.size() > 1) {
-        fail(ErrorCode::kInvalidArgument, "--option is given for {} ops; give one --op with it", ops.size());
-    }
+    const bool all = asks_for_all(options);
+    const std::vector<std::string> ops = chosen_ops(options);
+    const OptionMap values = chosen_options(options, ops.size());
+    const std::vector<std::string> dtypes = options.dtypes.empty() ? std::vector<std::string>{"bf16"} : options.dtypes;
     for (const std::string& op : ops) {
         std::vector<std::int64_t> columns = options.columns;
         if (columns.empty()) columns = usual_widths(find_composite(op));
         if (options.columns.empty() && !all) columns.resize(1);
         for (const std::int64_t width : columns) {
-            for (const std::string& dtype : options.dtypes) {
-                jobs->push_back({fmt::format("{} {} {}", op, width, dtype), op, dtype,
-                                 make_graph(op, {width, parse_dtype(dtype), values}), 1});
-            }
+            for (const std::string& dtype : dtypes) jobs->push_back(op_job(op, {width, parse_dtype(dtype), values}));
         }
     }
 }
@@ -83,24 +64,9 @@ std::string first_output_dtype(const Graph& graph) {
     return std::string(name(data.node(data.outputs().front().node).dtype));
 }
 
-bool has_backward(const Job& job) { return job.op == "graph" || !trained_inputs(job.op, job.graph).empty(); }
-
-// Of an op what training differentiates; of a graph of one's own every float input.
-void make_backward(Job* job) {
-    const bool named = job->op != "graph";
-    const std::vector<std::string> inputs = named ? trained_inputs(job->op, job->graph) : std::vector<std::string>{};
-    job->differentiated = differentiate(job->graph, inputs);
-    job->graph = job->differentiated->backward;
-    job->name += " backward";
-    job->op += " backward";
-}
-
-void make_joint(Job* job) {
-    const bool named = job->op != "graph";
-    const std::vector<std::string> inputs = named ? trained_inputs(job->op, job->graph) : std::vector<std::string>{};
-    job->graph = gradient(job->graph, inputs, {.joint = true, .unit_cotangent = true});
-    job->name += " joint";
-    job->op += " joint";
+// None: every float input.
+std::vector<std::string> differentiated_inputs(const Job& job) {
+    return job.op == "graph" ? std::vector<std::string>{} : trained_inputs(job.op, job.graph);
 }
 
 }  // namespace
@@ -114,14 +80,61 @@ std::vector<Job> make_jobs(const JobOptions& options) {
     }
     if (!options.ops.empty()) add_ops(options, &jobs);
     if (jobs.empty()) fail(ErrorCode::kInvalidArgument, "nothing to do: give --model, --graph or --op");
-    if (options.backward && options.joint)
-        fail(ErrorCode::kInvalidArgument, "--backward and --joint are of the same graphs; give one of them");
+    require_one_pass(options);
     if (options.backward || options.joint) {
         std::erase_if(jobs, [](const Job& job) { return !has_backward(job); });
         if (jobs.empty()) fail(ErrorCode::kInvalidArgument, "none of the operations has a backward");
         for (Job& job : jobs) options.joint ? make_joint(&job) : make_backward(&job);
     }
     return jobs;
+}
+
+std::vector<std::string> chosen_ops(const JobOptions& options) {
+    if (!asks_for_all(options)) return options.ops;
+    std::vector<std::string> ops;
+    for (const CompositeInfo& row : composites()) ops.emplace_back(row.name);
+    return ops;
+}
+
+OptionMap chosen_options(const JobOptions& options, std::size_t ops) {
+    OptionMap chosen;
+    for (const std::string& word : options.options) {
+        const std::size_t equals = word.find('=');
+        if (equals == std::string::npos || equals == 0) {
+            fail(ErrorCode::kInvalidArgument, "--option '{}' names no value; write it as name=value", word);
+        }
+        chosen[word.substr(0, equals)] = word.substr(equals + 1);
+    }
+    if (!chosen.empty() && ops > 1)
+        fail(ErrorCode::kInvalidArgument, "--option is given for {} ops; give one --op with it", ops);
+    return chosen;
+}
+
+void require_one_pass(const JobOptions& options) {
+    if (options.backward && options.joint)
+        fail(ErrorCode::kInvalidArgument, "--backward and --joint are of the same graphs; give one of them");
+}
+
+Job op_job(const std::string& op, const OpRequest& request) {
+    const std::string dtype(name(request.dtype));
+    return {fmt::format("{} {} {}", op, request.columns, dtype), op, dtype, make_graph(op, request)};
+}
+
+bool has_backward(const Job& job) { return job.op == "graph" || !trained_inputs(job.op, job.graph).empty(); }
+
+void make_backward(Job* job) {
+    const std::vector<std::string> inputs = differentiated_inputs(*job);
+    job->differentiated = differentiate(job->graph, inputs);
+    job->graph = job->differentiated->backward;
+    job->name += " backward";
+    job->op += " backward";
+}
+
+void make_joint(Job* job) {
+    const std::vector<std::string> inputs = differentiated_inputs(*job);
+    job->graph = gradient(job->graph, inputs, {.joint = true, .unit_cotangent = true});
+    job->name += " joint";
+    job->op += " joint";
 }
 
 RowExtents bounded_rows(const GraphData& graph, std::int64_t tokens, std::int64_t max_bytes) {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "dsl/library/registry.h"
 #include "dsl/random_inputs.h"
 #include "dsl/tensor.h"
 #include "rowjit/chunk_options.h"
@@ -21,10 +22,10 @@ struct JobOptions {
     std::string graph;                  // a .rj file
     std::vector<std::string> ops;       // names of `rowjit ops`; "all" alone is every one
     std::vector<std::int64_t> columns;  // empty: an op's usual width, and with "all" each of its usual widths
-    std::vector<std::string> dtypes = {"bf16"};
-    std::vector<std::string> options;  // name=value, of the one op
-    bool backward = false;             // of each graph its backward, with everything its forward saves given
-    bool joint = false;                // of each graph its outputs and, for cotangents of 1, its gradients in one pass
+    std::vector<std::string> dtypes;    // empty: bf16
+    std::vector<std::string> options;   // name=value, of the one op
+    bool backward = false;              // of each graph its backward, with everything its forward saves given
+    bool joint = false;                 // of each graph its outputs and, for cotangents of 1, its gradients in one pass
     ChunkOptions chunks = {};
     std::int64_t tokens = 0;     // rows; 0: the device's default
     std::int64_t max_bytes = 0;  // moved by one launch; 0: the device's default
@@ -43,6 +44,24 @@ struct Job {
 // Throws Error: kParse for a file that cannot be read, kUnsupported for an architecture that is not known, and what the
 // registry throws for an op. At least one of model, graph and ops must be given.
 std::vector<Job> make_jobs(const JobOptions& options);
+
+// The names of `ops`, of which "all" alone is every one.
+std::vector<std::string> chosen_ops(const JobOptions& options);
+
+// "name=value" each. Throws Error(kInvalidArgument) for one without a value, and where they are given for many ops.
+OptionMap chosen_options(const JobOptions& options, std::size_t ops);
+
+// Throws Error(kInvalidArgument) where both the backward and the joint graph are asked for.
+void require_one_pass(const JobOptions& options);
+
+// The forward of an operation.
+Job op_job(const std::string& op, const OpRequest& request);
+
+// Whether training differentiates anything of it; then of the job its backward, or its outputs and gradients in one
+// pass: of an op for what training differentiates, of a graph of one's own for every float input.
+bool has_backward(const Job& job);
+void make_backward(Job* job);
+void make_joint(Job* job);
 
 // Row extents for a launch of `graph`: every run-time row axis at `tokens`, fewer where the launch would move more than
 // `max_bytes`.

@@ -55,9 +55,7 @@ void add_job_options(CLI::App* command, CommonOptions* common) {
     command->add_option("--graph", jobs.graph, "A graph in text form (docs/text-form.md)")->type_name("FILE.rj");
     command->add_option("--op", jobs.ops, "Operations of `rowjit ops`, or all")->delimiter(',')->type_name("NAME");
     command->add_option("--columns", jobs.columns, "Row widths, with --op [what models have]")->delimiter(',');
-    command->add_option("--dtype", jobs.dtypes, "bf16, f16, f32, f64, with --op")
-        ->delimiter(',')
-        ->capture_default_str();
+    command->add_option("--dtype", jobs.dtypes, "bf16, f16, f32, f64, with --op [bf16]")->delimiter(',');
     command->add_option("--option", jobs.options, "An option of the one op, as name=value; may be repeated")
         ->type_name("NAME=VALUE");
     command->add_flag("--backward", jobs.backward,
