@@ -55,6 +55,7 @@ struct CompileCommand {
 struct VerifyCommand {
     bool all_schedules = false;
     std::uint64_t seed = 1;
+    std::int64_t random = 0;  // jobs to draw; 0: those that are named
 };
 
 struct CacheCommand {

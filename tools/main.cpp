@@ -160,7 +160,11 @@ int run(int argc, char** argv) {
     add_job_options(c, &common);
     add_chunk_options(c, &common);
     c->add_flag("--all-schedules", verify.all_schedules, "Every legal schedule, not only the chosen one");
-    c->add_option("--seed", verify.seed, "Of the random inputs")->capture_default_str();
+    c->add_option("--seed", verify.seed, "Of the random inputs, or of what --random draws")->capture_default_str();
+    c->add_option("--random", verify.random,
+                  "Draw so many jobs at random: operations, options, widths and dtypes, of those named or of all")
+        ->type_name("N")
+        ->check(kPositive);
     c->callback([&] { result = verify_command(common, verify); });
 
     c = app.add_subcommand("explain", "Show the plan, the schedules that declined and why, and the emitted source");

@@ -11,6 +11,7 @@ import json
 import os
 import pathlib
 import resource
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -23,7 +24,7 @@ MODELS = SOURCE / "examples/models"
 GRAPH = SOURCE / "examples/graphs/softcapped_norm.rj"
 LLAMA = MODELS / "llama-3-8b.json"
 SMALL = ["--tokens", "64", "--max-bytes", "1000000"]
-OK, FINDINGS, USAGE, MISS, ENVIRONMENT, IO = 0, 1, 2, 3, 5, 7
+OK, FINDINGS, USAGE, MISS, PARTIAL, ENVIRONMENT, IO = 0, 1, 2, 3, 4, 5, 7
 
 
 class CommandTest(unittest.TestCase):
@@ -352,6 +353,70 @@ class GraphOfOnesOwn(CommandTest):
         record = self.document("bench", "--graph", GRAPH, "--device", "cpu", *SMALL)["records"][0]
         self.assertEqual((record["op"], record["dtype"]), ("graph", "bf16"))
         self.assertIn("rsqrt", self.result("explain", "--graph", GRAPH, "--target", "sm_90a").stdout)
+
+
+class Random(CommandTest):
+    def drawn(self, *words):
+        return self.rowjit("verify", "--random", *words, "--device", "cpu", "--json")
+
+    def test_the_same_seed_verifies_the_same_jobs_each_of_which_its_command_repeats_alone(self):
+        words = ["8", "--seed", "5", "--max-bytes", "200000"]
+        result = self.drawn(*words)
+        document = json.loads(result.stdout)
+        self.assertEqual(len({record["job"] for record in document["records"]}), 8)
+        self.assertEqual(json.loads(self.drawn(*words).stdout), document)
+        others = json.loads(self.drawn("8", "--seed", "6", "--max-bytes", "200000").stdout)
+        self.assertNotEqual([r["job"] for r in others["records"]], [r["job"] for r in document["records"]])
+
+        measured = ("schedule", "inputs", "error", "eager_error", "most_off", "eager_most_off", "largest", "elements")
+        command = document["records"][-1]["command"]
+        alone = json.loads(self.rowjit(*shlex.split(command)[1:], "--json").stdout)
+        self.assertEqual([[record[field] for field in measured] for record in alone["records"]],
+                         [[record[field] for field in measured] for record in document["records"]
+                          if record["command"] == command])
+        self.assertNotIn("command", alone["records"][0])
+
+    def test_what_is_named_restricts_what_is_drawn(self):
+        result = self.drawn("4", "--op", "silu,rope", "--dtype", "f16", "--backward", "--max-bytes", "100000",
+                            "--chunk-rows", "2")
+        records = json.loads(result.stdout)["records"]
+        for record in records:
+            self.assertRegex(record["job"], r"\A(silu|rope) \d+ f16 (\w+=\w+ )*backward, seed \d+\Z")
+            self.assertRegex(record["command"], r"\Arowjit verify --op (silu|rope) --columns \d+ --dtype f16 .*"
+                             r"--backward --seed \d+ --chunk-rows 2 --device cpu\Z")
+
+    def test_a_finding_has_the_command_that_repeats_it(self):
+        # Every f32 is infinite after this.
+        result = self.drawn("2", "--op", "scale_add", "--option", "scale=1e300", "--option", "per_column=false",
+                            "--dtype", "f32", "--columns", "3")
+        self.assertEqual(result.returncode, FINDINGS, result.stderr)
+        for finding in json.loads(result.stdout)["not_compared"]:
+            self.assertIn(f"rowjit: alone: {finding['command']}\n", result.stderr)
+
+    def test_a_job_that_fails_has_its_command_and_ends_no_other(self):
+        memory = (resource.RLIMIT_AS, 4 << 30)
+        if self.limited(*memory, "--version").returncode != OK:
+            self.skipTest("a sanitizer needs more address space than the limit leaves")
+        result = self.limited(*memory, "verify", "--random", "6", "--op", "silu", "--columns", "64,2000000000",
+                              "--max-bytes", str(1 << 40), "--device", "cpu", "--json")
+        self.assertEqual(result.returncode, PARTIAL, result.stderr)
+        document = json.loads(result.stdout)
+        narrow = {record["command"] for record in document["records"]}
+        self.assertEqual(len(narrow) + len(document["failures"]), 6)
+        self.assertEqual(document["summary"]["failed"], len(document["failures"]))
+        for failure in document["failures"]:
+            self.assertIn("--columns 2000000000", failure["command"])
+            self.assertIn("out of memory", failure["failure"])
+            self.assertIn(f"rowjit: alone: {failure['command']}\n", result.stderr)
+
+    def test_what_it_cannot_draw_from_is_refused(self):
+        for words, expected in [(["0"], "positive"), (["3", "--graph", GRAPH], "leave out --graph"),
+                                (["3", "--model", LLAMA], "leave out --model"),
+                                (["3", "--op", "silu", "--max-bytes", "1"], "--max-bytes"),
+                                (["3", "--op", "quantize", "--backward"], "no backward"),
+                                (["3", "--option", "eps=1"], "one --op")]:
+            with self.subTest(words):
+                self.assert_refused(USAGE, ["verify", "--random", *words, "--device", "cpu"], expected)
 
 
 class Refusals(CommandTest):
