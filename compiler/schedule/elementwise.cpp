@@ -120,7 +120,7 @@ void add_gpu(const GroupFacts& facts, const Target& target, const Columns& acces
     // much in flight they are no slower: 0.054 and 0.059 ms of 1536 columns.
     const bool few = facts.sums_rows() && facts.stored_bytes == 0 && per_thread > 1;
     for (const int blocks : {kStayingBlocksPerSm[few ? 1 : 0], kStayingBlocksPerSm[few ? 0 : 1]}) {
-        s.blocks_per_sm = static_cast<int>(std::max<std::int64_t>(1, blocks / s.column_blocks));
+        s.blocks_per_sm = blocks;
         schedules->push_back(s);
     }
     if (!facts.sums_rows() && stays_first) schedules->push_back(ending);

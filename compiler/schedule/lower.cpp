@@ -98,10 +98,9 @@ std::optional<Declined> Lowering::bound_grid() {
         kernel_.apart = output.apart;
     }
     const bool sums = kernel_.slots_axis >= 0;
-    kernel_.most_row_blocks = std::int64_t{schedule().blocks_per_sm} * target_.sm_count / kernel_.cluster_blocks();
-    // A thread that keeps rows back takes most of a multiprocessor's registers: no whole rows of blocks fit it.
-    if (schedule().ahead > 0)
-        kernel_.most_row_blocks = std::max<std::int64_t>(1, kernel_.most_row_blocks / schedule().column_blocks);
+    // Blocks that share a row are so many of those on a multiprocessor, in a cluster or not.
+    const std::int64_t staying = std::int64_t{schedule().blocks_per_sm} * target_.sm_count;
+    kernel_.most_row_blocks = staying > 0 ? std::max<std::int64_t>(1, staying / schedule().column_blocks) : 0;
     if (!target_.is_gpu()) kernel_.most_row_blocks = sums ? kCpuParts : 0;
     if (sums && kernel_.most_row_blocks == 0) {
         return Declined{"a sum over rows needs a bounded number of blocks"};
