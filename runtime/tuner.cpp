@@ -245,12 +245,17 @@ class GroupTuner {
     TunedKernel result_;
 };
 
+std::string text_of(const GraphData& graph) { return Graph(std::make_shared<GraphData>(graph)).print(); }
+
+// Whether two groups are the same to the letter: with one schedule they are then one kernel.
+bool are_same(const Group& a, const Group& b) { return a.name == b.name && text_of(*a.graph) == text_of(*b.graph); }
+
 }  // namespace
 
 std::vector<TunedKernel> tune(Engine& engine, const GraphData& graph, const RowExtents& rows,
                               const TuneOptions& options, const TuneProgress& progress) {
     const Target& target = engine.impl().target();
-    const std::string text = Graph(std::make_shared<GraphData>(graph)).print();
+    const std::string text = text_of(graph);
     const Plan plan = plan_graph(graph, target);
     std::vector<TunedKernel> tuned;
     for (std::size_t i = 0; i < plan.groups.size(); ++i) {
@@ -285,8 +290,11 @@ CompiledCandidates compile_candidates(const GraphData& graph, const Target& targ
                 return choice ? choice(other) : std::nullopt;
             };
             try {
-                add(build_program(alone(group, schedule, target), target, cache));
-                add(build_program(compile(graph, target, with_it), target, cache));
+                Program by_itself = alone(group, schedule, target);
+                // A graph of one kernel is what that is alone, unless it is planned otherwise then, as unrolled.
+                const bool is_all = plan.steps.size() == 1 && are_same(by_itself.steps[0].group, group);
+                add(build_program(std::move(by_itself), target, cache));
+                if (!is_all) add(build_program(compile_plan(graph, plan, target, with_it), target, cache));
             } catch (const Error& error) {
                 if (error.code() == ErrorCode::kEnvironment) throw;
                 compiled.refused.push_back(fmt::format("{}, {}: {}", group.name, print(schedule), error.what()));
