@@ -1,7 +1,6 @@
 #include "compiler/emit/gpu_scope.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -13,8 +12,6 @@
 
 namespace rowjit {
 namespace {
-
-constexpr std::int64_t kInt32Limit = std::int64_t{1} << 31;
 
 std::string_view state_template(const Accumulator& accumulator) {
     const bool compensated = accumulator.compensated;
@@ -29,19 +26,6 @@ std::string_view state_template(const Accumulator& accumulator) {
         case Monoid::kExactSum: return compensated ? "rj_exact_sum" : "rj_exact_narrow_sum";
     }
     RJ_CHECK(false, "emit gpu: monoid {}", static_cast<int>(accumulator.monoid));
-}
-
-std::string scaled(const std::string& coordinate, const std::string& stride) {
-    if (stride == "1") return coordinate;
-    return coordinate == "0" || stride == "0" ? "0" : fmt::format("{} * {}", coordinate, stride);
-}
-
-std::string joined(const std::vector<std::string>& parts, std::string_view separator) {
-    return fmt::format("{}", fmt::join(parts, separator));
-}
-
-std::string converted(Dtype dtype, const std::string& text) {
-    return fmt::format("static_cast<{}>({})", gpu_value_type(dtype), text);
 }
 
 void refuse_f64(const Kernel& kernel, const Target& target) {
@@ -171,13 +155,13 @@ std::string GpuScope::extent(AxisId axis) const {
 std::string GpuScope::positions(const std::vector<AxisId>& axes) const {
     std::vector<std::string> extents;
     for (const AxisId axis : axes) extents.push_back(extent(axis));
-    return extents.empty() ? "1" : joined(extents, " * ");
+    return extents.empty() ? "1" : gpu_joined(extents, " * ");
 }
 
 std::string GpuScope::axis_list(const std::vector<AxisId>& axes) const {
     std::vector<std::string> labels;
     for (const AxisId axis : axes) labels.push_back(kernel_.axis(axis).label());
-    return joined(labels, ", ");
+    return gpu_joined(labels, ", ");
 }
 
 // ---- declarations ---------------------------------------------------------------------------------------------------
@@ -406,12 +390,12 @@ std::string GpuScope::computed(const Inst& inst, const std::string& divisor) con
     switch (inst.kind) {
         case InstKind::kMap: return map(inst, divisor);
         case InstKind::kCast: return cast(inst);
-        case InstKind::kExtent: return rounded(inst, converted(inst.dtype, extent(inst.axis)));
+        case InstKind::kExtent: return rounded(inst, gpu_converted(inst.dtype, extent(inst.axis)));
         case InstKind::kSearch: {
             const AxisId axis = tensor(inst).axes[0];
             return fmt::format("rj_search({}, {}, {}, {})", argument(KernelArgument::Kind::kPointer, inst.index, -1),
                                argument(KernelArgument::Kind::kStride, inst.index, axis), extent(axis),
-                               converted(Dtype::kI64, value(inst.operands[0])));
+                               gpu_converted(Dtype::kI64, value(inst.operands[0])));
         }
         default: break;
     }
@@ -451,160 +435,17 @@ std::string GpuScope::cast(const Inst& inst) const {
             return fmt::format("rj_to_i8(rj_to_i32({}))", operand);
         case Dtype::kI64:
             return gpu_value_type(from) == "float" ? fmt::format("rj_to_i64({})", operand)
-                                                   : converted(inst.dtype, operand);
+                                                   : gpu_converted(inst.dtype, operand);
         default: break;
     }
     if (gpu_value_type(from) == "float") return rounded(inst, operand);
-    return rounded(inst,
-                   from == Dtype::kBool ? fmt::format("{} ? 1.0f : 0.0f", operand) : converted(inst.dtype, operand));
+    return rounded(
+        inst, from == Dtype::kBool ? fmt::format("{} ? 1.0f : 0.0f", operand) : gpu_converted(inst.dtype, operand));
 }
 
 std::string GpuScope::rounded(const Inst& inst, std::string expression) const {
     if (!rounds_from_f32(inst.dtype) || !rounded_.contains(inst.id)) return expression;
     return fmt::format("rj_round_{}({})", name(inst.dtype), expression);
-}
-
-// ---- coordinates and addresses --------------------------------------------------------------------------------------
-
-std::string GpuScope::column_axis(const ColumnLoop& loop, AxisId axis, const std::string& position) const {
-    std::int64_t inner = 1;
-    for (std::size_t i = loop.axes.size(); i-- > 0;) {
-        const std::int64_t extent = kernel_.axis(loop.axes[i]).extent;
-        if (loop.axes[i] != axis) {
-            inner *= extent;
-            continue;
-        }
-        const std::string outer = inner == 1 ? position : fmt::format("({} / {})", position, inner);
-        return i == 0 ? outer : fmt::format("({} % {})", outer, extent);
-    }
-    RJ_CHECK(false, "emit gpu: {}: axis {} in a loop over [{}]", kernel_.name, kernel_.axis(axis).label(),
-             axis_list(loop.axes));
-}
-
-CoordNames GpuScope::coord_names(const GpuLoop& loop, const std::string& position) const {
-    const auto axis_name = [this, &loop, position](Axis axis) {
-        if (const auto found = axis_text_.find(axis.id); found != axis_text_.end()) return found->second;
-        RJ_CHECK(loop.columns != nullptr, "emit gpu: {}: axis {} outside its loop", kernel_.name,
-                 kernel_.axis(axis.id).label());
-        return column_axis(*loop.columns, axis.id, position);
-    };
-    return {axis_name, [this](std::int32_t id) { return value(id); }};
-}
-
-std::string GpuScope::coordinate(const Inst& inst, const GpuLoop& loop, const std::string& position) const {
-    return converted(inst.dtype, coord_names(loop, position).axis(Axis{inst.axis}));
-}
-
-std::string GpuScope::stride(const Inst& inst, std::size_t axis) const {
-    const KernelTensor& t = tensor(inst);
-    if (kernel_.axis(t.axes[axis]).is_row) return argument(KernelArgument::Kind::kStride, inst.index, t.axes[axis]);
-    return std::to_string(t.column_strides[axis - (t.axes.size() - t.column_strides.size())]);
-}
-
-// Whether the loop's part of the offset fits 32 bits.
-bool GpuScope::fits_int32(const Inst& inst, const GpuLoop& loop) const {
-    const auto extent_of = [&](Axis axis) { return kernel_.axis(axis.id).extent; };
-    std::int64_t reach = 0;
-    for (std::size_t i = 0; i < inst.coords.size(); ++i) {
-        if (!loop.varies(inst.coords[i])) continue;
-        std::int64_t low = 0;
-        std::int64_t high = 0;
-        const bool run_time = kernel_.axis(tensor(inst).axes[i]).is_row;
-        if (run_time || !inst.coords[i].bounds(extent_of, &low, &high)) return false;
-        reach += std::max(std::abs(low), std::abs(high)) * std::abs(std::stoll(stride(inst, i)));
-    }
-    return reach < kInt32Limit;
-}
-
-// Terms of the row and terms of the loop's position apart: the first become a 64-bit pointer, declared once, the second
-// stay in 32 bits.
-GpuAddress GpuScope::address(const Inst& inst, const GpuLoop& loop, const std::string& position) {
-    const KernelTensor& t = tensor(inst);
-    const CoordNames names = coord_names(loop, position);
-    const bool narrow_offset = loop.columns == nullptr || fits_int32(inst, loop);
-    std::vector<std::string> row_terms;
-    std::vector<std::string> loop_terms;
-    std::vector<std::string> row_inside;
-    std::vector<std::string> loop_inside;
-    // Heads and their columns are put together again by nobody else: c / 128 * 128 + c % 128 took two registers more.
-    const bool in_order = loop.columns != nullptr && takes_columns_in_order(kernel_, inst, *loop.columns);
-    if (in_order) loop_terms.push_back(narrow_offset ? position : fmt::format("static_cast<long long>({})", position));
-    for (std::size_t i = 0; i < inst.coords.size(); ++i) {
-        const Coord& coord = inst.coords[i];
-        const bool in_loop = loop.varies(coord);
-        if (in_order && in_loop) continue;
-        std::string at = gpu_coord(coord, names);
-        if (!coord.data_nodes().empty()) {
-            (in_loop ? loop_inside : row_inside).push_back(fmt::format("rj_inside({}, {})", at, extent(t.axes[i])));
-            if (loop.columns == nullptr || !is_near_row(coord))
-                at = fmt::format("rj_clamp({}, {})", at, extent(t.axes[i]));
-        } else if (in_loop && !narrow_offset) {
-            at = fmt::format("static_cast<long long>({})", at);
-        }
-        const std::string term = scaled(at, stride(inst, i));
-        if (term != "0") (in_loop ? loop_terms : row_terms).push_back(term);
-    }
-    GpuAddress result;
-    result.base = argument(KernelArgument::Kind::kPointer, inst.index, -1);
-    if (loop.columns == nullptr) {
-        // Nothing is hoisted by hand outside column loops: the compiler does it where that is possible.
-        row_terms.insert(row_terms.end(), loop_terms.begin(), loop_terms.end());
-        row_inside.insert(row_inside.end(), loop_inside.begin(), loop_inside.end());
-        return {result.base, joined(row_terms, " + "), joined(row_inside, " && ")};
-    }
-    if (!row_terms.empty()) {
-        const std::string type = fmt::format("{}{}*", t.written ? "" : "const ", gpu_storage_type(t.dtype));
-        result.base = row_name(t.name + "_row", type, result.base + " + " + joined(row_terms, " + "));
-    }
-    if (!row_inside.empty()) {
-        loop_inside.insert(loop_inside.begin(), row_name(t.name + "_inside", "const bool", joined(row_inside, " && ")));
-    }
-    result.offset = joined(loop_terms, " + ");
-    const bool shifts = loop.columns->part == ColumnLoop::Part::kWhole && inst.access.kind == Access::Kind::kVector;
-    if (shifts && inst.index != kernel_.peeled_by->index)
-        result.aligned = row_name(t.name + "_aligned", "const bool",
-                                  fmt::format("rj_is_aligned<{}>({} + {})", loop.columns->vector, result.base, head()));
-    result.inside = joined(loop_inside, " && ");
-    return result;
-}
-
-std::string GpuScope::head() {
-    const KernelTensor& t = tensor(*kernel_.peeled_by);
-    const ColumnLoop row{.axes = {t.axes.back()}};
-    const GpuAddress first = address(*kernel_.peeled_by, {.columns = &row, .axes = {t.axes.back()}}, "0");
-    return row_name("head", "const int", fmt::format("rj_peeled_head<{}>({})", kernel_.schedule.vector, first.base));
-}
-
-// ---- memory ---------------------------------------------------------------------------------------------------------
-
-std::string GpuScope::load(const Inst& inst, const GpuAddress& at, int lanes) const {
-    const KernelTensor& t = tensor(inst);
-    const std::string_view suffix = kernel_.is_read_only(t) ? "_readonly" : "";
-    std::string load = at.aligned.empty()
-                           ? fmt::format("rj_load{}<{}>({})", suffix, lanes, at.text())
-                           : fmt::format("rj_load_peeled{}<{}>({}, {})", suffix, lanes, at.text(), at.aligned);
-    if (at.inside.empty()) return load;
-    return fmt::format("{} ? {} : rj_zeros<{}, {}>()", at.inside, load, gpu_storage_type(t.dtype), lanes);
-}
-
-std::string GpuScope::load_one(const Inst& inst, const GpuAddress& at) const {
-    const KernelTensor& t = tensor(inst);
-    const std::string load = fmt::format("rj_load_one{}({})", kernel_.is_read_only(t) ? "_readonly" : "", at.text());
-    return at.inside.empty() ? load : fmt::format("{} ? {} : {}", at.inside, load, gpu_literal(inst.dtype, 0));
-}
-
-void GpuScope::ask(const Inst& load) {
-    const bool waits = std::any_of(load.coords.begin(), load.coords.end(),
-                                   [](const Coord& coord) { return !coord.data_nodes().empty(); });
-    if (!waits && kernel_.lanes_axis < 0) asked_.push_back(value(load.id));
-}
-
-void GpuScope::store_one(const Inst& inst, const GpuAddress& at, std::vector<std::string> conditions) {
-    if (!at.inside.empty()) conditions.push_back(at.inside);
-    std::string stored = value(inst.operands[0]);
-    if (inst.accumulate) stored = fmt::format("rj_load_one({}) + {}", at.text(), stored);
-    const std::string store = fmt::format("rj_store_one({}, {});", at.text(), stored);
-    out_.line(conditions.empty() ? store : fmt::format("if ({}) {}", joined(conditions, " && "), store), inst.comment);
 }
 
 }  // namespace rowjit

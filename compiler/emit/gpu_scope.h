@@ -1,6 +1,6 @@
 // One kernel while its GPU source is written: the text so far, what its values, axes and tensors are called, and how an
-// instruction's result or an access's address reads. What is the same wherever an instruction stands is here; the shape
-// of loops is gpu.cpp's and gpu_columns.cpp's.
+// instruction's result (gpu_scope.cpp) or an access's address (gpu_address.cpp) reads. What is the same wherever an
+// instruction stands is here; the shape of loops is gpu.cpp's and gpu_columns.cpp's.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,7 @@
 #include "compiler/emit/gpu_text.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <array>
 #include <cmath>
@@ -126,6 +127,14 @@ std::string gpu_coord(const Coord& coord, const CoordNames& names) {
         case Coord::Kind::kMod: return divided(coord, names, '%', "rj_floor_mod");
     }
     RJ_CHECK(false, "coordinate kind {}", static_cast<int>(coord.kind()));
+}
+
+std::string gpu_joined(const std::vector<std::string>& parts, std::string_view separator) {
+    return fmt::format("{}", fmt::join(parts, separator));
+}
+
+std::string gpu_converted(Dtype dtype, const std::string& text) {
+    return fmt::format("static_cast<{}>({})", gpu_value_type(dtype), text);
 }
 
 std::string NameTable::fresh(std::string_view wanted) {

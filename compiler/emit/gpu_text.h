@@ -32,6 +32,9 @@ struct CoordNames {
 // The coordinate as an expression that can stand as any operand. Its type is that of the names: int or long long.
 std::string gpu_coord(const Coord& coord, const CoordNames& names);
 
+std::string gpu_joined(const std::vector<std::string>& parts, std::string_view separator);
+std::string gpu_converted(Dtype dtype, const std::string& text);  // to what the dtype is in a register
+
 // Names of one kernel, each given once.
 class NameTable {
   public:
