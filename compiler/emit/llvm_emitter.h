@@ -311,4 +311,9 @@ class KernelEmitter {
 // Copies of a column loop's body that run side by side.
 int unroll_of(const ColumnLoop& loop);
 
+// Whether a column loop rounds to bf16 on the way, which has branches.
+bool rounds_often(const ColumnLoop& loop);
+
+inline constexpr std::size_t kLightInsts = 12;  // of a loop that does little
+
 }  // namespace rowjit::cpu_emit

@@ -1,6 +1,6 @@
 // Elementwise arithmetic as LLVM IR: every row of dsl/ops.def, the roundings of bf16 and f16, and casts. Functions work
 // on scalars and on fixed vectors alike. Where the value is known to fit no special case is emitted; the rest (layout,
-// loops, memory) is emit/llvm.cpp's.
+// loops, memory) is emit/llvm_emitter.h's.
 //
 // f32 functions are within 2 ulp of the exact result for every input, denormals, infinities and NaN included
 // (tests/compiler/llvm_math_test.cpp sweeps them), and inlined as polynomials, exp and erf where registers are 512 bits
