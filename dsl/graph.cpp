@@ -7,7 +7,6 @@
 #include <array>
 #include <bit>
 #include <cmath>
-#include <iterator>
 
 #include "base/check.h"
 #include "base/dtype.h"
@@ -15,8 +14,6 @@
 
 namespace rowjit {
 namespace {
-
-constexpr std::int64_t kMaxColumns = std::int64_t{1} << 31;  // column indices are 32-bit in emitted code
 
 std::size_t mix(std::size_t seed, std::size_t value) {
     return seed ^ (value + 0x9E3779B97F4A7C15U + (seed << 6) + (seed >> 2));
@@ -61,77 +58,6 @@ std::string_view name(NodeKind kind) {
                                                                 "map",   "cast",        "index",  "reduce", "state",
                                                                 "fix",   "partial_sum", "search", "matmul"};
     return kNames[static_cast<std::size_t>(kind)];
-}
-
-AxisId GraphData::add_slots_axis(std::string_view name) {
-    const AxisId id = add_row_axis(name, kRuntimeExtent);
-    axes_[static_cast<std::size_t>(id)].is_slots = true;
-    return id;
-}
-
-AxisId GraphData::add_blocks_axis(std::string_view name, std::int64_t blocks) {
-    const AxisId id = add_row_axis(name, kRuntimeExtent);
-    axes_[static_cast<std::size_t>(id)].blocks = blocks;
-    return id;
-}
-
-AxisId GraphData::add_row_axis(std::string_view name, std::int64_t extent) {
-    if (!is_identifier(name)) fail(ErrorCode::kInvalidGraph, "row axis '{}': the name must be an identifier", name);
-    if (extent != kRuntimeExtent && extent <= 0) {
-        fail(ErrorCode::kInvalidGraph, "row axis '{}': a static extent must be positive, not {}", name, extent);
-    }
-    for (std::size_t i = 0; i < axes_.size(); ++i) {
-        if (axes_[i].name != name) continue;
-        if (axes_[i].is_row && axes_[i].extent == extent && axes_[i].follows < 0) return static_cast<AxisId>(i);
-        fail(ErrorCode::kInvalidGraph, "row axis '{}' is already declared differently; give it another name", name);
-    }
-    axes_.push_back({std::string(name), extent, true});
-    return static_cast<AxisId>(axes_.size() - 1);
-}
-
-AxisId GraphData::add_row_axis_like(std::string_view name, AxisId like, std::int64_t more) {
-    if (!axis(like).is_row) {
-        fail(ErrorCode::kInvalidGraph, "row axis '{}': {} is a column axis; a row axis follows row axes", name,
-             axis(like).label());
-    }
-    if (more < 0 || more >= kMaxColumns) {
-        fail(ErrorCode::kInvalidGraph, "row axis '{}': {} positions more than {}; give 0 … 2^31 − 1", name, more,
-             axis(like).label());
-    }
-    if (axis(like).extent != kRuntimeExtent) return add_row_axis(name, axis(like).extent + more);
-    // Of the axis whose extent a launch gives.
-    const AxisId root = axis(like).follows < 0 ? like : axis(like).follows;
-    more += axis(like).more;
-    for (std::size_t i = 0; i < axes_.size(); ++i) {
-        if (axes_[i].name == name && axes_[i].follows == root && axes_[i].more == more) return static_cast<AxisId>(i);
-    }
-    const auto taken = static_cast<AxisId>(axes_.size());
-    const AxisId id = add_row_axis(name, kRuntimeExtent);
-    if (id != taken) {
-        fail(ErrorCode::kInvalidGraph, "row axis '{}' is already declared differently; give it another name", name);
-    }
-    axes_.back().follows = root;
-    axes_.back().more = more;
-    return id;
-}
-
-AxisId GraphData::add_column_axis(std::string_view name, std::int64_t extent) {
-    if (!name.empty() && !is_identifier(name)) {
-        fail(ErrorCode::kInvalidGraph, "column axis '{}': the name must be an identifier", name);
-    }
-    if (extent <= 0 || extent >= kMaxColumns) {
-        const std::string axis = name.empty() ? "a column axis" : fmt::format("column axis '{}'", name);
-        fail(ErrorCode::kInvalidGraph, "{}: the extent must be in 1 … 2^31 − 1, not {}", axis, extent);
-    }
-    for (std::size_t i = 0; i < axes_.size(); ++i) {
-        if (axes_[i].name != name || (name.empty() && axes_[i].extent != extent)) continue;
-        if (!axes_[i].is_row && axes_[i].extent == extent) return static_cast<AxisId>(i);
-        fail(ErrorCode::kInvalidGraph,
-             "column axis '{}' is already declared with extent {}, not {}; give it another name", name, axes_[i].extent,
-             extent);
-    }
-    axes_.push_back({std::string(name), extent, false});
-    return static_cast<AxisId>(axes_.size() - 1);
 }
 
 void GraphData::require_unused_name(std::string_view what, std::string_view name) const {
@@ -214,68 +140,6 @@ NodeId GraphData::add_extent(AxisId axis_id, Dtype dtype) {
     Node node{.kind = NodeKind::kExtent, .dtype = dtype};
     node.axis = axis_id;
     return intern(std::move(node));
-}
-
-std::vector<AxisId> GraphData::merge_axes(std::string_view what, const std::vector<NodeId>& args) const {
-    std::vector<AxisId> merged;
-    for (const NodeId arg : args) {
-        const std::vector<AxisId>& axes = node(arg).axes;
-        auto last_shared = merged.begin();
-        for (const AxisId id : axes) {
-            const auto found = std::find(merged.begin(), merged.end(), id);
-            if (found == merged.end()) continue;
-            if (found < last_shared) {
-                fail(ErrorCode::kInvalidGraph,
-                     "{}: {} orders its axes differently from [{}]; declare them in one order", what, describe(arg),
-                     describe_axes(merged));
-            }
-            last_shared = found;
-        }
-        // Each axis the merge lacks goes in front of the next one shared, so [tokens, d] joins [tokens, heads, d] as
-        // the latter; at the end when none is.
-        AxisId next_shared = -1;
-        for (std::size_t i = axes.size(); i-- > 0;) {
-            if (!contains(merged, axes[i])) {
-                merged.insert(std::find(merged.begin(), merged.end(), next_shared), axes[i]);
-            }
-            next_shared = axes[i];
-        }
-        order_by_space(&merged);
-    }
-    require_few_columns(what, merged);
-    return merged;
-}
-
-void GraphData::order_by_space(std::vector<AxisId>* axes) const {
-    const auto space = [&](AxisId id) { return axis(id).is_promoted ? 1 : axis(id).is_row ? 0 : 2; };
-    std::stable_sort(axes->begin(), axes->end(), [&](AxisId a, AxisId b) { return space(a) < space(b); });
-}
-
-void GraphData::require_few_columns(std::string_view what, const std::vector<AxisId>& axes) const {
-    std::int64_t columns = 1;
-    for (const AxisId id : axes) {
-        if (axis(id).is_row) continue;
-        // Both factors are below 2^31.
-        columns *= axis(id).extent;
-        if (columns < kMaxColumns) continue;
-        fail(ErrorCode::kInvalidGraph, "{}: [{}] has 2^31 columns a row or more; fewer are supported", what,
-             describe_axes(axes));
-    }
-}
-
-void GraphData::require_column_strides(std::string_view what, std::string_view name,
-                                       const std::vector<std::int64_t>& strides, const Node& node,
-                                       std::int64_t least) const {
-    if (strides.empty()) return;
-    const std::size_t columns = column_axes(node).size();
-    if (strides.size() != columns) {
-        fail(ErrorCode::kInvalidGraph, "{} '{}': {} column strides for {} column axes", what, name, strides.size(),
-             columns);
-    }
-    for (const std::int64_t stride : strides) {
-        if (stride >= least && stride < kMaxColumns) continue;
-        fail(ErrorCode::kInvalidGraph, "{} '{}': column stride {}; give {} … 2^31 − 1", what, name, stride, least);
-    }
 }
 
 NodeId GraphData::add_map(Op op, std::vector<NodeId> args) {
@@ -362,95 +226,6 @@ NodeId GraphData::add_index(NodeId source, std::vector<Coord> coords) {
     return intern(std::move(result));
 }
 
-NodeId GraphData::add_reduce(Monoid monoid, NodeId arg, std::vector<AxisId> reduced, int component) {
-    const Node& from = node(arg);
-    const std::string_view what = rowjit::name(monoid);
-    if (from.dtype == Dtype::kBool)
-        fail(ErrorCode::kInvalidGraph, "{}({}): cast the bools to a number first", what, describe(arg));
-    if (is_storage(from.dtype))
-        fail(ErrorCode::kInvalidGraph, "{}({}): cast it to a dtype to compute in first", what, describe(arg));
-    if (reduced.empty()) {
-        fail(ErrorCode::kInvalidGraph, "{}({}): there is no column axis to reduce; name the axis", what, describe(arg));
-    }
-    for (const AxisId id : reduced) {
-        if (!contains(from.axes, id)) {
-            fail(ErrorCode::kInvalidGraph, "{}({}): it has no axis {}", what, describe(arg), axis(id).label());
-        }
-        if (std::count(reduced.begin(), reduced.end(), id) > 1) {
-            fail(ErrorCode::kInvalidGraph, "{}({}): axis {} is named twice", what, describe(arg), axis(id).label());
-        }
-        if (axis(id).is_row != axis(reduced[0]).is_row) {
-            fail(ErrorCode::kInvalidGraph, "{}({}): reduce rows and columns in two steps", what, describe(arg));
-        }
-    }
-    if (component < 0 || component >= components(monoid)) {
-        fail(ErrorCode::kInvalidGraph, "{}({}): it has no component {}, the last is {}", what, describe(arg), component,
-             components(monoid) - 1);
-    }
-    if (monoid == Monoid::kDivergence)
-        fail(ErrorCode::kInvalidGraph, "{}({}): the planner's alone; write the sums", what, describe(arg));
-    if (monoid == Monoid::kGreatest)
-        fail(ErrorCode::kInvalidGraph, "{}({}): the planner's alone; write the rounds", what, describe(arg));
-    if (monoid == Monoid::kExactSum)
-        fail(ErrorCode::kInvalidGraph, "{}({}): the planner's alone; write the sum", what, describe(arg));
-    if (components(monoid) > 1 && !is_float(from.dtype)) {
-        fail(ErrorCode::kInvalidGraph, "{}({}): a float dtype is needed; cast the operand", what, describe(arg));
-    }
-    Node result{.kind = NodeKind::kReduce, .dtype = from.dtype, .axes = {}, .args = {arg}};
-    for (const AxisId id : from.axes) {
-        if (!contains(reduced, id)) result.axes.push_back(id);
-    }
-    result.monoid = monoid;
-    result.component = component;
-    result.reduced = std::move(reduced);
-    return intern(std::move(result));
-}
-
-NodeId GraphData::add_divergence(NodeId x, NodeId y, std::vector<AxisId> reduced, int component) {
-    RJ_CHECK(node(x).axes == node(y).axes && node(x).dtype == node(y).dtype, "graph: the divergence of {} from {}",
-             describe(x), describe(y));
-    Node result = node(add_reduce(Monoid::kMaxSumExp, x, std::move(reduced)));
-    result.monoid = Monoid::kDivergence;
-    result.component = component;
-    result.args = {x, y};
-    result.label.clear();
-    return intern(std::move(result));
-}
-
-NodeId GraphData::add_greatest(NodeId x, NodeId places, std::vector<AxisId> reduced, int r) {
-    RJ_CHECK(is_float(node(x).dtype) && node(places).dtype == Dtype::kI32 && r < components(Monoid::kGreatest),
-             "graph: place {} of the greatest of {}, at {}", r, describe(x), describe(places));
-    Node result = node(add_reduce(Monoid::kMax, x, std::move(reduced)));
-    result.monoid = Monoid::kGreatest;
-    result.component = r;
-    result.dtype = Dtype::kI32;
-    result.args = {x, places};
-    result.label.clear();
-    return intern(std::move(result));
-}
-
-NodeId GraphData::add_exact_sum(NodeId sum, int component) {
-    Node result = node(sum);
-    RJ_CHECK(result.kind == NodeKind::kReduce && result.monoid == Monoid::kSum && result.dtype == Dtype::kF32,
-             "graph: exactly {}", describe(sum));
-    result.monoid = Monoid::kExactSum;
-    result.component = component;
-    result.label.clear();
-    return intern(std::move(result));
-}
-
-// Whether `axis` has as many positions as `than` and `more` beside, whatever a launch gives.
-bool GraphData::is_longer(AxisId longer, AxisId than, std::int64_t more) const {
-    const AxisInfo& a = axis(longer);
-    const AxisInfo& b = axis(than);
-    if (a.extent != kRuntimeExtent || b.extent != kRuntimeExtent) {
-        return a.extent != kRuntimeExtent && b.extent != kRuntimeExtent && a.extent == b.extent + more;
-    }
-    const AxisId root_of_a = a.follows < 0 ? longer : a.follows;
-    const AxisId root_of_b = b.follows < 0 ? than : b.follows;
-    return root_of_a == root_of_b && a.more == b.more + more;
-}
-
 // `id` is integers along one row axis, which a kernel can find in memory.
 void GraphData::require_places(std::string_view what, NodeId id) const {
     const Node& n = node(id);
@@ -459,49 +234,11 @@ void GraphData::require_places(std::string_view what, NodeId id) const {
     fail(ErrorCode::kInvalidGraph, "{}: {} must be i32 or i64 along one row axis", what, describe(id));
 }
 
-NodeId GraphData::add_segment_reduce(Monoid monoid, NodeId arg, AxisId reduced, NodeId offsets, AxisId segments) {
-    const std::string_view what = rowjit::name(monoid);
-    require_places(what, offsets);
-    if (components(monoid) > 1)
-        fail(ErrorCode::kInvalidGraph, "{}({}): segments have sums, maxima and minima", what, describe(arg));
-    if (!axis(segments).is_row || !is_longer(node(offsets).axes[0], segments, 1)) {
-        fail(ErrorCode::kInvalidGraph,
-             "{}({}): the axis of offsets {} must be one longer than {}, a row axis: rows(\"offsets\", {}, 1)", what,
-             describe(arg), describe(offsets), axis(segments).label(), axis(segments).label());
-    }
-    const NodeId whole = add_reduce(monoid, arg, {reduced});
-    if (!axis(reduced).is_row || contains(node(arg).axes, segments)) {
-        fail(ErrorCode::kInvalidGraph, "{}({}): segments {} of {}: a row axis is reduced to one that is not there yet",
-             what, describe(arg), axis(segments).label(), axis(reduced).label());
-    }
-    Node result = node(whole);
-    result.axes = node(arg).axes;
-    std::replace(result.axes.begin(), result.axes.end(), reduced, segments);
-    result.args = {arg, offsets};
-    result.axis = segments;
-    result.label.clear();
-    return intern(std::move(result));
-}
-
 NodeId GraphData::add_search(NodeId sorted, NodeId key) {
     require_places("search", sorted);
     if (!is_integer(node(key).dtype))
         fail(ErrorCode::kInvalidGraph, "search: the key {} must be i32 or i64; cast it", describe(key));
     return intern({.kind = NodeKind::kSearch, .dtype = Dtype::kI64, .axes = node(key).axes, .args = {sorted, key}});
-}
-
-NodeId GraphData::add_partial_sum(NodeId arg, AxisId slots, Dtype dtype, std::vector<AxisId> reduced) {
-    const Node& from = node(arg);
-    RJ_CHECK(is_float(from.dtype) && axis(slots).is_slots, "partial sums of {} by {}", describe(arg),
-             axis(slots).label());
-    const auto is_left = [&](AxisId id) { return !contains(reduced, id); };
-    const auto first = std::find_if_not(from.axes.begin(), from.axes.end(), is_left);
-    Node result{.kind = NodeKind::kPartialSum, .dtype = dtype, .axes = {from.axes.begin(), first}, .args = {arg}};
-    result.axes.push_back(slots);
-    std::copy_if(first, from.axes.end(), std::back_inserter(result.axes), is_left);
-    result.reduced = std::move(reduced);
-    result.axis = slots;
-    return intern(std::move(result));
 }
 
 NodeId GraphData::add_matmul(NodeId left, NodeId right, std::vector<AxisId> contracted, Dtype dtype) {
@@ -696,49 +433,6 @@ void GraphData::set_promoted_strides(NodeId input, std::vector<std::int64_t> str
 void GraphData::set_label(NodeId id, std::string_view label) {
     std::string& current = nodes_[static_cast<std::size_t>(id)].label;
     if (current.empty() && is_identifier(label)) current = label;
-}
-
-std::vector<AxisId> GraphData::row_axes(const Node& node) const {
-    std::vector<AxisId> found;
-    std::copy_if(node.axes.begin(), node.axes.end(), std::back_inserter(found),
-                 [&](AxisId id) { return axis(id).is_row; });
-    return found;
-}
-
-std::vector<AxisId> GraphData::column_axes(const Node& node) const {
-    std::vector<AxisId> found;
-    std::copy_if(node.axes.begin(), node.axes.end(), std::back_inserter(found),
-                 [&](AxisId id) { return !axis(id).is_row; });
-    return found;
-}
-
-std::int64_t GraphData::column_count(const Node& node) const {
-    std::int64_t count = 1;
-    for (const AxisId id : column_axes(node)) count *= axis(id).extent;
-    return count;
-}
-
-bool GraphData::same_rows(AxisId a, AxisId b) const {
-    const auto first = [&](AxisId id) { return axis(id).follows < 0 ? id : axis(id).follows; };
-    return axis(a).is_row && axis(b).is_row && first(a) == first(b) && axis(a).more == axis(b).more;
-}
-
-bool GraphData::reduces_few(const Node& node) const {
-    constexpr std::int64_t kFew = 16;
-    if (node.kind != NodeKind::kReduce || node.is_segmented()) return false;
-    std::int64_t terms = 1;
-    for (const AxisId id : node.reduced) {
-        if (axis(id).extent == kRuntimeExtent || axis(id).extent > kFew) return false;
-        terms *= axis(id).extent;
-    }
-    const bool some_columns = node.reduced.size() < column_axes(this->node(node.args[0])).size();
-    return terms <= kFew && (axis(node.reduced[0]).is_row || some_columns);
-}
-
-std::string GraphData::describe_axes(const std::vector<AxisId>& axes) const {
-    std::vector<std::string> labels;
-    for (const AxisId id : axes) labels.push_back(axis(id).label());
-    return fmt::format("{}", fmt::join(labels, ", "));
 }
 
 std::string GraphData::describe(NodeId id) const {

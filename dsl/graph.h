@@ -1,6 +1,7 @@
 // The graph's nodes, as the passes see them. Public building goes through rowjit/graph.h; both end in the
 // GraphData::add_… functions here, which infer shapes, refuse what does not fit, and share equal nodes, so that a graph
-// is hash-consed and its nodes never change.
+// is hash-consed and its nodes never change. Axes are graph_axes.cpp's, reductions graph_reductions.cpp's, the rest
+// graph.cpp's.
 #pragma once
 
 #include <cstdint>

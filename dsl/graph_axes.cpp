@@ -1,0 +1,194 @@
+// A graph's axes: declared, merged where operands meet, held to what emitted code can count, and what is asked of them.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <iterator>
+
+#include "base/fail.h"
+#include "dsl/graph.h"
+
+namespace rowjit {
+namespace {
+
+constexpr std::int64_t kMaxColumns = std::int64_t{1} << 31;  // column indices are 32-bit in emitted code
+
+}  // namespace
+
+AxisId GraphData::add_slots_axis(std::string_view name) {
+    const AxisId id = add_row_axis(name, kRuntimeExtent);
+    axes_[static_cast<std::size_t>(id)].is_slots = true;
+    return id;
+}
+
+AxisId GraphData::add_blocks_axis(std::string_view name, std::int64_t blocks) {
+    const AxisId id = add_row_axis(name, kRuntimeExtent);
+    axes_[static_cast<std::size_t>(id)].blocks = blocks;
+    return id;
+}
+
+AxisId GraphData::add_row_axis(std::string_view name, std::int64_t extent) {
+    if (!is_identifier(name)) fail(ErrorCode::kInvalidGraph, "row axis '{}': the name must be an identifier", name);
+    if (extent != kRuntimeExtent && extent <= 0) {
+        fail(ErrorCode::kInvalidGraph, "row axis '{}': a static extent must be positive, not {}", name, extent);
+    }
+    for (std::size_t i = 0; i < axes_.size(); ++i) {
+        if (axes_[i].name != name) continue;
+        if (axes_[i].is_row && axes_[i].extent == extent && axes_[i].follows < 0) return static_cast<AxisId>(i);
+        fail(ErrorCode::kInvalidGraph, "row axis '{}' is already declared differently; give it another name", name);
+    }
+    axes_.push_back({std::string(name), extent, true});
+    return static_cast<AxisId>(axes_.size() - 1);
+}
+
+AxisId GraphData::add_row_axis_like(std::string_view name, AxisId like, std::int64_t more) {
+    if (!axis(like).is_row) {
+        fail(ErrorCode::kInvalidGraph, "row axis '{}': {} is a column axis; a row axis follows row axes", name,
+             axis(like).label());
+    }
+    if (more < 0 || more >= kMaxColumns) {
+        fail(ErrorCode::kInvalidGraph, "row axis '{}': {} positions more than {}; give 0 … 2^31 − 1", name, more,
+             axis(like).label());
+    }
+    if (axis(like).extent != kRuntimeExtent) return add_row_axis(name, axis(like).extent + more);
+    // Of the axis whose extent a launch gives.
+    const AxisId root = axis(like).follows < 0 ? like : axis(like).follows;
+    more += axis(like).more;
+    for (std::size_t i = 0; i < axes_.size(); ++i) {
+        if (axes_[i].name == name && axes_[i].follows == root && axes_[i].more == more) return static_cast<AxisId>(i);
+    }
+    const auto taken = static_cast<AxisId>(axes_.size());
+    const AxisId id = add_row_axis(name, kRuntimeExtent);
+    if (id != taken) {
+        fail(ErrorCode::kInvalidGraph, "row axis '{}' is already declared differently; give it another name", name);
+    }
+    axes_.back().follows = root;
+    axes_.back().more = more;
+    return id;
+}
+
+AxisId GraphData::add_column_axis(std::string_view name, std::int64_t extent) {
+    if (!name.empty() && !is_identifier(name)) {
+        fail(ErrorCode::kInvalidGraph, "column axis '{}': the name must be an identifier", name);
+    }
+    if (extent <= 0 || extent >= kMaxColumns) {
+        const std::string axis = name.empty() ? "a column axis" : fmt::format("column axis '{}'", name);
+        fail(ErrorCode::kInvalidGraph, "{}: the extent must be in 1 … 2^31 − 1, not {}", axis, extent);
+    }
+    for (std::size_t i = 0; i < axes_.size(); ++i) {
+        if (axes_[i].name != name || (name.empty() && axes_[i].extent != extent)) continue;
+        if (!axes_[i].is_row && axes_[i].extent == extent) return static_cast<AxisId>(i);
+        fail(ErrorCode::kInvalidGraph,
+             "column axis '{}' is already declared with extent {}, not {}; give it another name", name, axes_[i].extent,
+             extent);
+    }
+    axes_.push_back({std::string(name), extent, false});
+    return static_cast<AxisId>(axes_.size() - 1);
+}
+
+std::vector<AxisId> GraphData::merge_axes(std::string_view what, const std::vector<NodeId>& args) const {
+    std::vector<AxisId> merged;
+    for (const NodeId arg : args) {
+        const std::vector<AxisId>& axes = node(arg).axes;
+        auto last_shared = merged.begin();
+        for (const AxisId id : axes) {
+            const auto found = std::find(merged.begin(), merged.end(), id);
+            if (found == merged.end()) continue;
+            if (found < last_shared) {
+                fail(ErrorCode::kInvalidGraph,
+                     "{}: {} orders its axes differently from [{}]; declare them in one order", what, describe(arg),
+                     describe_axes(merged));
+            }
+            last_shared = found;
+        }
+        // Each axis the merge lacks goes in front of the next one shared, so [tokens, d] joins [tokens, heads, d] as
+        // the latter; at the end when none is.
+        AxisId next_shared = -1;
+        for (std::size_t i = axes.size(); i-- > 0;) {
+            if (!contains(merged, axes[i])) {
+                merged.insert(std::find(merged.begin(), merged.end(), next_shared), axes[i]);
+            }
+            next_shared = axes[i];
+        }
+        order_by_space(&merged);
+    }
+    require_few_columns(what, merged);
+    return merged;
+}
+
+void GraphData::order_by_space(std::vector<AxisId>* axes) const {
+    const auto space = [&](AxisId id) { return axis(id).is_promoted ? 1 : axis(id).is_row ? 0 : 2; };
+    std::stable_sort(axes->begin(), axes->end(), [&](AxisId a, AxisId b) { return space(a) < space(b); });
+}
+
+void GraphData::require_few_columns(std::string_view what, const std::vector<AxisId>& axes) const {
+    std::int64_t columns = 1;
+    for (const AxisId id : axes) {
+        if (axis(id).is_row) continue;
+        // Both factors are below 2^31.
+        columns *= axis(id).extent;
+        if (columns < kMaxColumns) continue;
+        fail(ErrorCode::kInvalidGraph, "{}: [{}] has 2^31 columns a row or more; fewer are supported", what,
+             describe_axes(axes));
+    }
+}
+
+void GraphData::require_column_strides(std::string_view what, std::string_view name,
+                                       const std::vector<std::int64_t>& strides, const Node& node,
+                                       std::int64_t least) const {
+    if (strides.empty()) return;
+    const std::size_t columns = column_axes(node).size();
+    if (strides.size() != columns) {
+        fail(ErrorCode::kInvalidGraph, "{} '{}': {} column strides for {} column axes", what, name, strides.size(),
+             columns);
+    }
+    for (const std::int64_t stride : strides) {
+        if (stride >= least && stride < kMaxColumns) continue;
+        fail(ErrorCode::kInvalidGraph, "{} '{}': column stride {}; give {} … 2^31 − 1", what, name, stride, least);
+    }
+}
+
+// Whether `axis` has as many positions as `than` and `more` beside, whatever a launch gives.
+bool GraphData::is_longer(AxisId longer, AxisId than, std::int64_t more) const {
+    const AxisInfo& a = axis(longer);
+    const AxisInfo& b = axis(than);
+    if (a.extent != kRuntimeExtent || b.extent != kRuntimeExtent) {
+        return a.extent != kRuntimeExtent && b.extent != kRuntimeExtent && a.extent == b.extent + more;
+    }
+    const AxisId root_of_a = a.follows < 0 ? longer : a.follows;
+    const AxisId root_of_b = b.follows < 0 ? than : b.follows;
+    return root_of_a == root_of_b && a.more == b.more + more;
+}
+
+std::vector<AxisId> GraphData::row_axes(const Node& node) const {
+    std::vector<AxisId> found;
+    std::copy_if(node.axes.begin(), node.axes.end(), std::back_inserter(found),
+                 [&](AxisId id) { return axis(id).is_row; });
+    return found;
+}
+
+std::vector<AxisId> GraphData::column_axes(const Node& node) const {
+    std::vector<AxisId> found;
+    std::copy_if(node.axes.begin(), node.axes.end(), std::back_inserter(found),
+                 [&](AxisId id) { return !axis(id).is_row; });
+    return found;
+}
+
+std::int64_t GraphData::column_count(const Node& node) const {
+    std::int64_t count = 1;
+    for (const AxisId id : column_axes(node)) count *= axis(id).extent;
+    return count;
+}
+
+bool GraphData::same_rows(AxisId a, AxisId b) const {
+    const auto first = [&](AxisId id) { return axis(id).follows < 0 ? id : axis(id).follows; };
+    return axis(a).is_row && axis(b).is_row && first(a) == first(b) && axis(a).more == axis(b).more;
+}
+
+std::string GraphData::describe_axes(const std::vector<AxisId>& axes) const {
+    std::vector<std::string> labels;
+    for (const AxisId id : axes) labels.push_back(axis(id).label());
+    return fmt::format("{}", fmt::join(labels, ", "));
+}
+
+}  // namespace rowjit
