@@ -5,12 +5,12 @@
 #include <algorithm>
 #include <numbers>
 #include <optional>
-#include <ranges>
 #include <utility>
 
 #include "base/check.h"
 #include "base/fail.h"
 #include "dsl/coordinate_value.h"
+#include "dsl/cotangent_sum.h"
 #include "dsl/invariance.h"
 #include "dsl/library/operands.h"
 #include "dsl/preimage.h"
@@ -152,94 +152,6 @@ class Reverse {
             everywhere = everywhere ? *everywhere && here : here;
         }
         return select(*everywhere, v, constant(v.dtype(), 0.0));
-    }
-
-    bool varies(NodeId id, const std::vector<AxisId>& along) const {
-        return std::any_of(along.begin(), along.end(), [&](AxisId axis) { return contains(node(id).axes, axis); });
-    }
-
-    // What this is a multiple of, by one number for all positions along those axes: the operand of a product with such
-    // a number or a quotient by it, of a negation, of x + x; -1 for none.
-    NodeId multiplied(const Node& n, const std::vector<AxisId>& along) const {
-        if (n.kind != NodeKind::kMap) return -1;
-        const bool twice = n.op == Op::kAdd && n.args[0] == n.args[1];
-        const bool over = (n.op == Op::kMul || n.op == Op::kDiv) && !varies(n.args[1], along);
-        if (n.op == Op::kNeg || twice || over) return n.args[0];
-        return n.op == Op::kMul && !varies(n.args[0], along) ? n.args[1] : -1;
-    }
-
-    // Whether it is a multiple of x less the mean of x over those axes, whose sum is 0.
-    bool is_centred(NodeId id, const std::vector<AxisId>& over) const {
-        for (NodeId of = multiplied(node(id), over); of >= 0; of = multiplied(node(of), over)) id = of;
-        if (node(id).kind != NodeKind::kMap || node(id).op != Op::kSub) return false;
-        const Node& mean = node(node(id).args[1]);
-        if (mean.kind != NodeKind::kMap || mean.op != Op::kDiv) return false;
-        const Node& total = node(mean.args[0]);
-        return total.kind == NodeKind::kReduce && total.monoid == Monoid::kSum && !total.is_segmented() &&
-               total.args[0] == node(id).args[0] && total.reduced == over && counts(mean.args[1], over);
-    }
-
-    // Whether it is the number of positions along those axes.
-    bool counts(NodeId id, const std::vector<AxisId>& along) const {
-        const Node& n = node(id);
-        if (n.kind == NodeKind::kExtent) return along == std::vector<AxisId>{n.axis};
-        double positions = 1;
-        for (const AxisId axis : along) {
-            if (graph_->axis(axis).extent == kRuntimeExtent) return false;
-            positions *= static_cast<double>(graph_->axis(axis).extent);
-        }
-        return n.kind == NodeKind::kConst && n.value == positions;
-    }
-
-    // The terms of a sum but those that come to 0 over these axes, if any is left.
-    std::optional<Value> uncentred(const Value& v, const std::vector<AxisId>& over) const {
-        std::vector<NodeId> terms;  // the last first
-        NodeId first = v.id();
-        for (; node(first).kind == NodeKind::kMap && node(first).op == Op::kAdd; first = node(first).args[0])
-            terms.push_back(node(first).args[1]);
-        terms.push_back(first);
-        if (std::erase_if(terms, [&](NodeId term) { return is_centred(term, over); }) == 0) return v;
-        std::optional<Value> total;
-        for (const NodeId term : std::views::reverse(terms)) total = total ? *total + value(term) : value(term);
-        return total;
-    }
-
-    // Σ over `reduced`, with what does not vary along it taken out of the sum: a row's divisor divides once. A variance
-    // adds multiples of the deviations to what flows back to them, of which nothing comes to the mean.
-    Value reduced_sum(const Value& given, const std::vector<AxisId>& reduced) const {
-        const std::optional<Value> left = wide(given.dtype()) == given.dtype() ? uncentred(given, reduced) : given;
-        if (!left) return constant(given.dtype(), 0.0);
-        const Value v = axes(*left) == axes(given) ? *left : given;
-        const Node n = node(v.id());
-        if (n.kind == NodeKind::kMap && wide(n.dtype) == n.dtype) {
-            if (n.op == Op::kNeg) return -reduced_sum(value(n.args[0]), reduced);
-            if (n.op == Op::kDiv && !varies(n.args[1], reduced))
-                return reduced_sum(value(n.args[0]), reduced) / value(n.args[1]);
-            for (const std::size_t factor : {0, 1}) {
-                if (n.op != Op::kMul || varies(n.args[factor], reduced)) continue;
-                return reduced_sum(value(n.args[1 - factor]), reduced) * value(n.args[factor]);
-            }
-        }
-        return {graph_, graph_->add_reduce(Monoid::kSum, v.id(), reduced)};
-    }
-
-    // Σ of `v`, a function of the axes `over`, along those that `kept` lacks: accumulated wide and rounded once.
-    Value sum_to(Value v, const std::vector<AxisId>& over, const std::vector<AxisId>& kept) const {
-        std::vector<AxisId> rows;
-        std::vector<AxisId> columns;
-        std::vector<AxisId> constant_along;
-        for (const AxisId axis : over) {
-            if (contains(kept, axis)) continue;
-            (!contains(axes(v), axis) ? constant_along : graph_->axis(axis).is_row ? rows : columns).push_back(axis);
-        }
-        const Dtype dtype = v.dtype();
-        const int steps = int{!rows.empty()} + int{!columns.empty()} + int{!constant_along.empty()};
-        if (steps > 1 || !constant_along.empty()) v = widen(v);
-        for (const AxisId axis : constant_along) v = v * Value(graph_, graph_->add_extent(axis, v.dtype()));
-        for (const auto& reduced : {columns, rows}) {
-            if (!reduced.empty()) v = reduced_sum(v, reduced);
-        }
-        return cast(v, dtype);
     }
 
     // ---- Each kind of node ---------------------------------------------------------------------------------------

@@ -1,0 +1,112 @@
+#include "dsl/cotangent_sum.h"
+
+#include <algorithm>
+#include <optional>
+#include <ranges>
+
+#include "dsl/library/operands.h"
+
+namespace rowjit {
+namespace {
+
+std::vector<AxisId> axes_of(const Value& v) { return v.graph()->node(v.id()).axes; }
+
+bool varies(const GraphData& graph, NodeId id, const std::vector<AxisId>& along) {
+    return std::any_of(along.begin(), along.end(), [&](AxisId axis) { return contains(graph.node(id).axes, axis); });
+}
+
+// What this is a multiple of, by one number for all positions along those axes: the operand of a product with such
+// a number or a quotient by it, of a negation, of x + x; -1 for none.
+NodeId multiplied(const GraphData& graph, const Node& n, const std::vector<AxisId>& along) {
+    if (n.kind != NodeKind::kMap) return -1;
+    const bool twice = n.op == Op::kAdd && n.args[0] == n.args[1];
+    const bool over = (n.op == Op::kMul || n.op == Op::kDiv) && !varies(graph, n.args[1], along);
+    if (n.op == Op::kNeg || twice || over) return n.args[0];
+    return n.op == Op::kMul && !varies(graph, n.args[0], along) ? n.args[1] : -1;
+}
+
+// Whether it is the number of positions along those axes.
+bool counts(const GraphData& graph, NodeId id, const std::vector<AxisId>& along) {
+    const Node& n = graph.node(id);
+    if (n.kind == NodeKind::kExtent) return along == std::vector<AxisId>{n.axis};
+    double positions = 1;
+    for (const AxisId axis : along) {
+        if (graph.axis(axis).extent == kRuntimeExtent) return false;
+        positions *= static_cast<double>(graph.axis(axis).extent);
+    }
+    return n.kind == NodeKind::kConst && n.value == positions;
+}
+
+// Whether it is a multiple of x less the mean of x over those axes, whose sum is 0.
+bool is_centred(const GraphData& graph, NodeId id, const std::vector<AxisId>& over) {
+    for (NodeId of = multiplied(graph, graph.node(id), over); of >= 0; of = multiplied(graph, graph.node(of), over))
+        id = of;
+    if (graph.node(id).kind != NodeKind::kMap || graph.node(id).op != Op::kSub) return false;
+    const Node& mean = graph.node(graph.node(id).args[1]);
+    if (mean.kind != NodeKind::kMap || mean.op != Op::kDiv) return false;
+    const Node& total = graph.node(mean.args[0]);
+    return total.kind == NodeKind::kReduce && total.monoid == Monoid::kSum && !total.is_segmented() &&
+           total.args[0] == graph.node(id).args[0] && total.reduced == over && counts(graph, mean.args[1], over);
+}
+
+// The terms of a sum but those that come to 0 over these axes, if any is left.
+std::optional<Value> uncentred(const Value& v, const std::vector<AxisId>& over) {
+    const GraphData& graph = *v.graph();
+    std::vector<NodeId> terms;  // the last first
+    NodeId first = v.id();
+    for (; graph.node(first).kind == NodeKind::kMap && graph.node(first).op == Op::kAdd;
+         first = graph.node(first).args[0])
+        terms.push_back(graph.node(first).args[1]);
+    terms.push_back(first);
+    if (std::erase_if(terms, [&](NodeId term) { return is_centred(graph, term, over); }) == 0) return v;
+    std::optional<Value> total;
+    for (const NodeId term : std::views::reverse(terms)) {
+        const Value one(v.graph(), term);
+        total = total ? *total + one : one;
+    }
+    return total;
+}
+
+// Σ over `reduced`, with what does not vary along it taken out of the sum: a row's divisor divides once. A variance
+// adds multiples of the deviations to what flows back to them, of which nothing comes to the mean.
+Value reduced_sum(const Value& given, const std::vector<AxisId>& reduced) {
+    GraphData& graph = *given.graph();
+    const auto value = [&](NodeId id) { return Value(given.graph(), id); };
+    const std::optional<Value> left = wide(given.dtype()) == given.dtype() ? uncentred(given, reduced) : given;
+    if (!left) return value(graph.add_const(given.dtype(), 0.0));
+    const Value v = axes_of(*left) == axes_of(given) ? *left : given;
+    const Node n = graph.node(v.id());
+    if (n.kind == NodeKind::kMap && wide(n.dtype) == n.dtype) {
+        if (n.op == Op::kNeg) return -reduced_sum(value(n.args[0]), reduced);
+        if (n.op == Op::kDiv && !varies(graph, n.args[1], reduced))
+            return reduced_sum(value(n.args[0]), reduced) / value(n.args[1]);
+        for (const std::size_t factor : {0, 1}) {
+            if (n.op != Op::kMul || varies(graph, n.args[factor], reduced)) continue;
+            return reduced_sum(value(n.args[1 - factor]), reduced) * value(n.args[factor]);
+        }
+    }
+    return value(graph.add_reduce(Monoid::kSum, v.id(), reduced));
+}
+
+}  // namespace
+
+Value sum_to(Value v, const std::vector<AxisId>& over, const std::vector<AxisId>& kept) {
+    GraphData& graph = *v.graph();
+    std::vector<AxisId> rows;
+    std::vector<AxisId> columns;
+    std::vector<AxisId> constant_along;
+    for (const AxisId axis : over) {
+        if (contains(kept, axis)) continue;
+        (!contains(axes_of(v), axis) ? constant_along : graph.axis(axis).is_row ? rows : columns).push_back(axis);
+    }
+    const Dtype dtype = v.dtype();
+    const int steps = int{!rows.empty()} + int{!columns.empty()} + int{!constant_along.empty()};
+    if (steps > 1 || !constant_along.empty()) v = widen(v);
+    for (const AxisId axis : constant_along) v = v * Value(v.graph(), graph.add_extent(axis, v.dtype()));
+    for (const auto& reduced : {columns, rows}) {
+        if (!reduced.empty()) v = reduced_sum(v, reduced);
+    }
+    return cast(v, dtype);
+}
+
+}  // namespace rowjit
