@@ -3,18 +3,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <optional>
 #include <set>
 #include <unordered_map>
 #include <utility>
 
 #include "base/check.h"
-#include "base/dtype.h"
 #include "base/fail.h"
 #include "compiler/plan/cheaper.h"
 #include "compiler/plan/columns_first.h"
 #include "compiler/plan/differences.h"
+#include "compiler/plan/folding.h"
 #include "compiler/plan/logistic.h"
 #include "compiler/plan/rewrite.h"
 #include "compiler/plan/shared_sums.h"
@@ -163,7 +162,7 @@ class Canonicalizer {
         // The derivative is taken before planning; what is left is the identity.
         if (node.kind == NodeKind::kMap && node.op == Op::kDetach) return mapped_.at(node.args[0]);
         const NodeId copy = to_->add_copy(node, [&](NodeId id) { return mapped_.at(id); });
-        return cheaper(*to_, compare_narrow(fold(copy)));
+        return cheaper(*to_, compare_narrow(folded(*to_, copy)));
     }
 
     // A sum of what is zero but at one position, as where a list's cotangent is taken apart, is what stands there: the
@@ -217,100 +216,6 @@ class Canonicalizer {
             return to_->add_map(Op::kEq, {to_->add_iota(iota.axes[0], Dtype::kI32), narrow});
         }
         return id;
-    }
-
-    // A map or cast of constants is a constant, rounded as the operation would have rounded it.
-    NodeId fold(NodeId id) {
-        id = with_known_choices(id);
-        const Node& node = to_->node(id);
-        if ((node.kind != NodeKind::kMap && node.kind != NodeKind::kCast) || is_storage(node.dtype)) return id;
-        double operands[3] = {};
-        for (std::size_t i = 0; i < node.args.size(); ++i) {
-            const Node& arg = to_->node(node.args[i]);
-            if (arg.kind != NodeKind::kConst) return fold_select(id);
-            operands[i] = arg.value;
-        }
-        const double value =
-            node.kind == NodeKind::kCast ? operands[0] : info(node.op).reference(operands[0], operands[1], operands[2]);
-        return to_->add_const(node.dtype, round_to(node.dtype, value));
-    }
-
-    // What a place may be, of sums of coordinates and constants.
-    struct Places {
-        std::int64_t least = 0;
-        std::int64_t greatest = 0;
-    };
-
-    std::optional<Places> places(NodeId id) const {
-        constexpr std::int64_t kMostPlaces = std::int64_t{1} << 40;  // of rows; sums of a few stay far from overflow
-        const Node& node = to_->node(id);
-        if (!is_integer(node.dtype)) return std::nullopt;
-        if (node.kind == NodeKind::kConst && std::fabs(node.value) < static_cast<double>(kMostPlaces)) {
-            const auto value = static_cast<std::int64_t>(node.value);
-            return Places{value, value};
-        }
-        if (node.kind == NodeKind::kIota) {
-            const std::int64_t extent = to_->axis(node.axes[0]).extent;
-            return Places{0, (extent == kRuntimeExtent ? kMostPlaces : extent) - 1};
-        }
-        if (node.kind == NodeKind::kCast) return places(node.args[0]);
-        if (node.kind != NodeKind::kMap || node.op != Op::kAdd) return std::nullopt;
-        const auto left = places(node.args[0]);
-        const auto right = places(node.args[1]);
-        if (!left || !right) return std::nullopt;
-        return Places{left->least + right->least, left->greatest + right->greatest};
-    }
-
-    // What a condition comes to wherever it is asked, as a comparison of the places of one span of columns with its
-    // end.
-    std::optional<bool> known_condition(NodeId id) const {
-        const Node& node = to_->node(id);
-        if (node.kind == NodeKind::kConst) return node.value != 0;
-        if (node.kind != NodeKind::kMap || node.dtype != Dtype::kBool || node.args.size() != 2) return std::nullopt;
-        if (node.op == Op::kAnd) {
-            const auto left = known_condition(node.args[0]);
-            const auto right = known_condition(node.args[1]);
-            if ((left && !*left) || (right && !*right)) return false;
-            return left && right ? std::optional(true) : std::nullopt;
-        }
-        const auto left = places(node.args[0]);
-        const auto right = places(node.args[1]);
-        if (!left || !right) return std::nullopt;
-        const auto either = [](bool always, bool never) {
-            return always ? std::optional(true) : never ? std::optional(false) : std::nullopt;
-        };
-        switch (node.op) {
-            case Op::kLt: return either(left->greatest < right->least, left->least >= right->greatest);
-            case Op::kLe: return either(left->greatest <= right->least, left->least > right->greatest);
-            case Op::kGt: return either(left->least > right->greatest, left->greatest <= right->least);
-            case Op::kGe: return either(left->least >= right->greatest, left->greatest < right->least);
-            default: return std::nullopt;
-        }
-    }
-
-    // What a choice whose condition is known chooses.
-    std::optional<NodeId> known_choice(const Node& node) const {
-        if (node.kind != NodeKind::kMap || node.op != Op::kSelect) return std::nullopt;
-        const auto condition = known_condition(node.args[0]);
-        return condition ? std::optional(node.args[*condition ? 1 : 2]) : std::nullopt;
-    }
-
-    // A map of known choices is one of what they choose, where it has the same axes.
-    NodeId with_known_choices(NodeId id) {
-        const auto is_known = [&](NodeId arg) { return known_choice(to_->node(arg)).has_value(); };
-        const bool is_map = to_->node(id).kind == NodeKind::kMap && to_->node(id).args.size() >= 2;
-        if (!is_map || std::ranges::none_of(to_->node(id).args, is_known)) return id;
-        Node node = to_->node(id);
-        for (NodeId& arg : node.args) arg = known_choice(to_->node(arg)).value_or(arg);
-        const bool has_all = std::any_of(node.args.begin(), node.args.end(),
-                                         [&](NodeId arg) { return to_->node(arg).axes == node.axes; });
-        return has_all ? to_->add_copy(node, [](NodeId arg) { return arg; }) : id;
-    }
-
-    // A choice that is known, as at one position of an unrolled axis, is what is chosen, where that has all the axes.
-    NodeId fold_select(NodeId id) const {
-        const auto chosen = known_choice(to_->node(id));
-        return chosen && to_->node(*chosen).axes == to_->node(id).axes ? *chosen : id;
     }
 
     NodeId convert_index(const Node& node) {
@@ -372,7 +277,7 @@ class Canonicalizer {
                 if (is_of_another_row(node, coords) && joins_sums(source)) return to_->add_index(source, coords);
                 const NodeId copy = to_->add_copy(
                     node, [&](NodeId arg) { return push(arg, select_coords(node, coords, to_->node(arg).axes)); });
-                return fold(copy);
+                return folded(*to_, copy);
             }
             case NodeKind::kIndex: {
                 const auto at = [&](Axis axis) { return coords[position(node, axis.id)]; };

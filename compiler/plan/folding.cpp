@@ -1,0 +1,106 @@
+#include "compiler/plan/folding.h"
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+
+#include "base/dtype.h"
+
+namespace rowjit {
+namespace {
+
+// What a place may be, of sums of coordinates and constants.
+struct Places {
+    std::int64_t least = 0;
+    std::int64_t greatest = 0;
+};
+
+std::optional<Places> places(const GraphData& graph, NodeId id) {
+    constexpr std::int64_t kMostPlaces = std::int64_t{1} << 40;  // of rows; sums of a few stay far from overflow
+    const Node& node = graph.node(id);
+    if (!is_integer(node.dtype)) return std::nullopt;
+    if (node.kind == NodeKind::kConst && std::fabs(node.value) < static_cast<double>(kMostPlaces)) {
+        const auto value = static_cast<std::int64_t>(node.value);
+        return Places{value, value};
+    }
+    if (node.kind == NodeKind::kIota) {
+        const std::int64_t extent = graph.axis(node.axes[0]).extent;
+        return Places{0, (extent == kRuntimeExtent ? kMostPlaces : extent) - 1};
+    }
+    if (node.kind == NodeKind::kCast) return places(graph, node.args[0]);
+    if (node.kind != NodeKind::kMap || node.op != Op::kAdd) return std::nullopt;
+    const auto left = places(graph, node.args[0]);
+    const auto right = places(graph, node.args[1]);
+    if (!left || !right) return std::nullopt;
+    return Places{left->least + right->least, left->greatest + right->greatest};
+}
+
+// What a condition comes to wherever it is asked, as a comparison of the places of one span of columns with its end.
+std::optional<bool> known_condition(const GraphData& graph, NodeId id) {
+    const Node& node = graph.node(id);
+    if (node.kind == NodeKind::kConst) return node.value != 0;
+    if (node.kind != NodeKind::kMap || node.dtype != Dtype::kBool || node.args.size() != 2) return std::nullopt;
+    if (node.op == Op::kAnd) {
+        const auto left = known_condition(graph, node.args[0]);
+        const auto right = known_condition(graph, node.args[1]);
+        if ((left && !*left) || (right && !*right)) return false;
+        return left && right ? std::optional(true) : std::nullopt;
+    }
+    const auto left = places(graph, node.args[0]);
+    const auto right = places(graph, node.args[1]);
+    if (!left || !right) return std::nullopt;
+    const auto either = [](bool always, bool never) {
+        return always ? std::optional(true) : never ? std::optional(false) : std::nullopt;
+    };
+    switch (node.op) {
+        case Op::kLt: return either(left->greatest < right->least, left->least >= right->greatest);
+        case Op::kLe: return either(left->greatest <= right->least, left->least > right->greatest);
+        case Op::kGt: return either(left->least > right->greatest, left->greatest <= right->least);
+        case Op::kGe: return either(left->least >= right->greatest, left->greatest < right->least);
+        default: return std::nullopt;
+    }
+}
+
+// What a choice whose condition is known chooses.
+std::optional<NodeId> known_choice(const GraphData& graph, const Node& node) {
+    if (node.kind != NodeKind::kMap || node.op != Op::kSelect) return std::nullopt;
+    const auto condition = known_condition(graph, node.args[0]);
+    return condition ? std::optional(node.args[*condition ? 1 : 2]) : std::nullopt;
+}
+
+// A map of known choices is one of what they choose, where it has the same axes.
+NodeId with_known_choices(GraphData& graph, NodeId id) {
+    const auto is_known = [&](NodeId arg) { return known_choice(graph, graph.node(arg)).has_value(); };
+    const bool is_map = graph.node(id).kind == NodeKind::kMap && graph.node(id).args.size() >= 2;
+    if (!is_map || std::ranges::none_of(graph.node(id).args, is_known)) return id;
+    Node node = graph.node(id);
+    for (NodeId& arg : node.args) arg = known_choice(graph, graph.node(arg)).value_or(arg);
+    const bool has_all =
+        std::any_of(node.args.begin(), node.args.end(), [&](NodeId arg) { return graph.node(arg).axes == node.axes; });
+    return has_all ? graph.add_copy(node, [](NodeId arg) { return arg; }) : id;
+}
+
+// A choice that is known, as at one position of an unrolled axis, is what is chosen, where that has all the axes.
+NodeId fold_select(const GraphData& graph, NodeId id) {
+    const auto chosen = known_choice(graph, graph.node(id));
+    return chosen && graph.node(*chosen).axes == graph.node(id).axes ? *chosen : id;
+}
+
+}  // namespace
+
+NodeId folded(GraphData& graph, NodeId id) {
+    id = with_known_choices(graph, id);
+    const Node& node = graph.node(id);
+    if ((node.kind != NodeKind::kMap && node.kind != NodeKind::kCast) || is_storage(node.dtype)) return id;
+    double operands[3] = {};
+    for (std::size_t i = 0; i < node.args.size(); ++i) {
+        const Node& arg = graph.node(node.args[i]);
+        if (arg.kind != NodeKind::kConst) return fold_select(graph, id);
+        operands[i] = arg.value;
+    }
+    const double value =
+        node.kind == NodeKind::kCast ? operands[0] : info(node.op).reference(operands[0], operands[1], operands[2]);
+    return graph.add_const(node.dtype, round_to(node.dtype, value));
+}
+
+}  // namespace rowjit
