@@ -464,11 +464,15 @@ class _Distillation:
         return (loss, soft_loss.detach(), hard_loss.detach()) if apart else loss
 
 
-class LigerFusedLinearJSDFunction:
-    """Logits are divided by the temperature in the divergence alone."""
-
+class _DistillationFunction:
     @staticmethod
+    def soft_loss(heads: dict[str, Tensor | None], labels: Tensor, beta: float, ignore_index: int, temperature: float) -> Tensor:
+        """Summed over the tokens."""
+        raise NotImplementedError
+
+    @classmethod
     def apply(
+        cls,
         student_input: Tensor,
         student_weight: Tensor,
         teacher_input: Tensor,
@@ -487,37 +491,26 @@ class LigerFusedLinearJSDFunction:
     ) -> Tensor | tuple[Tensor, Tensor, Tensor]:
         student, teacher = (student_input, student_weight, student_bias), (teacher_input, teacher_weight, teacher_bias)
         both = _Distillation(student, teacher, true_labels, ignore_index)
-        options = {"beta": beta, "ignore_index": ignore_index, "temperature": None if temperature == 1.0 else temperature}
-        soft = F.fused_linear_jsd(**both.heads(), target=true_labels, reduction="sum", **options)
+        soft = cls.soft_loss(both.heads(), true_labels, beta, ignore_index, temperature)
         return both.results(soft, weight_hard_loss, weight_soft_loss, return_soft_hard_loss)
 
 
-class LigerFusedLinearCosineSimilarityFunction:
+class LigerFusedLinearJSDFunction(_DistillationFunction):
+    """Logits are divided by the temperature in the divergence alone."""
+
+    @staticmethod
+    def soft_loss(heads: dict[str, Tensor | None], labels: Tensor, beta: float, ignore_index: int, temperature: float) -> Tensor:
+        options = {"beta": beta, "ignore_index": ignore_index, "temperature": None if temperature == 1.0 else temperature}
+        return F.fused_linear_jsd(**heads, target=labels, reduction="sum", **options)
+
+
+class LigerFusedLinearCosineSimilarityFunction(_DistillationFunction):
     """`beta` scales the distance. It is added up over every token, those of ignored labels too, as Liger's; the temperature
     changes no angle."""
 
     @staticmethod
-    def apply(
-        student_input: Tensor,
-        student_weight: Tensor,
-        teacher_input: Tensor,
-        teacher_weight: Tensor,
-        true_labels: Tensor,
-        student_bias: Tensor | None = None,
-        teacher_bias: Tensor | None = None,
-        weight_hard_loss: float = 0.5,
-        weight_soft_loss: float = 0.5,
-        beta: float = 0.5,
-        ignore_index: int = -100,
-        temperature: float = 1.0,
-        compiled: bool = True,
-        chunk_size: int = 1024,
-        return_soft_hard_loss: bool = False,
-    ) -> Tensor | tuple[Tensor, Tensor, Tensor]:
-        student, teacher = (student_input, student_weight, student_bias), (teacher_input, teacher_weight, teacher_bias)
-        both = _Distillation(student, teacher, true_labels, ignore_index)
-        soft = beta * F.fused_linear_cosine_distance(**both.heads(), reduction="sum")
-        return both.results(soft, weight_hard_loss, weight_soft_loss, return_soft_hard_loss)
+    def soft_loss(heads: dict[str, Tensor | None], labels: Tensor, beta: float, ignore_index: int, temperature: float) -> Tensor:
+        return beta * F.fused_linear_cosine_distance(**heads, reduction="sum")
 
 
 __all__ = [name for name in globals() if name.startswith("Liger")]  # noqa: PLE0605
