@@ -21,6 +21,12 @@ Uses::Uses(const Kernel& kernel, bool is_gpu) : kernel_(kernel), is_gpu_(is_gpu)
         if (inst.kind == InstKind::kKeep) keeps_[inst.index] = inst.operands[0];
         if (inst.kind == InstKind::kAccumulate) terms_[inst.index] = inst.operands[0];
     });
+    for (const Stmt& stmt : kernel.body) {
+        const auto* loop = std::get_if<ColumnLoop>(&stmt.node);
+        if (loop == nullptr) continue;
+        has_one_column_ = has_one_column_ && loop->columns == 1;
+        for (const Inst& inst : loop->body) in_columns_.insert(inst.id);
+    }
     add_results(kernel.body);
     add_results(kernel.after);
 }
@@ -73,6 +79,48 @@ bool Uses::is_product_of_given(ValueId value) {
     return inst != nullptr && is_f32_map(*inst, Op::kMul) && is_given(inst->operands[0]) && is_given(inst->operands[1]);
 }
 
+bool Uses::may_be_all_of(ValueId product, ValueId other) {
+    if (has_one_column_) return true;
+    const std::vector<ValueId> factors = factors_of_columns(product);
+    std::map<ValueId, bool> known;
+    return !factors.empty() && !in_columns_.contains(other) && comes_of_sum(other, factors, &known);
+}
+
+// Those factors of a value that a column has one of.
+std::vector<ValueId> Uses::factors_of_columns(ValueId value) const {
+    std::vector<ValueId> all;
+    std::set<ValueId> seen;
+    std::vector<ValueId> next = {value};
+    while (!next.empty()) {
+        const ValueId factor = next.back();
+        next.pop_back();
+        if (!in_columns_.contains(factor) || !seen.insert(factor).second) continue;
+        const Inst* inst = maker(factor);
+        const bool is_product = inst != nullptr && inst->kind == InstKind::kMap && scales(*inst);
+        if (!is_product) all.push_back(factor);
+        if (is_product) next.insert(next.end(), inst->operands.begin(), inst->operands.end());
+    }
+    return all;
+}
+
+// Whether a multiple of a sum over columns is in the value, of products with any of these.
+bool Uses::comes_of_sum(ValueId value, const std::vector<ValueId>& of, std::map<ValueId, bool>* known) {
+    if (divergences_.contains(value)) return true;
+    if (const auto term = terms_of_.find(value); term != terms_of_.end()) {
+        const std::vector<ValueId> summed = factors_of_columns(term->second);
+        return std::ranges::any_of(of, [&](ValueId factor) {
+            return std::ranges::any_of(summed, [&](ValueId other) { return are_same(factor, other); });
+        });
+    }
+    const Inst* inst = maker(value);
+    if (inst == nullptr) return false;
+    const bool chooses = inst->kind == InstKind::kMap && inst->op == Op::kSelect;
+    const bool passes =
+        inst->kind == InstKind::kCast || chooses || (inst->kind == InstKind::kMap && is_smooth(inst->op));
+    return passes &&
+           any_operand(*inst, chooses ? 1 : 0, *known, [&](ValueId next) { return comes_of_sum(next, of, known); });
+}
+
 bool Uses::is_roughly_product(const Inst& sum) {
     if (!is_f32_map(sum, Op::kFma) || !is_constant(sum.operands[1])) return false;
     const Inst* low = maker(sum.operands[2]);
@@ -108,6 +156,7 @@ void Uses::add_results(const Block& block) {
             const bool pairs = accumulator.monoid == Monoid::kMaxSumExp && !is_gpu_;
             if (accumulator.monoid == Monoid::kMax || pairs || both) maxima_[reduce->results[result]] = index;
             if (both) maxima_[reduce->results[result + 2]] = index;
+            if (accumulator.monoid == Monoid::kDivergence) divergences_.insert(reduce->results[result + 4]);
             result += static_cast<std::size_t>(accumulator.components());
         }
     }

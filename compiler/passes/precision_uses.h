@@ -99,6 +99,12 @@ class Uses {
 
     bool is_product_of_given(ValueId value);
 
+    // Whether a product of a column's value may be all of what `other`, which the row has one of, takes from it: the
+    // sum of that value over columns, of which one may have all the weight, as in a distribution whose logits are far
+    // apart. The difference is 0 where both are rounded alike, and otherwise what the rounding of one has lost. In rows
+    // of one column any number of the row may be such a sum, also one that a kernel before this has stored.
+    bool may_be_all_of(ValueId product, ValueId other);
+
     // Whether it is x / c, as plan/inverse writes the quotient by a constant, of which a product would be within a unit
     // in the last place, and that is lost.
     bool is_roughly_product(const Inst& sum);
@@ -158,6 +164,8 @@ class Uses {
     bool is_not_negative(ValueId value);
     bool find_not_negative(ValueId value);
     bool is_rare(ValueId value) const;
+    std::vector<ValueId> factors_of_columns(ValueId value) const;
+    bool comes_of_sum(ValueId value, const std::vector<ValueId>& of, std::map<ValueId, bool>* known);
     bool is_plain_result(ValueId value) const;
 
     // Functions and factors (precision_functions.cpp).
@@ -241,6 +249,9 @@ class Uses {
     const bool is_gpu_;
     std::map<ValueId, std::vector<const Inst*>> uses_;
     std::map<ValueId, const Inst*> made_by_;
+    std::set<ValueId> in_columns_;   // that a column has one of
+    std::set<ValueId> divergences_;  // results of two rows' divergences
+    bool has_one_column_ = true;
     std::map<int, std::vector<ValueId>> kept_;  // by slot
     std::map<int, Sum> sums_;                   // by accumulator
     std::map<int, ValueId> greatest_;           // by accumulator: the maximum of a row

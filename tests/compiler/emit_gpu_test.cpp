@@ -877,6 +877,25 @@ TEST_CASE(
     CHECK(contains(body_of(of_row(true), 1024), "rj_fma("));
 }
 
+TEST_CASE(
+    "a product is rounded before what the row's weights make of its factor is taken away, which may be all of it") {
+    const auto centred = [](bool of_others) {
+        return [of_others](Graph& g, std::int64_t columns) {
+            const Axis tokens = g.rows("tokens");
+            const Value x = cast(g.input("x", bf16, {tokens, columns}), f32);
+            const Value y = cast(g.input("y", bf16, {tokens, columns}), f32);
+            const Value weight = exp(x - max(x));
+            const Value value = tanh(y);
+            const Value scale = g.input("scale", f32, {tokens}) / sum(weight);
+            const Value total = sum(weight * (of_others ? x : value)) / sum(weight);
+            g.output("z", cast((value * scale + -(scale * total)) * weight, bf16));
+        };
+    };
+    CHECK(!contains(body_of(centred(false), 1024), "= rj_fma("));
+    CHECK(contains(body_of(centred(true), 1024), "= rj_fma("));
+    CHECK(!contains(body_of(centred(true), 1), "= rj_fma("));  // where every sum is its term
+}
+
 TEST_CASE("the greatest of packed elements is found two at a time, and the two of all vectors taken apart once") {
     const std::string body = body_of(build_softmax, 1024);
     CHECK(contains(body, "rj_packed_fold<rj_larger, rj_bf16> row_max_part_packed;"));
