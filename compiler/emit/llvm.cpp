@@ -25,9 +25,11 @@ namespace cpu_emit {
 std::unique_ptr<llvm::Module> KernelEmitter::emit() {
     check_shape();
     // Numbers of 11 bits come too near a zero of a sum: dynamic_tanh of f16 showed an error of 2^-24. Of the parts of a
-    // sum over rows the terms are rounded as often as they are added up.
+    // sum over rows that each column has of its own the terms are rounded as often as they are added up. Not so a row's
+    // number, as a loss is: it is made of a whole row of functions, whose errors lie to one side, as all rows' do then.
+    // A jsd of bf16, in one pass with its gradient, was 3.6 units off where eager is 1.7.
     b_.full_width = std::any_of(kernel_.tensors.begin(), kernel_.tensors.end(), [&](const KernelTensor& tensor) {
-        const bool is_part = contains(tensor.axes, kernel_.slots_axis);
+        const bool is_part = contains(tensor.axes, kernel_.slots_axis) && !tensor.column_strides.empty();
         return tensor.dtype == Dtype::kF16 || (tensor.written && !is_part && size_bytes(tensor.dtype) > 2);
     });
     each_inst(kernel_, [&](const Inst& inst) {

@@ -513,6 +513,20 @@ TEST_CASE("where one class has all of a row's weight, and where a row is one col
     }
 }
 
+TEST_CASE("a loss that a kernel adds up over its rows is as exact as those of the rows") {
+    const auto sum_of = [](std::string_view op, const OpRequest& request) {
+        check(fmt::format("sum of {}", op), *make_graph(op, request).data(), {{"tokens", 5}}, {}, {.seed = 1000},
+              kLaunches);
+    };
+    sum_of("jsd", {.columns = 4095,
+                   .dtype = f32,
+                   .options = {{"beta", "0.04"}, {"of", "log_probabilities"}, {"reduction", "sum"}}});
+    sum_of("cross_entropy", {.columns = 1024, .options = {{"softcap", "15"}, {"temperature", "0.7"}}});
+    const Graph step =
+        gradient(make_graph("jsd", {.columns = 4096}), {"student"}, {.joint = true, .unit_cotangent = true});
+    check("jsd with its gradient", *step.data(), {{"tokens", 5}}, {}, {.seed = 1000}, kLaunches);
+}
+
 TEST_CASE("no rows are no work") {
     const Graph graph = make_graph("rms_norm", {.columns = 64});
     check("rms_norm", *graph.data(), {{"tokens", 0}});
