@@ -140,14 +140,20 @@ Value* power_of_two(Builder& b, Value* k) {
     return float_of(b, b.CreateShl(b.CreateAdd(k, integer(k, 127)), integer(k, 23)));
 }
 
+// What is added to e^r, so that 1 + r + r²/2 of an r half-way between two f32, as 2^-24 is, is rounded up: of r + r²/2
+// the square is below its last place, and 1 + r alone would be rounded to even. The gradient of a total variation
+// distance asks which of two exponentials is larger, and eager's e^(2^-24) is not 1.
+constexpr double kBeyondHalf = 0x1p-47;
+
 // e^r of a reduced argument, within a unit; at full width within ⅔ of one, since what is lost on the way to 1 + r is
 // added at the end. Where exponentials are summed and subtracted, as in a divergence of distributions, a kernel is then
-// as far from the exact result as eager arithmetic is.
+// as far from the exact result as eager arithmetic is. Of numbers of 11 bits near 0, as f16's subnormal ones are, it is
+// the f32 that is nearest: kBeyondHalf says why.
 Value* exp_reduced(Builder& b, const Reduced& reduced, bool full_width) {
     Value* r = reduced.r;
-    Value* square = b.CreateFMul(r, r);
     Value* one = constant(r, 1);
-    if (!full_width) return b.CreateFAdd(multiply_add(b, square, horner(b, r, kExp), r), one);
+    if (!full_width) return b.CreateFAdd(multiply_add(b, b.CreateFMul(r, r), horner(b, r, kExp), r), one);
+    Value* square = multiply_add(b, r, r, constant(r, 2 * kBeyondHalf));  // of which e^r has half
     Value* above = b.CreateFAdd(r, one);
     Value* rest = b.CreateFAdd(b.CreateFAdd(b.CreateFSub(one, above), r), reduced.lost);
     return b.CreateFAdd(above, multiply_add(b, square, horner(b, r, kExp), rest));
@@ -193,6 +199,7 @@ PowersBySixteenths powers_by_sixteenths() {
         powers.power[i] = static_cast<float>(exact);
         powers.lost[i] = (exact - powers.power[i]) / powers.power[i];
     }
+    powers.lost[0] = kBeyondHalf;
     return powers;
 }
 

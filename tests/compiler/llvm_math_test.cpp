@@ -120,6 +120,22 @@ TEST_CASE("f32 functions are within 2 ulp over all of f32, on every x86-64 level
     }
 }
 
+TEST_CASE("e^x of what f16 has near 0 is the nearest f32, also where 1 + x is half-way between two") {
+    constexpr float kSubnormal = 0x1p-24F;
+    for (const std::string level : {"x86-64-v2", "x86-64-v3", "x86-64-v4", "native"}) {
+        std::vector<float> x = {0, -0.0F};
+        for (int times = 1; times < 2048; ++times) {
+            x.push_back(static_cast<float>(times) * kSubnormal);
+            x.push_back(static_cast<float>(-times) * kSubnormal);
+        }
+        std::vector<float> y;
+        run(unary_kernel(Op::kExp, Dtype::kF32), find_target(level), x, &y);
+        int wrong = 0;
+        for (std::size_t i = 0; i < x.size(); ++i) wrong += y[i] == static_cast<float>(std::exp(double{x[i]})) ? 0 : 1;
+        CHECK_MESSAGE(wrong == 0, level);
+    }
+}
+
 TEST_CASE("a narrow exponential errs by its argument's size, and takes every f32") {
     std::vector<float> x = sweep();
     std::vector<float> y;
