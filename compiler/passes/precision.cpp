@@ -47,12 +47,13 @@ class Products {
     // Not a product of what may have any size beside another: one of them would be rounded, and overflow, alone. Where
     // they cancel, or both overflow, the sum would be what neither rounding both nor neither gives. This costs an
     // instruction where rows are rotated and streams are mixed, which wait for memory; what a norm or an activation
-    // adds up has been scaled by a statistic or bounded by a function. Nor one that what is added may be all of.
+    // adds up has been scaled by a statistic or bounded by a function. Nor one that what is added may be all of, or
+    // take all of.
     void add(Inst& inst) {
         for (const auto& [product, other] :
              {std::pair(inst.operands[0], inst.operands[1]), {inst.operands[1], inst.operands[0]}}) {
             if (uses_.is_product_of_given(product) && uses_.adds_given_product(other)) continue;
-            if (uses_.may_be_all_of(product, other)) continue;
+            if (uses_.may_be_all_of(product, other) || uses_.may_cancel_factor(inst, product, other)) continue;
             const bool taken = take(product, [&, addend = other](const std::vector<ValueId>& factors) {
                 inst.op = Op::kFma;
                 inst.narrow = true;  // a target without the instruction may round twice

@@ -86,7 +86,29 @@ bool Uses::may_be_all_of(ValueId product, ValueId other) {
     return !factors.empty() && !in_columns_.contains(other) && comes_of_sum(other, factors, &known);
 }
 
-// Those factors of a value that a column has one of.
+bool Uses::may_cancel_factor(const Inst& sum, ValueId product, ValueId other) {
+    if (is_factor(product, other)) return false;
+    const std::vector<ValueId> first = factors_of_columns(product);
+    const std::vector<ValueId> second = factors_of_columns(other);
+    const std::vector<ValueId>& fewer = first.size() < second.size() ? first : second;
+    const std::vector<ValueId>& more = first.size() < second.size() ? second : first;
+    const auto is_shared = [&](ValueId factor) {
+        return std::ranges::any_of(more, [&](ValueId other) { return are_same(factor, other); });
+    };
+    return !fewer.empty() && fewer.size() < more.size() && std::ranges::all_of(fewer, is_shared) &&
+           !hardly_cancels(sum);
+}
+
+// Whether `other` is one of the two that are multiplied, or its negative.
+bool Uses::is_factor(ValueId product, ValueId other) {
+    const Inst* multiplied = maker(product);
+    if (multiplied == nullptr || !is_f32_map(*multiplied, Op::kMul)) return false;
+    const Inst* negative = maker(other);
+    if (negative != nullptr && is_f32_map(*negative, Op::kNeg)) other = negative->operands[0];
+    return std::ranges::any_of(multiplied->operands, [&](ValueId factor) { return are_same(factor, other); });
+}
+
+// Those factors of a value that a column has one of, where it is not 0 by choice.
 std::vector<ValueId> Uses::factors_of_columns(ValueId value) const {
     std::vector<ValueId> all;
     std::set<ValueId> seen;
@@ -96,9 +118,14 @@ std::vector<ValueId> Uses::factors_of_columns(ValueId value) const {
         next.pop_back();
         if (!in_columns_.contains(factor) || !seen.insert(factor).second) continue;
         const Inst* inst = maker(factor);
-        const bool is_product = inst != nullptr && inst->kind == InstKind::kMap && scales(*inst);
-        if (!is_product) all.push_back(factor);
-        if (is_product) next.insert(next.end(), inst->operands.begin(), inst->operands.end());
+        const bool is_map = inst != nullptr && inst->kind == InstKind::kMap;
+        if (is_map && scales(*inst)) {
+            next.insert(next.end(), inst->operands.begin(), inst->operands.end());
+        } else if (is_map && inst->op == Op::kSelect && is_constant(inst->operands[1], 0)) {
+            next.push_back(inst->operands[2]);
+        } else {
+            all.push_back(factor);
+        }
     }
     return all;
 }

@@ -105,6 +105,12 @@ class Uses {
     // of one column any number of the row may be such a sum, also one that a kernel before this has stored.
     bool may_be_all_of(ValueId product, ValueId other);
 
+    // Whether a product and what is added to it are, but for numbers of the row, x·y and x of columns, and so cancel
+    // where y is what takes x away, as a difference of two bf16 logarithms is that is -1. Not where their sum is a
+    // function of one narrow number, which hardly cancels, nor where x is added as it is multiplied: that has no
+    // rounding to show.
+    bool may_cancel_factor(const Inst& sum, ValueId product, ValueId other);
+
     // Whether it is x / c, as plan/inverse writes the quotient by a constant, of which a product would be within a unit
     // in the last place, and that is lost.
     bool is_roughly_product(const Inst& sum);
@@ -164,6 +170,7 @@ class Uses {
     bool is_not_negative(ValueId value);
     bool find_not_negative(ValueId value);
     bool is_rare(ValueId value) const;
+    bool is_factor(ValueId product, ValueId other);
     std::vector<ValueId> factors_of_columns(ValueId value) const;
     bool comes_of_sum(ValueId value, const std::vector<ValueId>& of, std::map<ValueId, bool>* known);
     bool is_plain_result(ValueId value) const;

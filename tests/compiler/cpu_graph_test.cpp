@@ -505,6 +505,15 @@ TEST_CASE("where one class has all of a row's weight, and where a row is one col
             }
         }
     }
+    // A log-ratio of -1 takes away what flows through the logarithm, and equal rows all of a divergence from their
+    // mean.
+    for (const char* op : {"reverse_kl", "jsd"}) {
+        for (const Dtype dtype : {bf16, f16}) {
+            const Graph loss =
+                make_graph(op, {.columns = 255, .dtype = dtype, .options = {{"of", "log_probabilities"}}});
+            check(op, *gradient(loss, {"student"}).data(), {{"tokens", 60}}, {}, {.seed = 1000, .extremes = true});
+        }
+    }
     const Graph loss = make_graph("cosine_distance", {.columns = 1});
     for (const bool joint : {false, true}) {
         const GradientOptions options = {.joint = joint, .unit_cotangent = joint};

@@ -896,6 +896,23 @@ TEST_CASE(
     CHECK(!contains(body_of(centred(true), 1), "= rj_fma("));  // where every sum is its term
 }
 
+TEST_CASE("a product is rounded before a product of its factor is added, which may be its negative") {
+    const auto scaled = [](const auto& term) {
+        return [=](Graph& g, std::int64_t columns) {
+            const Axis tokens = g.rows("tokens");
+            const Value x = cast(g.input("x", bf16, {tokens, columns}), f32);
+            const Value y = cast(g.input("y", bf16, {tokens, columns}), f32);
+            const Value weight = exp(x);
+            const Value scale = g.input("scale", f32, {tokens});
+            g.output("z", cast((scale * (x - y)) * weight + term(x, weight, scale), bf16));
+        };
+    };
+    const auto fuses = [](const Build& build) { return contains(body_of(build, 1024), "= rj_fma("); };
+    CHECK(!fuses(scaled([](const Value&, const Value& weight, const Value& scale) { return scale * weight; })));
+    CHECK(fuses(scaled([](const Value& x, const Value&, const Value& scale) { return scale * tanh(x); })));
+    CHECK(fuses(scaled([](const Value&, const Value& weight, const Value&) { return -weight; })));
+}
+
 TEST_CASE("the greatest of packed elements is found two at a time, and the two of all vectors taken apart once") {
     const std::string body = body_of(build_softmax, 1024);
     CHECK(contains(body, "rj_packed_fold<rj_larger, rj_bf16> row_max_part_packed;"));
