@@ -536,6 +536,17 @@ TEST_CASE("a loss that a kernel adds up over its rows is as exact as those of th
     check("jsd with its gradient", *step.data(), {{"tokens", 5}}, {}, {.seed = 1000}, kLaunches);
 }
 
+TEST_CASE("a row's number that no logarithm makes leaves functions as exact as what is stored") {
+    const auto text_of = [](const Graph& step) {
+        return print_llvm(compile(*step.data(), find_target("x86-64-v4")).steps[0].kernel, find_target("x86-64-v4"));
+    };
+    const auto contains_narrow = [&](const Graph& step) {
+        return text_of(step).find("tanh_narrow") != std::string::npos;
+    };
+    CHECK(contains_narrow(gradient(make_graph("dynamic_tanh", {}), {"x", "alpha"})));
+    CHECK(!contains_narrow(make_graph("cross_entropy", {.options = {{"softcap", "15"}}})));
+}
+
 TEST_CASE("no rows are no work") {
     const Graph graph = make_graph("rms_norm", {.columns = 64});
     check("rms_norm", *graph.data(), {{"tokens", 0}});
