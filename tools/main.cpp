@@ -1,7 +1,6 @@
 // The `rowjit` command: options in, exit code out. What each command does is in a file of its own.
 #include <fmt/format.h>
 
-#include <unistd.h>
 #include <CLI/CLI.hpp>
 #include <cerrno>
 #include <charconv>
@@ -16,18 +15,12 @@
 #include "rowjit/error.h"
 #include "tools/commands.h"
 #include "tools/completion.h"
+#include "tools/interrupt.h"
 #include "tools/report.h"
 #include "tools/version.h"
 
 namespace rowjit {
 namespace {
-
-// Tuning stores each kernel's result as soon as it has it, so there is nothing to save here.
-extern "C" void on_interrupt(int /*signal*/) {
-    constexpr char kMessage[] = "\nrowjit: interrupted; what was tuned and compiled is kept\n";
-    [[maybe_unused]] const auto written = write(STDERR_FILENO, kMessage, sizeof kMessage - 1);
-    _exit(kExitInterrupted);
-}
 
 // A count, refused in words of its own: CLI11's prints the bounds of the type.
 const CLI::Validator kPositive(
@@ -217,7 +210,7 @@ int refuse_output(int error) {
 }  // namespace rowjit
 
 int main(int argc, char** argv) {
-    std::signal(SIGINT, rowjit::on_interrupt);
+    rowjit::end_on_interrupt();
     // A limit on the size of files then fails the write like a full disk, whose file is taken away again, and does not
     // end the process in the middle of it.
     std::signal(SIGXFSZ, SIG_IGN);

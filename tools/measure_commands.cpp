@@ -20,6 +20,7 @@
 #include "tools/commands.h"
 #include "tools/engine_options.h"
 #include "tools/file.h"
+#include "tools/interrupt.h"
 #include "tools/report.h"
 #include "tools/version.h"
 
@@ -223,9 +224,14 @@ int run_jobs(const CommonOptions& common, const TuneCommand* tuning) {
     int failed = 0;
     int first_failure = kExitOk;
     bool findings = false;
+    // A job of tuning takes minutes, and has stored what it found so far.
+    std::optional<StopAfterJob> stop;
+    if (tuning == nullptr) stop.emplace();
+    const auto interrupted = [&] { return stop && stop->is_asked(); };
     {
         Progress progress(jobs.size());
         for (const Job& job : jobs) {
+            if (interrupted()) break;
             progress.start(job.name);
             const RowExtents rows =
                 bounded_rows(*job.graph.data(), bounds.tokens * job.rows_per_token, bounds.max_bytes);
@@ -265,6 +271,7 @@ int run_jobs(const CommonOptions& common, const TuneCommand* tuning) {
                                {"from_cache", statistics.disk_hits + statistics.memory_hits + statistics.bundle_hits},
                                {"failed", failed},
                                {"seconds", seconds}};
+        if (interrupted()) document["summary"]["interrupted"] = true;
         if (model.is_known()) {
             document["summary"]["model"] = {
                 {"predictions", model.count()}, {"mean_factor", model.mean()}, {"worst_factor", model.worst()}};
@@ -279,6 +286,7 @@ int run_jobs(const CommonOptions& common, const TuneCommand* tuning) {
                        model.count(), model.mean(), model.worst());
         }
     }
+    if (interrupted()) return kExitInterrupted;
     if (failed > 0) return failed == std::ssize(jobs) ? first_failure : kExitPartial;
     return findings ? kExitFindings : kExitOk;
 }

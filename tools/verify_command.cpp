@@ -11,6 +11,7 @@
 #include "runtime/verify.h"
 #include "tools/commands.h"
 #include "tools/engine_options.h"
+#include "tools/interrupt.h"
 #include "tools/random_jobs.h"
 #include "tools/report.h"
 #include "tools/version.h"
@@ -234,12 +235,14 @@ class Report {
     }
 
     // Returns the exit code.
-    int print(bool json, std::size_t jobs) {
+    int print(bool json, std::size_t jobs, bool interrupted) {
         const std::size_t not_compared = document_["not_compared"].size();
         document_["summary"] = {
             {"checks", document_["records"].size()}, {"outside", outside_}, {"not_compared", not_compared}};
         if (failed_ > 0) document_["summary"]["failed"] = failed_;
+        if (interrupted) document_["summary"]["interrupted"] = true;
         fmt::print("{}", json ? document_.dump(2) + "\n" : table_.text());
+        if (interrupted) return kExitInterrupted;
         if (failed_ > 0) return failed_ == jobs ? first_failure_ : kExitPartial;
         return outside_ == 0 && not_compared == 0 ? kExitOk : kExitFindings;
     }
@@ -283,14 +286,16 @@ int verify_command(const CommonOptions& common, const VerifyCommand& command) {
     const std::vector<Subject> subjects = subjects_of(common, command);
     Verifier verifier(engine, command.all_schedules, common.jobs.chunks);
     Report report(engine.device().description());
+    const StopAfterJob stop;
     {
         Progress progress(subjects.size());
         for (const Subject& subject : subjects) {
+            if (stop.is_asked()) break;
             progress.start(subject.job.name);
             progress.finish(verify_one(subject, &verifier, &report));
         }
     }
-    return report.print(common.json, subjects.size());
+    return report.print(common.json, subjects.size(), stop.is_asked());
 }
 
 }  // namespace rowjit

@@ -12,6 +12,7 @@ import os
 import pathlib
 import resource
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
@@ -24,7 +25,7 @@ MODELS = SOURCE / "examples/models"
 GRAPH = SOURCE / "examples/graphs/softcapped_norm.rj"
 LLAMA = MODELS / "llama-3-8b.json"
 SMALL = ["--tokens", "64", "--max-bytes", "1000000"]
-OK, FINDINGS, USAGE, MISS, PARTIAL, ENVIRONMENT, IO = 0, 1, 2, 3, 4, 5, 7
+OK, FINDINGS, USAGE, MISS, PARTIAL, ENVIRONMENT, IO, INTERRUPTED = 0, 1, 2, 3, 4, 5, 7, 130
 
 
 class CommandTest(unittest.TestCase):
@@ -229,6 +230,36 @@ class Bench(CommandTest):
         self.assertEqual(result.returncode, IO, result.stderr)
         self.assertIn("cannot be written", result.stderr)
         self.assertEqual((self.work / "results").read_text(encoding="utf-8"), "")
+
+
+class Interrupts(CommandTest):
+    def interrupted(self, signal_number, *words):
+        """The document and the jobs of a command that is interrupted once its first job is done."""
+        words = [str(PROGRAM), *map(str, words), "--op", "all", "--device", "cpu", "--json"]
+        with subprocess.Popen(words, cwd=self.work, env=self.environment, stdin=subprocess.DEVNULL,
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            first = next(line for line in process.stderr if line.startswith("[1/"))
+            process.send_signal(signal_number)
+            output, errors = process.communicate(timeout=300)
+        self.assertEqual(process.returncode, INTERRUPTED, errors)
+        self.assertIn("rowjit: interrupted; ends after this job", errors)
+        return json.loads(output), int(first[len("[1/"):first.index("]")])
+
+    def test_a_bench_ends_behind_the_job_at_hand_and_says_what_it_has_measured(self):
+        for number in (signal.SIGINT, signal.SIGTERM):
+            document, jobs = self.interrupted(number, "bench", "--tokens", "16", "--max-bytes", "1000000")
+            self.assertTrue(document["summary"]["interrupted"])
+            self.assertIn(len(document["records"]), range(1, jobs))
+            self.assertTrue(all(record["ms"] > 0 for record in document["records"]))
+
+    def test_so_does_a_verification(self):
+        document, jobs = self.interrupted(signal.SIGTERM, "verify", "--max-bytes", "100000")
+        self.assertTrue(document["summary"]["interrupted"])
+        self.assertIn(len({record["job"] for record in document["records"]}), range(1, jobs))
+
+    def test_what_ends_by_itself_was_not_interrupted(self):
+        document = self.document("bench", "--op", "silu", "--device", "cpu", *SMALL)
+        self.assertNotIn("interrupted", document["summary"])
 
 
 class Compile(CommandTest):
