@@ -156,6 +156,7 @@ std::array<int, 3> threads_of_reloaded(const GroupFacts& facts, const Target& ta
     if (facts.keeps_greatest) return threads_of_greatest(facts, vector);
     const bool sums_of_many = fills_shared_memory(facts, target) && facts.sums_rows();
     const bool is_long = !facts.sums_rows() && facts.columns >= kLongForThreads * vector * 512;
+    // Of 49 rows of add_layer_norm's 262144 f32 columns 0.187 ms, 0.272 with 512 (H100).
     if (facts.stores_columns && facts.streams > 1 && row_bytes(facts) > kBytesOfFewRows) return {1024, 512, 256};
     if ((facts.stores_columns && !sums_of_many) || is_long) return {512, 1024, 256};
     const bool sums_alone = facts.sums_rows() && !facts.stores_columns;
