@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "compiler/plan/cutter.h"
 #include "compiler/schedule/schedule.h"
 
 namespace rowjit {
@@ -34,8 +35,7 @@ std::int64_t sums_of(const GraphData& graph, std::int64_t columns) {
     const std::vector<NodeId> live = graph.live_nodes();
     return std::count_if(live.begin(), live.end(), [&](NodeId id) {
         const Node& node = graph.node(id);
-        return node.kind == NodeKind::kReduce && graph.axis(node.reduced[0]).is_row &&
-               graph.column_count(node) == columns;
+        return planning::reduces_rows(graph, node) && graph.column_count(node) == columns;
     });
 }
 
@@ -128,10 +128,8 @@ bool reduces_slots(const GraphData& graph, const Node& node) {
 
 bool sums_rows(const GraphData& group) {
     const std::vector<NodeId> live = group.live_nodes();
-    return std::any_of(live.begin(), live.end(), [&](NodeId id) {
-        const Node& node = group.node(id);
-        return node.kind == NodeKind::kReduce && group.axis(node.reduced[0]).is_row;
-    });
+    return std::any_of(live.begin(), live.end(),
+                       [&](NodeId id) { return planning::reduces_rows(group, group.node(id)); });
 }
 
 // Columns that the planner made rows, as each has a sum over rows to itself, are columns again: as rows they would be
