@@ -28,6 +28,8 @@ struct Target {
     bool clusters = false;          // thread-block clusters with distributed shared memory
     bool dependent_launch = false;  // a kernel may begin while the one before it ends
     bool packed_bf16 = false;       // an instruction computes on two bf16, or rounds two f32 to them
+    // Four warps multiply matrices in shared memory together, and boxes of tensors are copied there (Hopper's own).
+    bool warpgroup_products = false;
     std::string label;
     std::string cpu_features;  // CPU only: LLVM's feature string, "" for the named baseline's own
 

@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "base/fail.h"
 #include "compiler/needless.h"
+#include "compiler/own_products.h"
 #include "compiler/passes/passes.h"
 #include "compiler/plan/choose_plan.h"
 #include "compiler/plan/column_blocks.h"
@@ -273,7 +274,8 @@ void chain_kernels(Program* program) {
     };
     const auto step_at = [&](std::size_t place) -> Step* {
         const PlanStep& step = program->order[place];
-        return step.kind == PlanStep::Kind::kKernel ? &program->steps[step.index] : nullptr;
+        const bool chains = step.kind == PlanStep::Kind::kKernel && !program->steps[step.index].product;
+        return chains ? &program->steps[step.index] : nullptr;
     };
     // What the caller gives and no kernel overwrites was there before the first of them.
     const auto is_given = [&](int index) {
@@ -324,6 +326,7 @@ Program compile_plan(const GraphData& graph, const Plan& plan, const Target& tar
         made.writes_lender = loop.writes_lender;
         made.lender_is_rounded = loop.lender_is_rounded;
     }
+    take_own_products(&program, target);
     find_needless(&program);
     if (target.dependent_launch) chain_kernels(&program);
     return program;

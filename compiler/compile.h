@@ -57,6 +57,7 @@ struct Step {
     Kernel kernel;
     std::vector<int> tensors;                // Program::tensors index of each of the kernel's tensors
     std::vector<int> scalars;                // Program::scalars index of each of the kernel's scalars
+    std::optional<std::size_t> product = {};  // of Program::products, which the kernel makes itself (own_products.h)
     std::optional<ExtentAbove> needed = {};  // other launches do without it (compiler/needless.h)
     std::vector<Stay> stays = {};            // what those read instead
 };
@@ -71,6 +72,7 @@ struct ProductStep {
     bool accumulate = false;
     int accumulator = -1;
     AxisId rounded_rows = -1;
+    bool by_kernel = false;  // a kernel makes it, no library
 };
 
 struct ProgramLoop {
@@ -91,7 +93,7 @@ struct Program {
     std::vector<ProgramScalar> scalars;
     std::vector<Step> steps;            // the kernels, in launch order
     std::vector<ProductStep> products;  // likewise
-    std::vector<PlanStep> order;        // of both
+    std::vector<PlanStep> order;        // of both, but for products that a kernel makes
     std::vector<ProgramLoop> loops;     // in launch order
     ColumnDivision division;
     std::vector<std::string> notes;  // the planner's, for `explain`

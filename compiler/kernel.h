@@ -67,6 +67,8 @@ struct KernelArgument {
         kStride,   // i64, elements: of tensors[index] along its row axis `axis`
         kExtent,   // i64: positions along row axis `axis`
         kScalar,   // scalars[index], in its own dtype (bf16 and f16 as f32)
+        kMatrix,   // a CUtensorMap of the product's left operand (index 0) or right one (1)
+        kSide,     // i64: positions along the product's rows (index 0), columns (1), contracted axis (2)
     };
     Kind kind = Kind::kPointer;
     int index = 0;
@@ -310,6 +312,20 @@ inline constexpr std::int64_t kAloneRows = 32;
 // threads have, of all vectors, where those that some threads lack are zero first, or with these the row's numbers.
 enum class LoadsTogether : std::uint8_t { kNot, kWhole, kAll, kAllAndNumbers };
 
+// A matrix product of bf16 or f16 that the kernel makes itself, a tile at a time (templates/prelude_product.h). Its rows
+// are those of tiles, computed by some of a block's threads while others multiply.
+struct OwnProduct {
+    static constexpr int kTileRows = 128;
+    static constexpr int kTileColumns = 256;
+    static constexpr int kRowThreads = 96;    // of a block: those that have the rows
+    static constexpr int kBlockThreads = 384;
+    static constexpr int kClusterBlocks = 2;  // with two tiles side by side along the rows
+    static constexpr std::int64_t kSharedBytes = 216176;
+
+    int tensor = -1;         // of the kernel: the product's result
+    bool in_blocks = false;  // tiles lie along the innermost row axis; else along a row's columns, as its column blocks
+};
+
 struct Kernel {
     std::string name;  // the entry point
     Schedule schedule;
@@ -332,6 +348,7 @@ struct Kernel {
     // the blocks of as many rows as there are positions have one part together.
     std::vector<AxisId> apart;
     std::optional<Walk> walk;       // Schedule::ahead
+    std::optional<OwnProduct> product;
     std::optional<Inst> peeled_by;  // Schedule::peel: the access by whose rows' addresses the heads are counted
     Block before;                   // once a part, before its rows; only where there is a slots axis
     Block body;
@@ -353,7 +370,11 @@ struct Kernel {
     // Whether nothing writes the tensor while the kernel runs, which begins before what it waits for is there:
     // read-only loads may pass a wait.
     bool is_read_only(const KernelTensor& tensor) const {
-        return !tensor.written && !tensor.aliased && !neighbours.made.contains(tensor.name);
+        return !tensor.written && !tensor.aliased && !neighbours.made.contains(tensor.name) && !is_in_tiles(tensor);
+    }
+    // Whether it lies in shared memory alone, being made there.
+    bool is_in_tiles(const KernelTensor& tensor) const {
+        return product && &tensor == &tensors[static_cast<std::size_t>(product->tensor)];
     }
     // Whether the instruction asks a tensor that a kernel writes, this one or one that it waits for.
     bool reads_made(const Inst& inst) const {
@@ -379,7 +400,9 @@ struct Kernel {
     std::int64_t places(const ColumnLoop& loop) const;
     // Of the loop's iterations the first so many lie within the row for every thread, whichever block it is in.
     std::int64_t whole_iterations(const ColumnLoop& loop) const;
+    // That have rows: all of a block's, but where the kernel has a product.
     int block_threads() const { return schedule.threads_per_row * schedule.rows_per_block; }
+    int launched_threads() const { return product ? OwnProduct::kBlockThreads : block_threads(); }
     // Positions of the row space that a row of the kernel is.
     int row_lanes() const { return lanes_axis < 0 ? 1 : schedule.vector; }
     // The values of a row that differ between those.
@@ -389,6 +412,7 @@ struct Kernel {
     int cluster_blocks() const {
         return schedule.family == Family::kRowReduction ? static_cast<int>(schedule.column_blocks) : 1;
     }
+    int launched_cluster() const { return product ? OwnProduct::kClusterBlocks : cluster_blocks(); }
 };
 
 // Calls visit(inst) for every instruction, in order.

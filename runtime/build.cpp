@@ -243,7 +243,7 @@ BuiltProgram build_without_spills(const GraphData& graph, const Target& target, 
     BuiltProgram made = build_program(compile(graph, target, choice, chunks), target, cache);
     for (std::size_t i = 0; i < made.kernels.size(); ++i) {
         Step& step = made.program.steps[i];
-        if (!spills(made.kernels[i], target) || (choice && choice(step.group))) continue;
+        if (!spills(made.kernels[i], target) || step.product || (choice && choice(step.group))) continue;
         std::vector<Schedule> others = legal_schedules(step.group, target);
         if (others.size() > kMostTried) others.resize(kMostTried);
         std::erase(others, step.kernel.schedule);

@@ -11,6 +11,7 @@
 
 #include "base/target.h"
 #include "compiler/toolchain/artifact.h"
+#include "rowjit/dtype.h"
 
 namespace rowjit {
 
@@ -42,6 +43,22 @@ class Module {
     virtual std::span<const Function> functions() const = 0;
 };
 
+// A matrix of rows of elements of two bytes, as a kernel copies boxes of it into shared memory.
+struct MatrixInMemory {
+    const void* address = nullptr;  // like the stride, a multiple of 16 bytes
+    std::int64_t rows = 0;
+    std::int64_t columns = 0;
+    std::int64_t row_stride = 0;  // elements
+    int box_rows = 0;
+    int box_columns = 0;
+    Dtype dtype = Dtype::kBf16;
+};
+
+// A CUtensorMap.
+struct alignas(64) TensorMap {
+    std::byte bytes[128];
+};
+
 class DeviceImpl {
   public:
     virtual ~DeviceImpl() = default;
@@ -66,6 +83,12 @@ class DeviceImpl {
 
     // How many clusters of that geometry the device runs at the same time; 0 where it does not say.
     virtual std::int64_t clusters_at_once(Function /*function*/, const LaunchGeometry& /*geometry*/) const { return 0; }
+
+    // What a kernel is given to copy boxes of that matrix by (KernelArgument::Kind::kMatrix). Returns nullptr, or what
+    // was refused.
+    virtual const char* map_matrix(const MatrixInMemory& /*matrix*/, TensorMap* /*map*/) const noexcept {
+        return "the device does not copy boxes of tensors";
+    }
 
     // A matrix product ready to queue; sides of `typical` that are 0 come at launch. Throws Error(kEnvironment) where
     // the device has no library for it, Error(kUnsupported) for dtypes it does not multiply, Error(kLaunch) as load.

@@ -124,11 +124,16 @@ Status LaunchPlan::launch_kernel(const Launch& launch, const Resolved& resolved,
                                  StreamHandle stream) const noexcept {
     const RowCounts rows = rows_of(launch, resolved);
     if (rows.outer * rows.inner == 0 || !is_needed(launch, resolved)) return {};
+    OwnSides own;
+    if (launch.product >= 0) {
+        if (Status status = find_own_sides(launch, resolved, &own); !status.ok()) return status;
+    }
     std::array<ParameterValue, kMaxParameters> values;
     std::array<void*, kMaxParameters> pointers;
     for (std::size_t i = 0; i < launch.parameters.size(); ++i) {
         const Parameter& parameter = launch.parameters[i];
         const auto index = static_cast<std::size_t>(parameter.index);
+        pointers[i] = &values[i];
         switch (parameter.from) {
             case Parameter::From::kTensor: values[i].pointer = resolved.data[index]; break;
             case Parameter::From::kRowStride:
@@ -137,11 +142,12 @@ Status LaunchPlan::launch_kernel(const Launch& launch, const Resolved& resolved,
             case Parameter::From::kColumnStride: values[i].i64 = parameter.value; break;
             case Parameter::From::kExtent: values[i].i64 = resolved.extents[index]; break;
             case Parameter::From::kScalar: values[i] = scalar_value(parameter.dtype, arguments.scalars_[index]); break;
+            case Parameter::From::kMatrix: pointers[i] = &own.operands[index]; break;
+            case Parameter::From::kSide: values[i].i64 = own.extents[index]; break;
         }
-        pointers[i] = &values[i];
     }
     LaunchGeometry geometry = launch.geometry;
-    geometry.grid = static_cast<std::uint32_t>(grid_blocks(*launch.kernel, rows));
+    geometry.grid = launch.product >= 0 ? own.blocks : static_cast<std::uint32_t>(grid_blocks(*launch.kernel, rows));
     if (const char* refused = device_->launch(launch.function, geometry, stream, pointers.data())) {
         return refuse(ErrorCode::kLaunch, "kernel {}: {}", launch.kernel->name, refused);
     }

@@ -24,9 +24,9 @@ constexpr std::int64_t kAccessBytes = 16;  // the widest single access of emitte
 
 LaunchGeometry geometry_of(const Kernel& kernel) {
     LaunchGeometry geometry;
-    geometry.block = static_cast<std::uint32_t>(kernel.block_threads());
+    geometry.block = static_cast<std::uint32_t>(kernel.launched_threads());
     geometry.shared_bytes = static_cast<std::uint32_t>(kernel.shared_bytes);
-    geometry.cluster = static_cast<std::uint32_t>(kernel.cluster_blocks());
+    geometry.cluster = static_cast<std::uint32_t>(kernel.launched_cluster());
     geometry.overlaps = kernel.neighbours.waits;
     return geometry;
 }
@@ -101,6 +101,8 @@ LaunchPlan::LaunchPlan(Program program, std::vector<LoadedStep> loaded, std::sha
             const std::size_t index = program_.order[i].index;
             if (program_.order[i].kind == PlanStep::Kind::kKernel) {
                 launches_[index].loop = static_cast<int>(loop);
+                if (launches_[index].product >= 0)
+                    products_[static_cast<std::size_t>(launches_[index].product)].loop = static_cast<int>(loop);
             } else {
                 products_[index].loop = static_cast<int>(loop);
                 products_[index].sums_chunks = contains(program_.products[index].contracted, program_.loops[loop].axis);
@@ -176,7 +178,7 @@ void LaunchPlan::find_tensor_facts() {
 // Clusters that stay for many rows are as many as run at the same time: one too many would wait for all others to end.
 // How many that are depends on which multiprocessors a device has left, of which its description says nothing.
 void LaunchPlan::keep_to_device(Function function, Kernel* kernel) const {
-    if (kernel->most_row_blocks == 0 || kernel->cluster_blocks() == 1) return;
+    if (kernel->most_row_blocks == 0 || kernel->launched_cluster() == 1) return;
     LaunchGeometry geometry = geometry_of(*kernel);
     geometry.grid = static_cast<std::uint32_t>(kernel->most_row_blocks) * geometry.cluster;
     const std::int64_t at_once = device_->clusters_at_once(function, geometry);
@@ -188,6 +190,7 @@ LaunchPlan::Launch LaunchPlan::make_launch(const Step& step, const LoadedStep& l
     launch.function = loaded.function;
     launch.kernel = &step.kernel;
     launch.geometry = geometry_of(step.kernel);
+    if (step.product) launch.product = static_cast<int>(*step.product);
     for (const AxisId axis : step.kernel.row_axes) {
         const auto place = std::find(extent_axes_.begin(), extent_axes_.end(), axis);
         const bool given = place != extent_axes_.end();
@@ -245,6 +248,8 @@ LaunchPlan::Parameter LaunchPlan::make_parameter(const Step& step, const KernelA
             const int scalar = step.scalars[static_cast<std::size_t>(argument.index)];
             return {From::kScalar, scalar, 0, 0, program_.scalars[static_cast<std::size_t>(scalar)].dtype};
         }
+        case KernelArgument::Kind::kMatrix: return {From::kMatrix, argument.index};
+        case KernelArgument::Kind::kSide: return {From::kSide, argument.index};
     }
     RJ_CHECK(false, "argument kind {}", static_cast<int>(argument.kind));
 }
@@ -314,7 +319,7 @@ LaunchPlan::ProductLaunch LaunchPlan::make_product(const ProductStep& step, Stre
     note_alignment(step.left, type.left_alignment_bytes);
     note_alignment(step.right, type.right_alignment_bytes);
     note_alignment(step.result, type.result_alignment_bytes);
-    launch.to_result = device_->make_gemm(type, typical, stream);
+    if (!step.by_kernel) launch.to_result = device_->make_gemm(type, typical, stream);
     if (step.accumulator < 0) return launch;
     type.result = tensor(step.accumulator).dtype;
     type.result_alignment_bytes = dense_alignment(program_.axes, tensor(step.accumulator));

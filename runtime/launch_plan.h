@@ -75,9 +75,9 @@ class LaunchPlan {
 
     // Where one kernel parameter's value comes from.
     struct Parameter {
-        enum class From : std::uint8_t { kTensor, kRowStride, kColumnStride, kExtent, kScalar };
+        enum class From : std::uint8_t { kTensor, kRowStride, kColumnStride, kExtent, kScalar, kMatrix, kSide };
         From from = From::kTensor;
-        int index = 0;           // tensor, extent place or scalar
+        int index = 0;           // tensor, extent place or scalar; of the kernel's product operand or side
         int axis = 0;            // kRowStride: position among the tensor's row axes
         std::int64_t value = 0;  // kColumnStride: a promoted axis's stride
         Dtype dtype = Dtype::kF32;
@@ -97,6 +97,7 @@ class LaunchPlan {
         std::vector<RowAxis> row_axes;  // of the kernel's row space
         int slots_place = -1;           // the run-time axis whose extent is the number of parts of its sums over rows
         int loop = kOutside;
+        int product = -1;        // of products_, which the kernel makes itself
         std::vector<int> parts;  // tensors along the slots, their outermost axis
         int needed_place = -1;   // of the extent that says whether it is launched; -1 where it always is
         std::int64_t needed_above = 0;
@@ -147,6 +148,13 @@ class LaunchPlan {
         Outer outer[Arguments::kMaxRowAxes];
         int outer_count = 0;
         bool empty = false;
+    };
+
+    // A product that a kernel makes itself, at a launch.
+    struct OwnSides {
+        std::int64_t extents[3] = {};  // of its rows, its columns and what is contracted
+        TensorMap operands[2] = {};
+        std::uint32_t blocks = 0;  // to launch
     };
 
     // A run-time axis whose extent is another's and `more`: places among the extents.
@@ -212,6 +220,7 @@ class LaunchPlan {
                          StreamHandle stream) const noexcept;
     Status multiply(const ProductLaunch& product, const Resolved& resolved, std::int64_t start,
                     StreamHandle stream) const noexcept;
+    Status find_own_sides(const Launch& launch, const Resolved& resolved, OwnSides* sides) const noexcept;
     const char* queue(const Gemm& gemm, const GemmShape& shape, const GemmCall& call, std::size_t element_bytes,
                       StreamHandle stream) const noexcept;
     const char* clear(void* result, std::size_t element_bytes, const GemmShape& shape,

@@ -156,6 +156,47 @@ Status LaunchPlan::multiply(const ProductLaunch& product, const Resolved& resolv
     }
 }
 
+Status LaunchPlan::find_own_sides(const Launch& launch, const Resolved& resolved, OwnSides* own) const noexcept {
+    constexpr int kBoxColumns = 64;  // rows of 128 bytes, as prelude_product.h has them
+    const ProductLaunch& product = products_[static_cast<std::size_t>(launch.product)];
+    const ProductStep& step = *product.step;
+    const Side rows = side_of(product.m, step.left, step.result, resolved);
+    const Side columns = side_of(product.n, step.right, step.result, resolved);
+    const Side depth = side_of(product.k, step.left, step.right, resolved);
+    const bool dense = rows.outer_count + columns.outer_count == 0 && depth.first == 1 && depth.second == 1;
+    if (!dense) {
+        return refuse(ErrorCode::kInvalidArgument,
+                      "matmul {}: the rows of '{}' and '{}' must each be contiguous; copy the one whose are not", step.name,
+                      program_.tensors[static_cast<std::size_t>(step.left)].name,
+                      program_.tensors[static_cast<std::size_t>(step.right)].name);
+    }
+    own->extents[0] = rows.extent;
+    own->extents[1] = columns.extent;
+    own->extents[2] = depth.extent;
+    const auto map = [&](int tensor, const Side& side, int box_rows, TensorMap* operand) {
+        return device_->map_matrix({.address = resolved.data[tensor],
+                                    .rows = side.extent,
+                                    .columns = depth.extent,
+                                    .row_stride = side.extent == 1 ? depth.extent : side.first,
+                                    .box_rows = box_rows,
+                                    .box_columns = kBoxColumns,
+                                    .dtype = program_.tensors[static_cast<std::size_t>(tensor)].dtype},
+                                   operand);
+    };
+    const char* refused = map(step.left, rows, OwnProduct::kTileRows, &own->operands[0]);
+    // Of a tile's columns each block of a cluster copies half.
+    if (refused == nullptr)
+        refused = map(step.right, columns, OwnProduct::kTileColumns / OwnProduct::kClusterBlocks, &own->operands[1]);
+    if (refused != nullptr) return refuse(ErrorCode::kLaunch, "matmul {}: {}", step.name, refused);
+    const auto tiles = [](std::int64_t extent, std::int64_t of) { return (extent + of - 1) / of; };
+    const std::int64_t clusters =
+        std::min(launch.kernel->most_row_blocks, tiles(rows.extent, std::int64_t{OwnProduct::kTileRows} *
+                                                                        OwnProduct::kClusterBlocks) *
+                                                     tiles(columns.extent, OwnProduct::kTileColumns));
+    own->blocks = static_cast<std::uint32_t>(clusters * OwnProduct::kClusterBlocks);
+    return {};
+}
+
 const char* LaunchPlan::queue(const Gemm& gemm, const GemmShape& shape, const GemmCall& call, std::size_t element_bytes,
                               StreamHandle stream) const noexcept {
     if (shape.k > 0) return gemm.queue(shape, call, stream);

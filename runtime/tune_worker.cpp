@@ -20,8 +20,8 @@ namespace rowjit {
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Target, name, backend, warp_size, sm_count, shared_bytes_per_block,
                                    shared_bytes_per_sm, registers_per_sm, assembler_registers, max_threads_per_sm,
-                                   l2_bytes, bandwidth_gbps, clusters, dependent_launch, packed_bf16, label,
-                                   cpu_features)
+                                   l2_bytes, bandwidth_gbps, clusters, dependent_launch, packed_bf16,
+                                   warpgroup_products, label, cpu_features)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(KernelName, target, graph, group, operation)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TimingPlace, device, cache_directory, bundles)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Timing, samples_ms, median_ms, spread)

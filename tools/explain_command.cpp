@@ -158,18 +158,23 @@ std::string tensor_text(const Program& program, int index) {
     return fmt::format("{}: {}[{}]", tensor.name, name(tensor.dtype), fmt::join(axes, ", "));
 }
 
-std::string step_text(const Program& program, const PlanStep& step) {
-    if (step.kind == PlanStep::Kind::kKernel) {
-        return fmt::format("kernel {}{}", program.steps[step.index].kernel.name,
-                           step.rounds ? ", where there are several chunks" : "");
-    }
-    const ProductStep& product = program.products[step.index];
+std::string product_text(const Program& program, const ProductStep& product) {
     std::vector<std::string> over;
     for (const AxisId axis : product.contracted) over.push_back(program.axes[static_cast<std::size_t>(axis)].label());
     return fmt::format(
         "product {} of {} and {}, over {}{}", tensor_text(program, product.result), tensor_text(program, product.left),
         tensor_text(program, product.right), fmt::join(over, ", "),
         product.accumulator < 0 ? "" : fmt::format(", added up in {}", tensor_text(program, product.accumulator)));
+}
+
+std::string step_text(const Program& program, const PlanStep& step) {
+    if (step.kind == PlanStep::Kind::kKernel) {
+        const Step& made = program.steps[step.index];
+        return fmt::format("kernel {}{}{}", made.kernel.name,
+                           made.product ? ", with its " + product_text(program, program.products[*made.product]) : "",
+                           step.rounds ? ", where there are several chunks" : "");
+    }
+    return product_text(program, program.products[step.index]);
 }
 
 std::string loop_text(const Program& program, std::size_t index, const Workspace& workspace) {

@@ -1,5 +1,7 @@
 #include "tools/launch_description.h"
 
+#include <array>
+
 #include "base/check.h"
 #include "compiler/emit/gpu.h"
 
@@ -45,6 +47,15 @@ nlohmann::json argument_json(const Kernel& kernel, const KernelArgument& argumen
             json.update({{"kind", "scalar"}, {"size_bytes", size_bytes(carried)}, {"dtype", name(carried)}});
             return json;
         }
+        case KernelArgument::Kind::kMatrix:
+            json.update({{"kind", "tensor_map"}, {"size_bytes", 128}, {"operand", argument.index == 0 ? "left" : "right"}});
+            return json;
+        case KernelArgument::Kind::kSide: {
+            constexpr std::array kSides = {"rows", "columns", "depth"};
+            json.update({{"kind", "product_extent"}, {"size_bytes", 8}});
+            json["side"] = kSides[static_cast<std::size_t>(argument.index)];
+            return json;
+        }
     }
     RJ_CHECK(false, "argument kind {}", static_cast<int>(argument.kind));
 }
@@ -60,11 +71,11 @@ nlohmann::json launch_description(const Program& program, const Step& step, cons
         {"format", artifact.format},
         {"toolchain", artifact.toolchain},
         {"schedule", print(kernel.schedule)},
-        {"block", {kernel.block_threads(), 1, 1}},
+        {"block", {kernel.launched_threads(), 1, 1}},
         {"shared_bytes", kernel.shared_bytes},
         {"rows_per_block", kernel.schedule.rows_per_block * kernel.row_lanes()},
         {"column_blocks", kernel.schedule.column_blocks},
-        {"cluster", {kernel.cluster_blocks(), 1, 1}},
+        {"cluster", {kernel.launched_cluster(), 1, 1}},
         {"grid", kernel.outer.empty()
                      ? "ceil(rows / rows_per_block) * column_blocks; fewer blocks loop, in multiples of column_blocks"
                      : "positions along outer_axes * parts * column_blocks, where parts is any extent of the axis of "

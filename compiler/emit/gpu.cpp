@@ -29,6 +29,7 @@
 #include "embedded/prelude_hip.h"
 #include "embedded/prelude_math.h"
 #include "embedded/prelude_narrow.h"
+#include "embedded/prelude_product.h"
 #include "embedded/prelude_trig.h"
 #include "embedded/prelude_weights.h"
 
@@ -50,7 +51,9 @@ std::string KernelEmitter::run() {
     outside_ = scope_.row_names();
     if (kernel_.schedule.fetches_ahead()) declare_fetch();
     scope_.set_row_names(outside_);
-    if (kernel_.schedule.skew) {
+    if (kernel_.product) {
+        tile_rows();
+    } else if (kernel_.schedule.skew) {
         skewed_rows();
     } else if (kernel_.schedule.shares > 0) {
         shared_rows();
@@ -110,13 +113,14 @@ void KernelEmitter::signature() {
     out_.line(
         fmt::format("// for {}; a row for each of [{}]", scope_.target().name, scope_.axis_list(kernel_.row_axes)));
     const int blocks = kernel_.schedule.min_blocks_per_sm;
-    out_.line(blocks > 0 ? fmt::format("RJ_KERNEL({}, {})", kernel_.block_threads(), blocks)
-                         : fmt::format("RJ_KERNEL({})", kernel_.block_threads()));
+    out_.line(blocks > 0 ? fmt::format("RJ_KERNEL({}, {})", kernel_.launched_threads(), blocks)
+                         : fmt::format("RJ_KERNEL({})", kernel_.launched_threads()));
     out_.open(fmt::format("{}({})", kernel_.name, fmt::join(scope_.declare_parameters(), ",\n    ")));
 }
 
 // Where this thread stands in its block.
 void KernelEmitter::geometry() {
+    if (kernel_.product) return product_geometry();
     const int threads = scope_.threads();
     const int rows = scope_.rows();
     const bool across = kernel_.schedule.across;
@@ -382,7 +386,9 @@ std::string emit_gpu_body(const Kernel& kernel, const Target& target) {
 }
 
 Source emit_gpu(const Kernel& kernel, const Target& target) {
-    return {gpu_prelude(target) + emit_gpu_body(kernel, target), {kernel.name}};
+    std::string prelude = gpu_prelude(target);
+    if (kernel.product) prelude.append(embedded::prelude_product).append("\n");
+    return {std::move(prelude) + emit_gpu_body(kernel, target), {kernel.name}};
 }
 
 }  // namespace rowjit

@@ -81,6 +81,10 @@ class KernelEmitter {
     void load_ends(const ColumnLoop& ends);
     void row_inst(const Inst& inst);
 
+    // Rows of tiles of the kernel's own product (gpu_product.cpp).
+    void product_geometry();
+    void tile_rows();
+
     // Rows in other orders (gpu_row_loops.cpp).
     void walked_rows();
     std::string place_in_sequence(const std::string& begin, const std::string& stop, const std::string& end);

@@ -178,7 +178,9 @@ std::vector<std::string> GpuScope::declare_parameters() {
 std::string GpuScope::parameter_type(const KernelArgument& argument) const {
     switch (argument.kind) {
         case KernelArgument::Kind::kStride:
-        case KernelArgument::Kind::kExtent: return "long long";
+        case KernelArgument::Kind::kExtent:
+        case KernelArgument::Kind::kSide: return "long long";
+        case KernelArgument::Kind::kMatrix: return "RJ_TENSOR_MAP";
         case KernelArgument::Kind::kScalar:
             return std::string(gpu_value_type(kernel_.scalars[static_cast<std::size_t>(argument.index)].dtype));
         case KernelArgument::Kind::kPointer: break;

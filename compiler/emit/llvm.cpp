@@ -118,6 +118,8 @@ void KernelEmitter::load_arguments() {
                 scalars_[index] = loaded;
                 break;
             }
+            case KernelArgument::Kind::kMatrix:
+            case KernelArgument::Kind::kSide: RJ_CHECK(false, "emit llvm: {}: a product of its own", kernel_.name);
         }
     }
 }

@@ -1,6 +1,7 @@
 #include "runtime/cuda/driver.h"
 
 #include <charconv>
+#include <cstdint>
 #include <utility>
 
 #include "base/fail.h"
@@ -24,6 +25,12 @@ constexpr int kSharedBytesPerBlockOptIn = 97;
 constexpr int kFunctionStaticSharedBytes = 1;
 constexpr int kFunctionMaxDynamicSharedBytes = 8;
 constexpr int kFunctionNonPortableClusters = 14;
+
+// CUtensorMapDataType, CUtensorMapSwizzle, CUtensorMapL2promotion.
+constexpr int kTensorMapF16 = 6;
+constexpr int kTensorMapBf16 = 9;
+constexpr int kTensorMapSwizzle128 = 3;
+constexpr int kTensorMapPromote128 = 2;
 
 constexpr unsigned kLaunchClusterDimension = 4;
 constexpr unsigned kLaunchProgrammaticSerialization = 6;
@@ -63,6 +70,11 @@ struct CudaEntries {
     DriverResult (*function_get_attribute)(int* value, int attribute, void* function);
     DriverResult (*function_set_attribute)(void* function, int attribute, int value);
 
+    // Null in drivers before 12.0.
+    DriverResult (*encode_tiled)(void* map, int type, std::uint32_t rank, void* address, const std::uint64_t* extents,
+                                 const std::uint64_t* strides_bytes, const std::uint32_t* box,
+                                 const std::uint32_t* element_strides, int interleave, int swizzle, int l2_promotion,
+                                 int fill);
     // Null in drivers before 11.8 (these two) and 12.0 (the library entries).
     DriverResult (*launch_extended)(const LaunchConfig* config, void* function, void** arguments, void** extra);
     DriverResult (*most_clusters)(int* clusters, void* function, const LaunchConfig* config);
@@ -213,6 +225,22 @@ class CudaDriver final : public GpuDriver {
         return cuda_.launch_extended(&config, function, arguments, nullptr);
     }
 
+    // Boxes of rows of 128 bytes, swizzled as wgmma reads them; what lies outside the matrix is zero.
+    const char* map_matrix(const MatrixInMemory& matrix, TensorMap* map) const noexcept override {
+        if (cuda_.encode_tiled == nullptr) return "the driver is too old to copy boxes of tensors; 12.0 or later does";
+        const auto element_bytes = static_cast<std::uint64_t>(size_bytes(matrix.dtype));
+        const std::uint64_t extents[] = {static_cast<std::uint64_t>(matrix.columns),
+                                         static_cast<std::uint64_t>(matrix.rows)};
+        const std::uint64_t strides_bytes[] = {static_cast<std::uint64_t>(matrix.row_stride) * element_bytes};
+        const std::uint32_t box[] = {static_cast<std::uint32_t>(matrix.box_columns),
+                                     static_cast<std::uint32_t>(matrix.box_rows)};
+        const std::uint32_t element_strides[] = {1, 1};
+        const DriverResult result = cuda_.encode_tiled(
+            map, matrix.dtype == Dtype::kBf16 ? kTensorMapBf16 : kTensorMapF16, 2, const_cast<void*>(matrix.address),
+            extents, strides_bytes, box, element_strides, 0, kTensorMapSwizzle128, kTensorMapPromote128, 0);
+        return result == 0 ? nullptr : error_text(result);
+    }
+
     int clusters_at_once(void* function, const LaunchGeometry& geometry) const noexcept override {
         if (cuda_.most_clusters == nullptr) return 0;
         LaunchGeometry alone = geometry;
@@ -256,6 +284,7 @@ Offer<CudaEntries> find_cuda_entries(const DynamicLibrary& library) {
                           library.find("cuFuncGetAttribute", entries.function_get_attribute) &&
                           library.find("cuFuncSetAttribute", entries.function_set_attribute);
     if (!complete) return Declined{library.path() + " is too old; install an NVIDIA driver of version 11.0 or later"};
+    library.find("cuTensorMapEncodeTiled", entries.encode_tiled);
     library.find("cuLaunchKernelEx", entries.launch_extended);
     library.find("cuOccupancyMaxActiveClusters", entries.most_clusters);
     const bool libraries = library.find("cuLibraryLoadData", entries.library_load) &&

@@ -225,6 +225,10 @@ class GpuDevice final : public DeviceImpl {
         return driver().clusters_at_once(function.handle, geometry);
     }
 
+    const char* map_matrix(const MatrixInMemory& matrix, TensorMap* map) const noexcept override {
+        return driver().map_matrix(matrix, map);
+    }
+
     // Made once for each type, so that a program compiled before is ready during a capture.
     std::shared_ptr<const Gemm> make_gemm(const GemmType& type, const GemmShape& typical,
                                           StreamHandle stream) override {

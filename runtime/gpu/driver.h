@@ -65,6 +65,10 @@ class GpuDriver {
     // Of clusters, or one that overlaps.
     virtual DriverResult launch_extended(void* function, const LaunchGeometry& geometry, StreamHandle stream,
                                          void** arguments) const noexcept = 0;
+    // DeviceImpl::map_matrix.
+    virtual const char* map_matrix(const MatrixInMemory& /*matrix*/, TensorMap* /*map*/) const noexcept {
+        return "the driver does not copy boxes of tensors";
+    }
     // Clusters of that geometry that run at the same time; 0 where the driver does not say.
     virtual int clusters_at_once(void* /*function*/, const LaunchGeometry& /*geometry*/) const noexcept { return 0; }
 

@@ -177,7 +177,7 @@ void check_compiles(const Kernel& kernel, const Target& target) {
     const FunctionInfo& function = artifact.functions.at(0);
     INFO(kernel.name, " ", print(kernel.schedule), " on ", target.name, ": ", function.registers, " registers");
     CHECK(function.spill_bytes == 0);
-    CHECK(function.max_threads == kernel.block_threads());
+    CHECK(function.max_threads == kernel.launched_threads());
 }
 
 }  // namespace

@@ -92,6 +92,15 @@ class SimtDevice : public DeviceImpl {
         if (library_ != nullptr) return make_lt_gemm(library_, type, typical);
         return make_cpu_gemm(type);
     }
+    // As tests/simt/prelude_product_simt.h reads it.
+    const char* map_matrix(const MatrixInMemory& matrix, TensorMap* map) const noexcept override {
+        const bool aligned = reinterpret_cast<std::uintptr_t>(matrix.address) % 16 == 0 && matrix.row_stride % 8 == 0;
+        if (!aligned) return "a matrix's rows are no multiples of 16 bytes";
+        const std::int64_t numbers[] = {reinterpret_cast<std::intptr_t>(matrix.address), matrix.rows, matrix.columns,
+                                        matrix.row_stride};
+        std::memcpy(map->bytes, numbers, sizeof(numbers));
+        return nullptr;
+    }
     const char* launch(Function function, const LaunchGeometry& geometry, StreamHandle /*stream*/,
                        void** arguments) noexcept override {
         const Entry& entry = *static_cast<Entry*>(function.handle);
@@ -135,6 +144,7 @@ std::string source_text(const std::vector<const Kernel*>& kernels, const Target&
     text += read_file(ROWJIT_SIMT_PRELUDE);  // in the place of the vendor's half
     const std::vector<std::string_view> parts = gpu_prelude_parts(target);
     for (std::size_t i = 1; i < parts.size(); ++i) text.append(parts[i]).append("\n");
+    text += read_file(ROWJIT_SIMT_PRODUCT);
     for (std::size_t i = 0; i < kernels.size(); ++i) {
         Kernel kernel = *kernels[i];
         // Nothing is computed otherwise than without.

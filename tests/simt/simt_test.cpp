@@ -1526,6 +1526,33 @@ TEST_CASE(
     }
 }
 
+// Of all kernels of a program that make a product themselves.
+int own_products(const Program& program) {
+    return static_cast<int>(
+        std::ranges::count_if(program.steps, [](const Step& step) { return step.product.has_value(); }));
+}
+
+TEST_CASE("rows of a product that a kernel makes itself are the oracle's, at the edges of tiles and with none") {
+    const ScopedVariable cublaslt("ROWJIT_CUBLASLT", ROWJIT_STUB_CUBLASLT);
+    const Target target = simt::target("sm_90a");
+    const Device device = simt::device(target, *open_lt(target.backend));
+    for (const Dtype dtype : {bf16, f16}) {
+        for (const std::string_view op : {"fused_linear_cross_entropy", "fused_linear_kl_div"}) {
+            const Graph loss = make_graph(op, {.columns = 600, .dtype = dtype, .options = {{"hidden", "16"}}});
+            const Graph step = gradient(loss, {"weight"}, {.joint = true, .unit_cotangent = true});
+            std::vector<Program> programs;
+            programs.push_back(compile(*step.data(), target, {}, {.low_memory = true}));
+            CHECK(own_products(programs[0]) == 1);
+            const Executable executable = simt::build(std::move(programs), target, device)[0];
+            for (const std::int64_t rows : {0, 1, 63, 130, 300}) {
+                const Bindings inputs = random_inputs(*step.data(), {{"tokens", rows}}, {.seed = 7, .scale = 0.5});
+                const auto outputs = verify(device, executable, *step.data(), inputs, {});
+                CHECK_MESSAGE(within_bar(outputs), op, " ", rows, "\n", describe(outputs));
+            }
+        }
+    }
+}
+
 TEST_CASE("sums that lie partly in their gradient's memory are rounded there by emitted kernels, some rows at a time") {
     const ScopedVariable cublaslt("ROWJIT_CUBLASLT", ROWJIT_STUB_CUBLASLT);
     const Target target = simt::target("sm_90a");
