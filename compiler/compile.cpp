@@ -13,6 +13,7 @@
 #include "compiler/passes/passes.h"
 #include "compiler/plan/choose_plan.h"
 #include "compiler/plan/column_blocks.h"
+#include "compiler/plan/tile_sums.h"
 #include "compiler/schedule/lower.h"
 
 namespace rowjit {
@@ -85,6 +86,7 @@ void declare_arguments(const GraphData& graph, const Plan& plan, Program* progra
         }
         program->tensors.push_back(
             {Place::kTemporary, temporary.name, temporary.dtype, temporary.axes, contiguous_strides(extents)});
+        program->tensors.back().in_tiles = temporary.in_tiles;
     }
     for (const Temporary& temporary : plan.temporaries) {
         if (temporary.over.empty()) continue;
@@ -203,19 +205,22 @@ Plan plan_graph(const GraphData& graph, const Target& target, const ChunkOptions
         fail(ErrorCode::kInvalidGraph,
              "the graph has no outputs; call Graph::output, or end the text with an 'output' line");
     const auto runs = [&](const Group& group) { return first_kernel(group, target).has_value(); };
+    const auto plan_of = [&](const GraphData& whole) {
+        return part_row_sums(cheapest_plan(whole, target, runs), target, runs);
+    };
     Plan plan;
     if (!chunks.low_memory) {
-        plan = divide_into_chunks(cheapest_plan(graph, target, runs), chunks);
+        plan = divide_into_chunks(plan_of(graph), chunks);
         if (!plan.lacks_room) return plan;
     }
     Offer<ColumnBlocks> blocks = divide_into_column_blocks(graph, block_columns(chunks));
     if (!blocks) {
-        if (chunks.low_memory) plan = divide_into_chunks(cheapest_plan(graph, target, runs), chunks);
+        if (chunks.low_memory) plan = divide_into_chunks(plan_of(graph), chunks);
         plan.notes.push_back(fmt::format("no gradient is made in parts of its columns: {}", blocks.reason()));
         return plan;
     }
     const Plan parts = cheapest_plan(*blocks->parts, target, runs, "part");
-    return divide_into_chunks(join_plans(cheapest_plan(*blocks->whole, target, runs), parts, *blocks), chunks);
+    return divide_into_chunks(join_plans(plan_of(*blocks->whole), parts, *blocks), chunks);
 }
 
 Program compile(const GraphData& graph, const Target& target, const ScheduleChoice& choice,

@@ -33,6 +33,7 @@ struct ProgramTensor {
     std::vector<std::int64_t> column_strides = {};  // elements, one per column axis as declared
     std::string alias = {};                         // kOutput: the input it may share memory with
     int over = -1;                                  // kTemporary: the tensor in whose memory it lies
+    bool in_tiles = false;                          // kTemporary: it takes no memory (plan/tile_sums.h)
 };
 
 struct ProgramScalar {
@@ -55,11 +56,11 @@ struct Step {
     };
     Group group;
     Kernel kernel;
-    std::vector<int> tensors;                // Program::tensors index of each of the kernel's tensors
-    std::vector<int> scalars;                // Program::scalars index of each of the kernel's scalars
+    std::vector<int> tensors;                 // Program::tensors index of each of the kernel's tensors
+    std::vector<int> scalars;                 // Program::scalars index of each of the kernel's scalars
     std::optional<std::size_t> product = {};  // of Program::products, which the kernel makes itself (own_products.h)
-    std::optional<ExtentAbove> needed = {};  // other launches do without it (compiler/needless.h)
-    std::vector<Stay> stays = {};            // what those read instead
+    std::optional<ExtentAbove> needed = {};   // other launches do without it (compiler/needless.h)
+    std::vector<Stay> stays = {};             // what those read instead
 };
 
 // A Product (compiler/plan/plan.h) with its tensors found: Program::tensors indices.

@@ -312,18 +312,19 @@ inline constexpr std::int64_t kAloneRows = 32;
 // threads have, of all vectors, where those that some threads lack are zero first, or with these the row's numbers.
 enum class LoadsTogether : std::uint8_t { kNot, kWhole, kAll, kAllAndNumbers };
 
-// A matrix product of bf16 or f16 that the kernel makes itself, a tile at a time (templates/prelude_product.h). Its rows
-// are those of tiles, computed by some of a block's threads while others multiply.
+// A matrix product of bf16 or f16 that the kernel makes itself, a tile at a time (templates/prelude_product.h). Its
+// rows are those of tiles, computed by some of a block's threads while others multiply.
 struct OwnProduct {
-    static constexpr int kTileRows = 128;
-    static constexpr int kTileColumns = 256;
-    static constexpr int kRowThreads = 96;    // of a block: those that have the rows
+    static constexpr int kTileRows = kProductTileRows;
+    static constexpr int kTileColumns = kProductTileColumns;
+    static constexpr int kRowThreads = 96;  // of a block: those that have the rows
     static constexpr int kBlockThreads = 384;
     static constexpr int kClusterBlocks = 2;  // with two tiles side by side along the rows
     static constexpr std::int64_t kSharedBytes = 216176;
 
     int tensor = -1;         // of the kernel: the product's result
     bool in_blocks = false;  // tiles lie along the innermost row axis; else along a row's columns, as its column blocks
+    ValueId inside = -1;     // a condition of columns that all but those of the last tile meet
 };
 
 struct Kernel {
@@ -347,7 +348,7 @@ struct Kernel {
     // The innermost row axes, if any, that those sums are not over. A thread takes rows at one position along them, and
     // the blocks of as many rows as there are positions have one part together.
     std::vector<AxisId> apart;
-    std::optional<Walk> walk;       // Schedule::ahead
+    std::optional<Walk> walk;  // Schedule::ahead
     std::optional<OwnProduct> product;
     std::optional<Inst> peeled_by;  // Schedule::peel: the access by whose rows' addresses the heads are counted
     Block before;                   // once a part, before its rows; only where there is a slots axis

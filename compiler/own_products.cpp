@@ -3,20 +3,22 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <optional>
+#include <array>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/check.h"
 #include "base/declined.h"
-#include "base/dtype.h"
+#include "compiler/plan/tile_product.h"
+#include "compiler/schedule/lower.h"
 
 namespace rowjit {
 namespace {
 
-constexpr int kRowThreads = 8;                   // on a row of a tile, four rows to a warp
-constexpr int kColumns = 8;                      // of an access: 16 bytes of the tile
-constexpr std::int64_t kMapAlignmentBytes = 16;  // of a matrix's address and rows, as boxes are copied of it
+constexpr int kRowThreads = 8;  // on a row of a tile, four rows to a warp
+constexpr int kColumns = 8;     // of an access: 16 bytes of the tile
 
 class OwnProducts {
   public:
@@ -24,11 +26,14 @@ class OwnProducts {
 
     void run() {
         for (std::size_t place = 0; place + 1 < program_.order.size(); ++place) {
-            if (program_.order[place].kind != PlanStep::Kind::kProduct || !is_in_loop(place)) continue;
+            if (program_.order[place].kind != PlanStep::Kind::kProduct) continue;
             const std::size_t index = program_.order[place].index;
             const ProductStep& product = program_.products[index];
+            const bool in_tiles = tensor(product.result).in_tiles;
+            if (!in_tiles && !is_in_loop(place)) continue;
             Offer<Kernel> kernel = kernel_of(place);
             if (!kernel) {
+                RJ_CHECK(!in_tiles, "own products: {} is in tiles, but {}", product.name, kernel.reason());
                 program_.notes.push_back(fmt::format("a library makes {}: {}", product.name, kernel.reason()));
                 continue;
             }
@@ -48,9 +53,8 @@ class OwnProducts {
 
     // The product and the step behind it.
     bool is_in_loop(std::size_t place) const {
-        return std::any_of(program_.loops.begin(), program_.loops.end(), [&](const ProgramLoop& loop) {
-            return place >= loop.first && place + 1 < loop.end;
-        });
+        return std::any_of(program_.loops.begin(), program_.loops.end(),
+                           [&](const ProgramLoop& loop) { return place >= loop.first && place + 1 < loop.end; });
     }
 
     void take_out(std::size_t place) {
@@ -64,77 +68,60 @@ class OwnProducts {
     // The kernel that comes behind the product, with the product in it.
     Offer<Kernel> kernel_of(std::size_t place) const {
         const ProductStep& product = program_.products[program_.order[place].index];
-        if (std::string reason = is_no_tiles_product(product); !reason.empty()) return Declined{std::move(reason)};
+        if (product.accumulate || product.accumulator >= 0) return Declined{"it is added up"};
+        const TileProduct tiles = {operand(product.left), operand(product.right), operand(product.result),
+                                   product.contracted};
+        if (std::string reason = no_tiles_reason(tiles, program_.axes, program_.division); !reason.empty())
+            return Declined{std::move(reason)};
         const PlanStep& next = program_.order[place + 1];
         if (next.kind != PlanStep::Kind::kKernel) return Declined{"no kernel comes behind it"};
         const Step& rows = program_.steps[next.index];
-        if (std::string reason = is_read_elsewhere(product, next.index); !reason.empty())
-            return Declined{std::move(reason)};
-        const std::vector<AxisId> kept = kept_axes(product);
-        const bool in_blocks = kept.back() == program_.division.within;
-        std::vector<AxisId> row_axes(kept.begin(), std::prev(kept.end()));
+        const auto seen = std::find_if(rows.tensors.begin(), rows.tensors.end(), [&](int index) {
+            return index == product.result || is_in_tiles(index, product.result);
+        });
+        if (seen == rows.tensors.end()) return Declined{fmt::format("{} does not read it", rows.kernel.name)};
+        std::vector<AxisId> row_axes = tensor(*seen).axes;
+        const bool in_blocks = axis(row_axes.back()).extent == OwnProduct::kTileColumns;
+        const std::int64_t columns = axis(row_axes.back()).extent;
+        row_axes.pop_back();
         if (rows.group.row_axes != row_axes) return Declined{fmt::format("{} has other rows", rows.kernel.name)};
+        const std::string elsewhere = is_read_elsewhere(product, next.index);
+        if (!elsewhere.empty()) return Declined{elsewhere};
 
-        Schedule schedule{.family = Family::kElementwise,
-                          .residency = Residency::kRegisters,
-                          .threads_per_row = kRowThreads,
-                          .rows_per_block = OwnProduct::kRowThreads / kRowThreads,
-                          .vector = kColumns};
-        if (!in_blocks)
-            schedule.column_blocks =
-                (axis(kept.back()).extent + OwnProduct::kTileColumns - 1) / OwnProduct::kTileColumns;
+        const bool reduces = phase_count(*rows.group.graph) > 1;
+        const Schedule schedule{.family = reduces ? Family::kRowReduction : Family::kElementwise,
+                                .residency = Residency::kRegisters,
+                                .threads_per_row = kRowThreads,
+                                .rows_per_block = OwnProduct::kRowThreads / kRowThreads,
+                                .vector = kColumns,
+                                .column_blocks = (columns + OwnProduct::kTileColumns - 1) / OwnProduct::kTileColumns,
+                                .online = reduces};
+        if (reduces && !in_blocks)
+            return Declined{fmt::format("{} reduces more columns than a tile has", rows.kernel.name)};
         Offer<Kernel> kernel = build_kernel(rows.group, schedule, target_);
-        if (!kernel) return Declined{kernel.reason()};
-        const std::string& name = tensor(product.result).name;
+        if (!kernel) return kernel;
+        const std::string& name = tensor(*seen).name;
         const auto found = std::find_if(kernel->tensors.begin(), kernel->tensors.end(),
                                         [&](const KernelTensor& one) { return one.name == name; });
-        if (found == kernel->tensors.end()) return Declined{fmt::format("{} does not read it", rows.kernel.name)};
         const int in_tiles = static_cast<int>(found - kernel->tensors.begin());
         if (std::string reason = needs_more_than_tiles(*kernel, in_tiles); !reason.empty())
             return Declined{std::move(reason)};
-        give_product(&*kernel, in_tiles, in_blocks);
+        give_product(&*kernel, {.tensor = in_tiles,
+                                .in_blocks = in_blocks,
+                                .inside = in_blocks ? inside_condition(*kernel, columns_of(product)) : -1});
         return kernel;
     }
 
-    std::vector<AxisId> kept_axes(const ProductStep& product) const {
-        std::vector<AxisId> kept;
-        for (const int operand : {product.left, product.right}) {
-            for (const AxisId id : tensor(operand).axes) {
-                if (!contains(product.contracted, id)) kept.push_back(id);
-            }
-        }
-        return kept;
+    TileOperand operand(int index) const {
+        const ProgramTensor& one = tensor(index);
+        return {one.name, one.dtype, one.axes, one.place == ProgramTensor::Place::kTemporary && one.over < 0};
     }
 
-    // Why tiles do not make it; "" where they do.
-    std::string is_no_tiles_product(const ProductStep& product) const {
-        const ProgramTensor& left = tensor(product.left);
-        const ProgramTensor& right = tensor(product.right);
-        const ProgramTensor& result = tensor(product.result);
-        if (product.accumulate || product.accumulator >= 0) return "it is added up";
-        if (result.place != ProgramTensor::Place::kTemporary) return fmt::format("{} is no temporary", result.name);
-        const bool narrow = result.dtype == Dtype::kBf16 || result.dtype == Dtype::kF16;
-        if (!narrow || left.dtype != result.dtype || right.dtype != result.dtype)
-            return "tiles are of bf16 or f16, as both operands";
-        const AxisId depth = product.contracted.front();
-        if (product.contracted.size() != 1 || left.axes.back() != depth || right.axes.back() != depth ||
-            axis(depth).is_row)
-            return "tiles are of operands whose innermost axis is the contracted one, of columns";
-        if (axis(depth).extent * static_cast<std::int64_t>(size_bytes(result.dtype)) % kMapAlignmentBytes != 0)
-            return fmt::format("rows of {} elements are not multiples of {} bytes", axis(depth).extent,
-                               kMapAlignmentBytes);
-        // One stride from row to row, whatever a launch gives.
-        const std::size_t rows = left.axes.size() - 1;
-        const std::size_t columns = right.axes.size() - 1;
-        if (rows != 1 && left.place != ProgramTensor::Place::kTemporary)
-            return fmt::format("the rows of {} need not follow each other", left.name);
-        const bool in_blocks = columns == 2 && right.axes[0] == program_.division.blocks &&
-                               right.axes[1] == program_.division.within &&
-                               axis(right.axes[1]).extent == OwnProduct::kTileColumns;
-        const bool plain = columns == 1 && !axis(right.axes[0]).is_row;
-        if (!plain && !in_blocks) return fmt::format("the columns of {} are of several axes", right.name);
-        std::vector<AxisId> kept = kept_axes(product);
-        return kept == result.axes ? "" : fmt::format("the axes of {} have another order", result.name);
+    // Whether the tensor is the product's result as tiles have it (plan/tile_sums.h).
+    bool is_in_tiles(int index, int result) const {
+        const ProgramTensor& one = tensor(index);
+        return one.over == result && one.axes.size() == tensor(result).axes.size() + 1 &&
+               axis(one.axes.back()).extent == OwnProduct::kTileColumns;
     }
 
     // By another than the step, or under another name; "" where it is not.
@@ -150,7 +137,8 @@ class OwnProducts {
         // What lies in its memory is what the reader makes in place.
         for (std::size_t i = 0; i < program_.tensors.size(); ++i) {
             const ProgramTensor& other = program_.tensors[i];
-            if (other.over == product.result && !writes(program_.steps[reader], static_cast<int>(i)))
+            const bool overlies = other.over == product.result && !is_in_tiles(static_cast<int>(i), product.result);
+            if (overlies && !writes(program_.steps[reader], static_cast<int>(i)))
                 return fmt::format("{} lies in its memory", other.name);
         }
         return "";
@@ -188,18 +176,43 @@ class OwnProducts {
         return reason;
     }
 
-    void give_product(Kernel* kernel, int in_tiles, bool in_blocks) const {
+    std::int64_t columns_of(const ProductStep& product) const {
+        return axis(tensor(product.result).axes.back()).extent;
+    }
+
+    // first + place < columns, as plan/tile_sums.cpp asks of each column; -1 where the kernel does not.
+    static ValueId inside_condition(const Kernel& kernel, std::int64_t columns) {
+        std::map<ValueId, const Inst*> made;
+        each_inst(kernel, [&](const Inst& inst) { made[inst.id] = &inst; });
+        for (const Stmt& stmt : kernel.body) {
+            const auto* loop = std::get_if<ColumnLoop>(&stmt.node);
+            if (loop == nullptr) continue;
+            for (const Inst& inst : loop->body) {
+                if (inst.kind != InstKind::kMap || inst.op != Op::kLt) continue;
+                const Inst& place = *made.at(inst.operands[0]);
+                const Inst& bound = *made.at(inst.operands[1]);
+                const bool adds = place.kind == InstKind::kMap && place.op == Op::kAdd && place.dtype == Dtype::kI32 &&
+                                  made.at(place.operands[1])->kind == InstKind::kCoord;
+                if (adds && bound.kind == InstKind::kConst && bound.value == static_cast<double>(columns))
+                    return inst.id;
+            }
+        }
+        return -1;
+    }
+
+    void give_product(Kernel* kernel, const OwnProduct& product) const {
         using Kind = KernelArgument::Kind;
         std::erase_if(kernel->arguments, [&](const KernelArgument& argument) {
             const bool of_tensor = argument.kind == Kind::kPointer || argument.kind == Kind::kStride;
-            return of_tensor && argument.index == in_tiles;
+            return of_tensor && argument.index == product.tensor;
         });
-        kernel->arguments.push_back({.kind = Kind::kMatrix, .index = 0, .name = "product_left"});
-        kernel->arguments.push_back({.kind = Kind::kMatrix, .index = 1, .name = "product_right"});
-        kernel->arguments.push_back({.kind = Kind::kSide, .index = 0, .name = "product_rows"});
-        kernel->arguments.push_back({.kind = Kind::kSide, .index = 1, .name = "product_columns"});
-        kernel->arguments.push_back({.kind = Kind::kSide, .index = 2, .name = "product_depth"});
-        kernel->product = OwnProduct{.tensor = in_tiles, .in_blocks = in_blocks};
+        constexpr std::array kMatrices = {"product_left", "product_right"};
+        for (std::size_t i = 0; i < kMatrices.size(); ++i)
+            kernel->arguments.push_back({.kind = Kind::kMatrix, .index = static_cast<int>(i), .name = kMatrices[i]});
+        constexpr std::array kSides = {"product_rows", "product_columns", "product_depth"};
+        for (std::size_t i = 0; i < kSides.size(); ++i)
+            kernel->arguments.push_back({.kind = Kind::kSide, .index = static_cast<int>(i), .name = kSides[i]});
+        kernel->product = product;
         kernel->shared_bytes = OwnProduct::kSharedBytes;
         kernel->most_row_blocks = std::max(1, target_.sm_count / OwnProduct::kClusterBlocks);
     }

@@ -44,7 +44,7 @@ Workspace workspace_of(const Program& program, std::int64_t rows) {
     }
     for (std::size_t i = 0; i < program.tensors.size(); ++i) {
         const ProgramTensor& tensor = program.tensors[i];
-        if (tensor.place != ProgramTensor::Place::kTemporary || tensor.over >= 0) continue;
+        if (tensor.place != ProgramTensor::Place::kTemporary || tensor.over >= 0 || tensor.in_tiles) continue;
         const auto index = static_cast<int>(i);
         const int within = loop_of(program, index);
         std::int64_t row_count = 1;

@@ -75,7 +75,7 @@ void LaunchPlan::divide(Resolved* resolved) const noexcept {
     std::int64_t others = 0;
     for (std::size_t i = argument_tensors_; i < tensors_.size(); ++i) {
         const TensorFacts& facts = tensors_[i];
-        if (facts.over >= 0) continue;
+        if (facts.over >= 0 || facts.in_tiles) continue;
         std::int64_t rows = 1;
         bool slots = false;
         for (std::size_t axis = 0; axis < facts.row_axes.size(); ++axis) {
@@ -122,7 +122,7 @@ std::size_t LaunchPlan::resolve(const Arguments& arguments, Resolved* resolved) 
         }
         resolved->data[i] = block + workspace;
         const bool unused = facts.accumulator && resolved->loops[0].chunks == 1;
-        if (facts.over >= 0 || facts.within >= 0 || unused) continue;
+        if (facts.over >= 0 || facts.within >= 0 || facts.in_tiles || unused) continue;
         const std::int64_t shared = facts.accumulator && resolved->loops[0].shared ? facts.shared_bytes : 0;
         workspace +=
             align_up(static_cast<std::size_t>(elements) * facts.element_bytes - static_cast<std::size_t>(shared));

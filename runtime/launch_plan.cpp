@@ -140,6 +140,7 @@ void LaunchPlan::find_tensor_facts() {
         }
         argument_tensors_ += tensor.place == ProgramTensor::Place::kTemporary ? 0 : 1;
         facts.over = tensor.over;
+        facts.in_tiles = tensor.in_tiles;
         for (std::size_t i = 0; i < program_.loops.size(); ++i) {
             const auto axis = std::find(facts.row_axes.begin(), facts.row_axes.end(), program_.loops[i].axis);
             if (axis != facts.row_axes.end()) facts.loop_axes[i] = static_cast<int>(axis - facts.row_axes.begin());

@@ -166,8 +166,8 @@ Status LaunchPlan::find_own_sides(const Launch& launch, const Resolved& resolved
     const bool dense = rows.outer_count + columns.outer_count == 0 && depth.first == 1 && depth.second == 1;
     if (!dense) {
         return refuse(ErrorCode::kInvalidArgument,
-                      "matmul {}: the rows of '{}' and '{}' must each be contiguous; copy the one whose are not", step.name,
-                      program_.tensors[static_cast<std::size_t>(step.left)].name,
+                      "matmul {}: the rows of '{}' and '{}' must each be contiguous; copy the one whose are not",
+                      step.name, program_.tensors[static_cast<std::size_t>(step.left)].name,
                       program_.tensors[static_cast<std::size_t>(step.right)].name);
     }
     own->extents[0] = rows.extent;
@@ -190,9 +190,9 @@ Status LaunchPlan::find_own_sides(const Launch& launch, const Resolved& resolved
     if (refused != nullptr) return refuse(ErrorCode::kLaunch, "matmul {}: {}", step.name, refused);
     const auto tiles = [](std::int64_t extent, std::int64_t of) { return (extent + of - 1) / of; };
     const std::int64_t clusters =
-        std::min(launch.kernel->most_row_blocks, tiles(rows.extent, std::int64_t{OwnProduct::kTileRows} *
-                                                                        OwnProduct::kClusterBlocks) *
-                                                     tiles(columns.extent, OwnProduct::kTileColumns));
+        std::min(launch.kernel->most_row_blocks,
+                 tiles(rows.extent, std::int64_t{OwnProduct::kTileRows} * OwnProduct::kClusterBlocks) *
+                     tiles(columns.extent, OwnProduct::kTileColumns));
     own->blocks = static_cast<std::uint32_t>(clusters * OwnProduct::kClusterBlocks);
     return {};
 }

@@ -1,11 +1,11 @@
-// Matrix products whose results are computed on where they are made (sm_90a): result[m, n] = Σ_k left[m, k]·right[n, k] of
-// bf16 or f16, summed in f32 by the instructions of a warpgroup, rounded, and left as rows of a tile in shared memory.
-// Follows prelude_cuda.h.
+// Matrix products whose results are computed on where they are made (sm_90a): result[m, n] = Σ_k left[m, k]·right[n, k]
+// of bf16 or f16, summed in f32 by the instructions of a warpgroup, rounded, and left as rows of a tile in shared
+// memory. Follows prelude_cuda.h.
 //
 // A block's 384 threads have three parts. One thread copies tiles of both operands into shared memory, ahead of the
 // others; eight warps multiply, half of a tile's rows each four; the three warps beside the copying one have the rows
-// (rj_product_thread), half a tile at a time, while the next tile is multiplied. Two blocks are a cluster, which has two
-// tiles side by side along the rows, so that each block copies half of what both need of `right` to both.
+// (rj_product_thread), half a tile at a time, while the next tile is multiplied. Two blocks are a cluster, which has
+// two tiles side by side along the rows, so that each block copies half of what both need of `right` to both.
 //
 // H100, of 2048 x 151936 x 2048 bf16 with an exponential of each element stored: 1.74 to 1.91 ms, where cuBLASLt takes
 // 1.90 to 1.96 for the product alone; of 16384 x 1792 x 2048 0.183 to 0.189 and 0.167 to 0.177.
@@ -62,15 +62,16 @@ RJ_DEVICE void rj_counter_arrive_in(unsigned counter, int block) {
 // A box of a matrix's elements, columns innermost, to this block or to both; what lies outside the matrix is zero.
 RJ_DEVICE void rj_copy_box(unsigned to, const rj_tensor_map& from, int column, int row, unsigned counter) {
     asm volatile(
-        "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], [%2];" ::
-            "r"(to),
+        "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], "
+        "[%2];" ::"r"(to),
         "l"(&from), "r"(counter), "r"(column), "r"(row)
         : "memory");
 }
 RJ_DEVICE void rj_copy_box_to_both(unsigned to, const rj_tensor_map& from, int column, int row, unsigned counter) {
     constexpr unsigned short kBoth = 3;
     asm volatile(
-        "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, "
+        "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
+        "[%1, "
         "{%3, %4}], [%2], %5;" ::"r"(to),
         "l"(&from), "r"(counter), "r"(column), "r"(row), "h"(kBoth)
         : "memory");
@@ -83,10 +84,11 @@ RJ_DEVICE unsigned long long rj_operand(unsigned address) {
     return (address & 0x3ffffu) >> 4 | 1ull << 16 | kEightRows << 32 | kSwizzled128;
 }
 
-#define RJ_8(n) \
+#define RJ_8(n)                                                                                                   \
     "+f"(sums[n]), "+f"(sums[n + 1]), "+f"(sums[n + 2]), "+f"(sums[n + 3]), "+f"(sums[n + 4]), "+f"(sums[n + 5]), \
         "+f"(sums[n + 6]), "+f"(sums[n + 7])
-#define RJ_64(n) RJ_8(n), RJ_8(n + 8), RJ_8(n + 16), RJ_8(n + 24), RJ_8(n + 32), RJ_8(n + 40), RJ_8(n + 48), RJ_8(n + 56)
+#define RJ_64(n) \
+    RJ_8(n), RJ_8(n + 8), RJ_8(n + 16), RJ_8(n + 24), RJ_8(n + 32), RJ_8(n + 40), RJ_8(n + 48), RJ_8(n + 56)
 #define RJ_MULTIPLY(type)                                                                                       \
     asm volatile(                                                                                               \
         "{\n"                                                                                                   \
@@ -104,8 +106,8 @@ RJ_DEVICE unsigned long long rj_operand(unsigned address) {
         : RJ_64(0), RJ_64(64)                                                                                   \
         : "l"(left), "l"(right), "r"(adds))
 
-// 64 rows by 256 columns of sums over 16 positions; a thread has of row (thread / 32 · 16 + thread % 32 / 4), and of the
-// eighth behind it, two columns in each eight.
+// 64 rows by 256 columns of sums over 16 positions; a thread has of row (thread / 32 · 16 + thread % 32 / 4), and of
+// the eighth behind it, two columns in each eight.
 template <class T>
 RJ_DEVICE void rj_multiply(float (&sums)[128], unsigned long long left, unsigned long long right, int adds);
 template <>
@@ -146,8 +148,8 @@ struct rj_product {
     static constexpr int kTile = kRight + rj_product_stages * kRightBytes;
     static constexpr int kCounters = kTile + rj_tile_rows * rj_tile_pitch * 2;
     static constexpr int kBytes = kCounters + (2 * rj_product_stages + 4) * 8 + 1024;  // and the first multiple of 1024
-    // Tiles follow each other along the columns of so many pairs of them along the rows, whose operands the second-level
-    // cache then has: of 4, 8 and 16 the fastest (H100, 2048 x 151936 x 2048: 1.87, 1.74 and 1.77 ms).
+    // Tiles follow each other along the columns of so many pairs of them along the rows, whose operands the
+    // second-level cache then has: of 4, 8 and 16 the fastest (H100, 2048 x 151936 x 2048: 1.87, 1.74 and 1.77 ms).
     static constexpr int kPairsTogether = 8;
 
     const rj_tensor_map& left;
@@ -255,7 +257,8 @@ struct rj_product {
             int before = -1;
             for (int step = 0; step < steps; ++step) {
                 rj_counter_wait(filled + 8 * stage, parity);
-                const unsigned long long rows = rj_operand(shared + kLeft + stage * kLeftBytes + half * (kLeftBytes / 2));
+                const unsigned long long rows =
+                    rj_operand(shared + kLeft + stage * kLeftBytes + half * (kLeftBytes / 2));
                 const unsigned long long columns = rj_operand(shared + kRight + stage * kRightBytes);
                 asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
                 rj_multiply<T>(sums, rows, columns, step > 0);
@@ -288,7 +291,8 @@ struct rj_product {
         for (int patch = 0; patch < rj_tile_columns / 16; ++patch) {
             unsigned words[4];
 #pragma unroll
-            for (int k = 0; k < 4; ++k) words[k] = rj_pack_pair(T{}, sums[8 * patch + 2 * k], sums[8 * patch + 2 * k + 1]);
+            for (int k = 0; k < 4; ++k)
+                words[k] = rj_pack_pair(T{}, sums[8 * patch + 2 * k], sums[8 * patch + 2 * k + 1]);
             asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to + 32 * patch),
                          "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3])
                          : "memory");
@@ -314,8 +318,7 @@ struct rj_product {
     }
     RJ_DEVICE const T* row(const rj_half_tile& tile, int row) const {
         const unsigned begin = shared - rj_shared_address(0) + kTile;
-        return reinterpret_cast<const T*>(rj_shared_memory + begin) +
-               (tile.half * rj_half_rows + row) * rj_tile_pitch;
+        return reinterpret_cast<const T*>(rj_shared_memory + begin) + (tile.half * rj_half_rows + row) * rj_tile_pitch;
     }
     RJ_DEVICE void give_back(rj_half_tile& tile) const {
         rj_counter_arrive(taken + 8 * tile.half);

@@ -48,7 +48,8 @@ nlohmann::json argument_json(const Kernel& kernel, const KernelArgument& argumen
             return json;
         }
         case KernelArgument::Kind::kMatrix:
-            json.update({{"kind", "tensor_map"}, {"size_bytes", 128}, {"operand", argument.index == 0 ? "left" : "right"}});
+            json.update(
+                {{"kind", "tensor_map"}, {"size_bytes", 128}, {"operand", argument.index == 0 ? "left" : "right"}});
             return json;
         case KernelArgument::Kind::kSide: {
             constexpr std::array kSides = {"rows", "columns", "depth"};

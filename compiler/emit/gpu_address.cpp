@@ -103,8 +103,7 @@ GpuAddress GpuScope::address(const Inst& inst, const GpuLoop& loop, const std::s
         if (term != "0") (in_loop ? loop_terms : row_terms).push_back(term);
     }
     GpuAddress result;
-    result.base =
-        kernel_.is_in_tiles(t) ? "tile_row" : argument(KernelArgument::Kind::kPointer, inst.index, -1);
+    result.base = kernel_.is_in_tiles(t) ? "tile_row" : argument(KernelArgument::Kind::kPointer, inst.index, -1);
     if (loop.columns == nullptr) {
         // Nothing is hoisted by hand outside column loops: the compiler does it where that is possible.
         row_terms.insert(row_terms.end(), loop_terms.begin(), loop_terms.end());

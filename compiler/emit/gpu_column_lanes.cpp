@@ -357,12 +357,12 @@ std::vector<std::string> ColumnEmitter::live() const {
 }
 
 // Where NVRTC was seen to store a vector's words one by one: at an address that takes a remainder, of a row that is
-// not in registers, and of one of several tensors that a kernel without reductions stores.
+// not in registers or of a tile, and of one of several tensors that a kernel without reductions stores.
 bool ColumnEmitter::stores_whole(const GpuAddress& at) const {
     const Schedule& schedule = scope_.kernel().schedule;
     const auto stores = std::count_if(loop_.body.begin(), loop_.body.end(),
                                       [](const Inst& inst) { return inst.kind == InstKind::kStore; });
-    return takes_remainder(at) || schedule.residency != Residency::kRegisters ||
+    return takes_remainder(at) || schedule.residency != Residency::kRegisters || scope_.kernel().product ||
            (schedule.family == Family::kElementwise && stores > 1);
 }
 

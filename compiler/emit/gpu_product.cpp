@@ -10,7 +10,7 @@
 namespace rowjit::gpu_emit {
 
 void KernelEmitter::product_geometry() {
-    out_.line(fmt::format("const int t = rj_product_thread() % {};", scope_.threads()), "thread of the row");
+    out_.line(fmt::format("const int t = rj_thread() % {};", scope_.threads()), "thread of the row");
     out_.line(fmt::format("const int row_in_block = rj_product_thread() / {};", scope_.threads()));
     const KernelTensor& result = kernel_.tensors[static_cast<std::size_t>(kernel_.product->tensor)];
     out_.line(fmt::format("rj_product<{}> product(product_left, product_right, product_rows, product_columns, "
@@ -40,8 +40,18 @@ void KernelEmitter::tile_rows() {
     out_.line(fmt::format("const {}* const tile_row = {};", gpu_storage_type(result.dtype), tile_row));
     scope_.set_live("live");
     scope_.declare_coordinates("row", rows);
+    const bool asks = kernel_.product->inside >= 0;
+    if (asks)
+        out_.open("const auto row_of_tile = [&](auto whole)", "a tile all of whose columns there are, or the last");
     scope_.declare_states(false);
     for (const Stmt& stmt : kernel_.body) statement(stmt);
+    if (asks) {
+        out_.close(";");
+        out_.line(
+            fmt::format("(tile.tile_column + 1) * {} <= product_columns ? row_of_tile(rj_constant<true>()) : "
+                        "row_of_tile(rj_constant<false>());",
+                        OwnProduct::kTileColumns));
+    }
     out_.close();
     out_.close();
     out_.line("product.close();");

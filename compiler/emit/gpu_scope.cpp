@@ -390,7 +390,10 @@ bool GpuScope::bind_inline(const Inst& inst) {
 
 std::string GpuScope::computed(const Inst& inst, const std::string& divisor) const {
     switch (inst.kind) {
-        case InstKind::kMap: return map(inst, divisor);
+        case InstKind::kMap:
+            if (kernel_.product && inst.id == kernel_.product->inside)
+                return fmt::format("(whole || {})", map(inst, divisor));
+            return map(inst, divisor);
         case InstKind::kCast: return cast(inst);
         case InstKind::kExtent: return rounded(inst, gpu_converted(inst.dtype, extent(inst.axis)));
         case InstKind::kSearch: {

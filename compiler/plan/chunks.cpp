@@ -66,7 +66,10 @@ class Division {
         }
         const GraphData& graph = *plan_.groups[step.index].graph;
         for (const NodeId id : graph.live_nodes()) {
-            if (graph.node(id).kind == NodeKind::kInput) found.reads.insert(graph.node(id).name);
+            if (graph.node(id).kind != NodeKind::kInput) continue;
+            const Temporary* one = temporary(graph.node(id).name);
+            found.reads.insert(graph.node(id).name);
+            if (one != nullptr && !one->over.empty()) found.reads.insert(one->over);  // of a product in tiles, it
         }
         for (const OutputInfo& output : graph.outputs()) found.writes.insert(output.name);
         return found;
@@ -90,7 +93,8 @@ class Division {
         for (const Product& product : plan_.products) {
             for (const std::string& name : {product.left, product.right, product.result}) {
                 const Temporary* one = temporary(name);
-                if (one == nullptr || is_view(*one) || contains(one->axes, plan_.division.blocks) != in_blocks)
+                if (one == nullptr || one->in_tiles || is_view(*one) ||
+                    contains(one->axes, plan_.division.blocks) != in_blocks)
                     continue;
                 const bool grows = std::any_of(one->axes.begin(), one->axes.end(), [&](AxisId axis) {
                     return info(axis).is_row && info(axis).extent == kRuntimeExtent;

@@ -33,6 +33,7 @@ struct Temporary {
     Dtype dtype = Dtype::kF32;
     std::vector<AxisId> axes;
     std::string over = {};  // a tensor of the same dtype, in whose memory it lies
+    bool in_tiles = false;  // a product's result that nobody stores (plan/tile_sums.h)
 };
 
 struct Group {

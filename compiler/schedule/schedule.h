@@ -31,6 +31,10 @@ inline constexpr std::int64_t kMostClusterBlocks = 16;
 // Rows in flight to shared memory; more take its space and no time.
 inline constexpr int kMostStages = 4;
 
+// Of a matrix product that a kernel makes itself.
+inline constexpr int kProductTileRows = 128;
+inline constexpr int kProductTileColumns = 256;
+
 // Rows that follow each other, in flight to the block that takes them.
 inline constexpr int kMostRowsAhead = 8;
 

@@ -33,7 +33,8 @@ struct rj_product {
     const int row_pairs;
     const int column_tiles;
 
-    rj_product(const rj_tensor_map& left, const rj_tensor_map& right, long long rows, long long columns, long long depth)
+    rj_product(const rj_tensor_map& left, const rj_tensor_map& right, long long rows, long long columns,
+               long long depth)
         : left(left),
           right(right),
           row_pairs(int((rows + 2 * rj_tile_rows - 1) / (2 * rj_tile_rows))),

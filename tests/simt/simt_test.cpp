@@ -1553,6 +1553,48 @@ TEST_CASE("rows of a product that a kernel makes itself are the oracle's, at the
     }
 }
 
+TEST_CASE("numbers of rows are put together of tiles' parts, and no logits take memory") {
+    const Target target = simt::target("sm_90a");
+    const Device device = simt::device(target);
+    const std::pair<std::string_view, OptionMap> cases[] = {
+        {"fused_linear_cross_entropy", {}},
+        {"fused_linear_cross_entropy", {{"label_smoothing", "0.1"}, {"softcap", "30"}, {"bias", "true"}}},
+        {"fused_linear_log_probability", {}}};
+    for (const auto& [op, more] : cases) {
+        OptionMap options = more;
+        options["hidden"] = "8";
+        const Graph graph = make_graph(op, {.columns = 4104, .dtype = bf16, .options = options});
+        std::vector<Program> programs;
+        programs.push_back(compile(*graph.data(), target));
+        CHECK_MESSAGE(own_products(programs[0]) == 1, op, "\n", fmt::format("{}", fmt::join(programs[0].notes, "\n")));
+        CHECK(workspace_of(programs[0], 130).total < std::int64_t{130} * 4104 * 2);
+        const Executable executable = simt::build(std::move(programs), target, device)[0];
+        for (const std::int64_t rows : {0, 1, 130}) {
+            const Bindings inputs = random_inputs(*graph.data(), {{"tokens", rows}}, {.seed = 7, .scale = 0.5});
+            const auto outputs = verify(device, executable, *graph.data(), inputs, {});
+            CHECK_MESSAGE(within_bar(outputs), op, " ", rows, "\n", describe(outputs));
+        }
+    }
+}
+
+TEST_CASE("a tile all of whose logits are -inf leaves a row's sum as it is") {
+    const Target target = simt::target("sm_90a");
+    const Device device = simt::device(target);
+    const Graph graph = make_graph("fused_linear_cross_entropy",
+                                   {.columns = 4104, .dtype = bf16, .options = {{"hidden", "8"}, {"bias", "true"}}});
+    std::vector<Program> programs;
+    programs.push_back(compile(*graph.data(), target));
+    REQUIRE(own_products(programs[0]) == 1);
+    const Executable executable = simt::build(std::move(programs), target, device)[0];
+    Bindings inputs = random_inputs(*graph.data(), {{"tokens", 3}}, {.seed = 7, .scale = 0.5});
+    std::vector<double>& bias = inputs.tensors.at("bias").values;
+    std::fill(bias.begin(), bias.begin() + 300, -std::numeric_limits<double>::infinity());
+    std::vector<double>& target_class = inputs.tensors.at("target").values;
+    std::fill(target_class.begin(), target_class.end(), 4000.0);
+    const auto outputs = verify(device, executable, *graph.data(), inputs, {});
+    CHECK_MESSAGE(within_bar(outputs), describe(outputs));
+}
+
 TEST_CASE("sums that lie partly in their gradient's memory are rounded there by emitted kernels, some rows at a time") {
     const ScopedVariable cublaslt("ROWJIT_CUBLASLT", ROWJIT_STUB_CUBLASLT);
     const Target target = simt::target("sm_90a");

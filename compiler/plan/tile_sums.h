@@ -1,0 +1,22 @@
+// Numbers of the rows of a product, where nothing else is wanted of it: a loss's forward, or log-probabilities of a
+// head's logits. The kernel that makes the product reduces the columns of each of its tiles while they are in shared
+// memory (templates/prelude_product.h), and another puts the parts of a row together. Nobody stores the logits or reads
+// them again. Of parts p of the columns
+//
+//     max x               →  max_p max x
+//     Σ f                 →  Σ_p Σ f
+//     Σ exp(x − max x)·f  →  Σ_p exp(m_p − max x)·Σ exp(x − m_p)·f,  m_p = max x of the part
+//
+// (Milakov and Gimelshein, arXiv 1805.02867, for the last). Of a part whose x are all −inf such a sum is 0.
+#pragma once
+
+#include "base/target.h"
+#include "compiler/plan/plan.h"
+
+namespace rowjit {
+
+// The plan with every such kernel parted, where tiles make the product that it reads and all its reductions over the
+// product's columns are of these. Notes say which, or of a kernel behind such a product why not.
+Plan part_row_sums(Plan plan, const Target& target, const Runs& runs);
+
+}  // namespace rowjit
