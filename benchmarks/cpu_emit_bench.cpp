@@ -165,6 +165,8 @@ class Bound {
                 store_element(dtype, &value, scalar.default_value);
                 return value;
             }
+            case KernelArgument::Kind::kMatrix:
+            case KernelArgument::Kind::kSide: break;  // of products that kernels make, none of them a CPU's
         }
         return value;
     }

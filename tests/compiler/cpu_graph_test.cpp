@@ -149,6 +149,8 @@ class ProgramRun {
                     run.bind(argument.name, bits);
                     break;
                 }
+                case KernelArgument::Kind::kMatrix:
+                case KernelArgument::Kind::kSide: FAIL("no CPU kernel makes a product");
             }
         }
         const std::int64_t end = blocks(kernel);
