@@ -14,8 +14,7 @@ struct CpuFeatures {
     bool divides_slowly = true;      // base/cpu_families.def has this …
     bool fetches_light_rows = true;  // … this
     bool streams_abreast = true;     // … and this
-    // An output of at least this many bytes is stored past the caches, which spares reading its lines first.
-    std::int64_t streaming_bytes = std::int64_t{32} << 20;
+    std::int64_t streamed_bytes = std::int64_t{64} << 20;  // … and this
     // Rows of no more than this are fetched while those before them are finished: a quarter of a second-level cache of
     // today's servers, of which as much has those rows, and half what is made of them.
     std::int64_t fetched_bytes = std::int64_t{256} << 10;

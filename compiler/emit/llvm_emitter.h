@@ -149,6 +149,7 @@ class KernelEmitter {
     void make_running();
     void make_slots();
     void find_streams();
+    Value* bytes_of_rows();
     void find_fetches();
     bool is_light(const ColumnLoop& loop) const;
     const ColumnLoop* loop_that_fetches(const std::vector<const ColumnLoop*>& alike) const;

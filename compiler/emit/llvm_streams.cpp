@@ -58,9 +58,26 @@ bool KernelEmitter::streams(const Inst& inst, const ColumnLoop& loop) const {
     return left == 0 && whole_lines;
 }
 
-// Decides once a launch: whether the streamed outputs are large, and each of their rows begins a cache line.
-void KernelEmitter::find_streams() {
+// What a launch reads and writes of rows.
+Value* KernelEmitter::bytes_of_rows() {
     Value* bytes = i64(0);
+    for (const KernelTensor& tensor : kernel_.tensors) {
+        std::vector<AxisId> rows;
+        auto row_bytes = static_cast<std::int64_t>(size_bytes(tensor.dtype));
+        for (const AxisId axis : tensor.axes) {
+            if (kernel_.axis(axis).is_row) rows.push_back(axis);
+            if (!kernel_.axis(axis).is_row) row_bytes *= kernel_.axis(axis).extent;
+        }
+        const auto is_walked = [&](AxisId axis) { return contains(kernel_.row_axes, axis); };
+        if (rows.empty() || !std::all_of(rows.begin(), rows.end(), is_walked)) continue;
+        bytes = b_.CreateAdd(bytes, b_.CreateMul(positions_of(rows), i64(row_bytes)));
+    }
+    return bytes;
+}
+
+// Decides once a launch: whether its rows are more than the caches hold until somebody reads them again, and each of
+// those it stores begins a cache line.
+void KernelEmitter::find_streams() {
     for (const Stmt& stmt : kernel_.body) {
         const auto* loop = std::get_if<ColumnLoop>(&stmt.node);
         if (loop == nullptr) continue;
@@ -76,12 +93,10 @@ void KernelEmitter::find_streams() {
             }
             Value* aligned = b_.CreateICmpEQ(b_.CreateAnd(starts, i64(kLineBytes - 1)), i64(0));
             stream_ = b_.CreateAnd(stream_, aligned);
-            bytes = b_.CreateAdd(bytes, i64(loop->columns * element_bytes));
         }
     }
     if (stream_ == nullptr) return;
-    bytes = b_.CreateMul(bytes, positions_of(kernel_.row_axes));
-    stream_ = b_.CreateAnd(stream_, b_.CreateICmpUGE(bytes, i64(b_.cpu.streaming_bytes)), "stream");
+    stream_ = b_.CreateAnd(stream_, b_.CreateICmpUGE(bytes_of_rows(), i64(b_.cpu.streamed_bytes)), "stream");
 }
 
 // Where arithmetic takes longer than memory it leaves memory idle, as what it works on lies in the caches already, and

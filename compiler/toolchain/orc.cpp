@@ -73,6 +73,7 @@ struct Family {
     bool divides_slowly;
     bool fetches_light_rows;
     bool streams_abreast;
+    std::int64_t streamed_mib;
 };
 
 const Family& family(std::string_view cpu) {
@@ -96,6 +97,7 @@ CpuFeatures emitted_features(const llvm::TargetMachine& machine) {
     features.divides_slowly = known.divides_slowly;
     features.fetches_light_rows = known.fetches_light_rows;
     features.streams_abreast = known.streams_abreast;
+    features.streamed_bytes = known.streamed_mib << 20;
     return features;
 }
 

@@ -361,6 +361,22 @@ TEST_CASE("what is stored past the caches, whole rows and spans of whole lines, 
     }
 }
 
+TEST_CASE("rows pass the caches where a launch reads and writes as many as a family of processors cannot keep") {
+    const auto threshold = [](const char* op, const char* family) {
+        Target target = find_target("native");
+        target.label = family;
+        target.cpu_features = "+avx2,+fma,+f16c,+avx512f,+avx512vl,+avx512dq,+avx512bw";
+        const Graph graph = make_graph(op, {.columns = 4096, .dtype = bf16});
+        const std::string text = print_llvm(compile(*graph.data(), target).steps[0].kernel, target);
+        const std::size_t at = text.find("icmp uge i64");
+        REQUIRE(at != std::string::npos);
+        return text.substr(at, text.find('\n', at) - at);
+    };
+    CHECK(threshold("relu", "znver4").ends_with(std::to_string(16 << 20)));
+    CHECK(threshold("relu", "sapphirerapids").ends_with(std::to_string(64 << 20)));
+    CHECK(threshold("rms_norm", "znver4").ends_with(std::to_string(16 << 20)));
+}
+
 TEST_CASE("what is chosen by a column's place is computed where it is chosen") {
     struct Case {
         const char* condition;

@@ -513,7 +513,7 @@ TEST_CASE("an output may overwrite its input in place") {
 
 TEST_CASE("a large output passes the caches where its rows begin cache lines, and not elsewhere") {
     constexpr std::int64_t kColumns = 1040;  // 65 lines
-    constexpr std::int64_t kRows = 8100;     // 33.7 MB
+    constexpr std::int64_t kRows = 16200;    // 67.4 MB
     KernelWriter w("large", kColumns, 16);
     const int in = w.tensor("x", Dtype::kF32, {w.columns()});
     const int out = w.tensor("y", Dtype::kF32, {w.rows(), w.columns()}, true);
