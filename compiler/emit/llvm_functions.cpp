@@ -35,9 +35,8 @@ constexpr std::array<double, 3> kExp2Sixteenth = {0x1.62e43p-1, 0x1.ebfff6p-3, 0
 // 2^f = 1 + f q(f) for 0 ≤ f < 1, to 23 bits.
 constexpr std::array<double, 5> kExp2 = {0x1.62e4bap-1, 0x1.ebdb6ap-3, 0x1.c91c0ep-5, 0x1.277c3p-7, 0x1.e968bp-10};
 
-// The same to 28 bits.
-constexpr std::array<double, 6> kExp2Long = {0x1.62e42cp-1, 0x1.ebfd3ap-3,  0x1.c68af6p-5,
-                                             0x1.3cfd82p-7, 0x1.47373ap-10, 0x1.c4456ep-13};
+// The same to 13 bits.
+constexpr std::array<double, 3> kExp2Rough = {0x1.63e65cp-1, 0x1.d2376ap-3, 0x1.3baacep-4};
 
 // log((1 + s) / (1 − s)) = 2s + s z q(z), z = s², to 35 bits.
 constexpr std::array<double, 4> kLog = {0x1.555554p-1, 0x1.999c26p-2, 0x1.23d3c8p-2, 0x1.f142fap-3};
@@ -169,17 +168,18 @@ Value* scale(Builder& b, Value* x, const Reduced& reduced) {
 }
 
 // 1 / y of y ≥ 1, infinity or NaN, within a unit and a half: where that is quicker than to divide, by an estimate of 14
-// bits and a step of Newton's. Of infinity the estimate is 0 and what is left no number, for which the bound is taken.
-// Intel's servers divide 16 lanes in 10.5 cycles, and do this in 3; Zen 4 divides in 6, and a silu was a quarter
-// slower.
+// bits and a step of Newton's; the estimate alone where that is enough. Of infinity the estimate is 0 and what is left
+// no number, for which the bound is taken. Intel's servers divide 16 lanes in 10.5 cycles, and do this in 3; Zen 4
+// divides in 6, and a silu was a quarter slower.
 Value* reciprocal(Builder& b, Value* y) {
-    if (!b.cpu.divides_slowly || !looks_up(b, y)) return b.CreateFDiv(constant(y, 1), y);
+    if (!looks_up(b, y) || !(b.cpu.divides_slowly || b.rough)) return b.CreateFDiv(constant(y, 1), y);
     if (width(y) > kZmmLanes) {
         const unsigned half = width(y) / 2;
         return joined(b, reciprocal(b, lanes_of(b, y, 0, half)), reciprocal(b, lanes_of(b, y, half, half)));
     }
     Value* estimate = b.CreateIntrinsic(llvm::Intrinsic::x86_avx512_rcp14_ps_512, {},
                                         {y, llvm::PoisonValue::get(y->getType()), b.getInt16(0xFFFF)});
+    if (b.rough) return estimate;
     Value* one = constant(y, 1);
     Value* rest = multiply_add(b, b.CreateFNeg(estimate), y, one);
     return multiply_add(b, b.CreateSelect(b.CreateFCmpOLT(rest, one), rest, one), estimate, estimate);
@@ -375,6 +375,8 @@ namespace cpu_functions {
 
 Value* exp_narrow(Builder& b, Value* x) { return exp_by_instruction(b, x, kExp2); }
 
+Value* exp_rough(Builder& b, Value* x) { return exp_by_instruction(b, x, kExp2Rough); }
+
 Value* exp_f32(Builder& b, Value* x, bool full_width) {
     // Beyond these bounds the result is 0 or infinity, and the exponent arithmetic would wrap.
     x = at_most(b, at_least(b, x, -104), 89);
@@ -510,7 +512,7 @@ Value* multiplied_by_reciprocal(Builder& b, Value* x, Value* y) { return b.Creat
 Value* exp_in_sum(Builder& b, Value* x) {
     if (is_f64(x) || !has_instructions(b, x)) return least_weight_or_exp(b, x);
     return call_shared(b, "exp_in_sum", x,
-                       [](Builder& body, Value* lanes) { return exp_by_instruction(body, lanes, kExp2Long); });
+                       [](Builder& body, Value* lanes) { return exp_by_instruction(body, lanes, kExp2); });
 }
 
 Value* least_weight_or_exp(Builder& b, Value* x) {

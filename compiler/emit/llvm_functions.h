@@ -16,6 +16,9 @@ using llvm::Value;
 
 Value* exp_narrow(Builder& b, Value* x);
 
+// Of 13 bits.
+Value* exp_rough(Builder& b, Value* x);
+
 Value* exp_f32(Builder& b, Value* x, bool full_width);
 
 // Of sums of weights, absolutely to 2^-25 and 2^-24 of the result: the instructions that take a number apart know

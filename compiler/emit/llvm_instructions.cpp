@@ -114,11 +114,13 @@ Value* KernelEmitter::emit_map(const Inst& inst, const Lanes& lanes) {
     const bool narrow = inst.narrow && !strip_.of_numbers;  // a row's number is as exact as it is alone
     const bool by_reciprocal = narrow && divisor != nullptr && width > 1 && quotients_.at(inst.operands[1]) > 1;
     b_.narrow = narrow;
+    b_.rough = narrow && inst.rough;
     Value* result = one_divisor                   ? divide_by_one(b_, operands[0], divisor)
                     : by_reciprocal               ? multiplied_by_reciprocal(b_, operands[0], operands[1])
                     : inst.weighs && !inst.narrow ? exp_weight(b_, operands[0])
                                                   : apply(b_, inst.op, operands[0], operands[1], operands[2]);
     b_.narrow = false;
+    b_.rough = false;
     return is_exact(inst.op) || adds_zero(inst) ? result : round_carried(b_, inst.dtype, result);
 }
 

@@ -134,7 +134,8 @@ ROWJIT_BINARY(sub) { return is_fp(x) ? b.CreateFSub(x, y) : b.CreateSub(x, y); }
 ROWJIT_BINARY(mul) { return is_fp(x) ? b.CreateFMul(x, y) : b.CreateMul(x, y); }
 // Narrow divisors that are vectors are at least 1 (passes/precision).
 ROWJIT_BINARY(div) {
-    return b.narrow && b.cpu.divides_slowly && looks_up(b, y) ? multiplied_by_reciprocal(b, x, y) : b.CreateFDiv(x, y);
+    const bool by_estimate = b.narrow && (b.cpu.divides_slowly || b.rough) && looks_up(b, y);
+    return by_estimate ? multiplied_by_reciprocal(b, x, y) : b.CreateFDiv(x, y);
 }
 ROWJIT_TERNARY(fma) {
     const auto id = b.narrow && !b.cpu.multiply_add ? llvm::Intrinsic::fmuladd : llvm::Intrinsic::fma;
@@ -169,6 +170,7 @@ ROWJIT_UNARY(rsqrt) {
 }
 ROWJIT_UNARY(exp) {
     if (is_f64(x)) return call_libm(b, "exp", x);
+    if (b.rough && has_instructions(b, x)) return call_shared(b, "exp_rough", x, exp_rough);
     if (b.narrow && has_instructions(b, x)) return call_shared(b, "exp_narrow", x, exp_narrow);
     return call_shared(b, "exp", x, [&](Builder& body, Value* lanes) { return exp_f32(body, lanes, b.full_width); });
 }

@@ -26,6 +26,7 @@ class LaneBuilder : public llvm::IRBuilder<> {
     const CpuFeatures cpu;
     bool full_width = true;  // whether a result keeps all of f32, or every one is rounded to bf16
     bool narrow = false;     // what is built now may be less exact than f32 (passes/precision)
+    bool rough = false;      // … and of 12 bits alone
     std::map<llvm::Value*, llvm::Value*> stored_bf16;  // of carried values that were made of what memory holds
     std::map<std::pair<llvm::BasicBlock*, llvm::Constant*>, llvm::Value*> opaque;  // by a function's entry
 };
@@ -60,9 +61,9 @@ llvm::Value* multiplied_by_reciprocal(LaneBuilder& builder, llvm::Value* x, llvm
 // least_weight_or_exp has it, and 0 as exp_weight does.
 llvm::Value* least_weight_or_exp(LaneBuilder& builder, llvm::Value* x);
 llvm::Value* exp_weight(LaneBuilder& builder, llvm::Value* x);
-// The same for a sum whose greatest term is 1, of which it may be off by 2^-24 beside a unit: x log2 e is rounded,
-// which shows in no term that is large. A divergence has differences of such sums, where it showed: kl_div of f32 rows
-// erred by 2.4 units where with exact weights it does by 1.6.
+// The same for a sum of many terms whose greatest is 1, of which a term may be off by 2^-23 and x log2 e is rounded: of
+// so many either cancels out, and 1 is exact. A divergence has differences of such sums, where it showed: kl_div of f32
+// rows erred by 2.4 units where with exact weights it does by 1.6.
 llvm::Value* exp_in_sum(LaneBuilder& builder, llvm::Value* x);
 // Where a weight's exponent is so low.
 llvm::Value* weighs_nothing(LaneBuilder& builder, llvm::Value* x);

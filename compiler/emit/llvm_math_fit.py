@@ -66,7 +66,7 @@ half_ln2 = mp.log(2) / 2 * mp.mpf("1.001")
 for name, reach, degree in (("exp", half_ln2, 4), ("exp by sixteenths", half_ln2 / 16, 1)):
     fit(name, -reach, reach, degree, lambda r: (mp.exp(r) - 1 - r) / r**2, lambda r: r**2 / mp.exp(r))
 # 2^f = 1 + f q(f) of 0 <= f < 1
-for degree in (4, 5):
+for degree in (2, 4):
     fit(f"exp2, {degree + 1} terms", mp.mpf("1e-4"), one, degree, lambda f: (2**f - 1) / f, lambda f: f / 2**f)
 # log((1 + s) / (1 - s)) = 2 s + s (z q(z)), z = s^2, s = f / (2 + f), 1 + f in [sqrt(1/2), sqrt(2)]
 s_max = (mp.sqrt(2) - 1) / (mp.sqrt(2) + 1)

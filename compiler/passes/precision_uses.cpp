@@ -46,6 +46,26 @@ bool Uses::is_scaled_or_summed(ValueId value) {
     });
 }
 
+bool Uses::is_scaled_to_bf16(ValueId value) {
+    return all_of(value, is_scaled_to_bf16_, [&](const Inst& use) {
+        const auto holds = [&](ValueId next) { return is_scaled_to_bf16(next); };
+        switch (use.kind) {
+            case InstKind::kCast: return use.dtype == Dtype::kBf16;
+            case InstKind::kKeep: return kept_ends(use, holds);
+            case InstKind::kAccumulate: {
+                const auto sum = sums_.find(use.index);
+                return sum != sums_.end() && use.operands.size() == 1 && is_not_negative(value) &&
+                       holds(sum->second.result);
+            }
+            case InstKind::kMap: {
+                const bool squares = use.operands.size() == 2 && use.operands[0] == use.operands[1];
+                return !squares && is_f32_map(use, use.op) && keeps_part(use) && holds(use.id);
+            }
+            default: return false;
+        }
+    });
+}
+
 bool Uses::is_summed_and_rounded(ValueId value) {
     return all_of(value, is_summed_and_rounded_, [&](const Inst& use) {
         if (use.kind == InstKind::kMap)

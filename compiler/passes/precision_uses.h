@@ -86,6 +86,11 @@ class Uses {
     // roundings move it by as much.
     bool is_scaled_or_summed(ValueId value);
 
+    // Whether an error of 2^-12 of it is lost: the value is only multiplied, divided and added to what is not negative
+    // either before it is rounded to bf16, or is a term of such a sum of the row. That is at most a sixteenth of a unit
+    // in the last place of what that rounding alone may be half a unit off.
+    bool is_scaled_to_bf16(ValueId value);
+
     // Likewise of what an exponential is off by, in which all terms of a sum may be alike: what comes of the sum is
     // rounded as well.
     bool is_summed_and_rounded(ValueId value);
@@ -285,6 +290,7 @@ class Uses {
     std::map<ValueId, std::set<const Inst*>> weights_of_;
     std::map<std::pair<ValueId, Loss>, std::map<ValueId, bool>> is_apart_;  // by the function
     std::map<ValueId, bool> is_scaled_or_summed_;
+    std::map<ValueId, bool> is_scaled_to_bf16_;
     std::map<ValueId, bool> is_summed_and_rounded_;
     std::map<ValueId, bool> ends_in_rounding_;
     std::map<ValueId, double> times_in_exponent_;

@@ -432,13 +432,17 @@ TEST_CASE(
     zen.cpu_features = "+avx2,+fma,+f16c,+avx512f,+avx512vl,+avx512dq,+avx512bw,+avx512bf16";
     Target intel = zen;
     intel.label = "sapphirerapids";
-    const auto has = [](const char* op, std::int64_t columns, const Target& target, const char* text) {
-        const Graph graph = make_graph(op, {.columns = columns, .dtype = bf16});
+    const auto graph_has = [](const Graph& graph, const Target& target, const char* text) {
         const Kernel kernel = compile(*graph.data(), target).steps[0].kernel;
         return print_llvm(kernel, target).find(text) != std::string::npos;
     };
-    CHECK(has("silu", 4096, intel, "rcp14.ps"));
-    CHECK_FALSE(has("silu", 4096, zen, "rcp14.ps"));
+    const auto has = [&](const char* op, std::int64_t columns, const Target& target, const char* text) {
+        return graph_has(make_graph(op, {.columns = columns, .dtype = bf16}), target, text);
+    };
+    const Graph silu = make_graph("silu", {.columns = 4096, .dtype = bf16});
+    const Graph backward = differentiate(silu, trained_inputs("silu", silu)).backward;
+    CHECK(graph_has(backward, intel, "rcp14.ps"));
+    CHECK_FALSE(graph_has(backward, zen, "rcp14.ps"));
     struct Case {
         const char* op;
         std::int64_t columns;
@@ -453,6 +457,66 @@ TEST_CASE(
         CHECK_MESSAGE(has(c.op, c.columns, intel, "llvm.prefetch") == c.by_intel, c.op);
         CHECK_MESSAGE(has(c.op, c.columns, zen, "llvm.prefetch") == c.by_zen, c.op);
     }
+}
+
+TEST_CASE("an exponential of which only a rounding to bf16 is left has half the bits") {
+    struct Case {
+        const char* op;
+        Dtype dtype;
+        bool backward;
+        bool rough;
+    };
+    const Target target = find_target("x86-64-v4");
+    for (const Case c :
+         {Case{"silu", bf16, false, true}, Case{"quick_gelu", bf16, false, true}, Case{"geglu", bf16, false, true},
+          Case{"softmax", bf16, false, true}, Case{"silu", f16, false, false}, Case{"silu", f32, false, false},
+          Case{"silu", bf16, true, false}, Case{"softmax", f32, false, false}, Case{"log_softmax", bf16, false, false},
+          Case{"logsumexp", bf16, false, false}, Case{"cross_entropy", bf16, false, false}}) {
+        Graph graph = make_graph(c.op, {.columns = 4096, .dtype = c.dtype});
+        if (c.backward) graph = differentiate(graph, trained_inputs(c.op, graph)).backward;
+        const std::string text = print_llvm(compile(*graph.data(), target).steps[0].kernel, target);
+        CHECK_MESSAGE((text.find("exp_rough") != std::string::npos) == c.rough, c.op << " " << name(c.dtype));
+    }
+}
+
+TEST_CASE("a weight in a pair's sum of a thousand terms takes five multiply-adds, and of fewer it is exact") {
+    const Target target = find_target("x86-64-v4");
+    const auto weight = [&](std::int64_t columns) {
+        const Graph graph = make_graph("logsumexp", {.columns = columns, .dtype = bf16});
+        Kernel kernel = compile(*graph.data(), target).steps[0].kernel;
+        const std::string text = print_llvm(kernel, target);
+        const std::size_t begin = text.find("define internal <16 x float> @rj.exp_in_sum");
+        return begin == std::string::npos ? std::string() : text.substr(begin, text.find("\n}", begin) - begin);
+    };
+    const std::string many = weight(4096);
+    std::size_t fused = 0;
+    for (std::size_t at = many.find("fmuladd"); at != std::string::npos; at = many.find("fmuladd", at + 1)) ++fused;
+    CHECK(fused == 5);
+    CHECK(weight(512).empty());
+}
+
+TEST_CASE("what is squared, subtracted or stored in f32 too has all of its bits") {
+    const Target target = find_target("x86-64-v4");
+    const auto is_rough = [&](const char* result) {
+        const Graph graph = Graph::parse(fmt::format(R"(
+            rows tokens
+            columns hidden = 4096
+            input x: bf16[tokens, hidden]
+            h = cast(x, f32)
+            e = exp(h)
+            s = 1 / (1 + e)
+            {0})",
+                                                     result));
+        const Kernel kernel = compile(*graph.data(), target).steps[0].kernel;
+        return print_llvm(kernel, target).find("exp_rough") != std::string::npos;
+    };
+    CHECK(is_rough("output y = cast(h * s, bf16)"));
+    CHECK(is_rough("output y = cast(h * (3 + s), bf16)"));
+    CHECK_FALSE(is_rough("output y = cast(h * (1 - s), bf16)"));
+    CHECK_FALSE(is_rough("output y = cast(s * s, bf16)"));
+    CHECK_FALSE(is_rough("output y = cast(s, f16)"));
+    CHECK_FALSE(is_rough("output y = cast(s, bf16)\n            output z = s"));
+    CHECK_FALSE(is_rough("output y = cast(h * s, bf16)\n            output z = sum(h * s)"));
 }
 
 TEST_CASE("plain sums are of blocks, and so need no pair however wide the row is") {

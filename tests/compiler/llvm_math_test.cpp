@@ -21,7 +21,7 @@ namespace {
 constexpr std::int64_t kColumns = 4096;
 
 // y = op(x) on rows of 4096 columns.
-Kernel unary_kernel(Op op, Dtype dtype, bool narrow = false, bool weighs = false) {
+Kernel unary_kernel(Op op, Dtype dtype, bool narrow = false, bool weighs = false, bool rough = false) {
     KernelWriter w("unary", kColumns, 16);
     const int x = w.tensor("x", dtype, {w.rows(), w.columns()});
     const int y = w.tensor("y", dtype, {w.rows(), w.columns()}, true);
@@ -30,6 +30,7 @@ Kernel unary_kernel(Op op, Dtype dtype, bool narrow = false, bool weighs = false
     for (Inst& inst : w.loop().body) {
         inst.narrow = narrow && inst.kind == InstKind::kMap;
         inst.weighs = weighs && inst.kind == InstKind::kMap;
+        inst.rough = rough && inst.kind == InstKind::kMap;
     }
     w.close_loop();
     return w.kernel();
@@ -155,6 +156,27 @@ TEST_CASE("a narrow exponential errs by its argument's size, and takes every f32
         CHECK(std::isinf(y[2]));
         CHECK(y[3] == 0);
         CHECK(std::isnan(y[4]));
+    }
+}
+
+TEST_CASE("a rough exponential has 13 bits, and takes every f32") {
+    std::vector<float> x = sweep();
+    std::vector<float> y;
+    for (const std::string level : {"x86-64-v3", "x86-64-v4", "native"}) {
+        run(unary_kernel(Op::kExp, Dtype::kF32, true, false, true), find_target(level), x, &y);
+        int wrong = 0;
+        for (std::size_t i = 0; i < x.size(); ++i) {
+            const double exact = std::exp(double{x[i]});
+            const bool ordinary = std::isfinite(static_cast<float>(exact)) && std::isfinite(y[i]);
+            const double bound = exact * 0x1.8p-14 + 0x1p-149;
+            if (!(ordinary ? std::abs(y[i] - exact) <= bound : error_ulp(y[i], exact) == 0)) ++wrong;
+        }
+        CHECK_MESSAGE(wrong == 0, level);
+        std::vector<float> ends = {0, -0.0F, -std::numeric_limits<float>::infinity()};
+        run(unary_kernel(Op::kExp, Dtype::kF32, true, false, true), find_target(level), ends, &y);
+        CHECK(y[0] == 1);
+        CHECK(y[1] == 1);
+        CHECK(y[2] == 0);
     }
 }
 
@@ -295,7 +317,9 @@ TEST_CASE("a row over one number is as exact as by division, but where the remai
     }
 }
 
-TEST_CASE("a narrow quotient by numbers from 1 on is within a unit and a half, and takes infinity and NaN") {
+TEST_CASE(
+    "a quotient by numbers from 1 on has 23 bits where it is narrow, 13 where it is rough, and takes infinity and "
+    "NaN") {
     std::vector<float> divisors = sweep();
     std::erase_if(divisors, [](float v) { return v < 1; });
     divisors.resize(divisors.size() / kColumns * kColumns);
@@ -303,14 +327,17 @@ TEST_CASE("a narrow quotient by numbers from 1 on is within a unit and a half, a
     std::uniform_real_distribution<float> sizes(-2, 2);
     std::vector<float> x(divisors.size());
     for (float& v : x) v = sizes(random);
-    for (const std::string level : {"x86-64-v3", "x86-64-v4", "native"}) {
+    const auto wrong_of = [&](const std::string& level, bool rough) {
         KernelWriter w("narrow_quotient", kColumns, 32);
         const int from = w.tensor("x", Dtype::kF32, {w.rows(), w.columns()});
         const int by = w.tensor("divisor", Dtype::kF32, {w.rows(), w.columns()});
         const int to = w.tensor("y", Dtype::kF32, {w.rows(), w.columns()}, true);
         w.open_loop();
         w.store(to, w.map(Op::kDiv, {w.load(from), w.load(by)}, Dtype::kF32));
-        for (Inst& inst : w.loop().body) inst.narrow = inst.kind == InstKind::kMap;
+        for (Inst& inst : w.loop().body) {
+            inst.narrow = inst.kind == InstKind::kMap;
+            inst.rough = rough && inst.narrow;
+        }
         w.close_loop();
         std::vector<float> y(x.size());
         CpuRun run(w.kernel(), find_target(level));
@@ -325,11 +352,16 @@ TEST_CASE("a narrow quotient by numbers from 1 on is within a unit and a half, a
             const double exact = double{x[i]} / divisors[i];
             const double error = std::isnan(exact) == std::isnan(y[i]) ? std::abs(y[i] - exact) : 1;
             // Where the reciprocal is a denormal it has fewer bits.
-            const double bound = divisors[i] > 0x1p125F ? 0x1p-145 : 1.5 * ulp(Dtype::kF32, exact);
+            const double units = rough ? std::abs(exact) * 0x1.4p-14 + 0x1p-149 : 1.5 * ulp(Dtype::kF32, exact);
+            const double bound = divisors[i] > 0x1p125F ? std::max(units, 0x1p-145) : units;
             if (!std::isnan(exact) && !(error <= bound)) ++wrong;
             if (std::isnan(exact) != std::isnan(y[i])) ++wrong;
         }
-        CHECK_MESSAGE(wrong == 0, level);
+        return wrong;
+    };
+    for (const std::string level : {"x86-64-v3", "x86-64-v4", "native"}) {
+        CHECK_MESSAGE(wrong_of(level, false) == 0, level);
+        CHECK_MESSAGE(wrong_of(level, true) == 0, level);
     }
 }
 
