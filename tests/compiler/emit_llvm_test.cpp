@@ -154,10 +154,10 @@ TEST_CASE("padded row strides and unaligned bases are honoured") {
     run.bind("y", y.data() + 1);
     run(0, 3);
     int wrong = 0;
-    for (int row = 0; row < 3; ++row) {
-        for (int column = 0; column < 107 && 1 + row * 107 + column < static_cast<int>(y.size()); ++column) {
-            const std::uint16_t got = y[static_cast<std::size_t>(1 + row * 107 + column)];
-            const std::uint16_t in = x[static_cast<std::size_t>(1 + row * 131 + column)];
+    for (std::size_t row = 0; row < 3; ++row) {
+        for (std::size_t column = 0; column < 107 && 1 + row * 107 + column < y.size(); ++column) {
+            const std::uint16_t got = y[1 + row * 107 + column];
+            const std::uint16_t in = x[1 + row * 131 + column];
             const std::uint16_t expected = column < 100 ? f32_to_bf16(bf16_to_f32(in) + 1) : std::uint16_t{9};
             if (got != expected) ++wrong;
         }
@@ -399,7 +399,8 @@ TEST_CASE("coordinates number rows and columns, and split a row axis by mixed ra
     run(0, 6);
     int wrong = 0;
     for (int i = 0; i < 2 * 3 * 37; ++i) {
-        const auto expected = static_cast<float>(10000 * (i / 111) + 100 * (i / 37 % 3) + i % 37);
+        const int number = 10000 * (i / 111) + 100 * (i / 37 % 3) + i % 37;
+        const auto expected = static_cast<float>(number);
         wrong += y[static_cast<std::size_t>(i)] != expected ? 1 : 0;
     }
     CHECK(wrong == 0);
@@ -535,7 +536,8 @@ TEST_CASE("a large output passes the caches where its rows begin cache lines, an
         run(0, kRows);
         std::int64_t wrong = 0;
         for (std::int64_t i = 0; i < kRows * kColumns; ++i) {
-            const float expected = x[static_cast<std::size_t>(i % kColumns)] + static_cast<float>(i / kColumns);
+            const std::int64_t row_number = i / kColumns;
+            const float expected = x[static_cast<std::size_t>(i % kColumns)] + static_cast<float>(row_number);
             wrong += y[i] != expected ? 1 : 0;
         }
         CHECK(wrong == 0);
