@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <utility>
 
 #include "base/check.h"
 #include "base/fail.h"
@@ -267,6 +268,36 @@ void take_made_late(Kernel* kernel) {
     std::rotate(late_ones, first, behind);
 }
 
+// The tensor whose memory one lies in.
+int memory_of(const Program& program, int tensor) {
+    const ProgramTensor& one = program.tensors[static_cast<std::size_t>(tensor)];
+    if (one.over >= 0) return memory_of(program, one.over);
+    return one.alias.empty() ? tensor : find_tensor(program, one.alias);
+}
+
+// Whether one of two steps writes what the other reads or writes.
+bool share_what_is_written(const Program& program, const Step& a, const Step& b) {
+    for (std::size_t i = 0; i < a.tensors.size(); ++i) {
+        for (std::size_t j = 0; j < b.tensors.size(); ++j) {
+            if (!a.kernel.tensors[i].written && !b.kernel.tensors[j].written) continue;
+            if (memory_of(program, a.tensors[i]) == memory_of(program, b.tensors[j])) return true;
+        }
+    }
+    return false;
+}
+
+// Whether the kernel at a place moves rows beside kernels of numbers, those from `first` on, of which it needs nothing.
+// They are long chains of arithmetic in few warps: behind the 40 us of hyper_pre's the rows had waited (H100).
+bool runs_beside(const Program& program, std::size_t first, std::size_t place) {
+    const auto step_at = [&](std::size_t at) -> const Step& { return program.steps[program.order[at].index]; };
+    const Step& step = step_at(place);
+    if (is_of_numbers(step.kernel) || step.kernel.schedule.blocks_per_sm > 0) return false;
+    for (std::size_t at = first; at < place; ++at) {
+        if (!is_of_numbers(step_at(at).kernel) || share_what_is_written(program, step_at(at), step)) return false;
+    }
+    return true;
+}
+
 // A kernel right behind another begins while that one ends. Not where a loop begins or has ended: what was launched
 // before may be of either. Nor where its blocks stay, each with as many rows as the others: they would come to the
 // multiprocessors as these have room beside the kernel before, to some twice as many as to others. H200, the norms and
@@ -291,15 +322,19 @@ void chain_kernels(Program* program) {
     };
     // Whether every launch has a kernel before the place: not the caller's, who may have let it begin.
     bool begun = false;
+    std::size_t first = 0;  // of the kernels that begin one in the other: all before it have ended
     for (std::size_t place = 1; place < program->order.size(); ++place) {
         Step* before = step_at(place - 1);
         Step* step = step_at(place);
         begun = begun || (before != nullptr && !before->needed);
+        const std::size_t behind = std::exchange(first, place);
         if (before == nullptr || step == nullptr || at_loop(place) || !begun) continue;
         const bool is_short = is_of_numbers(step->kernel) || is_of_numbers(before->kernel);
         if (step->kernel.schedule.blocks_per_sm > 0 && !is_short) continue;
+        first = behind;
         before->kernel.neighbours.leads = true;
         step->kernel.neighbours.waits = true;
+        step->kernel.neighbours.beside = runs_beside(*program, first, place);
         for (std::size_t i = 0; i < step->tensors.size(); ++i) {
             if (!is_given(step->tensors[i])) step->kernel.neighbours.made.insert(step->kernel.tensors[i].name);
         }

@@ -24,7 +24,9 @@ class Printer {
 
     std::string run() {
         line(0, fmt::format("kernel {}: {}{}{}", kernel_.name, print(kernel_.schedule),
-                            kernel_.neighbours.waits ? ", begins while the one before it ends" : "",
+                            kernel_.neighbours.beside  ? ", runs beside those before it"
+                            : kernel_.neighbours.waits ? ", begins while the one before it ends"
+                                                       : "",
                             kernel_.neighbours.leads ? ", lets the next begin" : ""));
         for (const KernelTensor& tensor : kernel_.tensors) {
             line(1, fmt::format("tensor {}: {}[{}]{}{}{}", tensor.name, name(tensor.dtype), axes(tensor.axes),

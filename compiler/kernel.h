@@ -291,6 +291,7 @@ inline bool meets(const Stmt& stmt) {
 // too.
 struct Neighbours {
     bool waits = false;               // for the kernel before it
+    bool beside = false;              // likewise, with its last block alone: it needs nothing of those before it
     bool leads = false;               // lets the one behind it begin
     std::set<std::string> made = {};  // tensors that kernels of the program write, if it waits
 };

@@ -63,6 +63,7 @@ std::string KernelEmitter::run() {
         rows();
     }
     if (waits_late_) wait_for_last("where there was no row, too");
+    if (kernel_.neighbours.beside) end_behind_last();
     scope_.set_row_names(outside_);
     if (scope_.rows() > 1) scope_.set_live(kernel_.apart.empty() ? "row_in_block == 0" : "");
     for (const Stmt& stmt : kernel_.after) statement(stmt);
@@ -80,7 +81,7 @@ void KernelEmitter::rows() {
     const auto last = std::find_if(kernel_.body.rbegin(), kernel_.body.rend(), is_loop);
     const auto behind_loops = static_cast<std::size_t>(last.base() - kernel_.body.begin());
     const std::size_t needs_wait = waits_late_ ? first_that_waits() : kernel_.body.size();
-    const std::optional<Rounds> found = find_rounds(kernel_.body);
+    const std::optional<Rounds> found = find_rounds(kernel_);
     for (std::size_t at = 0;;) {
         // A thread has read of its stage what it copied there; the next row comes while this one's threads meet.
         if (at == behind_loops && stays_in_stage()) scope_.fetch_ahead();
@@ -147,7 +148,8 @@ void KernelEmitter::geometry() {
     }
     if (!in_units) declare_rows();
     if (kernel_.neighbours.leads) out_.line("rj_let_next_begin();");
-    if (kernel_.neighbours.waits && !waits_late_) wait_for_last("what the kernel before wrote is there");
+    if (kernel_.neighbours.waits && !kernel_.neighbours.beside && !waits_late_)
+        wait_for_last("what the kernel before wrote is there");
     if (in_units) open_units();
 }
 
@@ -196,9 +198,16 @@ bool KernelEmitter::waits_late() const {
         return (inst.held >= 0 || kernel_.schedule.fetches_ahead()) && kernel_.reads_made(inst);
     };
     bool early = !kernel_.before.empty() || !kernel_.outer.empty() || kernel_.walk || kernel_.schedule.skew ||
-                 kernel_.schedule.shares > 0 || find_rounds(kernel_.body).has_value();
+                 kernel_.schedule.shares > 0 || find_rounds(kernel_).has_value();
     each_inst(kernel_, [&](const Inst& inst) { early = early || is_early(inst); });
-    return kernel_.neighbours.waits && !early;
+    return kernel_.neighbours.waits && !kernel_.neighbours.beside && !early;
+}
+
+// A kernel that waits for this one, which needed nothing of those before it, finds done what they did. The block that
+// comes last keeps this one from ending sooner; others that waited would have the places of those behind them.
+void KernelEmitter::end_behind_last() {
+    out_.line(fmt::format("if (rj_block() == rj_grid({}) - 1) rj_wait_for_last();", kernel_.block_threads()),
+              "nor ends before them");
 }
 
 // Of a peeled row the loads of its ends stand before the loop over its whole vectors.

@@ -68,6 +68,7 @@ class KernelEmitter {
     void open_units();
     void close_units();
     bool waits_late() const;
+    void end_behind_last();
     std::size_t first_that_waits() const;
     void place_apart();
     std::string first_cluster() const;

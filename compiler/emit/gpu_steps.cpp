@@ -69,7 +69,15 @@ void KernelEmitter::rounds(const Rounds& rounds) {
     out_.line("RJ_ROLLED");
     out_.open(fmt::format("for (int round = 0; round < {}; ++round)", rounds.count));
     for (const Past& past : pasts) scope_.bind(inst(last - past.age, past.place)->id, past.name);
-    for (std::size_t place = 0; place < rounds.length; ++place) row_inst(*inst(last, place));
+    // An axis of its own stands for the round in the places of loads and stores.
+    const auto round = Axis{static_cast<AxisId>(kernel_.axes.size())};
+    scope_.bind_axis(round.id, "round");
+    for (std::size_t place = 0; place < rounds.length; ++place) {
+        Inst moved = *inst(last, place);
+        if (const RoundStep& step = rounds.steps[place]; step.by != 0)
+            moved.coords[step.coord] = inst(0, place)->coords[step.coord] + Coord(round) * step.by;
+        row_inst(moved);
+    }
     for (std::size_t i = 0; i < pasts.size(); ++i) {
         const std::string& next = pasts[i].age > 1 ? pasts[i + 1].name : scope_.value(inst(last, pasts[i].place)->id);
         if (!pasts[i].divisor.empty()) {

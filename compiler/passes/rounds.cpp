@@ -14,10 +14,12 @@ constexpr std::size_t kOldest = 3;  // rounds that a value is read behind its ow
 
 class RoundFinder {
   public:
-    explicit RoundFinder(const Block& block)
-        : operations_(block.size(), kNoMap), operands_(block.size()), last_use_(block.size()) {
+    explicit RoundFinder(const Kernel& kernel)
+        : block_(kernel.body), operations_(block_.size(), kOther), operands_(block_.size()), last_use_(block_.size()) {
+        const Block& block = block_;
+        const bool loads_here = !kernel.schedule.fetches_ahead() && kernel.lanes_axis < 0;
         std::map<ValueId, std::size_t> made;
-        std::map<std::tuple<Op, Dtype, bool, bool>, int> operations;
+        std::map<std::tuple<InstKind, Op, Dtype, bool, bool, int, bool>, int> operations;
         for (std::size_t at = 0; at < block.size(); ++at) {
             last_use_[at] = at;
             each_use(block[at], [&](ValueId value) {
@@ -27,8 +29,9 @@ class RoundFinder {
             });
             const auto* inst = std::get_if<Inst>(&block[at].node);
             if (inst == nullptr) continue;
-            if (inst->kind == InstKind::kMap) {
-                const std::tuple what(inst->op, inst->dtype, inst->narrow, inst->by_one_up);
+            if (inst->kind == InstKind::kMap || (loads_here && is_access(*inst))) {
+                const std::tuple what(inst->kind, inst->op, inst->dtype, inst->narrow, inst->by_one_up, inst->index,
+                                      inst->accumulate);
                 operations_[at] = operations.try_emplace(what, static_cast<int>(operations.size())).first->second;
             }
             if (inst->id >= 0) made[inst->id] = at;
@@ -54,8 +57,31 @@ class RoundFinder {
   private:
     static std::size_t spared(const Rounds& rounds) { return (rounds.count - 1) * rounds.length; }
 
+    // Made in its place, at a place that no value decides.
+    static bool is_access(const Inst& inst) {
+        if (inst.held >= 0) return false;
+        return (inst.kind == InstKind::kLoad || inst.kind == InstKind::kStore) &&
+               std::ranges::all_of(inst.coords, [](const Coord& coord) { return coord.data_nodes().empty(); });
+    }
+
+    // From the coordinates of one statement to those of another that is alike; none where they differ in more than one
+    // constant.
+    std::optional<RoundStep> step(std::size_t at, std::size_t later) const {
+        const std::vector<Coord>& from = std::get<Inst>(block_[at].node).coords;
+        const std::vector<Coord>& to = std::get<Inst>(block_[later].node).coords;
+        RoundStep found;
+        for (std::size_t i = 0; i < from.size(); ++i) {
+            if (from[i] == to[i]) continue;
+            const bool constant = from[i].kind() == Coord::Kind::kConst && to[i].kind() == Coord::Kind::kConst;
+            if (!constant || found.by != 0) return std::nullopt;
+            found = {i, to[i].constant() - from[i].constant()};
+        }
+        return found;
+    }
+
     bool repeats(std::size_t at, std::size_t length) const {
-        if (operations_[at] == kNoMap || operations_[at - length] != operations_[at]) return false;
+        if (operations_[at] == kOther || operations_[at - length] != operations_[at]) return false;
+        if (!step(at - length, at)) return false;
         for (std::size_t i = 0; i < operands_[at].size(); ++i) {
             if (!is_same(at - length, at, i) && !is_shifted(at - length, at, i)) return false;
         }
@@ -80,6 +106,8 @@ class RoundFinder {
         // The last round reads none from before the first.
         if (!enough() || rounds.count <= kOldest + 1) return;
         find_ages(&rounds);
+        for (std::size_t at = rounds.first; at < rounds.first + rounds.length; ++at)
+            rounds.steps.push_back(*step(at, at + rounds.length));
         *best = std::move(rounds);
     }
 
@@ -87,6 +115,7 @@ class RoundFinder {
     bool is_uniform(const Rounds& rounds) const {
         for (std::size_t at = rounds.first + rounds.length; at < rounds.end(); ++at) {
             const std::size_t last = rounds.end() - rounds.length + (at - rounds.first) % rounds.length;
+            if (step(at - rounds.length, at) != step(last - rounds.length, last)) return false;
             for (std::size_t i = 0; i < operands_[at].size(); ++i) {
                 const std::size_t made = operands_[last][i].made;
                 const bool before = made == kOutside || made < rounds.first;
@@ -133,17 +162,18 @@ class RoundFinder {
     };
     static constexpr std::size_t kOutside = -1;
 
-    static constexpr int kNoMap = -1;
-    std::vector<int> operations_;  // by statement: equal for maps of one operation, as all lengths compare them
+    static constexpr int kOther = -1;
+    const Block& block_;
+    std::vector<int> operations_;  // by statement: equal for those of one operation, as all lengths compare them
     std::vector<std::vector<Operand>> operands_;
     std::vector<std::size_t> last_use_;  // by statement: the last that reads its value
 };
 
 }  // namespace
 
-std::optional<Rounds> find_rounds(const Block& block) {
-    // Nearly every kernel's is shorter.
-    return block.size() > kLeastSpared ? RoundFinder(block).run() : std::nullopt;
+std::optional<Rounds> find_rounds(const Kernel& kernel) {
+    // Nearly every kernel's body is shorter.
+    return kernel.body.size() > kLeastSpared ? RoundFinder(kernel).run() : std::nullopt;
 }
 
 }  // namespace rowjit

@@ -68,16 +68,38 @@ std::optional<NodeId> known_choice(const GraphData& graph, const Node& node) {
     return condition ? std::optional(node.args[*condition ? 1 : 2]) : std::nullopt;
 }
 
-// A map of known choices is one of what they choose, where it has the same axes.
+// The map's value where all of its operands are constants.
+std::optional<double> value_of(const GraphData& graph, const Node& node) {
+    double operands[3] = {};
+    for (std::size_t i = 0; i < node.args.size(); ++i) {
+        const Node& arg = graph.node(node.args[i]);
+        if (arg.kind != NodeKind::kConst) return std::nullopt;
+        operands[i] = arg.value;
+    }
+    const double value =
+        node.kind == NodeKind::kCast ? operands[0] : info(node.op).reference(operands[0], operands[1], operands[2]);
+    return round_to(node.dtype, value);
+}
+
+// A map of known choices is one of what they choose, where it has the same axes. Of choices that all choose constants
+// it is one of them, that chooses what those come to: a constant has no axes, and the next map sees through it.
 NodeId with_known_choices(GraphData& graph, NodeId id) {
     const auto is_known = [&](NodeId arg) { return known_choice(graph, graph.node(arg)).has_value(); };
     const bool is_map = graph.node(id).kind == NodeKind::kMap && graph.node(id).args.size() >= 2;
     if (!is_map || std::ranges::none_of(graph.node(id).args, is_known)) return id;
     Node node = graph.node(id);
+    const std::vector<NodeId> choices = node.args;
     for (NodeId& arg : node.args) arg = known_choice(graph, graph.node(arg)).value_or(arg);
-    const bool has_all =
-        std::any_of(node.args.begin(), node.args.end(), [&](NodeId arg) { return graph.node(arg).axes == node.axes; });
-    return has_all ? graph.add_copy(node, [](NodeId arg) { return arg; }) : id;
+    const auto has_all = [&](NodeId arg) { return graph.node(arg).axes == node.axes; };
+    if (std::ranges::any_of(node.args, has_all)) return graph.add_copy(node, [](NodeId arg) { return arg; });
+    const auto value = is_storage(node.dtype) ? std::nullopt : value_of(graph, node);
+    const auto choice = std::ranges::find_if(
+        choices, [&](NodeId arg) { return is_known(arg) && has_all(arg) && graph.node(arg).dtype == node.dtype; });
+    if (!value || choice == choices.end()) return id;
+    Node known = graph.node(*choice);
+    std::replace(known.args.begin() + 1, known.args.end(), *known_choice(graph, known),
+                 graph.add_const(node.dtype, *value));
+    return graph.add_copy(known, [](NodeId arg) { return arg; });
 }
 
 // A choice that is known, as at one position of an unrolled axis, is what is chosen, where that has all the axes.
@@ -92,15 +114,8 @@ NodeId folded(GraphData& graph, NodeId id) {
     id = with_known_choices(graph, id);
     const Node& node = graph.node(id);
     if ((node.kind != NodeKind::kMap && node.kind != NodeKind::kCast) || is_storage(node.dtype)) return id;
-    double operands[3] = {};
-    for (std::size_t i = 0; i < node.args.size(); ++i) {
-        const Node& arg = graph.node(node.args[i]);
-        if (arg.kind != NodeKind::kConst) return fold_select(graph, id);
-        operands[i] = arg.value;
-    }
-    const double value =
-        node.kind == NodeKind::kCast ? operands[0] : info(node.op).reference(operands[0], operands[1], operands[2]);
-    return graph.add_const(node.dtype, round_to(node.dtype, value));
+    const auto value = value_of(graph, node);
+    return value ? graph.add_const(node.dtype, *value) : fold_select(graph, id);
 }
 
 }  // namespace rowjit

@@ -21,9 +21,7 @@ class LiveNumbers {
             place[nodes_[at]] = last_use_[at] = at;
             for (const NodeId arg : graph_.node(nodes_[at]).args) {
                 const auto made = place.find(arg);
-                if (made == place.end()) continue;
-                last_use_[made->second] = at;
-                uses_[at].push_back(made->second);
+                if (made != place.end()) last_use_[made->second] = at;
             }
             const Node& node = graph_.node(nodes_[at]);
             if (node.kind != NodeKind::kMap || node.op != Op::kDiv) continue;
@@ -33,7 +31,7 @@ class LiveNumbers {
 
     std::vector<NodeId> values_that_part() const {
         const std::size_t peak = fullest();
-        return peak == nodes_.size() ? std::vector<NodeId>() : held_after(turn(peak), peak);
+        return peak == nodes_.size() ? std::vector<NodeId>() : held_over(peak);
     }
 
   private:
@@ -45,86 +43,33 @@ class LiveNumbers {
         return computed && graph_.column_axes(node).empty();
     }
 
-    // Numbers that are live, by place, and the registers that they take. Each enters once and leaves once: of the
-    // thousands that a derivative of many steps has none is looked at where another comes or goes.
-    class Live {
-      public:
-        explicit Live(const LiveNumbers& numbers) : numbers_(numbers), is_live_(numbers.nodes_.size(), false) {}
-
-        void insert(std::size_t value) {
-            if (is_live_[value]) return;
-            is_live_[value] = true;
-            count_ += 1;
-            registers_ += registers_of(value);
-        }
-
-        // What is last used at this place, or, never used, was made right before it.
-        void drop_used(std::size_t at) {
-            for (const std::size_t used : numbers_.uses(at)) drop(used, at);
-            if (at > 0) drop(at - 1, at);
-        }
-
-        std::size_t count() const { return count_; }
-        std::size_t registers() const { return registers_; }
-
-      private:
-        void drop(std::size_t value, std::size_t at) {
-            if (!is_live_[value] || numbers_.last_use_[value] > at) return;
-            is_live_[value] = false;
-            count_ -= 1;
-            registers_ -= registers_of(value);
-        }
-
-        std::size_t registers_of(std::size_t value) const {
-            return 1 + (numbers_.divides_[value] > 1 ? kBesideDivisor : 0);
-        }
-
-        const LiveNumbers& numbers_;
-        std::vector<bool> is_live_;
-        std::size_t count_ = 0;
-        std::size_t registers_ = 0;
-    };
+    std::size_t registers_of(std::size_t value) const { return 1 + (divides_[value] > 1 ? kBesideDivisor : 0); }
 
     // Where most numbers are live; past the end where registers suffice.
     std::size_t fullest() const {
-        Live live(*this);
+        // By place: of what is last used there, or, never used, was made right before it.
+        std::vector<std::size_t> freed(nodes_.size() + 1, 0);
+        for (std::size_t at = 0; at < nodes_.size(); ++at) {
+            if (is_number(at)) freed[std::max(last_use_[at], at + 1)] += registers_of(at);
+        }
+        std::size_t live = 0;
         std::size_t most = kMostLive;
         std::size_t found = nodes_.size();
         for (std::size_t at = 0; at < nodes_.size(); ++at) {
-            live.drop_used(at);
-            if (is_number(at)) live.insert(at);
-            if (live.registers() <= most) continue;
-            most = live.registers();
+            live -= freed[at];
+            if (is_number(at)) live += registers_of(at);
+            if (live <= most) continue;
+            most = live;
             found = at;
         }
         return found;
     }
 
-    // From the peak on as far as registers suffice for what is made and for what it takes of before, which is computed
-    // for it anew; in the second half of that where the fewest numbers go on.
-    std::size_t turn(std::size_t peak) const {
-        Live before(*this);
-        Live made(*this);
-        std::vector<std::size_t> go_on;  // by node behind the peak
-        for (std::size_t at = peak + 1; at + 1 < nodes_.size(); ++at) {
-            for (const std::size_t used : uses(at)) {
-                if (used <= peak && is_number(used)) before.insert(used);
-            }
-            made.drop_used(at);
-            if (is_number(at)) made.insert(at);
-            if (before.registers() + made.registers() > kMostLive) break;
-            go_on.push_back(made.count());
-        }
-        std::size_t best = go_on.size() / 2;
-        for (std::size_t i = best; i < go_on.size(); ++i) best = go_on[i] <= go_on[best] ? i : best;
-        return peak + 1 + best;
-    }
-
-    // What is computed behind the peak up to `end` and used later. What is only loaded, or compares, is had again.
-    std::vector<NodeId> held_after(std::size_t end, std::size_t peak) const {
+    // What is computed up to the peak and used behind it. What is only loaded, or compares, is had again.
+    std::vector<NodeId> held_over(std::size_t peak) const {
         std::vector<NodeId> held;
-        for (std::size_t at = peak + 1; at <= std::min(end, nodes_.size() - 1); ++at) {
-            if (last_use_[at] > end && is_number(at) && is_computed(nodes_[at])) held.push_back(nodes_[at]);
+        for (std::size_t at = 0; at <= peak; ++at) {
+            if (last_use_[at] > peak && is_number(at) && is_computed(nodes_[at])) held.push_back(nodes_[at]);
         }
         return held;
     }
@@ -135,17 +80,10 @@ class LiveNumbers {
         return is_float(node.dtype) && (node.kind == NodeKind::kMap || node.kind == NodeKind::kReduce);
     }
 
-    const std::vector<std::size_t>& uses(std::size_t at) const {
-        static const std::vector<std::size_t> none;
-        const auto found = uses_.find(at);
-        return found == uses_.end() ? none : found->second;
-    }
-
     const GraphData& graph_;
     const std::vector<NodeId>& nodes_;
-    std::vector<std::size_t> last_use_;                     // by node: the place of its last user
-    std::vector<int> divides_;                              // by node: how many it is the divisor of
-    std::map<std::size_t, std::vector<std::size_t>> uses_;  // by node: the places of its operands
+    std::vector<std::size_t> last_use_;  // by node: the place of its last user
+    std::vector<int> divides_;           // by node: how many it is the divisor of
 };
 
 }  // namespace

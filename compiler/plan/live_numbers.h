@@ -1,12 +1,12 @@
 // What a row has one of lies in a register of each of its threads from where it is computed to where it is last used.
 // A derivative of many steps uses last what the first step made: of twenty Sinkhorn steps a thread would hold seven
 // hundred numbers, where it has at most 255 registers, and the toolchain takes a minute over it. Such a kernel is
-// parted where the derivative has come back some steps: the few numbers that it has made by then are stored, and the
-// next kernel computes the steps that it still needs once more, since arithmetic on a row's numbers costs next to
-// nothing.
+// parted where it holds most: what it has made by then and uses later is stored, for one kernel that loads each number
+// where it uses it. Steps that are alike both kernels have in a loop (passes/rounds), and the second loads a step's
+// numbers in its turn; of a kernel without loops NVRTC 13 loads them all first.
 //
-// Storing what the first steps made instead, for one kernel that loads each number where it is used, is a kernel that
-// NVRTC has not compiled in four minutes: it loads all of them first.
+// Computing steps again in place of loading what they made was slower: hyper_pre's backward of 4096 tokens, in six such
+// kernels one after the other, took 0.222 ms (H100), and 0.174 with two.
 #pragma once
 
 #include <vector>
@@ -15,9 +15,9 @@
 
 namespace rowjit {
 
-// The values to store so that what is computed before them has few enough numbers live at once, and what comes after
-// is the less; none where all of `nodes`, which one kernel computes, have few enough, or no value parts them. `nodes`
-// has operands before users.
+// The values to store so that neither what they are made of nor what is made of them has as many numbers live at once;
+// none where all of `nodes`, which one kernel computes, have few enough, or no value parts them. `nodes` has operands
+// before users.
 std::vector<NodeId> values_that_part(const GraphData& graph, const std::vector<NodeId>& nodes);
 
 }  // namespace rowjit

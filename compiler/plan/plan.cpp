@@ -148,6 +148,7 @@ Piece Planner::piece(std::vector<NodeId> roots) {
     for (const AxisId axis : computed(*graph_, result.roots[0]).axes) {
         if (graph_->axis(axis).is_row || result.promoted.contains(axis)) result.row_axes.push_back(axis);
     }
+    result.is_long = std::ranges::any_of(result.roots, [&](NodeId root) { return cutter_.is_of_stored_numbers(root); });
     result.needs = needs(*graph_, result.roots);
     if (graph_->node(result.roots[0]).kind != NodeKind::kMatmul)
         result.cost_us = predicted_us(*subgraph(result), target_, kPlanningRows);
@@ -211,7 +212,7 @@ void Planner::start(std::set<NodeId> roots) {
         for (const NodeId root : together) roots.erase(root);
     }
     const std::vector<std::string> parts = parts_of();
-    std::map<std::tuple<std::string, NodeKind, bool>, std::vector<NodeId>> together;
+    std::map<std::tuple<std::string, NodeKind, bool, bool>, std::vector<NodeId>> together;
     for (const NodeId root : roots) {
         const std::string& whole = parts[static_cast<std::size_t>(root)];
         if (graph_->node(root).kind == NodeKind::kMatmul) {
@@ -219,7 +220,9 @@ void Planner::start(std::set<NodeId> roots) {
         } else if (whole.empty()) {
             pieces_.push_back(piece({root}));
         } else {
-            together[{whole, graph_->node(root).kind, cutter_.reach(root).reduces_rows}].push_back(root);
+            const bool reduces_rows = cutter_.reach(root).reduces_rows;
+            together[{whole, graph_->node(root).kind, reduces_rows, cutter_.is_of_stored_numbers(root)}].push_back(
+                root);
         }
     }
     for (const auto& [way, of_whole] : together) {
@@ -232,8 +235,8 @@ void Planner::start(std::set<NodeId> roots) {
     }
 }
 
-// Producers before consumers; among the ready, kernels before products, then products of fewer readers, whose
-// memory is free again the sooner; else graph order.
+// Producers before consumers; among the ready, kernels that the next may run beside, other kernels, then products of
+// fewer readers, whose memory is free again the sooner; else graph order.
 void Planner::order() {
     std::vector<Piece> ordered;
     while (!pieces_.empty()) {
@@ -244,10 +247,10 @@ void Planner::order() {
                 return &other != &*piece && depends(*piece, other);
             });
             if (!ready) continue;
-            const std::size_t readers = piece->is_product ? 1 + readers_of(piece->roots[0]) : 0;
-            if (next != pieces_.end() && readers >= least) continue;
+            const std::size_t rank = piece->is_product ? 2 + readers_of(piece->roots[0]) : piece->is_long ? 0 : 1;
+            if (next != pieces_.end() && rank >= least) continue;
             next = piece;
-            least = readers;
+            least = rank;
         }
         RJ_CHECK(next != pieces_.end(), "plan: groups depend on each other in a cycle");
         ordered.push_back(*next);

@@ -138,6 +138,7 @@ double Planner::joined_saving_us(const Piece& a, const Piece& b) {
     if (waits_for(a, b) || waits_for(b, a)) return 0;
     if (searches_apart(a) != searches_apart(b)) return 0;
     if (sums(a.roots) + sums(b.roots) > kMostSums) return 0;
+    if ((a.is_long && waits_for_more_rows(b, a)) || (b.is_long && waits_for_more_rows(a, b))) return 0;
     // Products' results are large: a kernel that need not have two of them in memory at once shall not.
     const std::set<NodeId> of_a = products_read(a);
     const std::set<NodeId> of_b = products_read(b);
@@ -156,6 +157,21 @@ double Planner::joined_saving_us(const Piece& a, const Piece& b) {
     // a batch norm's weight has its gradient with the sums that its rows' gradient waits for.
     if (makes_parts_alone(a) && makes_parts_alone(b)) saving->second += kLaunchUs;
     return saving->second;
+}
+
+bool Planner::has_columns(const Piece& piece) const {
+    return std::ranges::any_of(piece.roots, [&](NodeId root) {
+        return std::ranges::any_of(cutter_.reach(root).nodes,
+                                   [&](NodeId id) { return !graph_->column_axes(graph_->node(id)).empty(); });
+    });
+}
+
+// Whether `a` waits for rows that `b` does without: a kernel of long steps is not to wait for rows that it may run
+// beside (Neighbours::beside).
+bool Planner::waits_for_more_rows(const Piece& a, const Piece& b) const {
+    return target_.dependent_launch && std::ranges::any_of(pieces_, [&](const Piece& rows) {
+               return rows.id != a.id && rows.id != b.id && depends(a, rows) && !depends(b, rows) && has_columns(rows);
+           });
 }
 
 bool Planner::makes_parts_alone(const Piece& piece) const {

@@ -1199,6 +1199,41 @@ TEST_CASE("steps that a graph has written out are a loop as far as nothing else 
     CHECK(!contains(body_of(steps(50, 0), 1024), "int round"));  // too few to be worth it
 }
 
+TEST_CASE("steps whose numbers a kernel stores for the next are loops of both, each at its round's place") {
+    const Graph graph = make_graph("hyper_pre", {64, f32, {}});
+    const Graph backward = differentiate(graph, trained_inputs("hyper_pre", graph)).backward;
+    const Target target = find_target("sm_90a");
+    const Program program = compile(*backward.data(), target);
+    const auto loop_of = [&](std::size_t step) {
+        const std::string text = emit_gpu_body(program.steps[step].kernel, target);
+        return text.substr(text.find("for (int round = 0; round < 3"));
+    };
+    CHECK(contains(loop_of(0), "if (live) rj_store_one(tmp_20 + ((round * 20) + "));
+    CHECK(contains(loop_of(1), "= rj_load_one(tmp_20 + ((round * -20) + "));
+}
+
+TEST_CASE("rows run beside long arithmetic that they need nothing of, and do not end before it") {
+    const Target target = find_target("sm_90a");
+    const auto steps = [&](const Graph& graph) { return compile(*graph.data(), target).steps; };
+    const Graph graph = make_graph("hyper_pre", {4096, bf16, {}});
+    const std::vector<Step> beside = steps(differentiate(graph, trained_inputs("hyper_pre", graph)).backward);
+    REQUIRE(beside.size() == 5);
+    for (std::size_t i = 0; i < beside.size(); ++i) CHECK(beside[i].kernel.neighbours.beside == (i == 2));
+    const std::string rows = emit_gpu_body(beside[2].kernel, target);
+    CHECK(contains(rows, "    if (rj_block() == rj_grid(128) - 1) rj_wait_for_last();"));
+    CHECK(rows.find("rj_wait_for_last();") == rows.rfind("rj_wait_for_last();"));
+    // What it waits for it has read, and so have the kernels behind.
+    CHECK(contains(emit_gpu_body(beside[3].kernel, target), "        rj_wait_for_last();"));
+    // Rows that need a number of such a kernel, or give one, wait with every block.
+    const std::vector<Step> behind = steps(Graph::parse(R"(
+        rows tokens
+        input x: f32[tokens, 4096]
+        output y = x * sum(cast(sum(x * x), f32), tokens))"));
+    REQUIRE(behind.size() == 3);
+    CHECK(behind[2].kernel.neighbours.waits);
+    CHECK(!behind[2].kernel.neighbours.beside);
+}
+
 TEST_CASE("erf is less exact where 1 is added to it and a rounding follows") {
     const auto activated = [](Dtype dtype, const auto& make) {
         return [dtype, make](Graph& g, std::int64_t columns) {

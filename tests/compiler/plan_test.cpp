@@ -9,6 +9,7 @@
 
 #include "compiler/compile.h"
 #include "compiler/plan/canonicalize.h"
+#include "compiler/plan/cutter.h"
 #include "compiler/plan/live_numbers.h"
 #include "compiler/plan/partial_sums.h"
 #include "dsl/library/registry.h"
@@ -347,6 +348,44 @@ TEST_CASE("of a row's numbers no kernel for a GPU has more at once than a thread
     }
     // Registers run over into a processor's first cache, which is as good as a kernel more.
     CHECK(plan_graph(*backward.data(), find_target("x86-64-v3")).groups.size() <= 4);
+}
+
+TEST_CASE("of many steps' numbers what the first half makes is stored once, and neither half waits for rows") {
+    const Graph graph = make_graph("hyper_pre", {4096, bf16, {}});
+    const Graph backward = differentiate(graph, trained_inputs("hyper_pre", graph)).backward;
+    const auto reads = [](const Group& group, std::string_view stem) {
+        return std::ranges::any_of(group.graph->live_nodes(), [&](NodeId id) {
+            return group.graph->node(id).kind == NodeKind::kInput && group.graph->node(id).name.starts_with(stem);
+        });
+    };
+    const std::vector<Group> groups = plan_graph(*backward.data(), find_target("sm_90a")).groups;
+    REQUIRE(groups.size() == 5);  // steps, their derivative, rows, what their sums make, sums of parts
+    CHECK(!reads(groups[0], "tmp"));
+    CHECK(reads(groups[1], "tmp"));
+    for (const std::size_t numbers : {0, 1}) CHECK(!reads(groups[numbers], "x"));
+    CHECK(reads(groups[2], "x"));
+    CHECK(!reads(groups[2], "tmp"));
+    // Where no kernel begins before the one before it has ended, there is nothing to run beside.
+    CHECK(plan_graph(*backward.data(), find_target("sm_80")).groups.size() == 4);
+}
+
+TEST_CASE("sums of what is known to be zero at some places of a concatenation need none of what others are made of") {
+    const Graph graph = Graph::parse(R"(
+        rows tokens
+        columns both = 2
+        input a: f32[tokens]
+        input b: f32[tokens]
+        i = iota(both)
+        first = select(i < 1, 0.0, a) + select(i < 1, 0.0, b)
+        second = select(i < 1, a + 1.0, 0.0)
+        output y = first + second)");
+    const GraphData& data = *graph.data();
+    const AxisId both = data.node(data.outputs()[0].node).axes[1];
+    const std::shared_ptr<const GraphData> unrolled = canonicalize(data, {both});
+    REQUIRE(unrolled->outputs().size() == 2);
+    const std::vector<bool> needed = planning::needs(*unrolled, {unrolled->outputs()[0].node});
+    CHECK(needed[static_cast<std::size_t>(*unrolled->find_input("a"))]);
+    CHECK(!needed[static_cast<std::size_t>(*unrolled->find_input("b"))]);
 }
 
 TEST_CASE(
