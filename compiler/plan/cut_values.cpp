@@ -32,16 +32,6 @@ std::map<Cutter::KernelOfNumbers, std::vector<NodeId>> Cutter::stored_numbers() 
     return found;
 }
 
-bool Cutter::is_of_stored_numbers(NodeId root) const {
-    const auto is_stored = [&](NodeId id) {
-        const auto found = stored_numbers_.find(id);
-        return found != stored_numbers_.end() && found->second > 0;
-    };
-    return is_stored(root) || std::ranges::any_of(reach(root).nodes, [&](NodeId id) {
-               return std::ranges::any_of(graph_.node(id).args, is_stored);
-           });
-}
-
 // A kernel that waits for one which has read the same wide rows, as a gradient of logits waits for its sequence's
 // log-probabilities, takes what those rows come to from memory: it reads them once less.
 bool Cutter::cut_repeated_numbers() {

@@ -52,9 +52,6 @@ class Cutter {
     // A number of a row that a kernel may also compute which needs it, and then stores it.
     bool is_repeated_number(NodeId id) const { return repeated_.contains(id); }
 
-    // Whether the root is one of those values, or made of them.
-    bool is_of_stored_numbers(NodeId root) const;
-
     const Reach& reach(NodeId root) const;
 
     Reach walk(NodeId root) const;

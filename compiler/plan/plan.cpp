@@ -148,7 +148,7 @@ Piece Planner::piece(std::vector<NodeId> roots) {
     for (const AxisId axis : computed(*graph_, result.roots[0]).axes) {
         if (graph_->axis(axis).is_row || result.promoted.contains(axis)) result.row_axes.push_back(axis);
     }
-    result.is_long = std::ranges::any_of(result.roots, [&](NodeId root) { return cutter_.is_of_stored_numbers(root); });
+    result.is_long = is_long(result.roots);
     result.needs = needs(*graph_, result.roots);
     if (graph_->node(result.roots[0]).kind != NodeKind::kMatmul)
         result.cost_us = predicted_us(*subgraph(result), target_, kPlanningRows);
@@ -220,8 +220,7 @@ void Planner::start(std::set<NodeId> roots) {
         } else if (whole.empty()) {
             pieces_.push_back(piece({root}));
         } else {
-            const bool reduces_rows = cutter_.reach(root).reduces_rows;
-            together[{whole, graph_->node(root).kind, reduces_rows, cutter_.is_of_stored_numbers(root)}].push_back(
+            together[{whole, graph_->node(root).kind, cutter_.reach(root).reduces_rows, is_long({root})}].push_back(
                 root);
         }
     }
