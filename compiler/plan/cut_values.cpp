@@ -32,6 +32,19 @@ std::map<Cutter::KernelOfNumbers, std::vector<NodeId>> Cutter::stored_numbers() 
     return found;
 }
 
+bool Cutter::has_columns(const std::vector<NodeId>& roots) const {
+    return std::ranges::any_of(reach_of_all(roots), [&](NodeId id) {
+        const Node& node = graph_.node(id);
+        return node.kind != NodeKind::kInput && !graph_.column_axes(node).empty();
+    });
+}
+
+bool Cutter::is_long(const std::vector<NodeId>& roots) const {
+    constexpr std::ptrdiff_t kManySteps = 256;
+    const auto is_step = [&](NodeId id) { return graph_.node(id).kind == NodeKind::kMap; };
+    return runs_beside_ && !has_columns(roots) && std::ranges::count_if(reach_of_all(roots), is_step) >= kManySteps;
+}
+
 // A kernel that waits for one which has read the same wide rows, as a gradient of logits waits for its sequence's
 // log-probabilities, takes what those rows come to from memory: it reads them once less.
 bool Cutter::cut_repeated_numbers() {
@@ -116,6 +129,19 @@ void Cutter::cut_summed_numbers() {
         const NodeId summand = graph_.node(id).args[0];
         if (!graph_.column_axes(graph_.node(summand)).empty()) continue;
         if (widest_row_bytes(summand) > kWideRowBytes && stores_beside(summand)) cut(summand);
+    }
+}
+
+// Nor do blocks stay that may run beside a kernel of many steps, which leaves some of them no room: what their rows
+// come to is stored, and summed behind them.
+void Cutter::cut_sums_beside_steps() {
+    if (std::ranges::none_of(roots_, [&](NodeId root) { return is_long({root}); })) return;
+    for (const NodeId id : graph_.live_nodes()) {
+        if (graph_.node(id).kind != NodeKind::kPartialSum) continue;
+        for (const NodeId below : std::vector<NodeId>(reach(graph_.node(id).args[0]).nodes)) {
+            const Node& node = graph_.node(below);
+            if (reduces_columns(graph_, node) && graph_.column_axes(node).empty() && node.state < 0) cut(below);
+        }
     }
 }
 

@@ -37,7 +37,10 @@ std::vector<bool> needs(const GraphData& graph, const std::vector<NodeId>& roots
 }
 
 Cutter::Cutter(const GraphData& graph, const Target& target, Repeated repeated, const std::set<NodeId>& stored)
-    : graph_(graph), is_gpu_(target.is_gpu()), is_cut_(static_cast<std::size_t>(graph.size()), false) {
+    : graph_(graph),
+      is_gpu_(target.is_gpu()),
+      runs_beside_(target.dependent_launch),
+      is_cut_(static_cast<std::size_t>(graph.size()), false) {
     for (const OutputInfo& output : graph.outputs()) roots_.insert(output.node);
     for (const NodeId id : stored) cut(id);
     for (const NodeId id : graph.live_nodes()) {
@@ -52,6 +55,7 @@ Cutter::Cutter(const GraphData& graph, const Target& target, Repeated repeated, 
     cut_choices();
     cut_columns_of_sums();
     if (is_gpu_) cut_summed_numbers();
+    if (runs_beside_) cut_sums_beside_steps();
     if (is_gpu_) cut_many_sums();
     if (is_gpu_) cut_sums_of_sums();
     if (repeated == Repeated::kApart) {

@@ -52,6 +52,13 @@ class Cutter {
     // A number of a row that a kernel may also compute which needs it, and then stores it.
     bool is_repeated_number(NodeId id) const { return repeated_.contains(id); }
 
+    // Whether what these roots are made of is more of a row than numbers.
+    bool has_columns(const std::vector<NodeId>& roots) const;
+
+    // Whether it is numbers of a row in so many steps, one after the other in few warps, that their kernel takes its
+    // time whatever it moves, and others may run beside it (Neighbours::beside).
+    bool is_long(const std::vector<NodeId>& roots) const;
+
     const Reach& reach(NodeId root) const;
 
     Reach walk(NodeId root) const;
@@ -83,6 +90,7 @@ class Cutter {
     void cut_choices();
     void cut_columns_of_sums();
     void cut_summed_numbers();
+    void cut_sums_beside_steps();
     void cut_many_sums();
     void cut_sums_of_sums();
     bool stores_beside(NodeId value) const;
@@ -99,6 +107,7 @@ class Cutter {
 
     const GraphData& graph_;
     const bool is_gpu_;
+    const bool runs_beside_;  // whether a kernel may run beside the one before it
     std::set<NodeId> roots_;
     std::set<NodeId> cuts_;
     std::set<NodeId> repeated_;             // of them

@@ -148,7 +148,7 @@ Piece Planner::piece(std::vector<NodeId> roots) {
     for (const AxisId axis : computed(*graph_, result.roots[0]).axes) {
         if (graph_->axis(axis).is_row || result.promoted.contains(axis)) result.row_axes.push_back(axis);
     }
-    result.is_long = is_long(result.roots);
+    result.is_long = cutter_.is_long(result.roots);
     result.needs = needs(*graph_, result.roots);
     if (graph_->node(result.roots[0]).kind != NodeKind::kMatmul)
         result.cost_us = predicted_us(*subgraph(result), target_, kPlanningRows);
@@ -220,8 +220,8 @@ void Planner::start(std::set<NodeId> roots) {
         } else if (whole.empty()) {
             pieces_.push_back(piece({root}));
         } else {
-            together[{whole, graph_->node(root).kind, cutter_.reach(root).reduces_rows, is_long({root})}].push_back(
-                root);
+            together[{whole, graph_->node(root).kind, cutter_.reach(root).reduces_rows, cutter_.is_long({root})}]
+                .push_back(root);
         }
     }
     for (const auto& [way, of_whole] : together) {

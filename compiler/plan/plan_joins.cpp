@@ -159,28 +159,11 @@ double Planner::joined_saving_us(const Piece& a, const Piece& b) {
     return saving->second;
 }
 
-// Whether they take more of a row than numbers.
-bool Planner::has_columns(const std::vector<NodeId>& roots) const {
-    return std::ranges::any_of(cutter_.reach_of_all(roots), [&](NodeId id) {
-        const Node& node = graph_->node(id);
-        return node.kind != NodeKind::kInput && !graph_->column_axes(node).empty();
-    });
-}
-
-// Whether they are made of a row's numbers in so many steps, one after the other in few warps, that a kernel of them
-// takes its time whatever it moves. What needs nothing of it may run beside it, where kernels may (Neighbours::beside).
-bool Planner::is_long(const std::vector<NodeId>& roots) const {
-    constexpr std::ptrdiff_t kManySteps = 256;
-    const auto is_step = [&](NodeId id) { return graph_->node(id).kind == NodeKind::kMap; };
-    return target_.dependent_launch && !has_columns(roots) &&
-           std::ranges::count_if(cutter_.reach_of_all(roots), is_step) >= kManySteps;
-}
-
 // Whether `a` waits for rows that `b` does without.
 bool Planner::waits_for_more_rows(const Piece& a, const Piece& b) const {
     return std::ranges::any_of(pieces_, [&](const Piece& rows) {
         const bool apart = rows.id != a.id && rows.id != b.id && depends(a, rows) && !depends(b, rows);
-        return apart && has_columns(rows.roots);
+        return apart && cutter_.has_columns(rows.roots);
     });
 }
 

@@ -30,7 +30,7 @@ struct Piece {
     bool reduces_rows = false;
     bool is_product = false;  // of the one root, a Matmul, which no kernel computes
     bool copies = false;      // the one root, a Matmul's result that is in memory, to an output
-    bool is_long = false;     // many steps of a row's numbers
+    bool is_long = false;     // Cutter::is_long
     std::vector<bool> needs;  // by node: whether a root is computed from it
     double cost_us = 0;       // of a kernel for it alone
     int id = 0;
@@ -95,8 +95,6 @@ class Planner {
     bool divides_rows(const Piece& parts, const Piece& whole) const;
     bool sum_alike(const Piece& a, const Piece& b) const;
     bool holds_too_many(const std::vector<NodeId>& roots) const;
-    bool has_columns(const std::vector<NodeId>& roots) const;
-    bool is_long(const std::vector<NodeId>& roots) const;
     bool waits_for_more_rows(const Piece& a, const Piece& b) const;
 
     // Groups and products (plan_groups.cpp).
