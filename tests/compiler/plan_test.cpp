@@ -351,22 +351,24 @@ TEST_CASE("of a row's numbers no kernel for a GPU has more at once than a thread
 }
 
 TEST_CASE("of many steps' numbers what the first half makes is stored once, and neither half waits for rows") {
-    const Graph graph = make_graph("hyper_pre", {4096, bf16, {}});
-    const Graph backward = differentiate(graph, trained_inputs("hyper_pre", graph)).backward;
     const auto reads = [](const Group& group, std::string_view stem) {
         return std::ranges::any_of(group.graph->live_nodes(), [&](NodeId id) {
             return group.graph->node(id).kind == NodeKind::kInput && group.graph->node(id).name.starts_with(stem);
         });
     };
-    const std::vector<Group> groups = plan_graph(*backward.data(), find_target("sm_90a")).groups;
-    REQUIRE(groups.size() == 5);  // steps, their derivative, rows, what their sums make, sums of parts
-    CHECK(!reads(groups[0], "tmp"));
-    CHECK(reads(groups[1], "tmp"));
-    for (const std::size_t numbers : {0, 1}) CHECK(!reads(groups[numbers], "x"));
-    CHECK(reads(groups[2], "x"));
-    CHECK(!reads(groups[2], "tmp"));
-    // Where no kernel begins before the one before it has ended, there is nothing to run beside.
-    CHECK(plan_graph(*backward.data(), find_target("sm_80")).groups.size() == 4);
+    for (const std::int64_t columns : {1024, 4096}) {
+        const Graph graph = make_graph("hyper_pre", {columns, bf16, {}});
+        const Graph backward = differentiate(graph, trained_inputs("hyper_pre", graph)).backward;
+        const std::vector<Group> groups = plan_graph(*backward.data(), find_target("sm_90a")).groups;
+        REQUIRE(groups.size() == 5);  // steps, their derivative, rows, what their sums make, sums of parts
+        CHECK(!reads(groups[0], "tmp"));
+        CHECK(reads(groups[1], "tmp"));
+        for (const std::size_t numbers : {0, 1}) CHECK(!reads(groups[numbers], "x"));
+        CHECK(reads(groups[2], "x"));
+        CHECK(!reads(groups[2], "tmp"));
+        // Where no kernel begins before the one before it has ended, there is nothing to run beside.
+        CHECK(plan_graph(*backward.data(), find_target("sm_80")).groups.size() == 4);
+    }
 }
 
 TEST_CASE("sums of what is known to be zero at some places of a concatenation need none of what others are made of") {
