@@ -206,22 +206,29 @@ Plan plan_graph(const GraphData& graph, const Target& target, const ChunkOptions
         fail(ErrorCode::kInvalidGraph,
              "the graph has no outputs; call Graph::output, or end the text with an 'output' line");
     const auto runs = [&](const Group& group) { return first_kernel(group, target).has_value(); };
-    const auto plan_of = [&](const GraphData& whole) {
-        return part_row_sums(cheapest_plan(whole, target, runs), target, runs);
+    const auto in_tiles = [&](const Group& group, const std::string& tensor) {
+        return runs_in_tiles(group, tensor, target);
     };
+    // With numbers of a product's rows put together of its tiles', where chunks leave its kernel beside it.
+    const auto in_chunks = [&](const GraphData& whole, const auto& joined) {
+        const Plan plain = cheapest_plan(whole, target, runs);
+        Plan parted = divide_into_chunks(joined(part_row_sums(plain, target, runs, in_tiles)), chunks);
+        return tiles_are_read_at_once(parted) ? std::move(parted) : divide_into_chunks(joined(plain), chunks);
+    };
+    const auto alone = [](Plan plan) { return plan; };
     Plan plan;
     if (!chunks.low_memory) {
-        plan = divide_into_chunks(plan_of(graph), chunks);
+        plan = in_chunks(graph, alone);
         if (!plan.lacks_room) return plan;
     }
     Offer<ColumnBlocks> blocks = divide_into_column_blocks(graph, block_columns(chunks));
     if (!blocks) {
-        if (chunks.low_memory) plan = divide_into_chunks(plan_of(graph), chunks);
+        if (chunks.low_memory) plan = in_chunks(graph, alone);
         plan.notes.push_back(fmt::format("no gradient is made in parts of its columns: {}", blocks.reason()));
         return plan;
     }
     const Plan parts = cheapest_plan(*blocks->parts, target, runs, "part");
-    return divide_into_chunks(join_plans(plan_of(*blocks->whole), parts, *blocks), chunks);
+    return in_chunks(*blocks->whole, [&](Plan whole) { return join_plans(std::move(whole), parts, *blocks); });
 }
 
 Program compile(const GraphData& graph, const Target& target, const ScheduleChoice& choice,

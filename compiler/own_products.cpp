@@ -20,6 +20,57 @@ namespace {
 constexpr int kRowThreads = 8;  // on a row of a tile, four rows to a warp
 constexpr int kColumns = 8;     // of an access: 16 bytes of the tile
 
+// What a kernel asks of its rows that tiles do not give; "" for nothing.
+std::string needs_more_than_tiles(const Kernel& kernel, int in_tiles) {
+    if (kernel.slots_axis >= 0 || !kernel.before.empty() || !kernel.after.empty())
+        return "a kernel that sums over its rows has blocks of its own";
+    if (kernel.shared_bytes > 0 || kernel.walk || kernel.peeled_by)
+        return "a kernel's rows have shared memory, or an order, of their own";
+    const std::vector<AxisId>& axes = kernel.tensors[static_cast<std::size_t>(in_tiles)].axes;
+    std::string reason;
+    each_inst(kernel, [&](const Inst& inst) {
+        const bool accesses = inst.kind == InstKind::kLoad || inst.kind == InstKind::kStore;
+        if (!accesses || inst.index != in_tiles) return;
+        bool same = inst.kind == InstKind::kLoad && inst.turn == 0;
+        for (std::size_t i = 0; i < axes.size(); ++i) {
+            const Coord& coord = inst.coords[i];
+            same = same && coord.is_axis(Axis{axes[i]});
+        }
+        if (!same) reason = "it is read at other places than a row's own columns";
+    });
+    for (const Stmt& stmt : kernel.body) {
+        const auto* loop = std::get_if<ColumnLoop>(&stmt.node);
+        if (loop != nullptr && loop->vector * loop->iterations * kRowThreads != OwnProduct::kTileColumns)
+            reason = fmt::format("its columns are not divided by {}", OwnProduct::kTileColumns);
+    }
+    return reason;
+}
+
+int index_of(const Kernel& kernel, const std::string& tensor) {
+    const auto found =
+        std::ranges::find_if(kernel.tensors, [&](const KernelTensor& one) { return one.name == tensor; });
+    return static_cast<int>(found - kernel.tensors.begin());
+}
+
+// The group's kernel by threads that have rows of tiles of `columns`: all of the row's, or those of a block.
+Offer<Kernel> kernel_in_tiles(const Group& group, const std::string& read, bool in_blocks, std::int64_t columns,
+                              const Target& target) {
+    const bool reduces = phase_count(*group.graph) > 1;
+    if (reduces && !in_blocks) return Declined{fmt::format("{} reduces more columns than a tile has", group.name)};
+    const Schedule schedule{.family = reduces ? Family::kRowReduction : Family::kElementwise,
+                            .residency = Residency::kRegisters,
+                            .threads_per_row = kRowThreads,
+                            .rows_per_block = OwnProduct::kRowThreads / kRowThreads,
+                            .vector = kColumns,
+                            .column_blocks = (columns + OwnProduct::kTileColumns - 1) / OwnProduct::kTileColumns,
+                            .online = reduces};
+    Offer<Kernel> kernel = build_kernel(group, schedule, target);
+    if (!kernel) return kernel;
+    if (std::string reason = needs_more_than_tiles(*kernel, index_of(*kernel, read)); !reason.empty())
+        return Declined{std::move(reason)};
+    return kernel;
+}
+
 class OwnProducts {
   public:
     OwnProducts(Program* program, const Target& target) : program_(*program), target_(target) {}
@@ -88,24 +139,9 @@ class OwnProducts {
         const std::string elsewhere = is_read_elsewhere(product, next.index);
         if (!elsewhere.empty()) return Declined{elsewhere};
 
-        const bool reduces = phase_count(*rows.group.graph) > 1;
-        const Schedule schedule{.family = reduces ? Family::kRowReduction : Family::kElementwise,
-                                .residency = Residency::kRegisters,
-                                .threads_per_row = kRowThreads,
-                                .rows_per_block = OwnProduct::kRowThreads / kRowThreads,
-                                .vector = kColumns,
-                                .column_blocks = (columns + OwnProduct::kTileColumns - 1) / OwnProduct::kTileColumns,
-                                .online = reduces};
-        if (reduces && !in_blocks)
-            return Declined{fmt::format("{} reduces more columns than a tile has", rows.kernel.name)};
-        Offer<Kernel> kernel = build_kernel(rows.group, schedule, target_);
+        Offer<Kernel> kernel = kernel_in_tiles(rows.group, tensor(*seen).name, in_blocks, columns, target_);
         if (!kernel) return kernel;
-        const std::string& name = tensor(*seen).name;
-        const auto found = std::find_if(kernel->tensors.begin(), kernel->tensors.end(),
-                                        [&](const KernelTensor& one) { return one.name == name; });
-        const int in_tiles = static_cast<int>(found - kernel->tensors.begin());
-        if (std::string reason = needs_more_than_tiles(*kernel, in_tiles); !reason.empty())
-            return Declined{std::move(reason)};
+        const int in_tiles = index_of(*kernel, tensor(*seen).name);
         give_product(&*kernel, {.tensor = in_tiles,
                                 .in_blocks = in_blocks,
                                 .inside = in_blocks ? inside_condition(*kernel, columns_of(product)) : -1});
@@ -148,32 +184,6 @@ class OwnProducts {
         const auto found = std::find(step.tensors.begin(), step.tensors.end(), index);
         const auto place = static_cast<std::size_t>(found - step.tensors.begin());
         return found != step.tensors.end() && step.kernel.tensors[place].written;
-    }
-
-    // What a kernel asks of its rows that tiles do not give; "" for nothing.
-    static std::string needs_more_than_tiles(const Kernel& kernel, int in_tiles) {
-        if (kernel.slots_axis >= 0 || !kernel.before.empty() || !kernel.after.empty())
-            return "a kernel that sums over its rows has blocks of its own";
-        if (kernel.shared_bytes > 0 || kernel.walk || kernel.peeled_by)
-            return "a kernel's rows have shared memory, or an order, of their own";
-        const std::vector<AxisId>& axes = kernel.tensors[static_cast<std::size_t>(in_tiles)].axes;
-        std::string reason;
-        each_inst(kernel, [&](const Inst& inst) {
-            const bool accesses = inst.kind == InstKind::kLoad || inst.kind == InstKind::kStore;
-            if (!accesses || inst.index != in_tiles) return;
-            bool same = inst.kind == InstKind::kLoad && inst.turn == 0;
-            for (std::size_t i = 0; i < axes.size(); ++i) {
-                const Coord& coord = inst.coords[i];
-                same = same && coord.is_axis(Axis{axes[i]});
-            }
-            if (!same) reason = "it is read at other places than a row's own columns";
-        });
-        for (const Stmt& stmt : kernel.body) {
-            const auto* loop = std::get_if<ColumnLoop>(&stmt.node);
-            if (loop != nullptr && loop->vector * loop->iterations * kRowThreads != OwnProduct::kTileColumns)
-                reason = fmt::format("its columns are not divided by {}", OwnProduct::kTileColumns);
-        }
-        return reason;
     }
 
     std::int64_t columns_of(const ProductStep& product) const {
@@ -222,6 +232,10 @@ class OwnProducts {
 };
 
 }  // namespace
+
+bool runs_in_tiles(const Group& group, const std::string& in_tiles, const Target& target) {
+    return static_cast<bool>(kernel_in_tiles(group, in_tiles, true, OwnProduct::kTileColumns, target));
+}
 
 void take_own_products(Program* program, const Target& target) {
     if (target.warpgroup_products) OwnProducts(program, target).run();

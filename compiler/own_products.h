@@ -7,6 +7,8 @@
 // launch, which are not known here, where for a few rows a library has smaller tiles.
 #pragma once
 
+#include <string>
+
 #include "base/target.h"
 #include "compiler/compile.h"
 
@@ -15,5 +17,8 @@ namespace rowjit {
 // Takes those products out of the program's order and gives their kernels to the steps that read them. Notes say which,
 // or of a product in a loop why not.
 void take_own_products(Program* program, const Target& target);
+
+// Whether a kernel that makes the tensor `in_tiles` runs the group, whose rows are of tiles.
+bool runs_in_tiles(const Group& group, const std::string& in_tiles, const Target& target);
 
 }  // namespace rowjit

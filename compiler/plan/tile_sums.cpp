@@ -7,7 +7,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -263,15 +262,15 @@ class Parting {
 
 class TileSums {
   public:
-    TileSums(Plan plan, const Target& target, const Runs& runs)
-        : plan_(std::move(plan)), target_(target), runs_(runs) {}
+    TileSums(Plan plan, const Target& target, const Runs& runs, const RunsInTiles& runs_in_tiles)
+        : plan_(std::move(plan)), target_(target), runs_(runs), runs_in_tiles_(runs_in_tiles) {}
 
     Plan run() {
         for (std::size_t i = 0; i < plan_.products.size(); ++i) {
             const Product& product = plan_.products[i];
             if (!is_of_tiles(product)) continue;
             const auto reader = reader_of(product.result);
-            if (!reader) continue;
+            if (!reader || *reader != place_of(i) + 1) continue;
             const std::string name = plan_.groups[plan_.steps[*reader].index].name;
             if (const std::string reason = part(*reader, product); !reason.empty())
                 plan_.notes.push_back(fmt::format("{} reduces rows of {} itself: {}", name, product.result, reason));
@@ -302,6 +301,13 @@ class TileSums {
         const std::int64_t columns = plan_.graph->axis(tiles.result.axes.back()).extent;
         return !contains(tiles.result.axes, plan_.division.blocks) && columns >= kFewestTiles * kProductTileColumns &&
                columns % 8 == 0;
+    }
+
+    std::size_t place_of(std::size_t product) const {
+        const auto found = std::ranges::find_if(plan_.steps, [&](const PlanStep& step) {
+            return step.kind == PlanStep::Kind::kProduct && step.index == product;
+        });
+        return static_cast<std::size_t>(found - plan_.steps.begin());
     }
 
     // The kernel that reads the tensor, if it is the only step that does and reduces its columns.
@@ -341,6 +347,8 @@ class TileSums {
         if (!parted) return parted.reason();
         const Plan of_tiles = cheapest_plan(*parted->tiles, target_, runs_, fmt::format("{}_tile", result.name));
         if (of_tiles.steps.size() != 1) return "what is of tiles takes several kernels";
+        if (!runs_in_tiles_(of_tiles.groups[0], parted->in_tiles.name))
+            return "its tiles' rows do not run beside a product";
         Group numbers{group.name, parted->numbers, group.row_axes};
         if (!runs_(numbers)) return "no schedule puts its parts together";
         if (of_tiles.graph->axes().size() != axes->axes().size()) return "what is of tiles needs axes of its own";
@@ -371,13 +379,33 @@ class TileSums {
     Plan plan_;
     const Target& target_;
     const Runs& runs_;
+    const RunsInTiles& runs_in_tiles_;
 };
 
 }  // namespace
 
-Plan part_row_sums(Plan plan, const Target& target, const Runs& runs) {
+Plan part_row_sums(Plan plan, const Target& target, const Runs& runs, const RunsInTiles& runs_in_tiles) {
     if (!target.warpgroup_products) return plan;
-    return TileSums(std::move(plan), target, runs).run();
+    return TileSums(std::move(plan), target, runs, runs_in_tiles).run();
+}
+
+bool tiles_are_read_at_once(const Plan& plan) {
+    const auto name_of_tiles = [&](const std::string& result) {
+        return std::ranges::find_if(plan.temporaries, [&](const Temporary& one) { return one.over == result; })->name;
+    };
+    for (std::size_t i = 0; i < plan.steps.size(); ++i) {
+        if (plan.steps[i].kind != PlanStep::Kind::kProduct) continue;
+        const std::string& result = plan.products[plan.steps[i].index].result;
+        const bool in_tiles = std::ranges::any_of(
+            plan.temporaries, [&](const Temporary& one) { return one.name == result && one.in_tiles; });
+        if (!in_tiles) continue;
+        const bool parts_loops = std::ranges::any_of(
+            plan.loops, [&](const ChunkLoop& loop) { return loop.first == i + 1 || loop.end == i + 1; });
+        const bool is_read = i + 1 < plan.steps.size() && plan.steps[i + 1].kind == PlanStep::Kind::kKernel &&
+                             plan.groups[plan.steps[i + 1].index].graph->find_input(name_of_tiles(result));
+        if (parts_loops || !is_read) return false;
+    }
+    return true;
 }
 
 }  // namespace rowjit

@@ -10,13 +10,22 @@
 // (Milakov and Gimelshein, arXiv 1805.02867, for the last). Of a part whose x are all −inf such a sum is 0.
 #pragma once
 
+#include <functional>
+#include <string>
+
 #include "base/target.h"
 #include "compiler/plan/plan.h"
 
 namespace rowjit {
 
+// Whether a kernel that makes a product runs the group, which reads the product under that name.
+using RunsInTiles = std::function<bool(const Group&, const std::string& in_tiles)>;
+
 // The plan with every such kernel parted, where tiles make the product that it reads and all its reductions over the
 // product's columns are of these. Notes say which, or of a kernel behind such a product why not.
-Plan part_row_sums(Plan plan, const Target& target, const Runs& runs);
+Plan part_row_sums(Plan plan, const Target& target, const Runs& runs, const RunsInTiles& runs_in_tiles);
+
+// Whether each product that nobody stores is still followed by the kernel of its tiles, once there are loops.
+bool tiles_are_read_at_once(const Plan& plan);
 
 }  // namespace rowjit
