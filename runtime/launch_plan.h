@@ -60,7 +60,7 @@ class LaunchPlan {
         int alias = -1;                    // the tensor it may share memory with
         int over = -1;                     // a temporary: the one in whose memory it lies
         bool output = false;
-        bool in_tiles = false;  // it takes no memory
+        bool in_tiles = false;                            // it takes no memory
         std::array<int, kMaxLoops> loop_axes = {-1, -1};  // the divided axis's position among row_axes, by loop
         int within = kOutside;                            // the loop of which it holds one chunk
         bool beside = false;                              // and that in the workspace, whatever is lent to the loop
