@@ -182,6 +182,29 @@ void check_compiles(const Kernel& kernel, const Target& target) {
 
 }  // namespace
 
+TEST_CASE("kernels that make a product themselves compile without spilling, and none is made for other targets") {
+    const auto count_own = [](const Program& program) {
+        return std::ranges::count_if(program.steps, [](const Step& step) { return step.product.has_value(); });
+    };
+    for (const Dtype dtype : {bf16, f16}) {
+        for (const std::string_view op : {"fused_linear_cross_entropy", "fused_linear_jsd"}) {
+            const Graph loss = make_graph(op, {.columns = 5000, .dtype = dtype, .options = {{"hidden", "64"}}});
+            const Graph step = gradient(loss, trained_inputs(op, loss), {.joint = true, .unit_cotangent = true});
+            const Program forward = compile(*loss.data(), find_target("sm_90a"));
+            const Program low = compile(*step.data(), find_target("sm_90a"), {}, {.low_memory = true});
+            CHECK(count_own(forward) == (op == "fused_linear_cross_entropy" ? 1 : 0));
+            CHECK(count_own(low) == 1);
+            CHECK(count_own(compile(*step.data(), find_target("sm_100a"), {}, {.low_memory = true})) == 0);
+            if (!available(find_target("sm_90a"))) continue;
+            for (const Program* program : {&forward, &low}) {
+                for (const Step& each : program->steps) {
+                    if (each.product) check_compiles(each.kernel, find_target("sm_90a"));
+                }
+            }
+        }
+    }
+}
+
 TEST_CASE("a resident row issues every load before it computes, and computes twice on one load") {
     const std::string body = body_of(build_rms_norm, 4096);
     // What an iteration adds to the address is a constant where it is unrolled.
