@@ -194,16 +194,24 @@ class OwnProducts {
     static ValueId inside_condition(const Kernel& kernel, std::int64_t columns) {
         std::map<ValueId, const Inst*> made;
         each_inst(kernel, [&](const Inst& inst) { made[inst.id] = &inst; });
+        // What threads have met over is none's.
+        const auto by_id = [&](ValueId id) {
+            const auto found = made.find(id);
+            return found == made.end() ? nullptr : found->second;
+        };
         for (const Stmt& stmt : kernel.body) {
             const auto* loop = std::get_if<ColumnLoop>(&stmt.node);
             if (loop == nullptr) continue;
             for (const Inst& inst : loop->body) {
                 if (inst.kind != InstKind::kMap || inst.op != Op::kLt) continue;
-                const Inst& place = *made.at(inst.operands[0]);
-                const Inst& bound = *made.at(inst.operands[1]);
-                const bool adds = place.kind == InstKind::kMap && place.op == Op::kAdd && place.dtype == Dtype::kI32 &&
-                                  made.at(place.operands[1])->kind == InstKind::kCoord;
-                if (adds && bound.kind == InstKind::kConst && bound.value == static_cast<double>(columns))
+                const Inst* place = by_id(inst.operands[0]);
+                const Inst* bound = by_id(inst.operands[1]);
+                if (place == nullptr || place->kind != InstKind::kMap || place->op != Op::kAdd) continue;
+                const Inst* column = by_id(place->operands[1]);
+                const bool is_place =
+                    place->dtype == Dtype::kI32 && column != nullptr && column->kind == InstKind::kCoord;
+                if (is_place && bound != nullptr && bound->kind == InstKind::kConst &&
+                    bound->value == static_cast<double>(columns))
                     return inst.id;
             }
         }

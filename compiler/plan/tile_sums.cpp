@@ -63,6 +63,8 @@ class Parting {
             if (is_along(id)) continue;
             const Node& node = from_.node(id);
             const bool reduces = node.kind == NodeKind::kReduce && contains(node.reduced, columns_);
+            if (!reduces && std::ranges::any_of(node.args, [&](NodeId arg) { return is_along(arg); }))
+                return Declined{fmt::format("{} reads one of its columns", from_.describe(id))};
             const NodeId made =
                 reduces ? reduce(id) : numbers_->add_copy(node, [&](NodeId arg) { return made_numbers_.at(arg); });
             if (made < 0) return Declined{std::move(reason_)};
