@@ -205,6 +205,19 @@ TEST_CASE("kernels that make a product themselves compile without spilling, and 
     }
 }
 
+TEST_CASE("a product of which a row reads one column besides is stored, and not in tiles alone") {
+    Graph g;
+    const Axis tokens = g.rows("tokens");
+    const Axis width = g.columns("width", 64);
+    const Axis classes = g.columns("classes", 5000);
+    const Value logits =
+        cast(linear(g.input("hidden", bf16, {tokens, width}), g.input("weight", bf16, {classes, width})), f32);
+    const Value target = cast(g.input("target", i64, {tokens}), i32);
+    g.output("margin", index(logits, {tokens, target}) - max(logits));
+    const Program program = compile(*g.data(), find_target("sm_90a"));
+    CHECK(std::ranges::none_of(program.tensors, [](const ProgramTensor& tensor) { return tensor.in_tiles; }));
+}
+
 TEST_CASE("a resident row issues every load before it computes, and computes twice on one load") {
     const std::string body = body_of(build_rms_norm, 4096);
     // What an iteration adds to the address is a constant where it is unrolled.
