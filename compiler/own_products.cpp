@@ -132,7 +132,8 @@ class OwnProducts {
         });
         if (seen == rows.tensors.end()) return Declined{fmt::format("{} does not read it", rows.kernel.name)};
         std::vector<AxisId> row_axes = tensor(*seen).axes;
-        const bool in_blocks = axis(row_axes.back()).extent == OwnProduct::kTileColumns;
+        // Rows, the tiles' places and their columns; a row of 256 columns is no more of a block than others.
+        const bool in_blocks = row_axes.size() == tensor(product.left).axes.size() + 1;
         const std::int64_t columns = axis(row_axes.back()).extent;
         row_axes.pop_back();
         if (rows.group.row_axes != row_axes) return Declined{fmt::format("{} has other rows", rows.kernel.name)};

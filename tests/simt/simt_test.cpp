@@ -1556,6 +1556,32 @@ TEST_CASE("rows of a product that a kernel makes itself are the oracle's, at the
     }
 }
 
+TEST_CASE("an activation between two products is computed on the first one's tiles, whatever columns it has") {
+    const ScopedVariable cublaslt("ROWJIT_CUBLASLT", ROWJIT_STUB_CUBLASLT);
+    const Target target = simt::target("sm_90a");
+    const Device device = simt::device(target, *open_lt(target.backend));
+    // Of 520 and 602 columns tiles are not whole accesses of eight threads, and a library makes the product.
+    for (const auto& [columns, own] : {std::pair(256, 1), {600, 1}, {512, 1}, {520, 0}, {602, 0}}) {
+        Graph g;
+        const Axis tokens = g.rows("tokens");
+        const Axis width = g.columns("width", 16);
+        const Axis wide = g.columns("wide", columns);
+        const Axis out = g.columns("out", 24);
+        const Value up = linear(g.input("x", bf16, {tokens, width}), g.input("up", bf16, {wide, width}));
+        g.output("y", linear(relu(up), g.input("down", bf16, {out, wide})));
+        std::vector<Program> programs;
+        programs.push_back(compile(*g.data(), target, {}, {.chunk_rows = 70}));
+        CHECK_MESSAGE(own_products(programs[0]) == own, columns, "\n",
+                      fmt::format("{}", fmt::join(programs[0].notes, "\n")));
+        const Executable executable = simt::build(std::move(programs), target, device)[0];
+        for (const std::int64_t rows : {1, 170}) {
+            const Bindings inputs = random_inputs(*g.data(), {{"tokens", rows}}, {.seed = 7, .scale = 0.5});
+            const auto outputs = verify(device, executable, *g.data(), inputs, {});
+            CHECK_MESSAGE(within_bar(outputs), columns, " ", rows, "\n", describe(outputs));
+        }
+    }
+}
+
 TEST_CASE("numbers of rows are put together of tiles' parts, and no logits take memory") {
     const Target target = simt::target("sm_90a");
     const Device device = simt::device(target);
