@@ -18,7 +18,6 @@ namespace rowjit {
 namespace {
 
 constexpr int kRowThreads = 8;  // on a row of a tile, four rows to a warp
-constexpr int kColumns = 8;     // of an access: 16 bytes of the tile
 
 // What a kernel asks of its rows that tiles do not give; "" for nothing.
 std::string needs_more_than_tiles(const Kernel& kernel, int in_tiles) {
@@ -61,7 +60,7 @@ Offer<Kernel> kernel_in_tiles(const Group& group, const std::string& read, bool 
                             .residency = Residency::kRegisters,
                             .threads_per_row = kRowThreads,
                             .rows_per_block = OwnProduct::kRowThreads / kRowThreads,
-                            .vector = kColumns,
+                            .vector = kTileAccess,
                             .column_blocks = (columns + OwnProduct::kTileColumns - 1) / OwnProduct::kTileColumns,
                             .online = reduces};
     Offer<Kernel> kernel = build_kernel(group, schedule, target);

@@ -2,9 +2,9 @@
 // and computes its rows on them while the next tiles are multiplied (templates/prelude_product.h). Nothing then stores
 // the result and reads it again.
 //
-// An epilogue may be any kernel that reduces nothing, of a product of a library's kind: bf16 or f16, both operands
-// along the contracted axis. Only products of chunks are taken: they fill a device with tiles whatever the rows of a
-// launch, which are not known here, where for a few rows a library has smaller tiles.
+// The kernel may be any that reduces nothing, or the one of numbers of each tile's rows (plan/tile_sums.h), where tiles
+// make the product (plan/tile_product.h). Of the others only products of chunks are taken: they fill a device with
+// tiles whatever the rows of a launch, which are not known here, where for a few rows a library has smaller tiles.
 #pragma once
 
 #include <string>

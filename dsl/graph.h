@@ -136,6 +136,7 @@ class GraphData {
     AxisId add_row_axis_like(std::string_view name, AxisId like, std::int64_t more);
     AxisId add_slots_axis(std::string_view name);
     AxisId add_blocks_axis(std::string_view name, std::int64_t blocks);
+    std::string unused_axis_name(std::string wanted) const;  // it, with as many "_" behind it as no axis has
     const AxisInfo& axis(AxisId id) const { return axes_[static_cast<std::size_t>(id)]; }
     const std::vector<AxisInfo>& axes() const { return axes_; }
 

@@ -27,6 +27,14 @@ AxisId GraphData::add_blocks_axis(std::string_view name, std::int64_t blocks) {
     return id;
 }
 
+std::string GraphData::unused_axis_name(std::string wanted) const {
+    const auto taken = [&] {
+        return std::ranges::any_of(axes_, [&](const AxisInfo& info) { return info.name == wanted; });
+    };
+    while (taken()) wanted += "_";
+    return wanted;
+}
+
 AxisId GraphData::add_row_axis(std::string_view name, std::int64_t extent) {
     if (!is_identifier(name)) fail(ErrorCode::kInvalidGraph, "row axis '{}': the name must be an identifier", name);
     if (extent != kRuntimeExtent && extent <= 0) {

@@ -124,7 +124,7 @@ Status LaunchPlan::launch_kernel(const Launch& launch, const Resolved& resolved,
                                  StreamHandle stream) const noexcept {
     const RowCounts rows = rows_of(launch, resolved);
     if (rows.outer * rows.inner == 0 || !is_needed(launch, resolved)) return {};
-    OwnSides own;
+    OwnSides own;  // of a kernel without a product nothing, and no time is spent on it
     if (launch.product >= 0) {
         if (Status status = find_own_sides(launch, resolved, &own); !status.ok()) return status;
     }

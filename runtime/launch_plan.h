@@ -153,9 +153,9 @@ class LaunchPlan {
 
     // A product that a kernel makes itself, at a launch.
     struct OwnSides {
-        std::int64_t extents[3] = {};  // of its rows, its columns and what is contracted
-        TensorMap operands[2] = {};
-        std::uint32_t blocks = 0;  // to launch
+        std::int64_t extents[3];  // of its rows, its columns and what is contracted
+        TensorMap operands[2];
+        std::uint32_t blocks;  // to launch
     };
 
     // A run-time axis whose extent is another's and `more`: places among the extents.

@@ -130,7 +130,7 @@ RJ_DEVICE void rj_wait_for_sums() {
 RJ_DEVICE unsigned rj_pack_pair(rj_bf16, float low, float high) { return rj_pack_bf16(low, high); }
 RJ_DEVICE unsigned rj_pack_pair(rj_f16, float low, float high) { return rj_pack_f16(low, high); }
 
-// Half a tile: `row` and `column` are its first of the result, `tile_column` the tile's place along the columns.
+// Half a tile: `row` is its first of the result, `tile_column` the tile's place along the columns.
 struct rj_half_tile {
     int pair;
     int half;

@@ -75,12 +75,7 @@ class Division {
         return found;
     }
 
-    const Temporary* temporary(const std::string& name) const {
-        for (const Temporary& one : plan_.temporaries) {
-            if (one.name == name) return &one;
-        }
-        return nullptr;
-    }
+    const Temporary* temporary(const std::string& name) const { return find_temporary(plan_, name); }
 
     // Of an input or an output.
     bool is_view(const Temporary& one) const { return !one.over.empty() && temporary(one.over) == nullptr; }
@@ -312,17 +307,7 @@ class Division {
                std::any_of(axes.begin(), divided, [&](AxisId outer) { return info(outer).extent != 1; });
     }
 
-    // A tensor as kernels see it.
-    Node declared(const std::string& tensor) const {
-        if (const Temporary* one = temporary(tensor)) return {.dtype = one->dtype, .axes = one->axes};
-        if (const auto input = plan_.graph->find_input(tensor)) return plan_.graph->node(*input);
-        for (const OutputInfo& output : plan_.graph->outputs()) {
-            if (output.name != tensor) continue;
-            const Node& node = plan_.graph->node(output.node);
-            return {.dtype = node.dtype, .axes = node.axes, .column_strides = output.column_strides};
-        }
-        RJ_CHECK(false, "chunks: no tensor {}", tensor);
-    }
+    Node declared(const std::string& tensor) const { return declared_tensor(plan_, tensor); }
 
     PlanStep copying_step(const std::string& from, const std::string& to) {
         const Node source = declared(from);

@@ -123,12 +123,7 @@ class Rewriting {
     std::string fresh_axis(std::string_view what) const {
         std::string name = fmt::format("{}_{}", axis(division_.whole).label(), what);
         if (!is_identifier(name)) name = fmt::format("columns_{}", name);
-        const auto taken = [&] {
-            return std::any_of(whole_->axes().begin(), whole_->axes().end(),
-                               [&](const AxisInfo& info) { return info.name == name; });
-        };
-        while (taken()) name += "_";
-        return name;
+        return whole_->unused_axis_name(std::move(name));
     }
 
     // The column of each block and place in it. A kernel that sees some blocks is told which they are.

@@ -301,6 +301,22 @@ std::string Planner::describe(const Piece& piece) const {
 
 }  // namespace planning
 
+const Temporary* find_temporary(const Plan& plan, std::string_view name) {
+    const auto found = std::ranges::find_if(plan.temporaries, [&](const Temporary& one) { return one.name == name; });
+    return found == plan.temporaries.end() ? nullptr : &*found;
+}
+
+Node declared_tensor(const Plan& plan, const std::string& name) {
+    if (const Temporary* one = find_temporary(plan, name)) return {.dtype = one->dtype, .axes = one->axes};
+    if (const auto input = plan.graph->find_input(name)) return plan.graph->node(*input);
+    for (const OutputInfo& output : plan.graph->outputs()) {
+        if (output.name != name) continue;
+        const Node& node = plan.graph->node(output.node);
+        return {.dtype = node.dtype, .axes = node.axes, .column_strides = output.column_strides};
+    }
+    RJ_CHECK(false, "plan: no tensor {}", name);
+}
+
 Plan make_plan(const std::shared_ptr<const GraphData>& graph, const Target& target, Repeated repeated,
                std::string_view stem, const Runs& runs) {
     constexpr int kMostPartings = 6;  // each halves what does not run

@@ -106,6 +106,12 @@ struct Plan {
     std::vector<std::string> notes;  // what was fused or kept apart, and the predicted times; for `explain`
 };
 
+// The temporary of that name; null for other tensors.
+const Temporary* find_temporary(const Plan& plan, std::string_view name);
+
+// A tensor of the plan as kernels see it: dtype, axes and, of an argument, column strides.
+Node declared_tensor(const Plan& plan, const std::string& name);
+
 // Where arithmetic is done that more threads than one would repeat: in the kernel of what needs it, or in one of its
 // own. That is what the numbers that a row comes to are made into, if no column needs it, and dear values that are one
 // for several columns or rows, as the cosines of an angle for all heads.

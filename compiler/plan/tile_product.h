@@ -9,6 +9,9 @@
 
 namespace rowjit {
 
+// Columns of an access to a tile's row: 16 bytes.
+inline constexpr int kTileAccess = 8;
+
 struct TileOperand {
     std::string name;
     Dtype dtype = Dtype::kF32;

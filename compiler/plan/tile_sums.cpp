@@ -27,13 +27,13 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 struct Parted {
     std::shared_ptr<GraphData> tiles;    // of the row of each tile
     std::shared_ptr<GraphData> numbers;  // of a row, made of those of its tiles
-    std::vector<Temporary> stored;       // outputs of one that are inputs of another
+    std::vector<Temporary> stored;       // outputs of the one that are inputs of the other
     Temporary in_tiles;                  // the product's result, as `tiles` sees it
 };
 
 class Parting {
   public:
-    // `group` reads `result`, whose columns are the axis `columns`; `axes` are the plan's with `part` and `within`.
+    // `axes` are the plan's and two more: `part`, of the tiles along the columns, and `within`, of a tile's columns.
     Parting(const Group& group, const Temporary& result, const std::vector<AxisInfo>& axes, AxisId part, AxisId within)
         : from_(*group.graph),
           result_(result),
@@ -143,7 +143,7 @@ class Parting {
             terms = select(*inside_, Value(tiles_, terms), Graph(tiles_).constant(node.dtype, nothing)).id();
         }
         const NodeId part = tiles_->add_reduce(node.monoid, terms, {within_});
-        const Value parts(numbers_, store(tiles_.get(), part, label_of(node) + "_of_tile", numbers_.get()));
+        const Value parts = store(part, node.label.empty() ? "number" : node.label);
         if (!is_sum) greatest_.emplace(id, Greatest{terms, part, parts});
         return numbers_->add_reduce(node.monoid, greatest ? weighed(parts, *greatest).id() : parts.id(), {part_});
     }
@@ -155,19 +155,17 @@ class Parting {
         return select(of_tiles == -kInfinity, Graph(numbers_).constant(parts.dtype(), 0.0), parts) * weight;
     }
 
-    static std::string label_of(const Node& node) { return node.label.empty() ? "number" : node.label; }
-
-    // What one graph makes as an input of another.
-    NodeId store(GraphData* from, NodeId id, const std::string& wanted, GraphData* to) {
-        std::string name = fmt::format("{}_{}", result_.name, wanted);
+    // A number of each row and tile, as the numbers' graph reads it.
+    Value store(NodeId id, const std::string& label) {
+        std::string name = fmt::format("{}_{}_of_tile", result_.name, label);
         const auto taken = [&] {
             return std::ranges::any_of(stored_, [&](const Temporary& one) { return one.name == name; });
         };
         while (taken()) name += "_";
-        const Node node = from->node(id);
-        from->add_output({.name = name, .node = id});
+        const Node node = tiles_->node(id);
+        tiles_->add_output({.name = name, .node = id});
         stored_.push_back({name, node.dtype, node.axes});
-        return to->add_input(name, node.dtype, node.axes, {});
+        return {numbers_, numbers_->add_input(name, node.dtype, node.axes, {})};
     }
 
     // ---- Values along the columns, in tiles ----------------------------------------------------------------------
@@ -281,28 +279,19 @@ class TileSums {
     }
 
   private:
-    Temporary* temporary(const std::string& name) {
-        const auto found =
-            std::ranges::find_if(plan_.temporaries, [&](const Temporary& one) { return one.name == name; });
-        return found == plan_.temporaries.end() ? nullptr : &*found;
+    TileOperand operand(const std::string& name) const {
+        const Node tensor = declared_tensor(plan_, name);
+        const Temporary* temporary = find_temporary(plan_, name);
+        return {name, tensor.dtype, tensor.axes, temporary != nullptr && temporary->over.empty()};
     }
 
-    TileOperand operand(const std::string& name) {
-        if (const Temporary* one = temporary(name)) return {name, one->dtype, one->axes, one->over.empty()};
-        const auto input = plan_.graph->find_input(name);
-        if (!input) return {name};
-        const Node& node = plan_.graph->node(*input);
-        return {name, node.dtype, node.axes, false};
-    }
-
-    bool is_of_tiles(const Product& product) {
+    bool is_of_tiles(const Product& product) const {
         const TileProduct tiles = {operand(product.left), operand(product.right), operand(product.result),
                                    product.contracted};
-        if (tiles.left.axes.empty() || tiles.right.axes.empty() || product.accumulate) return false;
-        if (!no_tiles_reason(tiles, plan_.graph->axes(), plan_.division).empty()) return false;
+        if (product.accumulate || !no_tiles_reason(tiles, plan_.graph->axes(), plan_.division).empty()) return false;
         const std::int64_t columns = plan_.graph->axis(tiles.result.axes.back()).extent;
         return !contains(tiles.result.axes, plan_.division.blocks) && columns >= kFewestTiles * kProductTileColumns &&
-               columns % 8 == 0;
+               columns % kTileAccess == 0;
     }
 
     std::size_t place_of(std::size_t product) const {
@@ -313,7 +302,7 @@ class TileSums {
     }
 
     // The kernel that reads the tensor, if it is the only step that does and reduces its columns.
-    std::optional<std::size_t> reader_of(const std::string& tensor) {
+    std::optional<std::size_t> reader_of(const std::string& tensor) const {
         std::optional<std::size_t> reader;
         for (std::size_t i = 0; i < plan_.steps.size(); ++i) {
             const PlanStep& step = plan_.steps[i];
@@ -327,7 +316,7 @@ class TileSums {
         }
         if (!reader) return std::nullopt;
         const GraphData& graph = *plan_.groups[plan_.steps[*reader].index].graph;
-        const AxisId columns = temporary(tensor)->axes.back();
+        const AxisId columns = find_temporary(plan_, tensor)->axes.back();
         const std::vector<NodeId> live = graph.live_nodes();
         const bool reduces = std::ranges::any_of(live, [&](NodeId id) {
             return graph.node(id).kind == NodeKind::kReduce && contains(graph.node(id).reduced, columns);
@@ -339,12 +328,12 @@ class TileSums {
     std::string part(std::size_t place, const Product& product) {
         const std::size_t index = plan_.steps[place].index;
         const Group group = plan_.groups[index];
-        const Temporary result = *temporary(product.result);
+        const Temporary result = *find_temporary(plan_, product.result);
         const std::int64_t columns = plan_.graph->axis(result.axes.back()).extent;
         auto axes = std::make_shared<GraphData>(*plan_.graph);
         const std::int64_t tiles = (columns + kProductTileColumns - 1) / kProductTileColumns;
-        const AxisId part = axes->add_column_axis(fresh_axis(result.name + "_tiles"), tiles);
-        const AxisId within = axes->add_column_axis(fresh_axis(result.name + "_tile"), kProductTileColumns);
+        const AxisId part = axes->add_column_axis(axes->unused_axis_name(result.name + "_tiles"), tiles);
+        const AxisId within = axes->add_column_axis(axes->unused_axis_name(result.name + "_tile"), kProductTileColumns);
         Offer<Parted> parted = Parting(group, result, axes->axes(), part, within).run();
         if (!parted) return parted.reason();
         const Plan of_tiles = cheapest_plan(*parted->tiles, target_, runs_, fmt::format("{}_tile", result.name));
@@ -358,7 +347,7 @@ class TileSums {
                                           of_tiles.groups[0].name, result.name));
         plan_.graph = axes;
         const auto append = [](auto* to, const auto& from) { to->insert(to->end(), from.begin(), from.end()); };
-        temporary(result.name)->in_tiles = true;
+        for (Temporary& one : plan_.temporaries) one.in_tiles = one.in_tiles || one.name == result.name;
         append(&plan_.temporaries, parted->stored);
         plan_.temporaries.push_back(parted->in_tiles);
         append(&plan_.temporaries, of_tiles.temporaries);
@@ -367,15 +356,6 @@ class TileSums {
         plan_.steps.insert(plan_.steps.begin() + static_cast<std::ptrdiff_t>(place) + 1,
                            {PlanStep::Kind::kKernel, plan_.groups.size() - 1});
         return "";
-    }
-
-    std::string fresh_axis(std::string name) const {
-        const auto taken = [&] {
-            return std::any_of(plan_.graph->axes().begin(), plan_.graph->axes().end(),
-                               [&](const AxisInfo& info) { return info.name == name; });
-        };
-        while (taken()) name += "_";
-        return name;
     }
 
     Plan plan_;
@@ -398,9 +378,8 @@ bool tiles_are_read_at_once(const Plan& plan) {
     for (std::size_t i = 0; i < plan.steps.size(); ++i) {
         if (plan.steps[i].kind != PlanStep::Kind::kProduct) continue;
         const std::string& result = plan.products[plan.steps[i].index].result;
-        const bool in_tiles = std::ranges::any_of(
-            plan.temporaries, [&](const Temporary& one) { return one.name == result && one.in_tiles; });
-        if (!in_tiles) continue;
+        const Temporary* temporary = find_temporary(plan, result);
+        if (temporary == nullptr || !temporary->in_tiles) continue;
         const bool parts_loops = std::ranges::any_of(
             plan.loops, [&](const ChunkLoop& loop) { return loop.first == i + 1 || loop.end == i + 1; });
         const bool is_read = i + 1 < plan.steps.size() && plan.steps[i + 1].kind == PlanStep::Kind::kKernel &&

@@ -1501,6 +1501,22 @@ TEST_CASE("random numbers that stay words are what they would be as fractions, w
     }
 }
 
+namespace {
+
+void check_tokens(const Device& device, const Executable& executable, const Graph& graph, std::int64_t tokens) {
+    const Bindings inputs = random_inputs(*graph.data(), {{"tokens", tokens}}, {.seed = 7, .scale = 0.5});
+    const auto outputs = verify(device, executable, *graph.data(), inputs, {});
+    CHECK_MESSAGE(within_bar(outputs), tokens, " tokens\n", describe(outputs));
+}
+
+// Kernels of a program that make a product themselves.
+int own_products(const Program& program) {
+    return static_cast<int>(
+        std::ranges::count_if(program.steps, [](const Step& step) { return step.product.has_value(); }));
+}
+
+}  // namespace
+
 TEST_CASE(
     "a head's loss and gradients are the oracle's in chunks of rows and parts of columns, through matrix libraries") {
     const Graph loss =
@@ -1520,19 +1536,10 @@ TEST_CASE(
         CHECK(programs[0].loops.size() == 1);
         CHECK(programs[1].loops.size() == 2);
         for (const Executable& executable : simt::build(std::move(programs), target, device)) {
-            for (const std::int64_t rows : {1, 13, 40}) {
-                const Bindings inputs = random_inputs(*step.data(), {{"tokens", rows}}, {.seed = 7, .scale = 0.5});
-                const auto outputs = verify(device, executable, *step.data(), inputs, {});
-                CHECK_MESSAGE(within_bar(outputs), name, " ", rows, "\n", describe(outputs));
-            }
+            INFO(name);
+            for (const std::int64_t rows : {1, 13, 40}) check_tokens(device, executable, step, rows);
         }
     }
-}
-
-// Of all kernels of a program that make a product themselves.
-int own_products(const Program& program) {
-    return static_cast<int>(
-        std::ranges::count_if(program.steps, [](const Step& step) { return step.product.has_value(); }));
 }
 
 TEST_CASE("rows of a product that a kernel makes itself are the oracle's, at the edges of tiles and with none") {
@@ -1547,11 +1554,8 @@ TEST_CASE("rows of a product that a kernel makes itself are the oracle's, at the
             programs.push_back(compile(*step.data(), target, {}, {.low_memory = true}));
             CHECK(own_products(programs[0]) == 1);
             const Executable executable = simt::build(std::move(programs), target, device)[0];
-            for (const std::int64_t rows : {0, 1, 63, 130, 300}) {
-                const Bindings inputs = random_inputs(*step.data(), {{"tokens", rows}}, {.seed = 7, .scale = 0.5});
-                const auto outputs = verify(device, executable, *step.data(), inputs, {});
-                CHECK_MESSAGE(within_bar(outputs), op, " ", rows, "\n", describe(outputs));
-            }
+            INFO(op);
+            for (const std::int64_t rows : {0, 1, 63, 130, 300}) check_tokens(device, executable, step, rows);
         }
     }
 }
@@ -1574,11 +1578,8 @@ TEST_CASE("an activation between two products is computed on the first one's til
         CHECK_MESSAGE(own_products(programs[0]) == own, columns, "\n",
                       fmt::format("{}", fmt::join(programs[0].notes, "\n")));
         const Executable executable = simt::build(std::move(programs), target, device)[0];
-        for (const std::int64_t rows : {1, 170}) {
-            const Bindings inputs = random_inputs(*g.data(), {{"tokens", rows}}, {.seed = 7, .scale = 0.5});
-            const auto outputs = verify(device, executable, *g.data(), inputs, {});
-            CHECK_MESSAGE(within_bar(outputs), columns, " ", rows, "\n", describe(outputs));
-        }
+        INFO(columns);
+        for (const std::int64_t rows : {1, 170}) check_tokens(device, executable, g, rows);
     }
 }
 
@@ -1598,11 +1599,8 @@ TEST_CASE("numbers of rows are put together of tiles' parts, and no logits take 
         CHECK_MESSAGE(own_products(programs[0]) == 1, op, "\n", fmt::format("{}", fmt::join(programs[0].notes, "\n")));
         CHECK(workspace_of(programs[0], 130).total < std::int64_t{130} * 4104 * 2);
         const Executable executable = simt::build(std::move(programs), target, device)[0];
-        for (const std::int64_t rows : {0, 1, 130}) {
-            const Bindings inputs = random_inputs(*graph.data(), {{"tokens", rows}}, {.seed = 7, .scale = 0.5});
-            const auto outputs = verify(device, executable, *graph.data(), inputs, {});
-            CHECK_MESSAGE(within_bar(outputs), op, " ", rows, "\n", describe(outputs));
-        }
+        INFO(op);
+        for (const std::int64_t rows : {0, 1, 130}) check_tokens(device, executable, graph, rows);
     }
 }
 
