@@ -511,8 +511,7 @@ Value* multiplied_by_reciprocal(Builder& b, Value* x, Value* y) { return b.Creat
 
 Value* exp_in_sum(Builder& b, Value* x) {
     if (is_f64(x) || !has_instructions(b, x)) return least_weight_or_exp(b, x);
-    return call_shared(b, "exp_in_sum", x,
-                       [](Builder& body, Value* lanes) { return exp_by_instruction(body, lanes, kExp2); });
+    return call_shared(b, "exp_in_sum", x, exp_narrow);
 }
 
 Value* least_weight_or_exp(Builder& b, Value* x) {
