@@ -78,7 +78,7 @@ LoadedStep Engine::Impl::load_step(const Step& step, const BuiltKernel& built, S
             module = device_.impl().load(*rowjit::build(step.kernel, target(), *cache_).artifact, stream);
         }
     }
-    return {module, module->functions().front()};
+    return {module, module->functions().front(), built.artifact->functions.front().registers};
 }
 
 EngineStatistics Engine::Impl::statistics() const {

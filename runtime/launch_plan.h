@@ -18,6 +18,7 @@ namespace rowjit {
 struct LoadedStep {
     std::shared_ptr<Module> module;
     Function function;
+    int registers = 0;  // a thread's; 0 where nobody says
 };
 
 class LaunchPlan {
@@ -188,7 +189,7 @@ class LaunchPlan {
         return program_.axes[static_cast<std::size_t>(extent_axes_[extent_place])].is_given();
     }
     void find_tensor_facts();
-    void keep_to_device(Function function, Kernel* kernel) const;
+    void keep_to_device(const LoadedStep& loaded, Kernel* kernel) const;
     Launch make_launch(const Step& step, const LoadedStep& loaded) const;
     Parameter make_parameter(const Step& step, const KernelArgument& argument) const;
     ProductLaunch make_product(const ProductStep& step, StreamHandle stream);

@@ -136,10 +136,14 @@ std::span<const Ahead> kinds_of_even(const EvenSchedule& even, const GroupFacts&
 
 }  // namespace
 
-double share_at_work(const Schedule& s, const GroupFacts& facts) {
+std::int64_t vectors_of_thread(const Schedule& s, const GroupFacts& facts) {
     const std::int64_t lanes = s.column_blocks * s.threads_per_row * s.vector;
-    const std::int64_t rounds = (facts.columns + lanes - 1) / lanes;
-    return static_cast<double>(facts.columns) / static_cast<double>(rounds * lanes);
+    return (facts.columns + lanes - 1) / lanes;
+}
+
+double share_at_work(const Schedule& s, const GroupFacts& facts) {
+    const std::int64_t places = vectors_of_thread(s, facts) * s.column_blocks * s.threads_per_row * s.vector;
+    return static_cast<double>(facts.columns) / static_cast<double>(places);
 }
 
 std::vector<Schedule> summing_evenly(const GroupFacts& facts, const Target& target, int vector) {

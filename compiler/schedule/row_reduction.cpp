@@ -48,8 +48,10 @@ std::vector<Schedule> staying_schedules(const GroupFacts& facts, const Target& t
     return schedules;
 }
 
-// Narrower rows take their greatest elements one after the other, in fractions of a warp.
-constexpr std::int64_t kLeastOfGreatest = 2048;
+// Narrower rows take their greatest elements one after the other, in fractions of a warp. H100, four of 16384 bf16
+// rows, ms so and in one reduction: of 256 columns 0.0231 and 0.0253, of 512 0.0463 and 0.0265, of 1024 0.0909 and
+// 0.0335.
+constexpr std::int64_t kLeastOfGreatest = 512;
 
 // Where those come: behind schedules of powers of two that were timed against them and are no slower. One sum of two
 // tensors' narrow rows in one block has registers for 16 warps of two vectors, of which idle warps cost nothing: of
@@ -75,10 +77,30 @@ std::vector<Schedule>::iterator behind_timed(const GroupFacts& facts, const Targ
         const bool first = small || (facts.sums_of_columns > 1 && wide == narrow);
         return first && facts.streams <= 2 ? schedules->begin() : schedules->end();
     }
-    if (facts.sums_of_columns > 1 || facts.streams > 2 || !narrow || wide) return schedules->begin();
+    const bool of_numbers = facts.sums_of_columns == 0 && facts.meets;
+    if (of_numbers || facts.sums_of_columns > 1 || facts.streams > 2 || !narrow || wide) return schedules->begin();
     return std::stable_partition(schedules->begin(), schedules->end(), [&](const Schedule& s) {
         const bool few = s.unrolls() && s.column_blocks == 1 && bytes_per_thread(s, facts) <= kStayingBytesPerThread;
-        return few && s.threads_per_row >= kMostThreads && share_at_work(s, facts) >= 7.0 / 8;
+        return few && s.threads_per_row >= kMostThreads && vectors_of_thread(s, facts) > 1 &&
+               share_at_work(s, facts) >= 7.0 / 8;
+    });
+}
+
+// Beside sums over rows, threads of several warps that meet over a row have two vectors of narrow columns at least, and
+// most as many as the others: what a row costs besides its columns is as much as a vector's. H100, ms, with one vector
+// a thread and as it is chosen now: cross-entropy of 1920 bf16 columns 0.0568 (256 threads) and 0.0306 (32), tvd 0.0728
+// and 0.0545, poly_norm's backward 0.105 and 0.0742, group_norm's of 7680 0.203 (two blocks of 512) and 0.146. Where
+// threads do not meet, as for dynamic_tanh's backward, one vector is the faster: of 1920 columns 0.0763 and 0.0819. So
+// it is of f32: kto of 1920 columns 0.0960 and 0.0990.
+constexpr double kMostAtWork = 3.0 / 4;
+
+void put_single_vectors_last(const GroupFacts& facts, std::vector<Schedule>* schedules) {
+    if (!facts.meets) return;
+    const auto end = std::ranges::find_if_not(*schedules, &Schedule::unrolls);
+    std::stable_partition(schedules->begin(), end, [&](const Schedule& s) {
+        const bool is_of_warp = s.column_blocks == 1 && s.threads_per_row <= kWarpThreads;
+        const bool of_several = vectors_of_thread(s, facts) > 1 || facts.widest_bytes >= 4;
+        return is_of_warp || (of_several && share_at_work(s, facts) >= kMostAtWork);
     });
 }
 
@@ -140,9 +162,15 @@ std::vector<Schedule> gpu_schedules(const GroupFacts& facts, const Target& targe
     // cross-entropy over 32768 classes ran at 99 % of copy this way, 56 % with the row in registers (H200).
     // So it is with two passes where a cluster would have to meet: a Jensen-Shannon divergence over 128256 classes took
     // 1.9 ms, 4.1 in a cluster. And a row that a cluster has no room to keep in small parts, and waits for besides.
+    // What meets once needs no cluster either: of 4608 f32 classes cross-entropy runs at 101 % of copy so, at 33 in two
+    // blocks, orpo at 100 and 90; but kl_div, which has two pairs of a maximum and a sum, at 88 and 99 (H100).
     const std::int64_t least = facts.keeps_greatest ? kLeastOfGreatest : kStreamedColumns;
-    const bool streams = !facts.stores_columns && facts.columns >= least &&
-                         (facts.online_phases == 2 || wider_than_block(facts, target));
+    const bool is_wide = facts.columns >= least;
+    const bool in_cluster = wider_than_block(facts, target);
+    const bool meets_once = facts.online_phases == 2;
+    const bool has_pairs = facts.sums_exponentials && facts.streams > 1;
+    const bool streams =
+        !facts.stores_columns && (is_wide ? meets_once || in_cluster : meets_once && in_cluster && !has_pairs);
     const bool too_wide =
         waits_alone(facts) && facts.widest_bytes < 4 && row_bytes(facts) > kMostClusterBlocks * kSmallPartBytes * 3 / 4;
     const bool one_pass = streams || (too_wide && waits_for_numbers(facts));
@@ -185,6 +213,7 @@ std::vector<Schedule> gpu_schedules(const GroupFacts& facts, const Target& targe
     }
     if (facts.sums_rows()) {
         schedules = all_staying(schedules, facts, target);
+        put_single_vectors_last(facts, &schedules);
         const std::vector<Schedule> even = summing_evenly(facts, target, vector);
         schedules.insert(behind_timed(facts, target, &schedules), even.begin(), even.end());
     }

@@ -163,7 +163,8 @@ std::vector<Schedule> all_staying(const std::vector<Schedule>& schedules, const 
 
 // ---- row_even.cpp ---------------------------------------------------------------------------------------------------
 
-// What part of the lanes have columns, where each thread of a row takes as many vectors as the first.
+// Vectors of a row's first thread, and what part of the lanes have columns where each takes as many.
+std::int64_t vectors_of_thread(const Schedule& s, const GroupFacts& facts);
 double share_at_work(const Schedule& s, const GroupFacts& facts);
 
 // Schedules of rows that are summed over columns' places as well, in any number of whole warps, the most promising

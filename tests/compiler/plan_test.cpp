@@ -647,6 +647,32 @@ TEST_CASE("beside sums of rows the static rule keeps lanes at work at the widths
     }
 }
 
+TEST_CASE("losses that are added up have several vectors of a row in each thread, and f32 rows read once") {
+    const Target target = find_target("sm_90a");
+    const auto first_of = [&](std::string_view op, std::int64_t columns, Dtype dtype) {
+        const Graph graph = make_graph(op, {columns, dtype, {}});
+        return legal_schedules(plan_graph(*graph.data(), target).groups.at(0), target).at(0);
+    };
+    for (const char* op : {"cross_entropy", "kl_div", "jsd", "tvd"}) {
+        for (const std::int64_t columns : {1792, 1920, 3584, 3840}) {
+            const Schedule first = first_of(op, columns, bf16);
+            CAPTURE(op);
+            CAPTURE(columns);
+            CAPTURE(print(first));
+            const bool is_of_warp = first.threads_per_row <= 32;
+            CHECK((is_of_warp || columns > std::int64_t{first.threads_per_row} * first.vector));
+            CHECK(share_at_work(first, columns) >= 0.75);
+        }
+    }
+    for (const std::int64_t columns : {4608, 6144, 7680}) {
+        CHECK(first_of("cross_entropy", columns, f32).residency == Residency::kReload);
+        CHECK(first_of("orpo", columns, f32).residency == Residency::kReload);
+        CHECK(first_of("kl_div", columns, f32).residency == Residency::kRegisters);
+    }
+    CHECK(first_of("top_k", 256, bf16).residency == Residency::kRegisters);
+    CHECK(first_of("top_k", 512, bf16).residency == Residency::kReload);
+}
+
 TEST_CASE("a loss with its gradient has wide rows in the shared memory of few blocks, whose threads are at work") {
     const Target target = find_target("sm_90a");
     for (const std::int64_t columns :

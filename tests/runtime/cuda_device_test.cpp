@@ -4,8 +4,12 @@
 #include <cstring>
 #include <thread>
 
+#include "compiler/compile.h"
 #include "rowjit/error.h"
+#include "rowjit/graph.h"
+#include "rowjit/runtime.h"
 #include "runtime/device.h"
+#include "runtime/launch_plan.h"
 #include "tests/runtime/device_fixture.h"
 
 using namespace rowjit;
@@ -256,6 +260,29 @@ TEST_CASE("the driver says how many clusters run at the same time, and one too o
     }
     StubCuda old(ROWJIT_STUB_CUDA_OLD);
     CHECK(open_device("cuda:0")->clusters_at_once(function, geometry) == 0);
+}
+
+TEST_CASE("blocks that sum over their rows are as many as have room with the registers they took") {
+    StubCuda stub;
+    stub->attributes[16] = 132;  // multiprocessors
+    const std::shared_ptr<DeviceImpl> device = open_device("cuda:0");
+    const Graph graph = Graph::parse("rows tokens\ninput x: f32[tokens, 1024]\noutput s = sum(x, tokens)\n");
+    const Program program = compile(*graph.data(), device->target());
+    const Schedule& schedule = program.steps.at(0).kernel.schedule;
+    REQUIRE(schedule.blocks_per_sm >= 4);
+    REQUIRE(program.steps.at(0).kernel.block_threads() == 256);
+    const auto parts = [&](int registers) {
+        std::vector<LoadedStep> loaded(program.steps.size(), {nullptr, {reinterpret_cast<void*>(64)}, registers});
+        const Executable executable(std::make_shared<LaunchPlan>(program, std::move(loaded), device));
+        Arguments arguments(executable);
+        arguments.rows("tokens", 1 << 20);
+        return executable.workspace_bytes(arguments) / (1024 * sizeof(float));
+    };
+    const auto staying = static_cast<std::size_t>(132 * schedule.blocks_per_sm);
+    CHECK(parts(0) == staying);  // nobody says
+    CHECK(parts(32) == staying);
+    CHECK(parts(128) == 132 * 2);
+    CHECK(parts(255) == 132);
 }
 
 TEST_CASE("a driver too old for clusters refuses a launch of them") {
