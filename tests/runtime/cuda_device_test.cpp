@@ -5,9 +5,9 @@
 #include <thread>
 
 #include "compiler/compile.h"
+#include "rowjit/engine.h"
 #include "rowjit/error.h"
 #include "rowjit/graph.h"
-#include "rowjit/runtime.h"
 #include "runtime/device.h"
 #include "runtime/launch_plan.h"
 #include "tests/runtime/device_fixture.h"
@@ -274,7 +274,7 @@ TEST_CASE("blocks that sum over their rows are as many as have room with the reg
     const auto parts = [&](int registers) {
         std::vector<LoadedStep> loaded(program.steps.size(), {nullptr, {reinterpret_cast<void*>(64)}, registers});
         const Executable executable(std::make_shared<LaunchPlan>(program, std::move(loaded), device));
-        Arguments arguments(executable);
+        Arguments arguments = executable.arguments();
         arguments.rows("tokens", 1 << 20);
         return executable.workspace_bytes(arguments) / (1024 * sizeof(float));
     };
