@@ -62,6 +62,13 @@ RowExtents all_rows(const GraphData& graph, std::int64_t extent) {
     return rows;
 }
 
+std::optional<std::int64_t> common_extent(const RowExtents& rows) {
+    if (rows.empty()) return std::nullopt;
+    const std::int64_t first = rows.begin()->second;
+    const bool alike = std::ranges::all_of(rows, [&](const auto& row) { return row.second == first; });
+    return alike ? std::optional(first) : std::nullopt;
+}
+
 std::int64_t extent_of(const GraphData& graph, AxisId axis, const RowExtents& rows) {
     const AxisInfo& info = graph.axis(axis);
     if (info.extent != kRuntimeExtent) return info.extent;

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -34,6 +35,9 @@ struct Layout {
 
 // Every row axis whose extent comes at run time, `extent` long.
 RowExtents all_rows(const GraphData& graph, std::int64_t extent);
+
+// The extent that all of them are; none where they differ or there are none.
+std::optional<std::int64_t> common_extent(const RowExtents& rows);
 
 // The extent of `axis`, taken from `rows` for a run-time one; throws Error(kInvalidArgument) naming a missing or
 // negative one.

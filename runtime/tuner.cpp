@@ -192,9 +192,10 @@ class GroupTuner {
     }
 
     double predicted_us(const Schedule& schedule) const {
+        const std::optional<std::int64_t> extent = timing_.rows.empty() ? 1 : common_extent(timing_.rows);
+        if (!extent) return 0;
         const auto kernel = build_kernel(group_, schedule, impl_.target());
-        const auto extent = timing_.rows.empty() ? 1 : timing_.rows.begin()->second;
-        return rowjit::predicted_us(cost_terms(*kernel, impl_.target(), extent));
+        return rowjit::predicted_us(cost_terms(*kernel, impl_.target(), *extent));
     }
 
     const Candidate& winner() const {

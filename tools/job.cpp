@@ -4,6 +4,9 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <charconv>
+#include <cstddef>
+#include <system_error>
 
 #include "base/fail.h"
 #include "dsl/library/registry.h"
@@ -69,6 +72,63 @@ std::vector<std::string> differentiated_inputs(const Job& job) {
     return job.op == "graph" ? std::vector<std::string>{} : trained_inputs(job.op, job.graph);
 }
 
+// "tokens=4096" each.
+RowExtents chosen_rows(const std::vector<std::string>& words) {
+    RowExtents rows;
+    for (const std::string& word : words) {
+        const std::size_t equals = word.find('=');
+        const char* const end = word.data() + word.size();
+        std::int64_t count = 0;
+        const auto [last, error] = equals == std::string::npos
+                                       ? std::from_chars_result{end, std::errc::invalid_argument}
+                                       : std::from_chars(word.data() + equals + 1, end, count);
+        if (equals == 0 || error != std::errc() || last != end || count <= 0) {
+            fail(ErrorCode::kInvalidArgument,
+                 "--rows '{}' gives no axis a positive whole number of rows; write it as tokens=4096", word);
+        }
+        if (!rows.emplace(word.substr(0, equals), count).second)
+            fail(ErrorCode::kInvalidArgument, "--rows gives '{}' twice; leave out one", word.substr(0, equals));
+    }
+    return rows;
+}
+
+// An axis that a launch gives no extent for, or that the graph does not have.
+[[noreturn]] void refuse_rows(const std::string& job, const GraphData& graph, const std::string& wanted) {
+    std::vector<std::string> given;
+    std::string what = "is none of its row axes";
+    for (const AxisInfo& axis : graph.axes()) {
+        if (axis.is_given()) given.push_back(axis.name);
+        if (axis.name != wanted) continue;
+        if (!axis.is_row) {
+            what = fmt::format("is {} columns", axis.extent);
+        } else if (axis.follows >= 0) {
+            what = fmt::format("has as many rows as {} and {} more", graph.axis(axis.follows).label(), axis.more);
+        } else {
+            what = fmt::format("always has {} rows", axis.extent);
+        }
+    }
+    fail(ErrorCode::kInvalidArgument, "--rows '{}': in '{}' it {}; {}", wanted, job, what,
+         given.empty() ? "a launch gives none of its row axes: leave out --rows"
+                       : fmt::format("give {}", fmt::join(given, " or ")));
+}
+
+void take_rows(const RowExtents& rows, Job* job) {
+    RowExtents taken = all_rows(*job->graph.data(), 0);
+    if (job->differentiated) taken.merge(all_rows(*job->differentiated->forward.data(), 0));
+    for (const auto& [name, count] : rows) {
+        if (!taken.contains(name)) refuse_rows(job->name, *job->graph.data(), name);
+    }
+    job->rows = rows;
+}
+
+RowExtents rows_of(const GraphData& graph, std::int64_t extent, const RowExtents& named) {
+    RowExtents rows = all_rows(graph, extent);
+    for (auto& [name, count] : rows) {
+        if (const auto found = named.find(name); found != named.end()) count = found->second;
+    }
+    return rows;
+}
+
 }  // namespace
 
 std::vector<Job> make_jobs(const JobOptions& options) {
@@ -86,6 +146,8 @@ std::vector<Job> make_jobs(const JobOptions& options) {
         if (jobs.empty()) fail(ErrorCode::kInvalidArgument, "none of the operations has a backward");
         for (Job& job : jobs) options.joint ? make_joint(&job) : make_backward(&job);
     }
+    const RowExtents rows = chosen_rows(options.rows);
+    for (Job& job : jobs) take_rows(rows, &job);
     return jobs;
 }
 
@@ -137,16 +199,24 @@ void make_joint(Job* job) {
     job->op += " joint";
 }
 
-RowExtents bounded_rows(const GraphData& graph, std::int64_t tokens, std::int64_t max_bytes) {
+RowExtents bounded_rows(const Job& job, std::int64_t tokens, std::int64_t max_bytes) {
+    const GraphData& graph = *job.graph.data();
+    const auto bytes = [&](std::int64_t extent) { return least_bytes(graph, rows_of(graph, extent, job.rows)); };
     std::int64_t extent = tokens;
-    while (extent > 1 && least_bytes(graph, all_rows(graph, extent)) > max_bytes) extent = (extent + 1) / 2;
-    return all_rows(graph, extent);
+    while (extent > 1 && bytes(extent) > max_bytes) extent = (extent + 1) / 2;
+    if (!job.rows.empty() && bytes(extent) > max_bytes) {
+        fail(ErrorCode::kInvalidArgument,
+             "{}: with these --rows a launch moves {} bytes or more, and may move {}; give fewer rows or a larger "
+             "--max-bytes",
+             job.name, bytes(extent), max_bytes);
+    }
+    return rows_of(graph, extent, job.rows);
 }
 
-Bindings job_inputs(const Job& job, std::int64_t extent, const RandomOptions& options) {
-    if (!job.differentiated) return random_inputs(*job.graph.data(), all_rows(*job.graph.data(), extent), options);
-    RowExtents rows = all_rows(*job.differentiated->forward.data(), extent);
-    rows.merge(all_rows(*job.graph.data(), extent));
+Bindings job_inputs(const Job& job, std::int64_t extent, const RowExtents& named, const RandomOptions& options) {
+    RowExtents rows = rows_of(*job.graph.data(), extent, named);
+    if (!job.differentiated) return random_inputs(*job.graph.data(), rows, options);
+    rows.merge(rows_of(*job.differentiated->forward.data(), extent, named));
     return random_inputs(*job.differentiated, rows, options);
 }
 

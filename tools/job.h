@@ -27,8 +27,9 @@ struct JobOptions {
     bool backward = false;              // of each graph its backward, with everything its forward saves given
     bool joint = false;                 // of each graph its outputs and, for cotangents of 1, its gradients in one pass
     ChunkOptions chunks = {};
-    std::int64_t tokens = 0;     // rows; 0: the device's default
-    std::int64_t max_bytes = 0;  // moved by one launch; 0: the device's default
+    std::int64_t tokens = 0;             // rows; 0: the device's default
+    std::vector<std::string> rows = {};  // name=count, of row axes that are not `tokens` long
+    std::int64_t max_bytes = 0;          // moved by one launch; 0: the device's default
 };
 
 struct Job {
@@ -39,10 +40,12 @@ struct Job {
     int per_step = 1;                 // launches of it in one training step's forward, for a model
     std::int64_t rows_per_token = 1;  // rows of a launch for each token: a norm of every head has one per head
     std::optional<Differentiated> differentiated = std::nullopt;  // where `graph` is the backward of it
+    RowExtents rows = {};                                         // of the row axes that JobOptions::rows names
 };
 
 // Throws Error: kParse for a file that cannot be read, kUnsupported for an architecture that is not known, and what the
-// registry throws for an op. At least one of model, graph and ops must be given.
+// registry throws for an op; kInvalidArgument for rows that one of the graphs does not have. At least one of model,
+// graph and ops must be given.
 std::vector<Job> make_jobs(const JobOptions& options);
 
 // The names of `ops`, of which "all" alone is every one.
@@ -63,13 +66,14 @@ bool has_backward(const Job& job);
 void make_backward(Job* job);
 void make_joint(Job* job);
 
-// Row extents for a launch of `graph`: every run-time row axis at `tokens`, fewer where the launch would move more than
-// `max_bytes`.
-RowExtents bounded_rows(const GraphData& graph, std::int64_t tokens, std::int64_t max_bytes);
+// Row extents for a launch of the job's graph: the named ones as they are given, every other run-time row axis at
+// `tokens`, or fewer where the launch would move more than `max_bytes`. Throws Error(kInvalidArgument) where it would
+// with a row of those too.
+RowExtents bounded_rows(const Job& job, std::int64_t tokens, std::int64_t max_bytes);
 
-// Inputs for a launch of the job's graph with every run-time row axis at `extent`; those of a backward are what a
-// training step's are.
-Bindings job_inputs(const Job& job, std::int64_t extent, const RandomOptions& options);
+// Inputs for a launch of the job's graph with every run-time row axis at `extent` but those that are `named`; those of
+// a backward are what a training step's are.
+Bindings job_inputs(const Job& job, std::int64_t extent, const RowExtents& named, const RandomOptions& options);
 
 // "8192x4096": the extents of the widest input or output.
 std::string shape_text(const GraphData& graph, const RowExtents& rows);

@@ -58,6 +58,11 @@ void add_job_options(CLI::App* command, CommonOptions* common) {
     command->add_option("--tokens", jobs.tokens, "Rows of a launch [2048 on the CPU, 16384 on a GPU]")
         ->check(kPositive);
     command
+        ->add_option("--rows", jobs.rows,
+                     "Rows of one row axis, as name=count; may be repeated. The others have --tokens, and are what "
+                     "--max-bytes makes fewer")
+        ->type_name("NAME=COUNT");
+    command
         ->add_option("--max-bytes", jobs.max_bytes,
                      "Bytes a launch may move; fewer rows are used beyond [128 MiB, 2 GiB]")
         ->check(kPositive);

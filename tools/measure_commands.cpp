@@ -92,7 +92,7 @@ nlohmann::json to_json(const Record& record, const std::string& target) {
 
 // The worst output of the executable on a few rows.
 void check(Engine& engine, const Executable& executable, const Job& job, Record* record) {
-    const auto inputs = [&](std::uint64_t launch) { return job_inputs(job, kCheckedRows, {.seed = 1 + launch}); };
+    const auto inputs = [&](std::uint64_t launch) { return job_inputs(job, kCheckedRows, {}, {.seed = 1 + launch}); };
     for (const Verification& output : verify_several(engine.device(), executable, *job.graph.data(), inputs)) {
         record->within_bar = record->within_bar && output.report.within_bar;
         record->error = std::max(record->error, output.report.max_error);
@@ -148,7 +148,8 @@ Record measure_job(Engine& engine, const Job& job, const RowExtents& rows, const
     for (const Step& step : built.program.steps)
         record.schedule += (record.schedule.empty() ? "" : "; ") + print(step.kernel.schedule);
     record.kernels = static_cast<int>(built.program.steps.size());
-    if (!rows.empty()) record.predicted_us = predicted_us(built.program, engine.impl().target(), rows.begin()->second);
+    if (const std::optional<std::int64_t> extent = common_extent(rows))
+        record.predicted_us = predicted_us(built.program, engine.impl().target(), *extent);
     const Executable executable = engine.impl().load(std::move(built));
     check(engine, executable, job, &record);
     const Measurement measured = measure(engine.device(), {executable}, graph, rows);
@@ -233,8 +234,7 @@ int run_jobs(const CommonOptions& common, const TuneCommand* tuning) {
         for (const Job& job : jobs) {
             if (interrupted()) break;
             progress.start(job.name);
-            const RowExtents rows =
-                bounded_rows(*job.graph.data(), bounds.tokens * job.rows_per_token, bounds.max_bytes);
+            const RowExtents rows = bounded_rows(job, bounds.tokens * job.rows_per_token, bounds.max_bytes);
             std::vector<TunedKernel> tuned;
             try {
                 if (tuning != nullptr) {

@@ -289,6 +289,8 @@ std::vector<RandomJob> draw_jobs(const JobOptions& within, std::int64_t count, s
              "it holds",
              within.model.empty() ? "--graph" : "--model");
     }
+    if (!within.rows.empty())
+        fail(ErrorCode::kInvalidArgument, "--random verifies each job on a few rows of every axis; leave out --rows");
     require_one_pass(within);
     const Restrictions restrictions = restrictions_of(within, rows);
     std::vector<RandomJob> jobs;

@@ -104,7 +104,7 @@ class Verifier {
         const GraphData& graph = *job.graph.data();
         for (const Case& c : kCases) {
             const auto inputs = [&](std::uint64_t launch) {
-                return job_inputs(job, c.rows, {.seed = seed_ + launch, .extremes = c.extremes});
+                return job_inputs(job, c.rows, job.rows, {.seed = seed_ + launch, .extremes = c.extremes});
             };
             const std::vector<Verification> outputs =
                 verify_several(engine_.device(), executable, graph, inputs, {.row_padding = c.row_padding});

@@ -180,6 +180,23 @@ void RowsEmitter::segment_loop(const RowsLoop& loop) {
     batched_loop(loop, scope_.value(loop.begin), scope_.value(loop.end), kAhead, true);
 }
 
+// What is read of a segment's positions at their own places, where something is computed of it. A division has a
+// branch, which loads do not pass: of eight positions one after the other was awaited.
+std::vector<const Inst*> RowsEmitter::read_first(const RowsLoop& loop) {
+    constexpr std::size_t kMostLoads = 4;  // of eight positions, in registers
+    std::vector<const Inst*> loads;
+    bool computes = false;
+    for (const Inst& inst : loop.body) {
+        computes = computes || inst.kind == InstKind::kMap;
+        if (inst.kind != InstKind::kLoad) continue;
+        const bool in_place =
+            std::ranges::all_of(inst.coords, [](const Coord& coord) { return coord.data_nodes().empty(); });
+        if (in_place) loads.push_back(&inst);
+    }
+    if (!computes || loads.size() > kMostLoads) loads.clear();
+    return loads;
+}
+
 // The terms of some positions, and then their sums, one after the other or first with each other.
 void RowsEmitter::batched_loop(const RowsLoop& loop, const std::string& begin, const std::string& end, int size,
                                bool folds) {
@@ -197,9 +214,26 @@ void RowsEmitter::batched_loop(const RowsLoop& loop, const std::string& begin, c
                           size * threads));
     for (const auto& [inst, name] : terms)
         out_.line(fmt::format("{} {}[{}];", gpu_value_type(scope_.accumulator(*inst).dtype), name, size));
+    const std::vector<const Inst*> ahead = folds ? read_first(loop) : std::vector<const Inst*>();
+    const auto is_ahead = [&](const Inst& inst) { return std::ranges::find(ahead, &inst) != ahead.end(); };
+    const std::string place = fmt::format("const long long p = rj_min(first + i * {}, {} - 1);", threads, end);
+    for (const Inst* load : ahead) {
+        const std::string name = scope_.names().fresh(load->label);
+        out_.line(fmt::format("{} {}[{}];", gpu_value_type(load->dtype), name, size));
+        scope_.set_place(load->id, name + "[i]");
+    }
+    if (!ahead.empty()) {
+        each();
+        out_.line(place);
+        position(loop, [&](const Inst& inst, const GpuLoop& inside, const std::vector<std::string>& live) {
+            if (is_ahead(inst)) scalar_inst(inst, inside, live);
+        });
+        out_.close();
+    }
     each();
-    out_.line(fmt::format("const long long p = rj_min(first + i * {}, {} - 1);", threads, end));
+    out_.line(place);
     position(loop, [&](const Inst& inst, const GpuLoop& inside, const std::vector<std::string>& live) {
+        if (is_ahead(inst)) return;
         const auto term = terms.find(&inst);
         if (term == terms.end()) return scalar_inst(inst, inside, live);
         out_.line(fmt::format("{}[i] = {};", term->second, scope_.value(inst.operands[0])), inst.comment);

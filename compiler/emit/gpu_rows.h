@@ -41,6 +41,7 @@ class RowsEmitter {
     GpuPositions of_thread(const std::string& begin, const std::string& end, const RowsLoop& loop) const;
     void all_rows_loop(const RowsLoop& loop, const std::string& positions);
     void segment_loop(const RowsLoop& loop);
+    static std::vector<const Inst*> read_first(const RowsLoop& loop);
     void batched_loop(const RowsLoop& loop, const std::string& begin, const std::string& end, int size, bool folds);
     std::string first_of_thread(const std::string& begin) const;
     template <class Emit>

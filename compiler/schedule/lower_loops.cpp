@@ -255,9 +255,9 @@ void Lowering::lower_rows_reduction() {
     std::vector<NodeId> reduces;
     for (const auto& [range, nodes] : by_range) {
         RowsLoop loop;
-        loop.axes = std::get<0>(range);
-        if (std::get<2>(range) >= 0) bound_by_offsets(std::get<1>(range), std::get<2>(range), &loop);
-        lane_values_.clear();
+        loop.axes = range.axes;
+        if (range.segments >= 0) bound_by_offsets(range.segments, range.offsets, &loop);
+        open_range(range);
         loop_body_ = &loop.body;
         for (const NodeId id : nodes) {
             const Node& node = graph_.node(id);
@@ -269,8 +269,39 @@ void Lowering::lower_rows_reduction() {
         loop_body_ = nullptr;
         kernel_.body.push_back({std::move(loop)});
     }
+    open_range({});
     all_reduce(accumulated, reduces);
     for (std::size_t i = 0; i < graph_.outputs().size(); ++i) store(i, value(graph_.outputs()[i].node));
+}
+
+// A row is a segment, so that what its positions find by their offsets is known before them. Of 1,048,576 tokens in as
+// many groups a sum of squared distances from the mean of a token's group searched for that group in a chain of twenty
+// loads, eight times in each of 32 threads, for one token: such an advantage took 3.3 ms in all, a copy 0.012 (H100).
+void Lowering::open_range(const Range& range) {
+    open_range_ = range;
+    lane_values_.clear();
+    segment_values_.clear();
+    of_segment_.clear();
+    if (range.segments < 0) return;
+    for (const NodeId id : graph_.live_nodes()) {
+        const Node& node = graph_.node(id);
+        if (finds_open_segment(node) || (per_lane(id) && is_of_segment(node))) of_segment_.insert(id);
+    }
+}
+
+// Whether it differs along the open loop's rows by their segment alone.
+bool Lowering::is_of_segment(const Node& node) const {
+    const bool computes = node.kind == NodeKind::kMap || node.kind == NodeKind::kCast;
+    const bool finds = node.kind == NodeKind::kIndex || node.kind == NodeKind::kSearch;
+    if (!computes && !finds) return false;
+    const bool at_position = std::ranges::any_of(node.coords, [&](const Coord& coord) {
+        return std::ranges::any_of(coord.axes(), [&](Axis axis) { return axis.id == open_range_.axes[0]; });
+    });
+    if (at_position) return false;
+    for (std::size_t i = 0; i < node.args.size(); ++i) {
+        if (!node.reads_from_memory(i) && per_lane(node.args[i])) return false;
+    }
+    return true;
 }
 
 // Offsets are the caller's: what they give outside the axis is cut off.

@@ -18,18 +18,27 @@ namespace rowjit::lowering {
 
 // Whether a value differs between the lanes (or reduced rows) of a loop.
 bool Lowering::per_lane(NodeId id) const {
+    if (of_segment_.contains(id)) return false;
     if (columnar(id)) return true;
     const std::vector<AxisId>& rows = kernel_.row_axes;
     return std::any_of(graph_.node(id).axes.begin(), graph_.node(id).axes.end(),
                        [&](AxisId axis) { return std::find(rows.begin(), rows.end(), axis) == rows.end(); });
 }
 
+std::optional<ValueId> Lowering::known_value(NodeId id) const {
+    for (const auto* values : {&row_values_, &segment_values_, &lane_values_}) {
+        if (const auto found = values->find(id); found != values->end()) return found->second;
+    }
+    return std::nullopt;
+}
+
 // The value of a node where it is needed: computed in the current loop when it differs per lane, else before it.
 ValueId Lowering::value(NodeId id) {
     const bool lane = per_lane(id);
     RJ_CHECK(!lane || loop_body_ != nullptr, "lower: {} is needed outside a loop", graph_.describe(id));
-    std::map<NodeId, ValueId>& values = lane ? lane_values_ : row_values_;
-    if (const auto found = values.find(id); found != values.end()) return found->second;
+    if (const std::optional<ValueId> known = known_value(id)) return *known;
+    std::map<NodeId, ValueId>& values =
+        lane ? lane_values_ : (of_segment_.contains(id) ? segment_values_ : row_values_);
     if (const auto slot = slots_.find({loop_columns_, id}); lane && slot != slots_.end()) {
         Inst inst{.kind = InstKind::kKept, .dtype = graph_.node(id).dtype};
         inst.index = slot->second;
@@ -78,6 +87,14 @@ bool Lowering::is_coordinate(NodeId id) const {
     return iota.kind == NodeKind::kIota && graph_.axis(iota.axis).extent != kRuntimeExtent;
 }
 
+// Offsets do not decrease: what lies from one of them up to the next is found at the first, also where others before
+// it are equal to it, and the bounds of the axis only take positions away.
+bool Lowering::finds_open_segment(const Node& node) const {
+    if (node.kind != NodeKind::kSearch || open_range_.segments < 0 || node.args[0] != open_range_.offsets) return false;
+    const Node& key = graph_.node(node.args[1]);
+    return key.kind == NodeKind::kIota && key.axis == open_range_.axes[0];
+}
+
 ValueId Lowering::compute(NodeId id) {
     const Node& node = graph_.node(id);
     Inst inst{.dtype = node.dtype};
@@ -92,6 +109,11 @@ ValueId Lowering::compute(NodeId id) {
             return load(node.args[0], std::move(coords), &node);
         }
         case NodeKind::kSearch:
+            if (finds_open_segment(node)) {
+                inst.kind = InstKind::kCoord;
+                inst.axis = open_range_.segments;
+                return emit(std::move(inst), node, "the segment, of which all positions are");
+            }
             inst.kind = InstKind::kSearch;
             inst.index = tensor_of_input_.at(node.args[0]);
             inst.operands = {value(node.args[1])};
@@ -188,10 +210,9 @@ std::string Lowering::unique_label(const std::string& wanted) {
 }
 
 std::string Lowering::describe_value(NodeId id) const {
-    const auto& values = per_lane(id) ? lane_values_ : row_values_;
-    const auto found = values.find(id);
-    if (found == values.end()) return graph_.describe(id);
-    const auto label = value_labels_.find(found->second);
+    const std::optional<ValueId> known = known_value(id);
+    if (!known) return graph_.describe(id);
+    const auto label = value_labels_.find(*known);
     return label == value_labels_.end() ? graph_.describe(id) : label->second;
 }
 

@@ -78,8 +78,13 @@ class Lowering {
         return node.label.empty() ? std::string(fallback) : node.label;
     }
 
-    // Where a reduction's terms lie: the reduced axes, the axis of segments and their offsets.
-    using Range = std::tuple<std::vector<AxisId>, AxisId, NodeId>;
+    // Where a reduction's terms lie: the reduced axes and, of segments, their axis and offsets.
+    struct Range {
+        std::vector<AxisId> axes = {};
+        AxisId segments = -1;
+        NodeId offsets = -1;
+        auto operator<=>(const Range&) const = default;
+    };
     static Range range_of(const Node& node) {
         return {node.reduced, node.axis, node.is_segmented() ? node.args[1] : -1};
     }
@@ -159,6 +164,8 @@ class Lowering {
     std::optional<Declined> lanes_conflict();
     void lower_rows_reduction();
     void bound_by_offsets(AxisId segments, NodeId offsets, RowsLoop* loop);
+    void open_range(const Range& range);
+    bool is_of_segment(const Node& node) const;
 
     // How sums are carried (lower_sums.cpp).
     void add_to_block(NodeId reduce, int of_row);
@@ -178,10 +185,12 @@ class Lowering {
 
     // Values (lower_values.cpp).
     bool per_lane(NodeId id) const;
+    std::optional<ValueId> known_value(NodeId id) const;
     ValueId value(NodeId id);
     ValueId turned(const Turn& turn, const Node& node);
     bool holds_everywhere(NodeId mask) const;
     bool is_coordinate(NodeId id) const;
+    bool finds_open_segment(const Node& node) const;
     ValueId compute(NodeId id);
     static std::vector<Coord> own_coords(const std::vector<AxisId>& axes);
     ValueId load(NodeId input, std::vector<Coord> coords, const Node* index = nullptr);
@@ -215,6 +224,9 @@ class Lowering {
     Columns loop_columns_;                             // of the open loop
     std::map<NodeId, ValueId> row_values_;
     std::map<NodeId, ValueId> lane_values_;  // of the open loop
+    Range open_range_;                       // of the open loop over rows
+    std::set<NodeId> of_segment_;            // one for all of its positions, since those are of one segment
+    std::map<NodeId, ValueId> segment_values_;
     std::map<ValueId, std::string> value_labels_;
     std::vector<Inst>* loop_body_ = nullptr;
     int serial_loops_ = 0;

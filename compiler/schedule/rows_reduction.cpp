@@ -31,9 +31,14 @@ std::vector<Schedule> of_segments(const GroupFacts& facts) {
     Schedule s;
     s.family = Family::kRowsReduction;
     if (!facts.promoted) {
+        // How long segments are, no compiler knows: of a few rows each a warp's lanes have none, and reading those that
+        // are there again for them takes as many instructions. A tuner that is given their number finds which it is.
+        Schedule few = s;
+        few.threads_per_row = 8;
+        few.rows_per_block = 16;
         s.threads_per_row = 32;
         s.rows_per_block = 4;
-        return {s};
+        return {s, few};
     }
     constexpr int kLeastShared = 4;
     // Narrow terms are not added in pairs, and results in f32 have few lanes: that takes 64 registers without a bound,

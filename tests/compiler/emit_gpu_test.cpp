@@ -570,6 +570,29 @@ TEST_CASE("loads that are issued together are asked together before anything is 
     CHECK(contains(emit_gpu_body(single, target), "rj_together<1>(0, x_vec, cos_vec, x_vec_2, sin_vec);"));
 }
 
+TEST_CASE(
+    "the rows of a segment are read before a quotient is taken of one, and what its segment is with them is not") {
+    const Graph graph = Graph::parse(R"(
+        rows tokens
+        rows groups
+        rows ends = groups + 1
+        input x: f32[tokens]
+        input w: f32[tokens]
+        input mean: f32[groups]
+        input offsets: i32[ends]
+        of_row = index(mean, search(offsets, iota(tokens, i64)))
+        output y = sum((x - of_row) / w, tokens, into=groups, offsets=offsets)
+    )");
+    const Target target = find_target("sm_90a");
+    const std::string text = emit_gpu_body(compile(*graph.data(), target).steps.at(0).kernel, target);
+    const std::size_t reads = text.find("w_value[i] = rj_load");
+    REQUIRE(reads != std::string::npos);
+    CHECK(text.find("x_value[i] = rj_load") < text.find("rj_div("));
+    CHECK(reads < text.find("rj_div("));
+    CHECK(text.find("mean + ") < text.find("for (long long first"));
+    CHECK(!contains(text, "rj_search(offsets"));
+}
+
 TEST_CASE("a random number that is only compared with a row's number stays a word") {
     // Of x, its random numbers and a scalar.
     const auto body = [](const auto& mask) {

@@ -2,12 +2,17 @@
 // and compiled for the CPU against it.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <limits>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "compiler/compile.h"
+#include "compiler/kernel.h"
 #include "dsl/interpret.h"
 #include "dsl/library/registry.h"
 #include "dsl/random_inputs.h"
@@ -100,6 +105,102 @@ TEST_CASE("a row's segment is found among empty ones, and rows outside belong to
     CHECK(exact.at("y").values == std::vector<double>{0, 20, 20, 40, 0, 0});
     CHECK(compiled(r.g, bindings, "segment").values == exact.at("segment").values);
     CHECK(compiled(r.g, bindings, "y").values == exact.at("y").values);
+}
+
+namespace {
+
+// What positions know of the segment that they are summed to: its mean and length, its first row, and its number.
+void add_outputs_of_own_segment(Ragged& r, const Value& x) {
+    const Value segment = segment_of(r.tokens, r.segments);
+    const Value lengths = cast(segment_lengths(r.segments), f32);
+    const Value total = sum(x, r.tokens, r.segments);
+    const Value off = x * spread(lengths, r.tokens, r.segments) - spread(total, r.tokens, r.segments);
+    r.g.output("squares", sum(off * off, r.tokens, r.segments));
+    const Value begins = index(r.segments.offsets, {Coord(segment)});
+    r.g.output("from_first", max(x - index(x, r.tokens, Coord(begins)), r.tokens, r.segments));
+    const Value after = index(r.segments.offsets, {Coord(segment) + 1});
+    r.g.output("left", sum(cast(cast(after, i64) - r.g.iota(r.tokens, i64), f32), r.tokens, r.segments));
+    r.g.output("numbers", min(cast(segment, f32), r.tokens, r.segments));
+}
+
+// In loops over rows.
+std::ptrdiff_t searches(const Kernel& kernel) {
+    std::ptrdiff_t found = 0;
+    for (const Stmt& stmt : kernel.body) {
+        const auto* rows = std::get_if<RowsLoop>(&stmt.node);
+        if (rows == nullptr) continue;
+        found += std::count_if(rows->body.begin(), rows->body.end(),
+                               [](const Inst& inst) { return inst.kind == InstKind::kSearch; });
+    }
+    return found;
+}
+
+}  // namespace
+
+TEST_CASE("what rows know of their segment is right where they are summed to it, whatever the offsets") {
+    for (const std::vector<double>& offsets : std::vector<std::vector<double>>{{0, 0, 3, 3, 7, 7},
+                                                                               {1, 2, 2, 5, 6},
+                                                                               {-4, -1, 0, 2, 2, 9, 12},
+                                                                               {0, 7},
+                                                                               {3, 4},
+                                                                               {7, 7},
+                                                                               {0, 1, 2, 3, 4, 5, 6, 7}}) {
+        for (const Dtype dtype : {i32, i64}) {
+            Graph g;
+            const Axis tokens = g.rows("tokens");
+            const Axis sequences = g.rows("sequences");
+            Ragged r{g, tokens, sequences, {sequences, g.input("offsets", dtype, {g.rows("ends", sequences, 1)})}};
+            add_outputs_of_own_segment(r, r.g.input("x", f32, {r.tokens}));
+            const Bindings bindings{
+                .tensors = {{"x", tensor(f32, {3, 1, 4, 1, 5, 9, 2})}, {"offsets", tensor(dtype, offsets)}},
+                .scalars = {},
+                .rows = {{"tokens", 7}, {"sequences", static_cast<std::int64_t>(offsets.size()) - 1}}};
+            const Tensors exact = interpret(*r.g.data(), bindings, Rounding::kExact);
+            for (const std::string output : {"squares", "from_first", "left", "numbers"})
+                CHECK_MESSAGE(compiled(r.g, bindings, output).values == exact.at(output).values, output, " of ",
+                              fmt::format("{}", fmt::join(offsets, ", ")));
+        }
+    }
+}
+
+TEST_CASE("rows that are summed to segments are not searched for theirs, forward and backward") {
+    Ragged r;
+    const Value x = r.g.input("x", f32, {r.tokens});
+    const Value off = x - spread(sum(x, r.tokens, r.segments), r.tokens, r.segments);
+    const Value variance = sum(off * off, r.tokens, r.segments);
+    r.g.output("y", off * rsqrt(1.0 + spread(variance, r.tokens, r.segments)));
+    const Graph joint = gradient(r.g, {"x"}, {.joint = true});
+    for (const Graph& graph : {r.g, joint}) {
+        int sums = 0;
+        for (const Step& step : compile(*graph.data(), find_target("sm_90a")).steps) {
+            if (!step.group.reduces_rows) continue;
+            ++sums;
+            CHECK_MESSAGE(searches(step.kernel) == 0, print(step.kernel));
+        }
+        CHECK(sums >= 2);
+    }
+}
+
+TEST_CASE("a segment of other offsets is searched for, and one of the same is known in each of two axes") {
+    Graph g;
+    const Axis tokens = g.rows("tokens");
+    const Axis a = g.rows("a");
+    const Axis b = g.rows("b");
+    const Segments of_a = {a, g.input("a_offsets", i64, {g.rows("a_ends", a, 1)})};
+    const Segments of_b = {b, g.input("b_offsets", i64, {g.rows("b_ends", b, 1)})};
+    const Value x = g.input("x", f32, {tokens});
+    const Value of_both = x + cast(segment_of(tokens, of_a) * 10 + segment_of(tokens, of_b) * 100, f32);
+    g.output("by_a", sum(of_both, tokens, of_a));
+    g.output("by_b", sum(of_both, tokens, of_b));
+    const Bindings bindings{.tensors = {{"x", tensor(f32, {1, 2, 3, 4, 5})},
+                                        {"a_offsets", tensor(i64, {0, 2, 5})},
+                                        {"b_offsets", tensor(i64, {0, 1, 1, 4})}},
+                            .scalars = {},
+                            .rows = {{"tokens", 5}, {"a", 2}, {"b", 3}}};
+    const Tensors exact = interpret(*g.data(), bindings, Rounding::kExact);
+    CHECK(exact.at("by_a").values == std::vector<double>{203, 742});
+    for (const std::string output : {"by_a", "by_b"})
+        CHECK(compiled(g, bindings, output).values == exact.at(output).values);
 }
 
 TEST_CASE("sums over segments are within the bar, of columns and of numbers, with no rows and one segment") {

@@ -187,6 +187,24 @@ Graph weighted_segments(std::int64_t columns, std::int64_t sequences, Dtype dtyp
     return g;
 }
 
+// What a segment's rows are off its mean, their greatest and the exponentials below that, so that sums take what other
+// sums have left for the segment of each row.
+Graph centered_segments(std::int64_t columns, Dtype dtype, Dtype offsets) {
+    Graph g;
+    const Axis tokens = g.rows("tokens");
+    const Axis groups = g.rows("sequences");
+    const Segments segments = {groups, g.input("offsets", offsets, {g.rows("ends", groups, 1)})};
+    std::vector<Dim> dims = {tokens};
+    if (columns > 0) dims.emplace_back(columns);
+    const Value x = cast(g.input("x", dtype, dims), f32);
+    const Value count = cast(segment_lengths(segments), f32);
+    const Value off = x - spread(sum(x, tokens, segments) / count, tokens, segments);
+    g.output("variance", sum(off * off, tokens, segments) / count);
+    const Value weights = exp(x - spread(max(x, tokens, segments), tokens, segments));
+    g.output("share", weights / spread(sum(weights, tokens, segments), tokens, segments));
+    return g;
+}
+
 // Sums over one of two row axes.
 Graph uniform_segments(std::int64_t columns, Dtype dtype) {
     Graph g;
@@ -590,6 +608,8 @@ TEST_CASE("sums over segments, searches and gathered rows agree with the oracle 
         std::vector<Case> cases;
         add_cases("ragged 7", ragged(7, bf16), target, &cases);
         add_cases("ragged 64 f32", ragged(64, f32), target, &cases);
+        add_cases("centered segments", centered_segments(0, f32, i32), target, &cases);
+        add_cases("centered segments 24", centered_segments(24, bf16, i64), target, &cases);
         // A run, one and a place, three, which one merge orders, and so many that a second one does, of fewer runs
         // each.
         for (const std::int64_t tokens : {128, 129, 300, 2051}) {

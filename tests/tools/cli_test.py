@@ -386,6 +386,57 @@ class GraphOfOnesOwn(CommandTest):
         self.assertIn("rsqrt", self.result("explain", "--graph", GRAPH, "--target", "sm_90a").stdout)
 
 
+class Rows(CommandTest):
+    ADVANTAGES = SOURCE / "examples/graphs/group_advantages.rj"
+
+    def bytes_of(self, *words):
+        return self.document("bench", "--graph", self.ADVANTAGES, "--device", "cpu", *words)["records"][0]["bytes"]
+
+    def test_an_axis_that_is_named_has_its_own_extent_and_the_others_have_tokens(self):
+        token, group = 2 * 4, 8
+        self.assertEqual(self.bytes_of("--tokens", "100"), 100 * token + 101 * group)
+        self.assertEqual(self.bytes_of("--tokens", "100", "--rows", "groups=7"), 100 * token + 8 * group)
+        self.assertEqual(self.bytes_of("--rows", "groups=7", "--rows", "tokens=90"), 90 * token + 8 * group)
+
+    def test_fewer_rows_for_max_bytes_are_those_of_axes_that_are_not_named(self):
+        moved = self.bytes_of("--tokens", "1000", "--rows", "groups=7", "--max-bytes", "2100")
+        self.assertEqual(moved, 250 * 8 + 8 * 8)
+        self.assert_refused(USAGE, ["bench", "--graph", self.ADVANTAGES, "--device", "cpu", "--rows", "tokens=1000",
+                                    "--max-bytes", "2100"], "--rows", "may move 2100", "--max-bytes")
+
+    def test_outputs_are_verified_on_the_rows_that_are_named(self):
+        records = self.document("verify", "--graph", self.ADVANTAGES, "--backward", "--rows", "tokens=300", "--rows",
+                                "groups=7", "--device", "cpu")["records"]
+        self.assertEqual({record["elements"] % 300 for record in records}, {0})
+
+    def test_a_kernel_is_tuned_for_them(self):
+        record = self.document("tune", "--graph", self.ADVANTAGES, "--rows", "tokens=200", "--rows", "groups=9",
+                               "--max-candidates", "2", "--device", "cpu")["records"][0]
+        self.assertEqual((record["shape"], record["within_bar"]), ("200", True))
+
+    def test_rows_that_a_graph_does_not_have_are_refused_with_those_that_it_has(self):
+        fixed = self.write("fixed.rj", "rows t\nrows e = 8\ninput x: f32[t, e, 64]\noutput y = x + 1.0\n")
+        columns = self.write("columns.rj", "rows t\ncolumns c = 64\ninput x: f32[t, c]\noutput y = x + 1.0\n")
+        for graph, word, expected in [(self.ADVANTAGES, "grops=7", ["'grops'", "give tokens or groups"]),
+                                      (self.ADVANTAGES, "ends=7", ["as many rows as groups and 1 more", "or groups"]),
+                                      (fixed, "e=7", ["always has 8 rows", "give t"]),
+                                      (columns, "c=7", ["64 columns", "give t"])]:
+            for command in ("bench", "tune", "verify", "compile", "explain"):
+                with self.subTest(word, command=command):
+                    device = [] if command in ("compile", "explain") else ["--device", "cpu"]
+                    target = ["--target", "x86-64-v3"] if not device else []
+                    self.assert_refused(USAGE, [command, "--graph", graph, "--rows", word, *device, *target],
+                                        *expected)
+
+    def test_counts_that_are_none_are_refused(self):
+        for words, expected in [(["groups"], "'groups'"), (["groups="], "positive"), (["groups=0"], "positive"),
+                                (["groups=-1"], "positive"), (["groups=7x"], "'groups=7x'"), (["=7"], "'=7'"),
+                                (["groups=7", "--rows", "groups=8"], "twice")]:
+            with self.subTest(words):
+                self.assert_refused(USAGE, ["bench", "--graph", self.ADVANTAGES, "--device", "cpu", "--rows", *words],
+                                    expected)
+
+
 class Random(CommandTest):
     def drawn(self, *words):
         return self.rowjit("verify", "--random", *words, "--device", "cpu", "--json")
@@ -445,7 +496,7 @@ class Random(CommandTest):
                                 (["3", "--model", LLAMA], "leave out --model"),
                                 (["3", "--op", "silu", "--max-bytes", "1"], "--max-bytes"),
                                 (["3", "--op", "quantize", "--backward"], "no backward"),
-                                (["3", "--option", "eps=1"], "one --op")]:
+                                (["3", "--option", "eps=1"], "one --op"), (["3", "--rows", "tokens=7"], "--rows")]:
             with self.subTest(words):
                 self.assert_refused(USAGE, ["verify", "--random", *words, "--device", "cpu"], expected)
 
@@ -642,6 +693,7 @@ class Completion(CommandTest):
     def test_bash_completes_commands_their_options_and_what_an_argument_may_be(self):
         self.assertEqual(self.completed("ex"), ["explain"])
         self.assertEqual(self.completed("--json", "tune", "--max-c"), ["--max-candidates"])
+        self.assertEqual(self.completed("bench", "--row"), ["--rows"])
         self.assertLessEqual({"export", "import", "ls", "verify", "--target", "--json"}, set(self.completed("bundle", "")))
         self.assertNotIn("tune-worker", self.completed(""))
 
