@@ -702,8 +702,7 @@ RJ_DEVICE long long rj_clamp(long long coordinate, long long extent) {
 }
 
 // The last of `count` elements, sorted, that is at most `key`; -1 where there is none. The last element is asked first:
-// a key beyond all of them is one step. By the oracle's steps, so that both answer alike where the elements are not
-// sorted.
+// a key beyond all of them is one step.
 template <class Place, class T>
 RJ_DEVICE long long rj_search_among(const T* sorted, long long stride, Place count, long long key) {
     Place low = 0;
@@ -718,11 +717,37 @@ RJ_DEVICE long long rj_search_among(const T* sorted, long long stride, Place cou
     }
     return static_cast<long long>(low) - 1;
 }
-// Places of 32 bits take half the instructions of a step.
-template <class T>
+// Likewise by all lanes of a warp that have one key: each asks for an element, so that a step leaves a 32nd.
+template <class Place, class T>
+RJ_DEVICE long long rj_search_by_warp(const T* sorted, long long stride, Place count, long long key) {
+    const Place lane = static_cast<Place>(rj_thread() % RJ_WARP_SIZE);
+    Place low = 0;  // so many are known to be at most the key, and of so many behind them it is not known
+    Place unknown = count;
+    RJ_ROLLED
+    while (unknown > 0) {
+        const Place each = (unknown + RJ_WARP_SIZE - 1) / RJ_WARP_SIZE;
+        const Place last = (lane + 1) * each - 1;
+        bool after = false;
+        if (last < unknown) {
+            const long long place = static_cast<long long>(low + last) * stride;
+            after = static_cast<long long>(rj_load_one(sorted + place)) <= key;
+        }
+        const rj_lanes beyond = rj_ballot(!after);
+        const Place parts = beyond == 0 ? Place(RJ_WARP_SIZE) : static_cast<Place>(rj_first_of(beyond));
+        low += parts * each;
+        unknown -= parts * each;
+        if (unknown >= each) unknown = each - 1;
+    }
+    return static_cast<long long>(low) - 1;
+}
+// Places of 32 bits take half the instructions of a step. `kThreads` have the same key, side by side.
+template <int kThreads, class T>
 RJ_DEVICE long long rj_search(const T* sorted, long long stride, long long count, long long key) {
-    if (count <= 0xffffffffll) return rj_search_among(sorted, stride, static_cast<unsigned>(count), key);
-    return rj_search_among(sorted, stride, static_cast<unsigned long long>(count), key);
+    const auto among = [&](auto places) {
+        if constexpr (kThreads % RJ_WARP_SIZE == 0) return rj_search_by_warp(sorted, stride, places, key);
+        return rj_search_among(sorted, stride, places, key);
+    };
+    return count <= 0x7fffffffll ? among(static_cast<unsigned>(count)) : among(static_cast<unsigned long long>(count));
 }
 
 // ---- reductions ---------------------------------------------------------------------------------------------------

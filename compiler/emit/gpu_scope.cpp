@@ -388,6 +388,13 @@ bool GpuScope::bind_inline(const Inst& inst) {
     return false;
 }
 
+bool GpuScope::is_of_row(const Inst& inst) const {
+    return std::ranges::any_of(kernel_.body, [&](const Stmt& stmt) {
+        const auto* one = std::get_if<Inst>(&stmt.node);
+        return one != nullptr && one->id == inst.id;
+    });
+}
+
 std::string GpuScope::computed(const Inst& inst, const std::string& divisor) const {
     switch (inst.kind) {
         case InstKind::kMap:
@@ -398,7 +405,8 @@ std::string GpuScope::computed(const Inst& inst, const std::string& divisor) con
         case InstKind::kExtent: return rounded(inst, gpu_converted(inst.dtype, extent(inst.axis)));
         case InstKind::kSearch: {
             const AxisId axis = tensor(inst).axes[0];
-            return fmt::format("rj_search({}, {}, {}, {})", argument(KernelArgument::Kind::kPointer, inst.index, -1),
+            return fmt::format("rj_search<{}>({}, {}, {}, {})", is_of_row(inst) ? threads() : 1,
+                               argument(KernelArgument::Kind::kPointer, inst.index, -1),
                                argument(KernelArgument::Kind::kStride, inst.index, axis), extent(axis),
                                gpu_converted(Dtype::kI64, value(inst.operands[0])));
         }

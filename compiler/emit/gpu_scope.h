@@ -165,6 +165,8 @@ class GpuScope {
     bool is_near_row(const Coord& coord) const;
     std::string parameter_type(const KernelArgument& argument) const;
     const std::string& argument(KernelArgument::Kind kind, int index, AxisId axis) const;
+    // Whether it stands outside all loops, where the threads of a row have the same.
+    bool is_of_row(const Inst& inst) const;
     CoordNames coord_names(const GpuLoop& loop, const std::string& position) const;
     std::string column_axis(const ColumnLoop& loop, AxisId axis, const std::string& position) const;
     std::string stride(const Inst& inst, std::size_t axis) const;

@@ -622,6 +622,31 @@ TEST_CASE("sums over segments, searches and gathered rows agree with the oracle 
     }
 }
 
+// A warp asks for 32 places at once: of 33 and 1200 in two steps and three.
+TEST_CASE("threads that have a row's columns search for its place together, and find what the oracle finds") {
+    for (const std::string_view name : {"sm_90a", "gfx942"}) {
+        const Target target = simt::target(name);
+        std::vector<Case> cases;
+        for (const int places : {1, 31, 32, 33, 64, 1200}) {
+            const Graph graph = Graph::parse(fmt::format(R"(
+                rows tokens
+                rows places = {}
+                columns d = 256
+                input begins: {}[places]
+                input key: i64[tokens]
+                input table: f32[places, d]
+                output y = index(table, search(begins, key), d))",
+                                                         places, places % 2 == 0 ? "i32" : "i64"));
+            add_cases(fmt::format("search of {}", places), graph, target, &cases);
+        }
+        const auto together = std::ranges::count_if(cases, [&](const Case& one) {
+            return one.program.steps.at(0).kernel.schedule.threads_per_row % target.warp_size == 0;
+        });
+        CHECK(together >= 12);
+        check_cases(cases, target, 40, false);
+    }
+}
+
 // On a few multiprocessors, so that a block has many rows of some that are few, and none of others.
 TEST_CASE("rows taken one after the other are the oracle's, wherever a sequence begins") {
     for (const std::string_view name : {"sm_90a", "gfx942"}) {
