@@ -63,32 +63,27 @@ bool is_of_rows_in_registers(const Kernel& kernel) {
     return s.family != Family::kRowsReduction && s.residency == Residency::kRegisters;
 }
 
-// Blocks on a multiprocessor, one more than there is room for with the registers that the compiler took, or as many as
-// stay there, where that needs a few of each thread only. Left alone it takes what there is, and moves loads up with
-// it. H200, % of copy: rope_complex of bf16 in 40 registers 99, in 48 of five blocks 89; a token shift in 48 101, in 64
-// 93; dynamic_tanh in 62 93, in 72 87; and no kernel without reductions is slower. Those with them need the loads that
-// are in flight: softmax's backward of f32 runs at 94 in 80 registers, at 101 in 90, a causal softmax's at 54 in 128,
-// at 67 in 149. But a block that is alone has nothing beside it while it meets: hyper_post's backward runs at 99 in
-// 128, at 77 in 169. And loads that are issued together are in flight in any number of registers: that causal softmax
-// then runs at 55 in 147 registers, in 128 at 64; of more than 512 threads a rule was no better than none (softmax's
-// backward of 65536 columns 91 and 94, of 32768 100 and 97, a log-cosh 64 and 58).
+// Blocks on a multiprocessor, one more than there is room for with the registers that the compiler took, where that
+// needs a few of each thread only. Left alone it takes what there is, and moves loads up with it. H200, % of copy:
+// rope_complex of bf16 in 40 registers 99, in 48 of five blocks 89; a token shift in 48 101, in 64 93; dynamic_tanh in
+// 62 93, in 72 87; and no kernel without reductions is slower. Those with them need the loads that are in flight:
+// softmax's backward of f32 runs at 94 in 80 registers, at 101 in 90, a causal softmax's at 54 in 128, at 67 in 149.
+// But a block that is alone has nothing beside it while it meets: hyper_post's backward runs at 99 in 128, at 77 in
+// 169. And loads that are issued together are in flight in any number of registers: that causal softmax then runs at 55
+// in 147 registers, in 128 at 64; of more than 512 threads a rule was no better than none (softmax's backward of 65536
+// columns 91 and 94, of 32768 100 and 97, a log-cosh 64 and 58).
 std::optional<int> one_more_block(const Kernel& kernel, const Artifact& artifact, const Target& target) {
     const Schedule& s = kernel.schedule;
+    const bool ends = s.blocks_per_sm == 0 && s.min_blocks_per_sm == 0;
     const std::int64_t threads = kernel.block_threads();
-    if (target.backend != Backend::kCuda || s.min_blocks_per_sm > 0 || !is_of_rows_in_registers(kernel) ||
-        threads < kFullBlock)
+    if (target.backend != Backend::kCuda || !ends || !is_of_rows_in_registers(kernel) || threads < kFullBlock)
         return std::nullopt;
-    const std::int64_t room = std::max<std::int64_t>(1, blocks_beside(kernel, artifact, target));
-    const bool stays = s.blocks_per_sm > 0;
-    if (stays && kernel.slots_axis < 0) return std::nullopt;
-    const std::int64_t blocks = stays ? s.blocks_per_sm : room + 1;
-    const bool gains =
-        s.family == Family::kElementwise ||
-        (!stays &&
-         (blocks == 2 || (kernel.loads_together != LoadsTogether::kNot && (blocks - 1) * threads < kFewThreads)));
+    const std::int64_t blocks = std::max<std::int64_t>(1, blocks_beside(kernel, artifact, target)) + 1;
+    const bool gains = s.family == Family::kElementwise || blocks == 2 ||
+                       (kernel.loads_together != LoadsTogether::kNot && (blocks - 1) * threads < kFewThreads);
     const auto left = static_cast<double>(registers_beside(kernel, target, blocks));
     const bool needs_few = left >= kLeastShareOfRegisters * artifact.functions.front().registers;
-    if (!gains || blocks <= room || !needs_few || blocks * threads > target.max_threads_per_sm) return std::nullopt;
+    if (!gains || !needs_few || blocks * threads > target.max_threads_per_sm) return std::nullopt;
     return static_cast<int>(blocks);
 }
 
