@@ -473,7 +473,7 @@ class Interpreter {
         round(node.dtype, result);
     }
 
-    // Emitted code searches by the same steps, so that both answer alike where the elements are not sorted.
+    // Where the elements are not sorted emitted code may find another place, but none outside.
     void search(const Node& node, Buffer& result) const {
         const double* sorted = data(node.args[0]);
         const double* keys = data(node.args[1]);
