@@ -12,10 +12,11 @@ namespace rowjit {
 //
 //     error(v) = |v − exact| / unit,   unit = max(ulp(dtype, exact), noise)
 //
-// Where eager itself is more than two ulps off, an element is the small difference of large terms, and how many ulps of
-// the small result are lost is chance, for eager and for a kernel alike. `noise` is the largest absolute error of eager
-// among those elements, 0 when there are none; a kernel may lose what eager loses there, and no more than that. Of f64,
-// which is what the oracle computes in, it is at least 1e-14 of the largest exact value.
+// Where eager itself is more than two ulps off, or the f32 that it rounds to a narrow output more than 256 of f32's, an
+// element is the small difference of large terms, and how many ulps of the small result are lost is chance, for eager
+// and for a kernel alike. `noise` is the largest absolute error of eager among those elements, 0 when there are none; a
+// kernel may lose what eager loses there, and no more than that. Of f64, which is what the oracle computes in, it is at
+// least 1e-14 of the largest exact value.
 //
 // Within the bar:
 //   - max error  ≤ eager's max error + 1 unit;

@@ -186,18 +186,30 @@ double fold(Monoid monoid, int component, std::span<const double> values) {
 class Interpreter {
   public:
     Interpreter(const GraphData& graph, const Bindings& bindings, Rounding rounding)
-        : graph_(graph), bindings_(bindings), rounding_(rounding), values_(at(graph.size())) {}
+        : graph_(graph),
+          bindings_(bindings),
+          rounding_(rounding),
+          values_(at(graph.size())),
+          rounds_(at(graph.size())) {}
 
     Tensors run() {
         const std::vector<NodeId> order = graph_.live_nodes();
         std::vector<NodeId> last_user(at(graph_.size()), -1);
         for (const NodeId id : order) {
+            const Node& node = graph_.node(id);
             // A step is repeated: what it reads is held until the end.
-            const bool repeated = graph_.node(id).state >= 0 || graph_.node(id).kind == NodeKind::kFix;
-            for (const NodeId arg : graph_.node(id).args)
+            const bool repeated = node.state >= 0 || node.kind == NodeKind::kFix;
+            const bool moves = node.kind == NodeKind::kInput || node.kind == NodeKind::kIndex;
+            rounds_[at(id)] = is_narrow(node.dtype) && !moves;
+            for (const NodeId arg : node.args) {
                 last_user[at(arg)] = repeated ? graph_.size() : std::max(last_user[at(arg)], id);
+                rounds_[at(id)] = rounds_[at(id)] || rounds_[at(arg)];
+            }
         }
-        for (const OutputInfo& output : graph_.outputs()) last_user[at(output.node)] = graph_.size();
+        for (const OutputInfo& output : graph_.outputs()) {
+            last_user[at(output.node)] = graph_.size();
+            if (rounds_once(output)) last_user[at(graph_.node(output.node).args[0])] = graph_.size();
+        }
         for (const NodeId id : order) {
             if (graph_.node(id).state >= 0) {
                 steps_[graph_.node(id).state].push_back(id);
@@ -568,11 +580,19 @@ class Interpreter {
             });
     }
 
+    // Whether eager rounds f32 to this narrow output in its last step, and nothing to a narrow float before.
+    bool rounds_once(const OutputInfo& output) const {
+        const Node& node = graph_.node(output.node);
+        if (rounding_ != Rounding::kEager || output.accumulate || node.kind != NodeKind::kCast) return false;
+        return is_narrow(node.dtype) && graph_.node(node.args[0]).dtype == Dtype::kF32 && !rounds_[at(node.args[0])];
+    }
+
     Tensor result(const OutputInfo& output) {
         const Node& node = graph_.node(output.node);
         const std::int64_t count = element_count(extents(node.axes));
         const double* values = data(output.node);
-        Tensor tensor{node.dtype, extents(node.axes), Buffer(values, values + count)};
+        Tensor tensor{node.dtype, extents(node.axes), Buffer(values, values + count), {}};
+        if (rounds_once(output)) tensor.unrounded.assign(data(node.args[0]), data(node.args[0]) + count);
         // A constant or scalar is held wider than its dtype until it is stored.
         if (rounding_ == Rounding::kEager && node.axes.empty()) round(node.dtype, tensor.values);
         if (!output.accumulate) return tensor;
@@ -586,6 +606,7 @@ class Interpreter {
     const Bindings& bindings_;
     Rounding rounding_;
     std::vector<Elements> values_;
+    std::vector<bool> rounds_;  // a node, or what it is computed from, is rounded to a narrow float
     std::vector<Buffer> spare_;
     std::map<NodeId, std::vector<NodeId>> steps_;  // by state: the nodes that are computed from it, it first
 };

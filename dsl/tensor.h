@@ -22,6 +22,8 @@ struct Tensor {
     Dtype dtype = Dtype::kF32;
     std::vector<std::int64_t> extents = {};
     std::vector<double> values = {};
+    // Of eager's outputs that are rounded to a narrow float once, at last: the f32 before that. Else empty.
+    std::vector<double> unrounded = {};
 };
 
 using Tensors = std::map<std::string, Tensor, std::less<>>;

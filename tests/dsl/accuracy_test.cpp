@@ -70,6 +70,18 @@ TEST_CASE("where eager loses an element to cancellation, as much may be lost and
     CHECK_FALSE(within({1, 1e-2}, exact, eager));
 }
 
+TEST_CASE("what cancels is lost where eager's f32 loses it, though its rounding hides that") {
+    const std::vector<double> exact = {1, 1e-6, 1e-5};
+    Tensor eager = row({1, 1e-6, 1e-5});
+    const Tensor got = row({1, 1.03e-6, 1e-5});
+    CHECK_FALSE(compare(got, row(exact), eager, bf16).within_bar);
+    eager.unrounded = {1, 1e-6, 1e-5 + 4e-8};  // half a unit of bf16 there, 4e4 of f32
+    CHECK(compare(got, row(exact), eager, bf16).within_bar);
+    CHECK_FALSE(compare(row({1, 1.06e-6, 1e-5}), row(exact), eager, bf16).within_bar);
+    eager.unrounded = {1 + 4e-6, 1e-6, 1e-5};  // 34 units of f32, as a function of a large argument loses them
+    CHECK_FALSE(compare(got, row(exact), eager, bf16).within_bar);
+}
+
 TEST_CASE("NaN and infinities must be where eager has them") {
     const double nan = std::nan("");
     CHECK(within({nan, kInfinity, -kInfinity}, {nan, 1e39, -kInfinity}, {nan, kInfinity, -kInfinity}));

@@ -335,3 +335,19 @@ TEST_CASE("a fixpoint repeats its step for each row until the row stands still, 
     CHECK(y[2] == 2);  // after four steps
     CHECK(std::isnan(y[3]));
 }
+
+TEST_CASE("eager keeps the f32 of an output that is rounded once, and not of one that is rounded on its way too") {
+    Graph g;
+    const Value x = g.input("x", bf16, {4});
+    const Value third = cast(x, f32) * (1.0F / 3);
+    g.output("once", cast(third, bf16));
+    g.output("twice", cast(cast(cast(third, bf16), f32) + 1, bf16));
+    g.output("narrow", x * x);
+    g.output("wide", third);
+    const Bindings bindings = {{{"x", tensor(bf16, {4}, {1, 2, 3, 4})}}, {}, {}};
+    const Tensors eager = interpret(*g.data(), bindings, Rounding::kEager);
+    CHECK(eager.at("once").unrounded == eager.at("wide").values);
+    CHECK(eager.at("once").values != eager.at("wide").values);
+    for (const char* output : {"twice", "narrow", "wide"}) CHECK(eager.at(output).unrounded.empty());
+    CHECK(interpret(*g.data(), bindings, Rounding::kExact).at("once").unrounded.empty());
+}
