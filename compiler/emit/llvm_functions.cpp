@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "compiler/emit/llvm_lanes.h"
 #include "compiler/emit/llvm_math.h"
@@ -37,6 +38,14 @@ constexpr std::array<double, 5> kExp2 = {0x1.62e4bap-1, 0x1.ebdb6ap-3, 0x1.c91c0
 
 // The same to 13 bits.
 constexpr std::array<double, 3> kExp2Rough = {0x1.63e65cp-1, 0x1.d2376ap-3, 0x1.3baacep-4};
+
+// The same for |f| ≤ 1/2, to 23 and to 13 bits, and for |f| ≤ 1/16, to 32 bits.
+constexpr std::array<double, 5> kExp2Half = {0x1.62e42ap-1, 0x1.ebf9bep-3, 0x1.c6b6c8p-5, 0x1.3cea1ap-7,
+                                             0x1.5be4bcp-10};
+
+constexpr std::array<double, 3> kExp2HalfRough = {0x1.62f60ep-1, 0x1.f00e64p-3, 0x1.c29fbap-5};
+
+constexpr std::array<double, 4> kExp2Eighth = {0x1.62e43p-1, 0x1.ebfbep-3, 0x1.c6b8c2p-5, 0x1.3b2b86p-7};
 
 // log((1 + s) / (1 − s)) = 2s + s z q(z), z = s², to 35 bits.
 constexpr std::array<double, 4> kLog = {0x1.555554p-1, 0x1.999c26p-2, 0x1.23d3c8p-2, 0x1.f142fap-3};
@@ -134,6 +143,10 @@ Reduced reduce_by_ln2(Builder& b, Value* x) {
     return {k_integer, k, r, multiply_add(b, k, constant(x, -kLn2Low), b.CreateFSub(high, r))};
 }
 
+// Beyond these arguments e^x is 0 or infinity, and the exponent's arithmetic would wrap.
+constexpr double kLeastExponent = -104;
+constexpr double kGreatestExponent = 89;
+
 // 2^k as f32, −126 ≤ k ≤ 127.
 Value* power_of_two(Builder& b, Value* k) {
     return float_of(b, b.CreateShl(b.CreateAdd(k, integer(k, 127)), integer(k, 23)));
@@ -185,19 +198,19 @@ Value* reciprocal(Builder& b, Value* y) {
     return multiply_add(b, b.CreateSelect(b.CreateFCmpOLT(rest, one), rest, one), estimate, estimate);
 }
 
-// 2^(i/16) as f32, and what it lacks relative to that: without, two roundings would be in the result instead of one,
+// 2^(i/parts) as f32, and what it lacks relative to that: without, two roundings would be in the result instead of one,
 // and a sigmoid's product with a norm would err by three units.
-struct PowersBySixteenths {
-    Table16 power;
-    Table16 lost;
+struct PowersByParts {
+    std::vector<double> power;
+    std::vector<double> lost;
 };
 
-PowersBySixteenths powers_by_sixteenths() {
-    PowersBySixteenths powers;
-    for (std::size_t i = 0; i < powers.power.size(); ++i) {
-        const double exact = std::exp2(static_cast<double>(i) / 16);
-        powers.power[i] = static_cast<float>(exact);
-        powers.lost[i] = (exact - powers.power[i]) / powers.power[i];
+PowersByParts powers_by(std::size_t parts) {
+    PowersByParts powers;
+    for (std::size_t i = 0; i < parts; ++i) {
+        const double exact = std::exp2(static_cast<double>(i) / static_cast<double>(parts));
+        powers.power.push_back(static_cast<float>(exact));
+        powers.lost.push_back((exact - powers.power[i]) / powers.power[i]);
     }
     powers.lost[0] = kBeyondHalf;
     return powers;
@@ -209,7 +222,7 @@ Value* exp_by_table(Builder& b, Value* x, bool full_width) {
     Value* magic = constant(x, kRoundF32 / 16);
     Value* shifted = multiply_add(b, x, constant(x, 1 / M_LN2), magic);
     Value* k = b.CreateFSub(shifted, magic);
-    const PowersBySixteenths powers = powers_by_sixteenths();
+    const PowersByParts powers = powers_by(16);
     Value* sixteenth = bits_of(b, shifted);
     if (!full_width) {
         Value* fraction = multiply_add(b, x, constant(x, 1 / M_LN2), b.CreateFNeg(k));
@@ -225,32 +238,79 @@ Value* exp_by_table(Builder& b, Value* x, bool full_width) {
     return scale_by_instruction(b, multiply_add(b, power, above_one, power), k);
 }
 
-constexpr double kLeastWeight = -86;  // as an exponent of e: 2^-124
-
-// e^x of x ≤ 0, within ⅔ of a unit, and of what is below kLeastWeight the least weight. The entries of the table are
-// scaled as they are looked up, by adding the exponent to their bits, so that of Zen 4's four pipes the two that add
-// have no more to do than the two that multiply: 13 instructions for 16 lanes, where the one above takes 16, one of
-// which is two. logsumexp of 4096 bf16 columns in cache 8.5 GB/s, then 9.3.
-Value* weight_by_table(Builder& b, Value* x) {
+// e^x of x whose result is a normal number: by tables of 16 entries, or of 8. They are scaled as they are looked up, by
+// adding the exponent to their bits, so that of Zen 4's four pipes the two that add have no more to do than the two
+// that multiply: 13 instructions for 16 lanes, where exp_by_table takes 16, one of which is two. logsumexp of 4096 bf16
+// columns in cache 8.5 GB/s, then 9.3. Within a unit; within ⅔ of one at full width, with what the entries lack.
+Value* exp_by_scaled_table(Builder& b, Value* x, bool full_width) {
     constexpr double kLog2E = 0x1.715476p+0;
     constexpr double kLog2ERest = 0x1.4ae0cp-26;
-    constexpr int kBitsOfSixteenth = 4;
-    x = at_least(b, x, kLeastWeight);
-    Value* magic = constant(x, kRoundF32 / 16);
+    const bool sixteenths = looks_up(b, x);
+    const std::span<const double> coefficients = sixteenths ? std::span<const double>(kExp2Sixteenth) : kExp2Eighth;
+    const std::size_t parts = sixteenths ? 16 : 8;
+    const int bits_of_part = std::countr_zero(parts);
+    Value* magic = constant(x, kRoundF32 / static_cast<double>(parts));
     Value* shifted = multiply_add(b, x, constant(x, kLog2E), magic);
     Value* k = b.CreateFSub(shifted, magic);
     Value* fraction = multiply_add(b, x, constant(x, kLog2E), b.CreateFNeg(k));
     fraction = multiply_add(b, x, constant(x, kLog2ERest), fraction);
-    // Without what shifting the sixteenths with the exponent adds to them.
-    Table16 powers = powers_by_sixteenths().power;
-    for (std::size_t i = 0; i < powers.size(); ++i) {
-        const auto bits = std::bit_cast<std::uint32_t>(static_cast<float>(powers[i]));
-        powers[i] = std::bit_cast<float>(bits - static_cast<std::uint32_t>(i << (23 - kBitsOfSixteenth)));
+    PowersByParts powers = powers_by(parts);
+    // Without what shifting the parts with the exponent adds to them.
+    for (std::size_t i = 0; i < parts; ++i) {
+        const auto bits = std::bit_cast<std::uint32_t>(static_cast<float>(powers.power[i]));
+        powers.power[i] = std::bit_cast<float>(bits - static_cast<std::uint32_t>(i << (23 - bits_of_part)));
     }
-    Value* sixteenth = bits_of(b, shifted);
-    Value* exponent = b.CreateShl(sixteenth, integer(sixteenth, 23 - kBitsOfSixteenth));
-    Value* power = float_of(b, b.CreateAdd(bits_of(b, look_up(b, powers, sixteenth)), exponent));
-    return multiply_add(b, b.CreateFMul(power, fraction), horner(b, fraction, kExp2Sixteenth), power);
+    Value* part = bits_of(b, shifted);
+    Value* exponent = b.CreateShl(part, integer(part, 23 - bits_of_part));
+    Value* power = float_of(b, b.CreateAdd(bits_of(b, look_up(b, powers.power, part)), exponent));
+    Value* slope = horner(b, fraction, coefficients);
+    if (!full_width) return multiply_add(b, b.CreateFMul(power, fraction), slope, power);
+    return multiply_add(b, power, multiply_add(b, fraction, slope, look_up(b, powers.lost, part)), power);
+}
+
+constexpr double kLeastWeight = -86;  // as an exponent of e: 2^-124
+
+// e^x of x ≤ 0, and of what is below kLeastWeight the least weight.
+Value* weight_by_table(Builder& b, Value* x) { return exp_by_scaled_table(b, at_least(b, x, kLeastWeight), false); }
+
+bool has_weights(const Builder& b, const Value* x) { return looks_up(b, x) || fills_ymm(b, x); }
+
+// e^x = 2^k · 2^(x log2 e − k), of a result that is a normal number, without instructions of AVX-512: the exponent is
+// added to the polynomial's bits.
+Value* exp_by_bits(Builder& b, Value* x, std::span<const double> coefficients) {
+    Value* log2e = constant(x, 1 / M_LN2);
+    Value* magic = constant(x, kRoundF32);
+    Value* shifted = multiply_add(b, x, log2e, magic);
+    Value* fraction = multiply_add(b, x, log2e, b.CreateFSub(magic, shifted));
+    Value* power = multiply_add(b, horner(b, fraction, coefficients), fraction, constant(x, 1));
+    Value* exponent = b.CreateShl(bits_of(b, shifted), integer(bits_of(b, shifted), 23));
+    return float_of(b, b.CreateAdd(bits_of(b, power), exponent));
+}
+
+// `usual` of x whose e^x are all normal numbers; of any others, infinities and NaN too, what takes those.
+Value* exp_by_range(Builder& b, llvm::Function* function, Lanewise usual) {
+    constexpr float kUsual = 87;
+    Value* x = function->getArg(0);
+    llvm::BasicBlock* rare = llvm::BasicBlock::Create(b.getContext(), "extreme", function);
+    llvm::BasicBlock* normal = llvm::BasicBlock::Create(b.getContext(), "normal", function);
+    // As integers, of which NaN's are greater than any number's.
+    Value* size = b.CreateAnd(bits_of(b, x), integer(bits_of(b, x), 0x7FFFFFFF));
+    while (width(size) > kYmmLanes) {
+        const unsigned half = width(size) / 2;
+        size =
+            b.CreateBinaryIntrinsic(llvm::Intrinsic::smax, lanes_of(b, size, 0, half), lanes_of(b, size, half, half));
+    }
+    Value* beyond = b.CreateICmpSGT(size, integer(size, std::bit_cast<std::int32_t>(kUsual)));
+    b.CreateCondBr(b.CreateOrReduce(beyond), rare, normal,
+                   llvm::MDBuilder(b.getContext()).createUnlikelyBranchWeights());
+
+    b.SetInsertPoint(rare);
+    Value* bounded = at_most(b, at_least(b, x, kLeastExponent), kGreatestExponent);
+    const Reduced reduced = reduce_by_ln2(b, bounded);
+    b.CreateRet(scale(b, exp_reduced(b, reduced, true), reduced));
+
+    b.SetInsertPoint(normal);
+    return usual(b, x);
 }
 
 // e^x = 2^⌊t⌋ · 2^(t − ⌊t⌋), t = x log2 e rounded, which is off by |x| 2^-24 at most: 2^-23 of it near 1, 2^-17 where
@@ -373,13 +433,24 @@ Value* quotient_by_reciprocal(Builder& b, llvm::Function* function, bool narrow)
 
 namespace cpu_functions {
 
-Value* exp_narrow(Builder& b, Value* x) { return exp_by_instruction(b, x, kExp2); }
-
-Value* exp_rough(Builder& b, Value* x) { return exp_by_instruction(b, x, kExp2Rough); }
+Value* exp_narrow(Builder& b, Value* x, bool rough) {
+    if (has_instructions(b, x)) return exp_by_instruction(b, x, rough ? std::span<const double>(kExp2Rough) : kExp2);
+    return call_shared(
+        b, rough ? "exp_rough_by_bits" : "exp_by_bits", x->getType(), {x}, [&](Builder& body, llvm::Function* f) {
+            return exp_by_range(body, f, [&](Builder& inner, Value* lanes) {
+                return exp_by_bits(inner, lanes, rough ? std::span<const double>(kExp2HalfRough) : kExp2Half);
+            });
+        });
+}
 
 Value* exp_f32(Builder& b, Value* x, bool full_width) {
-    // Beyond these bounds the result is 0 or infinity, and the exponent arithmetic would wrap.
-    x = at_most(b, at_least(b, x, -104), 89);
+    if (fills_ymm(b, x)) {
+        return call_shared(b, "exp_by_scaled_table", x->getType(), {x}, [](Builder& body, llvm::Function* f) {
+            return exp_by_range(body, f,
+                                [](Builder& inner, Value* lanes) { return exp_by_scaled_table(inner, lanes, true); });
+        });
+    }
+    x = at_most(b, at_least(b, x, kLeastExponent), kGreatestExponent);
     if (looks_up(b, x)) return exp_by_table(b, x, full_width);
     const Reduced reduced = reduce_by_ln2(b, x);
     return scale(b, exp_reduced(b, reduced, full_width), reduced);
@@ -461,7 +532,9 @@ Value* erf_f32(Builder& b, Value* x) {
     if (looks_up(b, x)) return erf_by_table(b, x);
     Value* t = at_most(b, absolute(b, x), 4);  // beyond which erf rounds to 1
     Value* large = multiply_add(b, t, horner(b, t, kErfLarge), t);
-    large = b.CreateFSub(constant(x, 1), exp_f32(b, b.CreateFNeg(large), false));
+    large = b.CreateFNeg(large);
+    large =
+        b.CreateFSub(constant(x, 1), fills_ymm(b, x) ? exp_by_scaled_table(b, large, false) : exp_f32(b, large, false));
     Value* small = multiply_add(b, t, horner(b, b.CreateFMul(t, t), kErfSmall), t);
     return with_sign(b, b.CreateSelect(b.CreateFCmpOGT(t, constant(x, kErfSplit)), large, small), x);
 }
@@ -511,19 +584,19 @@ Value* multiplied_by_reciprocal(Builder& b, Value* x, Value* y) { return b.Creat
 
 Value* exp_in_sum(Builder& b, Value* x) {
     if (is_f64(x) || !has_instructions(b, x)) return least_weight_or_exp(b, x);
-    return call_shared(b, "exp_in_sum", x, exp_narrow);
+    return call_shared(b, "exp_in_sum", x, [](Builder& body, Value* lanes) { return exp_narrow(body, lanes, false); });
 }
 
 Value* least_weight_or_exp(Builder& b, Value* x) {
     if (is_f64(x)) return call_libm(b, "exp", x);
     return call_shared(b, "exp_of_weight", x, [](Builder& body, Value* lanes) {
-        return looks_up(body, lanes) ? weight_by_table(body, lanes) : exp_f32(body, lanes, true);
+        return has_weights(body, lanes) ? weight_by_table(body, lanes) : exp_f32(body, lanes, true);
     });
 }
 
 Value* exp_weight(Builder& b, Value* x) {
     Value* weight = least_weight_or_exp(b, x);
-    return looks_up(b, x) && !is_f64(x) ? b.CreateSelect(weighs_nothing(b, x), constant(x, 0), weight) : weight;
+    return has_weights(b, x) && !is_f64(x) ? b.CreateSelect(weighs_nothing(b, x), constant(x, 0), weight) : weight;
 }
 
 Value* weighs_nothing(Builder& b, Value* x) { return b.CreateFCmpOLT(x, constant(x, kLeastWeight)); }

@@ -14,10 +14,8 @@ namespace rowjit::cpu_functions {
 using Builder = LaneBuilder;
 using llvm::Value;
 
-Value* exp_narrow(Builder& b, Value* x);
-
-// Of 13 bits.
-Value* exp_rough(Builder& b, Value* x);
+// To 23 bits, or to 13, beside what rounding x log2 e takes.
+Value* exp_narrow(Builder& b, Value* x, bool rough);
 
 Value* exp_f32(Builder& b, Value* x, bool full_width);
 

@@ -147,15 +147,26 @@ Value* by_instruction(Builder& b, const Masked& instruction, Value* x, Value* se
 
 Value* scale_by_instruction(Builder& b, Value* x, Value* k) { return by_instruction(b, kScale, x, k); }
 
-Value* look_up(Builder& b, const Table16& table, Value* indices) {
+Value* look_up(Builder& b, std::span<const double> table, Value* indices) {
     const unsigned lanes = width(indices);
-    if (lanes > kZmmLanes) {
+    if (lanes > table.size()) {
         return joined(b, look_up(b, table, lanes_of(b, indices, 0, lanes / 2)),
                       look_up(b, table, lanes_of(b, indices, lanes / 2, lanes / 2)));
     }
     const std::vector<float> entries(table.begin(), table.end());
     llvm::Constant* all = llvm::ConstantDataVector::get(b.getContext(), entries);
-    return b.CreateIntrinsic(llvm::Intrinsic::x86_avx512_permvar_sf_512, {}, {all, indices});
+    const auto permutation =
+        lanes == kZmmLanes ? llvm::Intrinsic::x86_avx512_permvar_sf_512 : llvm::Intrinsic::x86_avx2_permps;
+    return b.CreateIntrinsic(permutation, {}, {all, indices});
+}
+
+Value* any_lane(Builder& b, Value* mask) {
+    Value* lanes = b.CreateSExt(mask, shaped(b.getInt32Ty(), mask));
+    while (width(lanes) > kYmmLanes) {
+        const unsigned half = width(lanes) / 2;
+        lanes = b.CreateOr(lanes_of(b, lanes, 0, half), lanes_of(b, lanes, half, half));
+    }
+    return b.CreateOrReduce(b.CreateICmpSLT(lanes, integer(lanes, 0)));
 }
 
 }  // namespace rowjit::cpu_lanes

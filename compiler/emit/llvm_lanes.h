@@ -1,6 +1,6 @@
 // What arithmetic on lanes is built of: constants and bits as wide as a vector, functions that a module has once,
-// instructions of AVX-512. Private to emit/llvm_math.cpp, llvm_functions.cpp and llvm_formats.cpp, whose results these
-// are parts of.
+// instructions of AVX-512 and AVX2. Private to emit/llvm_math.cpp, llvm_functions.cpp and llvm_formats.cpp, whose
+// results these are parts of.
 #pragma once
 
 #include <llvm/IR/IRBuilder.h>
@@ -81,6 +81,7 @@ Value* call_shared(Builder& b, const std::string& name, Value* x, Lanewise defin
 Value* call_libm(Builder& b, const std::string& name, Value* x);
 
 inline constexpr unsigned kZmmLanes = 16;  // of f32
+inline constexpr unsigned kYmmLanes = 8;
 
 // Lanes [from, from + count).
 Value* lanes_of(Builder& b, Value* v, unsigned from, unsigned count);
@@ -124,7 +125,15 @@ Value* scale_by_instruction(Builder& b, Value* x, Value* k);
 // Whether x fills registers of AVX-512, whose permutations look up 16 numbers.
 inline bool looks_up(const Builder& b, const Value* x) { return b.cpu.scalef && width(x) % kZmmLanes == 0; }
 
-// Of each lane the entry that its lowest four bits choose.
-Value* look_up(Builder& b, const Table16& table, Value* indices);
+// Whether x fills registers of AVX2, whose permutation looks up 8 numbers.
+inline bool fills_ymm(const Builder& b, const Value* x) {
+    return b.cpu.multiply_add && !b.cpu.scalef && width(x) % kYmmLanes == 0;
+}
+
+// Of each lane the entry that its lowest bits choose: of 16 where x looks_up, of 8 where it fills_ymm.
+Value* look_up(Builder& b, std::span<const double> table, Value* indices);
+
+// Whether `mask` has a lane, found by halves: where LLVM reduces as many truths as registers have lanes.
+Value* any_lane(Builder& b, Value* mask);
 
 }  // namespace rowjit::cpu_lanes

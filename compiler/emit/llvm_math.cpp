@@ -170,8 +170,11 @@ ROWJIT_UNARY(rsqrt) {
 }
 ROWJIT_UNARY(exp) {
     if (is_f64(x)) return call_libm(b, "exp", x);
-    if (b.rough && has_instructions(b, x)) return call_shared(b, "exp_rough", x, exp_rough);
-    if (b.narrow && has_instructions(b, x)) return call_shared(b, "exp_narrow", x, exp_narrow);
+    if (b.narrow && (has_instructions(b, x) || fills_ymm(b, x))) {
+        const bool rough = b.rough;
+        return call_shared(b, rough ? "exp_rough" : "exp_narrow", x,
+                           [&](Builder& body, Value* lanes) { return exp_narrow(body, lanes, rough); });
+    }
     return call_shared(b, "exp", x, [&](Builder& body, Value* lanes) { return exp_f32(body, lanes, b.full_width); });
 }
 ROWJIT_UNARY(log) {

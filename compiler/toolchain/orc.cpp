@@ -166,6 +166,8 @@ Target host_cpu_target() {
         target.cpu_features +=
             fmt::format("{}{}{}", target.cpu_features.empty() ? "" : ",", present ? '+' : '-', feature);
     }
+    const auto has = [&](const char* feature) { return features.contains(feature) && features.at(feature); };
+    target.vector_lanes = has("avx512f") ? 16 : has("avx2") ? 8 : 4;
     return target;
 }
 

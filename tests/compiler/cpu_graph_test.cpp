@@ -366,6 +366,7 @@ TEST_CASE("rows pass the caches where a launch reads and writes as many as a fam
         Target target = find_target("native");
         target.label = family;
         target.cpu_features = "+avx2,+fma,+f16c,+avx512f,+avx512vl,+avx512dq,+avx512bw";
+        target.vector_lanes = 16;
         const Graph graph = make_graph(op, {.columns = 4096, .dtype = bf16});
         const std::string text = print_llvm(compile(*graph.data(), target).steps[0].kernel, target);
         const std::size_t at = text.find("icmp uge i64");
@@ -430,6 +431,7 @@ TEST_CASE(
     Target zen = find_target("native");
     zen.label = "znver4";
     zen.cpu_features = "+avx2,+fma,+f16c,+avx512f,+avx512vl,+avx512dq,+avx512bw,+avx512bf16";
+    zen.vector_lanes = 16;
     Target intel = zen;
     intel.label = "sapphirerapids";
     const auto graph_has = [](const Graph& graph, const Target& target, const char* text) {
