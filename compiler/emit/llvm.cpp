@@ -55,6 +55,7 @@ std::unique_ptr<llvm::Module> KernelEmitter::emit() {
     make_running();
     make_slots();
     make_rows_abreast();
+    find_pairs();
     find_streams();
     find_fetches();
     emit_blocks();

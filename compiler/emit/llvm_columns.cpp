@@ -2,6 +2,7 @@
 // the powers of two that are left; and the fold at their end.
 #include <llvm/IR/Intrinsics.h>
 #include <llvm/IR/MDBuilder.h>
+#include <llvm/Support/SaveAndRestore.h>
 
 #include <algorithm>
 #include <numeric>
@@ -39,6 +40,11 @@ bool needs_other_columns(const ColumnLoop& loop) {
     return std::any_of(loop.body.begin(), loop.body.end(), [&](const Inst& one) {
         return std::any_of(loop.body.begin(), loop.body.end(), [&](const Inst& other) { return differs(one, other); });
     });
+}
+
+bool keeps(const ColumnLoop& loop) {
+    return std::any_of(loop.body.begin(), loop.body.end(),
+                       [](const Inst& inst) { return inst.kind == InstKind::kKeep || inst.kind == InstKind::kKept; });
 }
 
 bool whole_row_at_once(const Value* from, const Value* to, const ColumnLoop& loop) {
@@ -168,8 +174,39 @@ void KernelEmitter::emit_whole_columns(const ColumnLoop& loop, Value* from, Valu
     b_.SetInsertPoint(after);
 }
 
+// Whether nothing in a loop asks which column a lane is, and its vectors are all of bf16.
+bool KernelEmitter::takes_pairs(const ColumnLoop& loop) const {
+    if (b_.cpu.scalef || !b_.cpu.multiply_add) return false;
+    return std::all_of(loop.body.begin(), loop.body.end(), [&](const Inst& inst) {
+        switch (inst.kind) {
+            case InstKind::kLoad:
+            case InstKind::kStore: {
+                const bool one = inst.kind == InstKind::kLoad && inst.access.kind != Access::Kind::kVector;
+                if (one) return inst.access.kind == Access::Kind::kUniform || inst.access.kind == Access::Kind::kSplat;
+                const bool in_order = inst.access.lanes.empty() && inst.access.anchor == 0;
+                const Dtype dtype = kernel_.tensors[static_cast<std::size_t>(inst.index)].dtype;
+                return inst.access.kind == Access::Kind::kVector && in_order && dtype == Dtype::kBf16;
+            }
+            case InstKind::kAccumulate:
+                return kernel_.accumulators[static_cast<std::size_t>(inst.index)].monoid != Monoid::kGreatest;
+            case InstKind::kCoord:
+            case InstKind::kSearch: return false;
+            default: return true;
+        }
+    });
+}
+
+// What one loop keeps another reads in the same order.
+void KernelEmitter::find_pairs() {
+    keeps_pairs_ = std::all_of(kernel_.body.begin(), kernel_.body.end(), [&](const Stmt& stmt) {
+        const auto* loop = std::get_if<ColumnLoop>(&stmt.node);
+        return loop == nullptr || !keeps(*loop) || takes_pairs(*loop);
+    });
+}
+
 // Whole vectors of [from, to): several at a time, then one.
 void KernelEmitter::emit_columns(const ColumnLoop& loop, Value* from, Value* to, Value* first_column) {
+    const llvm::SaveAndRestore in_pairs(b_.in_pairs, takes_pairs(loop) && (keeps_pairs_ || !keeps(loop)));
     const int unroll = abreast_ ? 1 : unroll_of(loop);
     const std::vector<const Inst*> test = abreast_ ? std::vector<const Inst*>() : passing_test(kernel_, loop);
     const auto body = [&](Value* column, int copies) {

@@ -187,6 +187,8 @@ class KernelEmitter {
     void emit_block(const Block& block);
     void emit_column_loop(const ColumnLoop& loop);
     void emit_copy(const ColumnLoop& loop, const Lanes& lanes);
+    bool takes_pairs(const ColumnLoop& loop) const;
+    void find_pairs();
     void emit_spans(const ColumnLoop& loop, std::int64_t whole);
     void emit_side_by_side(const ColumnLoop& loop, const std::vector<Lanes>& turn);
     void emit_whole_columns(const ColumnLoop& loop, Value* from, Value* to, Value* first_column);
@@ -297,6 +299,7 @@ class KernelEmitter {
     llvm::AllocaInst* discarded_ = nullptr;           // where a store outside the extent goes
     Value* stream_ = nullptr;                         // i1: large outputs pass the caches; null when no store could
     const ColumnLoop* streaming_loop_ = nullptr;      // the loop being emitted with streaming stores
+    bool keeps_pairs_ = false;                        // loops that keep values for each other have bf16 in pairs
     std::map<const ColumnLoop*, Fetches> fetches_;    // of the loops that ask for lines ahead
     Value* column_block_ = nullptr;                   // i64; null when rows are whole
     std::vector<std::unique_ptr<ColumnSpan>> spans_;  // of the loops emitted so far, which makers_ are of

@@ -20,6 +20,8 @@ namespace {
 
 using namespace cpu_lanes;
 
+constexpr std::int64_t kUpperHalf = 0xFFFF0000;
+
 // The f32 nearest to x whose lower half is zeros, to even.
 Value* rounded_to_upper_half(Builder& b, Value* x) {
     Value* bits = bits_of(b, x);
@@ -27,7 +29,7 @@ Value* rounded_to_upper_half(Builder& b, Value* x) {
     Value* rounded = b.CreateAdd(bits, b.CreateAdd(odd, integer(bits, 0x7FFF)));
     Value* quiet = b.CreateOr(bits, integer(bits, 0x400000));
     Value* chosen = b.CreateSelect(is_nan(b, x), quiet, rounded);
-    return float_of(b, b.CreateAnd(chosen, integer(bits, 0xFFFF0000)));
+    return float_of(b, b.CreateAnd(chosen, integer(bits, kUpperHalf)));
 }
 
 // The same where any lane may be no number, of which a branch asks once for all. Of 32 lanes of AVX2 the rest is 16
@@ -47,7 +49,7 @@ Value* rounded_numbers_to_upper_half(Builder& b, llvm::Function* function) {
     Value* bits = bits_of(b, x);
     Value* odd = b.CreateAnd(b.CreateLShr(bits, integer(bits, 16)), integer(bits, 1));
     Value* rounded = b.CreateAdd(b.CreateAdd(bits, integer(bits, 0x7FFF)), odd);
-    return float_of(b, b.CreateAnd(rounded, integer(bits, 0xFFFF0000)));
+    return float_of(b, b.CreateAnd(rounded, integer(bits, kUpperHalf)));
 }
 
 // The upper 16 bits of each lane: one permutation of words, where shifting and truncating are three instructions.
@@ -76,7 +78,24 @@ Value* words_to_upper_halves(Builder& b, Value* words) {
     return joined(b, half(0), half(kZmmLanes));
 }
 
+bool takes_pairs(const Builder& b, const Value* v) { return b.in_pairs && width(v) > kYmmLanes; }
+
+Value* bf16_of_pairs(Builder& b, Value* stored) {
+    Value* pairs = b.CreateBitCast(stored, llvm::FixedVectorType::get(b.getInt32Ty(), width(stored) / 2));
+    Value* even = b.CreateShl(pairs, integer(pairs, 16));
+    return float_of(b, joined(b, even, b.CreateAnd(pairs, integer(pairs, kUpperHalf))));
+}
+
+Value* pairs_of_bf16(Builder& b, Value* carried) {
+    Value* bits = bits_of(b, carried);
+    const unsigned half = width(bits) / 2;
+    Value* even = lanes_of(b, bits, 0, half);
+    Value* pairs = b.CreateOr(b.CreateLShr(even, integer(even, 16)), lanes_of(b, bits, half, half));
+    return b.CreateBitCast(pairs, shaped(b.getInt16Ty(), carried));
+}
+
 Value* bf16_value(Builder& b, Value* stored) {
+    if (takes_pairs(b, stored)) return bf16_of_pairs(b, stored);
     constexpr unsigned kWords = 2 * kZmmLanes;
     if (b.cpu.word_permutes && width(stored) == kWords) return words_to_upper_halves(b, stored);
     if (b.cpu.word_permutes && width(stored) > kWords) {
@@ -312,6 +331,7 @@ Value* narrow(Builder& b, Dtype dtype, Value* carried) {
         case Dtype::kE5m2: return f8_bits(b, format8(dtype), carried);
         case Dtype::kBf16: {
             if (const auto known = b.stored_bf16.find(carried); known != b.stored_bf16.end()) return known->second;
+            if (takes_pairs(b, carried)) return pairs_of_bf16(b, carried);
             Value* bits = bits_of(b, carried);
             if (b.cpu.word_permutes && width(carried) >= 16) return upper_halves(b, bits);
             return b.CreateTrunc(b.CreateLShr(bits, integer(bits, 16)), stored);

@@ -27,6 +27,9 @@ class LaneBuilder : public llvm::IRBuilder<> {
     bool full_width = true;  // whether a result keeps all of f32, or every one is rounded to bf16
     bool narrow = false;     // what is built now may be less exact than f32 (passes/precision)
     bool rough = false;      // … and of 12 bits alone
+    // Vectors have the words of even places of memory first, then those of odd ones: bf16 is made of pairs of words by
+    // a shift and a mask, and pairs of it, where in order every eight lanes are widened, shifted, packed and permuted.
+    bool in_pairs = false;
     std::map<llvm::Value*, llvm::Value*> stored_bf16;  // of carried values that were made of what memory holds
     std::map<std::pair<llvm::BasicBlock*, llvm::Constant*>, llvm::Value*> opaque;  // by a function's entry
 };
