@@ -271,7 +271,9 @@ Value* exp_by_scaled_table(Builder& b, Value* x, bool full_width) {
 constexpr double kLeastWeight = -86;  // as an exponent of e: 2^-124
 
 // e^x of x ≤ 0, and of what is below kLeastWeight the least weight.
-Value* weight_by_table(Builder& b, Value* x) { return exp_by_scaled_table(b, at_least(b, x, kLeastWeight), false); }
+Value* weight_by_table(Builder& b, Value* x, bool full_width) {
+    return exp_by_scaled_table(b, at_least(b, x, kLeastWeight), full_width);
+}
 
 bool has_weights(const Builder& b, const Value* x) { return looks_up(b, x) || fills_ymm(b, x); }
 
@@ -590,13 +592,18 @@ Value* exp_in_sum(Builder& b, Value* x) {
 Value* least_weight_or_exp(Builder& b, Value* x) {
     if (is_f64(x)) return call_libm(b, "exp", x);
     return call_shared(b, "exp_of_weight", x, [](Builder& body, Value* lanes) {
-        return has_weights(body, lanes) ? weight_by_table(body, lanes) : exp_f32(body, lanes, true);
+        return has_weights(body, lanes) ? weight_by_table(body, lanes, false) : exp_f32(body, lanes, true);
     });
 }
 
+// AVX-512's are stored as they are summed; those of a table of eight entries with what the entries lack.
 Value* exp_weight(Builder& b, Value* x) {
-    Value* weight = least_weight_or_exp(b, x);
-    return has_weights(b, x) && !is_f64(x) ? b.CreateSelect(weighs_nothing(b, x), constant(x, 0), weight) : weight;
+    if (is_f64(x) || !has_weights(b, x)) return least_weight_or_exp(b, x);
+    Value* weight = b.full_width && fills_ymm(b, x)
+                        ? call_shared(b, "exp_of_stored_weight", x,
+                                      [](Builder& body, Value* lanes) { return weight_by_table(body, lanes, true); })
+                        : least_weight_or_exp(b, x);
+    return b.CreateSelect(weighs_nothing(b, x), constant(x, 0), weight);
 }
 
 Value* weighs_nothing(Builder& b, Value* x) { return b.CreateFCmpOLT(x, constant(x, kLeastWeight)); }
