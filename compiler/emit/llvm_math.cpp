@@ -185,7 +185,8 @@ ROWJIT_UNARY(log) {
 ROWJIT_UNARY(log1p) { return is_f64(x) ? call_libm(b, "log1p", x) : call_shared(b, "log1p", x, log1p_f32); }
 ROWJIT_UNARY(tanh) {
     if (is_f64(x)) return call_libm(b, "tanh", x);
-    if (!b.full_width && has_instructions(b, x)) return call_shared(b, "tanh_narrow", x, tanh_narrow);
+    if (!b.full_width && (has_instructions(b, x) || fills_ymm(b, x)))
+        return call_shared(b, "tanh_narrow", x, tanh_narrow);
     return call_shared(b, "tanh", x, [&](Builder& body, Value* lanes) { return tanh_f32(body, lanes, b.full_width); });
 }
 ROWJIT_UNARY(erf) { return is_f64(x) ? call_libm(b, "erf", x) : call_shared(b, "erf", x, erf_f32); }
