@@ -33,9 +33,14 @@ bool KernelEmitter::streams(const Inst& inst, const ColumnLoop& loop) const {
     if (tensor.read || tensor.aliased || inst.access.kind != Access::Kind::kVector || !inst.access.lanes.empty()) {
         return false;
     }
+    const bool narrow = size_bytes(tensor.dtype) < 4;
     // Measured on Zen 4, 150 MiB on one core (cpu_emit_bench): of bf16 relu 25 to 36 GB/s, softmax 11.7 to 14.7, its
     // backward 13.2 to 15.4, norms and gated activations the same; of f32 10 to 45 % more.
-    if (size_bytes(tensor.dtype) < 4 && !rows_.empty() && !b_.cpu.streams_abreast) return false;
+    if (narrow && !rows_.empty() && !b_.cpu.streams_abreast) return false;
+    // Not what AVX2, whose registers are half lines, stores of narrow floats beside functions: such a loop asks for
+    // less than memory gives, and on two cores of Zen 3 its stores waited for each other. 64 MiB, ms past the caches
+    // and through them: geglu's backward 5.7 and 4.2, swiglu's 3.0 and 2.5, dynamic_tanh's 9.3 and 7.0, softmax alike.
+    if (narrow && !b_.cpu.scalef && special_functions(kernel_, loop) > 0) return false;
     if (loop.vector * static_cast<std::int64_t>(size_bytes(tensor.dtype)) % kLineBytes != 0) return false;
     // The loop's columns are the tensor's, or a span of whole lines of them, as each half of a rotated head is.
     const std::size_t first_column = tensor.axes.size() - tensor.column_strides.size();
