@@ -8,6 +8,7 @@ namespace rowjit {
 struct CpuFeatures {
     bool f16_conversion = false;     // F16C: x86-64-v3 and up
     bool multiply_add = false;       // fused: x86-64-v3 and up
+    bool avx2_alone = false;         // with fused multiplications, and nothing of AVX-512: x86-64-v3
     bool scalef = false;             // AVX-512's powers of two and fractions: x86-64-v4
     bool word_permutes = false;      // AVX-512BW's permutation of 16-bit lanes: x86-64-v4
     bool bf16_rounding = false;      // AVX-512-BF16's conversion, for which denormals are zeros: Zen 4, Cooper Lake

@@ -176,7 +176,7 @@ void KernelEmitter::emit_whole_columns(const ColumnLoop& loop, Value* from, Valu
 
 // Whether nothing in a loop asks which column a lane is, and its vectors are all of bf16.
 bool KernelEmitter::takes_pairs(const ColumnLoop& loop) const {
-    if (b_.cpu.scalef || !b_.cpu.multiply_add) return false;
+    if (!b_.cpu.avx2_alone) return false;
     return std::all_of(loop.body.begin(), loop.body.end(), [&](const Inst& inst) {
         switch (inst.kind) {
             case InstKind::kLoad:

@@ -126,9 +126,7 @@ Value* scale_by_instruction(Builder& b, Value* x, Value* k);
 inline bool looks_up(const Builder& b, const Value* x) { return b.cpu.scalef && width(x) % kZmmLanes == 0; }
 
 // Whether x fills registers of AVX2, whose permutation looks up 8 numbers.
-inline bool fills_ymm(const Builder& b, const Value* x) {
-    return b.cpu.multiply_add && !b.cpu.scalef && width(x) % kYmmLanes == 0;
-}
+inline bool fills_ymm(const Builder& b, const Value* x) { return b.cpu.avx2_alone && width(x) % kYmmLanes == 0; }
 
 // Of each lane the entry that its lowest bits choose: of 16 where x looks_up, of 8 where it fills_ymm.
 Value* look_up(Builder& b, std::span<const double> table, Value* indices);

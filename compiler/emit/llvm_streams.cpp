@@ -37,10 +37,10 @@ bool KernelEmitter::streams(const Inst& inst, const ColumnLoop& loop) const {
     // Measured on Zen 4, 150 MiB on one core (cpu_emit_bench): of bf16 relu 25 to 36 GB/s, softmax 11.7 to 14.7, its
     // backward 13.2 to 15.4, norms and gated activations the same; of f32 10 to 45 % more.
     if (narrow && !rows_.empty() && !b_.cpu.streams_abreast) return false;
-    // Not what AVX2, whose registers are half lines, stores of narrow floats beside functions: such a loop asks for
+    // AVX2, whose registers are half a line, keeps narrow floats beside functions in the caches: such a loop asks for
     // less than memory gives, and on two cores of Zen 3 its stores waited for each other. 64 MiB, ms past the caches
-    // and through them: geglu's backward 5.7 and 4.2, swiglu's 3.0 and 2.5, dynamic_tanh's 9.3 and 7.0, softmax alike.
-    if (narrow && !b_.cpu.scalef && special_functions(kernel_, loop) > 0) return false;
+    // and through them: geglu's backward 5.7 and 4.2, swiglu's 3.3 and 2.5, dynamic_tanh's 9.5 and 7.9, softmax alike.
+    if (narrow && b_.cpu.avx2_alone && special_functions(kernel_, loop) > 0) return false;
     if (loop.vector * static_cast<std::int64_t>(size_bytes(tensor.dtype)) % kLineBytes != 0) return false;
     // The loop's columns are the tensor's, or a span of whole lines of them, as each half of a rotated head is.
     const std::size_t first_column = tensor.axes.size() - tensor.column_strides.size();

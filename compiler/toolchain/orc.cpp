@@ -91,6 +91,7 @@ CpuFeatures emitted_features(const llvm::TargetMachine& machine) {
     features.f16_conversion = info.checkFeatures("+f16c");
     features.multiply_add = info.checkFeatures("+fma");
     features.scalef = info.checkFeatures("+avx512f,+avx512vl,+avx512dq");
+    features.avx2_alone = !features.scalef && info.checkFeatures("+avx2,+fma");
     features.word_permutes = info.checkFeatures("+avx512bw");
     features.bf16_rounding = info.checkFeatures("+avx512bf16,+avx512bw,+avx512dq");
     const Family& known = family(machine.getTargetCPU().str());

@@ -253,6 +253,35 @@ TEST_CASE("kept values serve a row reduction's later loops on the CPU too") {
     }
 }
 
+TEST_CASE("bf16 of AVX2 alone is read in pairs where nothing asks for a column, and is as exact as eager") {
+    const Target& avx2 = find_target("x86-64-v3");
+    const auto widens_in_order = [&](const Graph& graph) {
+        const Kernel kernel = compile(*graph.data(), avx2).steps[0].kernel;
+        return print_llvm(kernel, avx2).find("zext <32 x i16>") != std::string::npos;
+    };
+    CHECK_FALSE(widens_in_order(make_graph("rms_norm", {.columns = 2048})));
+    CHECK_FALSE(widens_in_order(make_graph("softmax", {.columns = 2048})));
+    CHECK(widens_in_order(make_graph("dropout", {.columns = 2048})));
+
+    // A weight of f32 lies in order, and so does all else of its loop.
+    const Graph mixed = Graph::parse(R"(
+        rows tokens
+        input x: bf16[tokens, 2048]
+        input weight: f32[2048]
+        h = cast(x, f32)
+        output y = cast(h * rsqrt(mean(h * h)) * weight, bf16))");
+    CHECK(widens_in_order(mixed));
+    check("mixed", *mixed.data(), {{"tokens", 5}}, {}, {.seed = 3}, 1, avx2);
+    for (const char* op : {"relu", "add_rms_norm", "rms_norm", "layer_norm", "softmax", "cross_entropy", "kl_div",
+                           "geglu", "quick_gelu", "dynamic_tanh", "dropout", "top_k", "sparsemax", "rope_qk"}) {
+        for (const std::int64_t columns : {64, 130, 2048}) {
+            const Graph graph = make_graph(op, {.columns = columns});
+            check(fmt::format("{} {} x86-64-v3", op, columns), *graph.data(), {{"tokens", 5}}, {}, {.seed = 3}, 4,
+                  avx2);
+        }
+    }
+}
+
 // A sum of huge numbers of both signs overflows, or not, by the order it is taken in: these have none that does so in
 // one order alone.
 TEST_CASE("infinities, NaN and subnormal inputs come out as eager gives them") {
