@@ -69,8 +69,9 @@ for name, reach, degree in (("exp", half_ln2, 4), ("exp by sixteenths", half_ln2
 for degree in (2, 4):
     fit(f"exp2, {degree + 1} terms", mp.mpf("1e-4"), one, degree, lambda f: (2**f - 1) / f, lambda f: f / 2**f)
 # 2^f = 1 + f q(f) of |f| <= 1/2, and of |f| <= 1/16
-for reach, degree in ((one / 2, 2), (one / 2, 4), (one / 16, 3)):
-    fit(f"exp2 of {float(reach)}, {degree + 1} terms", -reach, reach, degree, lambda f: (2**f - 1) / f,
+for part, degree in ((one, 2), (one, 4), (one / 8, 3)):
+    reach = part / 2 * mp.mpf("1.001")
+    fit(f"exp2 to the nearest {float(part)}, {degree + 1} terms", -reach, reach, degree, lambda f: (2**f - 1) / f,
         lambda f: abs(f) / 2**f)
 # log((1 + s) / (1 - s)) = 2 s + s (z q(z)), z = s^2, s = f / (2 + f), 1 + f in [sqrt(1/2), sqrt(2)]
 s_max = (mp.sqrt(2) - 1) / (mp.sqrt(2) + 1)
