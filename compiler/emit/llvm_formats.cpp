@@ -32,8 +32,8 @@ Value* rounded_to_upper_half(Builder& b, Value* x) {
     return float_of(b, b.CreateAnd(chosen, integer(bits, kUpperHalf)));
 }
 
-// The same where any lane may be no number, of which a branch asks once for all. Of 32 lanes of AVX2 the rest is 16
-// instructions, of which eight more a register kept the units of integers busy.
+// The same behind a branch that asks of two registers at once whether a lane is no number: five instructions a register
+// of AVX2 are left of eight.
 Value* rounded_numbers_to_upper_half(Builder& b, llvm::Function* function) {
     Value* x = function->getArg(0);
     llvm::BasicBlock* rare = llvm::BasicBlock::Create(b.getContext(), "no_number", function);

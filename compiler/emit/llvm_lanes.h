@@ -131,7 +131,7 @@ inline bool fills_ymm(const Builder& b, const Value* x) { return b.cpu.avx2_alon
 // Of each lane the entry that its lowest bits choose: of 16 where x looks_up, of 8 where it fills_ymm.
 Value* look_up(Builder& b, std::span<const double> table, Value* indices);
 
-// Whether `mask` has a lane, found by halves: where LLVM reduces as many truths as registers have lanes.
+// Whether `mask` has a lane: registers are joined first, of which LLVM would ask one by one.
 Value* any_lane(Builder& b, Value* mask);
 
 }  // namespace rowjit::cpu_lanes
