@@ -155,10 +155,11 @@ void KernelEmitter::emit_spans(const ColumnLoop& loop, std::int64_t whole) {
     }
 }
 
-// Twice, where the loop has stores that a large launch lets pass the caches.
+// Twice, where the loop has stores that a large launch lets pass the caches: not a span's without functions where the
+// whole loop's, with them, do not.
 void KernelEmitter::emit_whole_columns(const ColumnLoop& loop, Value* from, Value* to, Value* first_column) {
     const bool any = std::any_of(loop.body.begin(), loop.body.end(), [&](const Inst& i) { return streams(i, loop); });
-    if (!any) return emit_columns(loop, from, to, first_column);
+    if (!any || stream_ == nullptr) return emit_columns(loop, from, to, first_column);
     auto* streamed = llvm::BasicBlock::Create(b_.getContext(), "streamed", function_);
     auto* cached = llvm::BasicBlock::Create(b_.getContext(), "cached", function_);
     auto* after = llvm::BasicBlock::Create(b_.getContext(), "stored", function_);
