@@ -110,12 +110,10 @@ void append(Tensors launch, Tensors* all) {
     for (auto& [name, tensor] : launch) {
         const auto [whole, first] = all->try_emplace(name, std::move(tensor));
         if (first) continue;
-        const auto extend = [](std::vector<double>& values, const std::vector<double>& more) {
-            values.insert(values.end(), more.begin(), more.end());
-        };
-        extend(whole->second.values, tensor.values);
-        extend(whole->second.unrounded, tensor.unrounded);
-        whole->second.extents = {std::ssize(whole->second.values)};
+        Tensor& joined = whole->second;
+        joined.values.insert(joined.values.end(), tensor.values.begin(), tensor.values.end());
+        joined.unrounded.insert(joined.unrounded.end(), tensor.unrounded.begin(), tensor.unrounded.end());
+        joined.extents = {std::ssize(joined.values)};
     }
 }
 
