@@ -22,11 +22,16 @@ using namespace cpu_lanes;
 
 constexpr std::int64_t kUpperHalf = 0xFFFF0000;
 
+// The bits of a number whose upper half is that of the nearest one with zeros below, to even.
+Value* carried_into_upper_half(Builder& b, Value* bits) {
+    Value* odd = b.CreateAnd(b.CreateLShr(bits, integer(bits, 16)), integer(bits, 1));
+    return b.CreateAdd(bits, b.CreateAdd(odd, integer(bits, 0x7FFF)));
+}
+
 // The f32 nearest to x whose lower half is zeros, to even.
 Value* rounded_to_upper_half(Builder& b, Value* x) {
     Value* bits = bits_of(b, x);
-    Value* odd = b.CreateAnd(b.CreateLShr(bits, integer(bits, 16)), integer(bits, 1));
-    Value* rounded = b.CreateAdd(bits, b.CreateAdd(odd, integer(bits, 0x7FFF)));
+    Value* rounded = carried_into_upper_half(b, bits);
     Value* quiet = b.CreateOr(bits, integer(bits, 0x400000));
     Value* chosen = b.CreateSelect(is_nan(b, x), quiet, rounded);
     return float_of(b, b.CreateAnd(chosen, integer(bits, kUpperHalf)));
@@ -46,10 +51,8 @@ Value* rounded_numbers_to_upper_half(Builder& b, llvm::Function* function) {
     b.CreateRet(rounded_to_upper_half(b, x));
 
     b.SetInsertPoint(usual);
-    Value* bits = bits_of(b, x);
-    Value* odd = b.CreateAnd(b.CreateLShr(bits, integer(bits, 16)), integer(bits, 1));
-    Value* rounded = b.CreateAdd(b.CreateAdd(bits, integer(bits, 0x7FFF)), odd);
-    return float_of(b, b.CreateAnd(rounded, integer(bits, kUpperHalf)));
+    Value* rounded = carried_into_upper_half(b, bits_of(b, x));
+    return float_of(b, b.CreateAnd(rounded, integer(rounded, kUpperHalf)));
 }
 
 // The upper 16 bits of each lane: one permutation of words, where shifting and truncating are three instructions.
