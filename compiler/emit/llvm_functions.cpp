@@ -39,11 +39,11 @@ constexpr std::array<double, 5> kExp2 = {0x1.62e4bap-1, 0x1.ebdb6ap-3, 0x1.c91c0
 // The same to 13 bits.
 constexpr std::array<double, 3> kExp2Rough = {0x1.63e65cp-1, 0x1.d2376ap-3, 0x1.3baacep-4};
 
-// The same for |f| ≤ 1/2, to 23 and to 13 bits, and for |f| ≤ 1/16, to 32 bits.
+// The same for |f| ≤ 1/2, to 23 and to 18 bits (of a term less it has no more than 13.3), and for |f| ≤ 1/16, to 32.
 constexpr std::array<double, 5> kExp2Half = {0x1.62e42ap-1, 0x1.ebf9bep-3, 0x1.c6b6c8p-5, 0x1.3cea1ap-7,
                                              0x1.5be4bcp-10};
 
-constexpr std::array<double, 3> kExp2HalfRough = {0x1.62f60ep-1, 0x1.f00e64p-3, 0x1.c29fbap-5};
+constexpr std::array<double, 4> kExp2HalfRough = {0x1.62e12ap-1, 0x1.ec0382p-3, 0x1.c9fdd2p-5, 0x1.3a015ep-7};
 
 constexpr std::array<double, 4> kExp2Eighth = {0x1.62e43p-1, 0x1.ebfbep-3, 0x1.c6b8c2p-5, 0x1.3b2b86p-7};
 

@@ -69,7 +69,7 @@ for name, reach, degree in (("exp", half_ln2, 4), ("exp by sixteenths", half_ln2
 for degree in (2, 4):
     fit(f"exp2, {degree + 1} terms", mp.mpf("1e-4"), one, degree, lambda f: (2**f - 1) / f, lambda f: f / 2**f)
 # 2^f = 1 + f q(f) of |f| <= 1/2, and of |f| <= 1/16
-for part, degree in ((one, 2), (one, 4), (one / 8, 3)):
+for part, degree in ((one, 3), (one, 4), (one / 8, 3)):
     reach = part / 2 * mp.mpf("1.001")
     fit(f"exp2 to the nearest {float(part)}, {degree + 1} terms", -reach, reach, degree, lambda f: (2**f - 1) / f,
         lambda f: abs(f) / 2**f)
