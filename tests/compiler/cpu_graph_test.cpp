@@ -392,6 +392,14 @@ TEST_CASE("what is stored past the caches, whole rows and spans of whole lines, 
     }
 }
 
+TEST_CASE("what spills begins a cache line, whatever thread's stack it is on") {
+    for (const char* op : {"rms_norm", "rope_qk"}) {
+        const Graph graph = make_graph(op, {.columns = 128, .dtype = bf16});
+        CHECK(print_llvm(compile(*graph.data(), host()).steps[0].kernel, host()).find("alignstack(64)") !=
+              std::string::npos);
+    }
+}
+
 TEST_CASE("rows pass the caches where a launch reads and writes as many as a family of processors cannot keep") {
     const auto threshold = [](const char* op, const char* family) {
         Target target = find_target("native");
