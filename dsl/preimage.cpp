@@ -45,33 +45,71 @@ bool has_data(const Coord& coord) { return !coord.data_nodes().empty(); }
 
 class Solver {
   public:
-    Solver(GraphData& graph, const Node& index)
-        : graph_(graph), index_(index), source_axes_(graph.node(index.args[0]).axes) {}
+    Solver(GraphData& graph, const Node& index, const Support& support)
+        : graph_(graph), index_(index), source_axes_(graph.node(index.args[0]).axes), support_(needed(support)) {}
 
     Preimage run() {
         refuse_rows_at_data();
         const std::vector<AxisId>& source = source_axes_;
-        const auto as_unknown = [](Axis axis) { return Coord(Axis{kUnknown + axis.id}); };
+        for (const auto& [axis, range] : support_) {
+            if (range.low == range.high) return {.empty = true};
+        }
+        std::vector<std::size_t> left;
         // Axes that stand for themselves first: most do, and data lies along them.
-        for (const bool identities : {true, false}) {
-            for (std::size_t i = 0; i < source.size(); ++i) {
-                const Coord& coord = index_.coords[i];
-                const bool identity = coord.is_axis(Axis{source[i]});
-                if (identity != identities) continue;
-                if (!identity && !has_data(coord) && is_involution(coord, source[i])) {
-                    assign(kUnknown + source[i], coord);
-                } else {
-                    solve(coord.substitute(as_unknown, [](NodeId id) { return Coord::data_node(id); }),
-                          Coord(Axis{source[i]}));
-                }
+        for (std::size_t i = 0; i < source.size(); ++i) {
+            if (index_.coords[i].is_axis(Axis{source[i]})) {
+                solve_at(i);
+            } else {
+                left.push_back(i);
             }
         }
+        std::erase_if(left, [&](std::size_t i) { return solve_involution(index_.coords[i], source[i]); });
+        narrow();
+        for (const std::size_t i : left) solve_at(i);
         Preimage result = finished();
-        check_preimage(graph_, index_, result);
+        check_preimage(graph_, index_, support_, result);
         return result;
     }
 
   private:
+    // What of the support makes a solution simpler: an axis that stands for itself needs no condition.
+    Support needed(Support support) const {
+        std::set<AxisId> read_elsewhere;
+        for (std::size_t i = 0; i < source_axes_.size(); ++i) {
+            if (has_data(index_.coords[i])) return {};
+            if (index_.coords[i].is_axis(Axis{source_axes_[i]})) continue;
+            for (const Axis axis : index_.coords[i].axes()) read_elsewhere.insert(axis.id);
+        }
+        std::erase_if(support, [&](const auto& narrowed) {
+            const auto& [axis, range] = narrowed;
+            return !read_elsewhere.contains(axis) || range == ColumnRange{0, graph_.axis(axis).extent};
+        });
+        return support;
+    }
+
+    ColumnRange range_of(AxisId axis) const {
+        const auto narrowed = support_.find(axis);
+        return narrowed == support_.end() ? ColumnRange{0, graph_.axis(axis).extent} : narrowed->second;
+    }
+
+    // An unknown of which only a range is asked for is that range's first place and an unknown of fewer.
+    void narrow() {
+        for (const auto& [axis, range] : support_) {
+            const AxisId unknown = kUnknown + axis;
+            if (solved_.contains(unknown)) {
+                require(known(Coord(Axis{unknown})), range.low, range.high - 1);
+            } else {
+                assign(unknown, new_part(range.high - range.low, kPart) + Coord(range.low));
+            }
+        }
+    }
+
+    void solve_at(std::size_t i) {
+        const auto as_unknown = [](Axis axis) { return Coord(Axis{kUnknown + axis.id}); };
+        solve(index_.coords[i].substitute(as_unknown, [](NodeId id) { return Coord::data_node(id); }),
+              Coord(Axis{source_axes_[i]}));
+    }
+
     void refuse_rows_at_data() const {
         const std::vector<AxisId>& source = source_axes_;
         for (std::size_t i = 0; i < source.size(); ++i) {
@@ -101,7 +139,7 @@ class Solver {
     Coord quotient(const Coord& coord, std::int64_t divisor) const {
         return within(coord, 0, divisor - 1) ? Coord(0) : coord / divisor;
     }
-    // Terms that are multiples of the divisor vanish.
+    // Terms that are multiples of the divisor vanish, and so may as much of the constant.
     Coord remainder(const Coord& coord, std::int64_t divisor) const {
         std::vector<Term> terms;
         std::int64_t constant = 0;
@@ -110,7 +148,11 @@ class Solver {
         for (const Term& term : terms) {
             if (term.weight % divisor != 0) rest = rest + term.unit * term.weight;
         }
-        return within(rest, 0, divisor - 1) ? rest : rest % divisor;
+        const std::int64_t whole = (constant / divisor - (constant % divisor < 0 ? 1 : 0)) * divisor;
+        for (const Coord& simpler : {rest, rest - Coord(whole)}) {
+            if (within(simpler, 0, divisor - 1)) return simpler;
+        }
+        return rest % divisor;
     }
 
     bool is_open(Axis axis) const { return axis.id >= kUnknown && axis.id < kFree && !solved_.contains(axis.id); }
@@ -139,15 +181,20 @@ class Solver {
     }
 
     // Rotations by half, reversals and exchanges of neighbours: their own inverse, and simplest left as they are.
-    bool is_involution(const Coord& coord, AxisId axis) const {
+    bool solve_involution(const Coord& coord, AxisId axis) {
         const std::vector<Axis> axes = coord.axes();
-        const std::int64_t extent = graph_.axis(axis).extent;
-        if (axes.size() != 1 || axes[0].id != axis || extent > kMostTried) return false;
-        const auto no_data = [](NodeId) { return std::int64_t{0}; };
-        for (std::int64_t i = 0; i < extent; ++i) {
-            const std::int64_t there = coord.evaluate([&](Axis) { return i; }, no_data);
-            if (coord.evaluate([&](Axis) { return there; }, no_data) != i) return false;
+        const ColumnRange range = range_of(axis);
+        if (has_data(coord) || axes.size() != 1 || axes[0].id != axis || range.high - range.low > kMostTried)
+            return false;
+        const auto read_by = [&](std::int64_t place) {
+            return coord.evaluate([&](Axis) { return place; }, [](NodeId) { return std::int64_t{0}; });
+        };
+        for (std::int64_t i = range.low; i < range.high; ++i) {
+            const std::int64_t there = read_by(i);
+            if (there < range.low || there >= range.high || read_by(there) != i) return false;
         }
+        if (support_.contains(axis)) require(Coord(Axis{axis}), range.low, range.high - 1);
+        assign(kUnknown + axis, coord);
         return true;
     }
 
@@ -356,6 +403,7 @@ class Solver {
     GraphData& graph_;
     const Node index_;  // a copy: adding nodes moves the original
     const std::vector<AxisId> source_axes_;
+    const Support support_;
     std::map<AxisId, Coord> solved_;         // unknowns and parts
     std::map<AxisId, std::int64_t> parts_;   // extents of parts and free axes
     std::map<AxisId, AxisId> free_axis_of_;  // the axis of the result that a free axis is
@@ -364,6 +412,8 @@ class Solver {
 
 }  // namespace
 
-Preimage preimage_of(GraphData& graph, const Node& index) { return Solver(graph, index).run(); }
+Preimage preimage_of(GraphData& graph, const Node& index, const Support& support) {
+    return Solver(graph, index, support).run();
+}
 
 }  // namespace rowjit

@@ -98,7 +98,7 @@ std::optional<bool> decide(const GraphData& graph, const Bounded& condition) {
     return std::nullopt;
 }
 
-void check_preimage(const GraphData& graph, const Node& index, const Preimage& preimage) {
+void check_preimage(const GraphData& graph, const Node& index, const Support& support, const Preimage& preimage) {
     if (preimage.empty) return;
     const std::vector<AxisId>& source = graph.node(index.args[0]).axes;
     std::vector<Coord> varied;
@@ -114,7 +114,10 @@ void check_preimage(const GraphData& graph, const Node& index, const Preimage& p
     if (!box) return;
     std::int64_t expected = 1;
     for (std::size_t i = 0; i < index.axes.size(); ++i) {
-        if (box->varies(preimage.coords[i])) expected *= graph.axis(index.axes[i]).extent;
+        if (!box->varies(preimage.coords[i])) continue;
+        const auto narrowed = support.find(index.axes[i]);
+        expected *=
+            narrowed == support.end() ? graph.axis(index.axes[i]).extent : narrowed->second.high - narrowed->second.low;
     }
     const auto no_data = [](NodeId) -> std::int64_t { RJ_CHECK(false, "a condition on data"); };
     std::int64_t found = 0;
@@ -127,6 +130,11 @@ void check_preimage(const GraphData& graph, const Node& index, const Preimage& p
             const auto at = std::find(index.axes.begin(), index.axes.end(), axis.id) - index.axes.begin();
             return preimage.coords[static_cast<std::size_t>(at)].evaluate(*box, no_data);
         };
+        for (const auto& [axis, range] : support) {
+            const std::int64_t at = result_at(Axis{axis});
+            RJ_CHECK(range.low <= at && at < range.high, "gradient of index({}): an element at {} of {} … {}",
+                     graph.describe(index.args[0]), at, range.low, range.high - 1);
+        }
         for (std::size_t i = 0; i < source.size(); ++i) {
             if (index.coords[i].is_axis(Axis{source[i]})) continue;
             RJ_CHECK(index.coords[i].evaluate(result_at, no_data) == (*box)(Axis{source[i]}),

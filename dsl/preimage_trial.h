@@ -15,8 +15,8 @@ inline constexpr std::int64_t kMostTried = std::int64_t{1} << 20;  // positions
 // told.
 std::optional<bool> decide(const GraphData& graph, const Bounded& condition);
 
-// Checks that every element of the Index's result is found from the source element that it reads, and from no other.
-// Where coordinates hold data, or there are too many positions, nothing is tried.
-void check_preimage(const GraphData& graph, const Node& index, const Preimage& preimage);
+// Checks that every element of the Index's result within the support is found from the source element that it reads,
+// and from no other, and none outside. Where coordinates hold data, or there are too many positions, nothing is tried.
+void check_preimage(const GraphData& graph, const Node& index, const Support& support, const Preimage& preimage);
 
 }  // namespace rowjit

@@ -15,6 +15,7 @@
 #include "dsl/library/operands.h"
 #include "dsl/preimage.h"
 #include "dsl/stable_order.h"
+#include "dsl/support.h"
 #include "rowjit/coord.h"
 
 namespace rowjit {
@@ -62,6 +63,7 @@ class Reverse {
             joint_.forward.push_back(std::move(output));
         }
         cotangents_.resize(static_cast<std::size_t>(joint_.forward_size));
+        supports_.resize(cotangents_.size());
         find_active(of);
         seed(of, unit_cotangent);
     }
@@ -92,6 +94,7 @@ class Reverse {
     Value value(NodeId id) const { return {graph_, id}; }
     Value constant(Dtype dtype, double number) const { return {graph_, graph_->add_const(dtype, number)}; }
     bool is_active(NodeId id) const { return active_[static_cast<std::size_t>(id)]; }
+    const Support& support(NodeId id) const { return supports_[static_cast<std::size_t>(id)]; }
 
     // Values through which one of those wanted reaches an output.
     void find_active(const std::vector<std::string>& of) {
@@ -124,13 +127,18 @@ class Reverse {
 
     // ---- Cotangents ----------------------------------------------------------------------------------------------
 
-    void add(NodeId to, const Value& contribution) {
+    // Adds what is zero outside the support.
+    void add(NodeId to, const Value& contribution, Support support = {}) {
         if (!is_active(to)) return;
+        std::erase_if(support, [&](const auto& narrowed) { return !contains(node(to).axes, narrowed.first); });
         std::optional<Value>& sum = cotangents_[static_cast<std::size_t>(to)];
+        Support& where_nonzero = supports_[static_cast<std::size_t>(to)];
         if (!sum) {
             sum = contribution;
+            where_nonzero = std::move(support);
             return;
         }
+        where_nonzero = either(where_nonzero, support);
         // Two that lack different axes of one space would meet in an order of their own.
         const std::vector<AxisId> all = axes(to);
         const bool ordered = axes(*sum) == all || axes(contribution) == all || one_axis_a_space(all);
@@ -159,7 +167,7 @@ class Reverse {
     void propagate(NodeId id, const Value& g) {
         switch (node(id).kind) {
             case NodeKind::kMap: return map(id, g);
-            case NodeKind::kCast: return add(node(id).args[0], cast(g, node(node(id).args[0]).dtype));
+            case NodeKind::kCast: return add(node(id).args[0], cast(g, node(node(id).args[0]).dtype), support(id));
             case NodeKind::kIndex: return index(id, g);
             case NodeKind::kReduce: return reduce(id, g);
             case NodeKind::kMatmul: return matmul(id, g);
@@ -176,13 +184,24 @@ class Reverse {
                                        y.args.begin() + static_cast<std::ptrdiff_t>(i))
                 continue;
             std::optional<Value> total;
+            Support nonzero;
             for (std::size_t j = i; j < y.args.size(); ++j) {
                 if (y.args[j] != arg) continue;
                 const Value part = derivative(y, id, j, g);
-                if (part.graph()) total = total ? *total + part : part;
+                if (!part.graph()) continue;
+                const Support of_part = support_of_operand(y, id, j);
+                nonzero = total ? either(nonzero, of_part) : of_part;
+                total = total ? *total + part : part;
             }
-            if (total) add(arg, sum_to(*total, y.axes, axes(arg)));
+            if (total) add(arg, sum_to(*total, y.axes, axes(arg)), nonzero);
         }
+    }
+
+    // Where the cotangent that flows back to operand `which` can be anything but zero: where the result's can, and of a
+    // choice where that operand is chosen.
+    Support support_of_operand(const Node& y, NodeId id, std::size_t which) const {
+        if (y.op != Op::kSelect) return support(id);
+        return where(*graph_, support(id), y.args[0], which == 1);
     }
 
     // What flows back through an exponential e that divides as e + 1, as in a sigmoid: (t / (e + 1))·e is t − t / (e +
@@ -234,7 +253,7 @@ class Reverse {
         if (y.monoid == Monoid::kSum) {
             // Constant along what was summed.
             const bool ordered = one_axis_a_space(axes(arg));
-            return add(arg, ordered ? g : spread(g, axes(arg)));
+            return add(arg, ordered ? g : spread(g, axes(arg)), support(id));
         }
         if (y.monoid != Monoid::kMax && y.monoid != Monoid::kMin) {
             fail(ErrorCode::kUnsupported, "gradient of {}({}): write it with max, exp and sum, or with mean",
@@ -415,7 +434,7 @@ class Reverse {
         if (const auto shift = row_shift(node(id))) return shift_back(Node(node(id)), *shift, g);
         if (const auto gather = row_gather(node(id))) return gather_rows(Node(node(id)), *gather, g);
         if (const auto other = renamed_rows(node(id))) return rename_back(Node(node(id)), *other, g);
-        const Preimage preimage = preimage_of(*graph_, node(id));
+        const Preimage preimage = preimage_of(*graph_, Node(node(id)), support(id));
         if (preimage.empty) return;
         const Node y = node(id);
         std::int64_t reads = 1;  // of one source element; 0 is many
@@ -511,6 +530,7 @@ class Reverse {
     std::vector<NodeId> wanted_;                    // whose gradients are
     std::vector<bool> active_;                      // by forward node
     std::vector<std::optional<Value>> cotangents_;  // by forward node
+    std::vector<Support> supports_;                 // theirs
 };
 
 }  // namespace

@@ -9,30 +9,64 @@
 namespace rowjit {
 namespace {
 
-// What a place may be, of sums of coordinates and constants.
+// What a place may be, of arithmetic of coordinates and constants.
 struct Places {
     std::int64_t least = 0;
     std::int64_t greatest = 0;
 };
 
+constexpr std::int64_t kMostPlaces = std::int64_t{1} << 40;  // of rows; what a few operations make of them is in int64
+
+std::optional<std::int64_t> known_integer(const Node& node) {
+    if (node.kind != NodeKind::kConst || std::fabs(node.value) >= static_cast<double>(kMostPlaces)) return std::nullopt;
+    return static_cast<std::int64_t>(node.value);
+}
+
+std::int64_t rounded_down(std::int64_t dividend, std::int64_t divisor) {
+    return dividend / divisor - (dividend % divisor < 0 ? 1 : 0);
+}
+
+std::optional<Places> places(const GraphData& graph, NodeId id);
+
+// x − floor(x / d)·d, which is how a coordinate's remainder is written, of whatever x: 0 … d − 1.
+std::optional<Places> remainder(const GraphData& graph, const Node& difference) {
+    const Node& multiple = graph.node(difference.args[1]);
+    if (multiple.kind != NodeKind::kMap || multiple.op != Op::kMul) return std::nullopt;
+    const Node& quotient = graph.node(multiple.args[0]);
+    if (quotient.kind != NodeKind::kMap || quotient.op != Op::kFloorDiv || quotient.args[0] != difference.args[0] ||
+        quotient.args[1] != multiple.args[1])
+        return std::nullopt;
+    const auto divisor = known_integer(graph.node(quotient.args[1]));
+    const auto dividend = places(graph, quotient.args[0]);
+    if (!divisor || *divisor <= 0 || !dividend) return std::nullopt;
+    const bool is_itself = dividend->least >= 0 && dividend->greatest < *divisor;
+    return is_itself ? *dividend : Places{0, *divisor - 1};
+}
+
 std::optional<Places> places(const GraphData& graph, NodeId id) {
-    constexpr std::int64_t kMostPlaces = std::int64_t{1} << 40;  // of rows; sums of a few stay far from overflow
     const Node& node = graph.node(id);
     if (!is_integer(node.dtype)) return std::nullopt;
-    if (node.kind == NodeKind::kConst && std::fabs(node.value) < static_cast<double>(kMostPlaces)) {
-        const auto value = static_cast<std::int64_t>(node.value);
-        return Places{value, value};
-    }
+    if (const auto value = known_integer(node)) return Places{*value, *value};
     if (node.kind == NodeKind::kIota) {
         const std::int64_t extent = graph.axis(node.axes[0]).extent;
         return Places{0, (extent == kRuntimeExtent ? kMostPlaces : extent) - 1};
     }
     if (node.kind == NodeKind::kCast) return places(graph, node.args[0]);
-    if (node.kind != NodeKind::kMap || node.op != Op::kAdd) return std::nullopt;
+    if (node.kind != NodeKind::kMap || node.args.size() != 2) return std::nullopt;
+    if (node.op == Op::kSub) {
+        if (const auto of_remainder = remainder(graph, node)) return of_remainder;
+    }
     const auto left = places(graph, node.args[0]);
     const auto right = places(graph, node.args[1]);
     if (!left || !right) return std::nullopt;
-    return Places{left->least + right->least, left->greatest + right->greatest};
+    switch (node.op) {
+        case Op::kAdd: return Places{left->least + right->least, left->greatest + right->greatest};
+        case Op::kSub: return Places{left->least - right->greatest, left->greatest - right->least};
+        case Op::kFloorDiv:
+            if (right->least != right->greatest || right->least <= 0) return std::nullopt;
+            return Places{rounded_down(left->least, right->least), rounded_down(left->greatest, right->least)};
+        default: return std::nullopt;
+    }
 }
 
 // What a condition comes to wherever it is asked, as a comparison of the places of one span of columns with its end.

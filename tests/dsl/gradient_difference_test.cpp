@@ -282,6 +282,36 @@ TEST_CASE("the gradient of rows at data along their own axis is its finite diffe
     for (const NodeId id : backward.data()->live_nodes()) CHECK(backward.data()->node(id).kind != NodeKind::kSearch);
 }
 
+// A choice by the place passes nothing back to what it does not choose there.
+TEST_CASE("the gradient of what is chosen by a column's place is its finite difference") {
+    constexpr std::string_view kHead =
+        "rows tokens\ncolumns d = 12\ncolumns r = 6\ninput x: f32[tokens, d]\ninput w: f32[tokens, r]\nk = iota(d)\n";
+    constexpr std::string_view kPartner = "p = index(x, tokens, (d + 3) % 6)\n";
+    const auto written = [&](std::string_view outputs) {
+        return std::string(kHead) + std::string(kPartner) + std::string(outputs);
+    };
+    const std::string graphs[] = {
+        written("output y = select(k < 6, x * index(w, tokens, d % 6) + p * p, x)\n"),
+        written("output y = select(k < 5, x * p, x)\n"),
+        written("output y = select(k < 6, p * x, 0)\noutput z = select(k < 8, p, x)\n"),
+        written("output y = sum(select(k >= 6, 0, p * p)) * x\n"),
+        written("output y = select(k < 6, p, 0) * select(k >= 3, p, x)\n"),
+        written("q = index(x, tokens, (d - 3) % 6 + 6)\noutput y = select(k >= 6, x * q, tanh(q) * p)\n"),
+        written("output y = select(k < 9 && 2 < k, index(w, tokens, d % 6), 0) * x\n"),
+        written("output y = select(k < 9 || k == 11, exp(index(w, tokens, d / 2)), x)\n"),
+        written("output y = select(k < 0, p, x)\n"),
+        written("output y = select(cast(k, f32) < 5.5, index(x, tokens, 5 - d % 6), p)\n"),
+        written("output y = select(k < 6, index(p * x, tokens, (d + 1) % 6), p)\n"),
+    };
+    for (const std::string& graph : graphs) {
+        CAPTURE(graph);
+        CHECK(disagreement(Graph::parse(graph), 3, 3) < kTolerance);
+    }
+    // Nothing is added up over places of which one adds something.
+    const Graph rotated = gradient(make_graph("rope", {64, f32, {{"heads", "1"}, {"rotary", "4"}}}), {"x"});
+    for (const NodeId id : rotated.data()->live_nodes()) CHECK(rotated.data()->node(id).kind != NodeKind::kReduce);
+}
+
 TEST_CASE("the gradient of a random graph is its finite difference") {
     const char* first = std::getenv("ROWJIT_FUZZ_FIRST");
     const char* count = std::getenv("ROWJIT_FUZZ_SEEDS");

@@ -18,9 +18,9 @@ struct Solved {
     std::size_t summed;
 };
 
-Solved solved(const Graph& g, const Value& read) {
+Solved solved(const Graph& g, const Value& read, const Support& support = {}) {
     GraphData& data = *g.data();
-    const Preimage preimage = preimage_of(data, Node(data.node(read.id())));
+    const Preimage preimage = preimage_of(data, Node(data.node(read.id())), support);
     Solved result{{}, preimage.conditions.size(), preimage.summed.size()};
     for (const Coord& coord : preimage.coords) {
         result.coords.push_back(coord.print([&](Axis axis) { return data.axis(axis.id).label(); },
@@ -110,4 +110,43 @@ TEST_CASE("a column at a data coordinate is told by comparison, and rows at one 
     const Axis v = g.rows("v");
     const Value gathered = index(g.input("table", f32, {v, c}), v, Coord(target));
     CHECK_THROWS_AS(solved(g, gathered), Error);
+}
+
+TEST_CASE("partners within the rotated part of a head are each other's, wherever in the head it is") {
+    Graph g;
+    const Axis d = g.columns("d", 128);
+    const Value x = g.input("x", f32, {g.rows("t"), d});
+    const Value first = index(x, d, (Coord(d) + 32) % 64);
+    CHECK(solved(g, first).summed == 1);  // of a whole head each is read twice
+    const Solved part = solved(g, first, {{d.id, {0, 64}}});
+    CHECK(part.coords == std::vector<std::string>{"t", "((d + 32) % 64)"});
+    CHECK(part.conditions == 1);
+    CHECK(part.summed == 0);
+    const Value last = index(x, d, (Coord(d) - 80) % 32 + 96);
+    CHECK(solved(g, last, {{d.id, {96, 128}}}).summed == 0);
+}
+
+TEST_CASE("of columns that only a range asks for, a table's read by remainder is read once") {
+    Graph g;
+    const Axis d = g.columns("d", 128);
+    const Axis angle = g.columns("angle", 32);
+    const Value table = index(g.input("cos", f32, {angle}), angle, Coord(d) % 32);
+    CHECK(solved(g, table).summed == 1);
+    const Solved once = solved(g, table, {{d.id, {32, 64}}});
+    CHECK(once.summed == 0);
+    CHECK(once.conditions == 0);
+    CHECK(once.coords == std::vector<std::string>{"angle + 32"});
+    const Solved twice = solved(g, table, {{d.id, {16, 80}}});
+    CHECK(twice.summed == 1);
+    GraphData& data = *g.data();
+    CHECK(preimage_of(data, Node(data.node(table.id())), {{d.id, {7, 7}}}).empty);
+}
+
+TEST_CASE("a range of an axis that one coordinate reads at its own place and another elsewhere is a condition") {
+    Graph g;
+    const Axis a = g.columns("a", 8);
+    const Axis b = g.columns("b", 8);
+    const Value diagonal = index(g.input("x", f32, {a, b}), {Coord(a), Coord(a) / 2});
+    CHECK(solved(g, diagonal).conditions == 1);
+    CHECK(solved(g, diagonal, {{a.id, {2, 5}}}).conditions == 2);
 }
