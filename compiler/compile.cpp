@@ -131,11 +131,49 @@ ProductStep make_product(const Program& program, const Product& product) {
     return step;
 }
 
+// Loads of whole rows whose lanes each have an address of their own. A table that heads share is in the first-level
+// cache: rope_complex of f32 runs at 98 % of copy whose rotations are gathered.
+std::ptrdiff_t gathers(const Kernel& kernel) {
+    const auto columns = [&](const KernelTensor& tensor) {
+        std::int64_t count = 1;
+        for (const AxisId axis : tensor.axes) count *= kernel.axis(axis).is_row ? 1 : kernel.axis(axis).extent;
+        return count;
+    };
+    std::int64_t whole = 0;
+    for (const KernelTensor& tensor : kernel.tensors) whole = std::max(whole, columns(tensor));
+    std::ptrdiff_t found = 0;
+    each_inst(kernel, [&](const Inst& inst) {
+        if (inst.kind != InstKind::kLoad || inst.access.kind != Access::Kind::kGather) return;
+        found += columns(kernel.tensors[static_cast<std::size_t>(inst.index)]) == whole ? 1 : 0;
+    });
+    return found;
+}
+
+// The kernel, or one whose shorter vectors lie where its own are gathered, as those that a group of columns divides
+// which turn within it.
+Kernel without_gathers(const Group& group, Kernel kernel, const std::vector<Schedule>& schedules,
+                       const Target& target) {
+    std::ptrdiff_t least = gathers(kernel);
+    std::set<int> tried = {kernel.schedule.vector};
+    for (const Schedule& schedule : schedules) {
+        if (least == 0) break;
+        if (schedule.vector > kernel.schedule.vector || !tried.insert(schedule.vector).second) continue;
+        auto narrower = build_kernel(group, schedule, target);
+        if (!narrower || gathers(*narrower) >= least) continue;
+        least = gathers(*narrower);
+        kernel = std::move(*narrower);
+    }
+    return kernel;
+}
+
 // Of the most promising schedule that can be.
 std::optional<Kernel> first_kernel(const Group& group, const Target& target) {
     for (const FamilyOffer& offer : offers(group, target)) {
         for (const Schedule& schedule : offer.schedules) {
-            if (auto kernel = build_kernel(group, schedule, target)) return std::move(*kernel);
+            auto kernel = build_kernel(group, schedule, target);
+            if (!kernel) continue;
+            if (!target.is_gpu() || offer.family == Family::kRowsReduction) return std::move(*kernel);
+            return without_gathers(group, std::move(*kernel), offer.schedules, target);
         }
     }
     return std::nullopt;

@@ -109,6 +109,36 @@ bool is_strided(const std::vector<std::int64_t>& column_strides) {
     return !column_strides.empty() && *std::min_element(column_strides.begin(), column_strides.end()) > 1;
 }
 
+// Whether neighbours along the columns that read lie apart in what they read, as heads do of which a row has one place.
+bool is_strided(const GraphData& graph, const Node& index) {
+    const Node& source = graph.node(index.args[0]);
+    const std::size_t first_column = source.axes.size() - source.column_strides.size();
+    std::vector<std::int64_t> strides;
+    for (std::size_t i = 0; i < source.column_strides.size(); ++i) {
+        const std::vector<Axis> along = index.coords[first_column + i].axes();
+        if (std::ranges::any_of(along, [&](Axis axis) { return !graph.axis(axis.id).is_row; }))
+            strides.push_back(source.column_strides[i]);
+    }
+    return is_strided(strides);
+}
+
+bool has_strided(const GraphData& graph) {
+    std::set<NodeId> read_in_order;
+    const std::vector<NodeId> live = graph.live_nodes();
+    for (const NodeId id : live) {
+        const Node& node = graph.node(id);
+        if (node.kind != NodeKind::kIndex) read_in_order.insert(node.args.begin(), node.args.end());
+    }
+    const auto reads_apart = [&](NodeId id) {
+        const Node& node = graph.node(id);
+        if (node.kind == NodeKind::kInput) return read_in_order.contains(id) && is_strided(node.column_strides);
+        return node.kind == NodeKind::kIndex && graph.node(node.args[0]).kind == NodeKind::kInput &&
+               is_strided(graph, node);
+    };
+    const auto stores_apart = [](const OutputInfo& output) { return is_strided(output.column_strides); };
+    return std::ranges::any_of(live, reads_apart) || std::ranges::any_of(graph.outputs(), stores_apart);
+}
+
 // Whether a GPU's row waits for sums of more columns than a block holds.
 bool waits_for_wide_sums(const GraphData& graph) {
     const std::vector<NodeId> live = graph.live_nodes();
@@ -124,14 +154,8 @@ bool waits_for_wide_sums(const GraphData& graph) {
 double cost_us(const Plan& plan, const Target& target) {
     double total_us = 0;
     for (const Group& group : plan.groups) {
-        const GraphData& graph = *group.graph;
-        bool strided = false;
-        for (const NodeId id : graph.live_nodes()) {
-            const Node& node = graph.node(id);
-            strided = strided || (node.kind == NodeKind::kInput && is_strided(node.column_strides));
-        }
-        for (const OutputInfo& output : graph.outputs()) strided = strided || is_strided(output.column_strides);
-        total_us += predicted_us(graph, target, kPlanningRows) * (strided ? kStridedCost : 1);
+        const double us = predicted_us(*group.graph, target, kPlanningRows);
+        total_us += us * (has_strided(*group.graph) ? kStridedCost : 1);
     }
     return total_us;
 }

@@ -17,6 +17,7 @@
 #include "base/fail.h"
 #include "compiler/plan/cutter.h"
 #include "compiler/plan/planner.h"
+#include "compiler/plan/reduced_as_rows.h"
 
 namespace rowjit::planning {
 namespace {
@@ -233,6 +234,12 @@ Group Planner::group(const Piece& piece) const {
     result.graph = subgraph(piece);
     result.row_axes = piece.row_axes;
     result.reduces_rows = piece.reduces_rows;
+    if (const auto axis = reduced_as_rows(*result.graph, piece.row_axes)) {
+        Piece across = piece;
+        across.promoted.insert(*axis);
+        result.graph = subgraph(across);
+        result.reduces_rows = true;
+    }
     // Named after what it computes, not after its place, so that equal groups of different graphs are the same
     // kernel.
     result.name = "rj";

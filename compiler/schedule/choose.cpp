@@ -109,6 +109,22 @@ bool reads_beside(const Group& group, const Node& node) {
     });
 }
 
+// The most positions of rows that a result is reduced over; 0 where a launch says how many.
+std::int64_t reduced_positions(const GraphData& graph) {
+    std::int64_t most = 1;
+    for (const NodeId id : graph.live_nodes()) {
+        const Node& node = graph.node(id);
+        if (node.kind != NodeKind::kReduce || !graph.axis(node.reduced[0]).is_row) continue;
+        std::int64_t positions = 1;
+        for (const AxisId axis : node.reduced) {
+            if (graph.axis(axis).extent == kRuntimeExtent) return 0;
+            positions *= graph.axis(axis).extent;
+        }
+        most = std::max(most, positions);
+    }
+    return most;
+}
+
 // What lies along the innermost row axis, where that is one of columns.
 void note_promoted(const Group& group, GroupFacts* facts) {
     const GraphData& graph = *group.graph;
@@ -157,6 +173,9 @@ GroupFacts facts_of(const Group& group, const Target& target) {
     facts.scalar_rows = group.row_axes.empty();
     facts.promoted = std::any_of(group.row_axes.begin(), group.row_axes.end(),
                                  [&](AxisId axis) { return graph.axis(axis).is_promoted; });
+    facts.of_batches =
+        std::ranges::any_of(group.row_axes, [&](AxisId axis) { return graph.axis(axis).extent == kRuntimeExtent; });
+    facts.reduced_positions = reduced_positions(graph);
     note_promoted(group, &facts);
     facts.widest_bytes = 1;
     facts.narrowest_bytes = 8;

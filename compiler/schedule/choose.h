@@ -50,6 +50,9 @@ struct GroupFacts {
     int promoted_bytes = 4;
     int promoted_read_bytes = 4;  // of those that are read
     bool scalar_rows = false;     // one row in all: no run-time row axis
+    bool of_batches = false;      // a launch says how many rows of promoted columns there are results of
+    // Of the most that one result is reduced over; 0 where a launch says how many those are.
+    std::int64_t reduced_positions = 1;
 
     bool sums_rows() const { return sums_of_rows > 0; }
     // Columns of an access: 16 bytes of what is stored, so that neighbouring threads fill whole sectors of memory in

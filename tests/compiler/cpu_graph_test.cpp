@@ -26,6 +26,7 @@
 #include "rowjit/gradient.h"
 #include "rowjit/library.h"
 #include "tests/compiler/cpu_kernel.h"
+#include "tests/support/columns_apart.h"
 #include "tests/support/coverage.h"
 #include "tests/support/differences.h"
 #include "tests/support/extrema.h"
@@ -596,6 +597,18 @@ TEST_CASE("sums in f32 of narrow rows are as exact as eager's at any width") {
         const int launches = columns < 16384 ? 3 : 1;
         for (const std::uint64_t seed : {1, 2, 3})
             check(fmt::format("mean of {}", columns), *g.data(), {{"tokens", 7}}, {}, {.seed = seed}, launches);
+    }
+}
+
+TEST_CASE("reductions of columns that lie apart have neighbouring results in the lanes of a vector, and are exact") {
+    for (const Dtype dtype : {bf16, f32}) {
+        for (const auto& [steps, features] : {std::pair<std::int64_t, std::int64_t>(33, 40), {200, 9}, {1000, 64}}) {
+            const Graph graph = pooled_steps(steps, features, dtype);
+            CHECK(std::ranges::any_of(compile(*graph.data(), host()).steps, [](const Step& step) {
+                return step.kernel.schedule.family == Family::kRowsReduction;
+            }));
+            check(fmt::format("{} steps of {}", steps, features), *graph.data(), {{"batch", 5}}, {}, {.seed = 3});
+        }
     }
 }
 

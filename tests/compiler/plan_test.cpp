@@ -132,6 +132,55 @@ TEST_CASE("a sum of what is zero but at one position is what stands there") {
     CHECK(count(NodeKind::kReduce) == 1);
 }
 
+TEST_CASE("columns that are reduced and lie apart are rows, unless they are few, read again, or neighbours") {
+    const auto sums_rows = [](std::string_view columns, std::string_view result) {
+        const Graph g = Graph::parse(fmt::format("rows batch\n{}\ninput x: f32[batch, a, b]\n{}\n", columns, result));
+        const Plan plan = plan_graph(*g.data(), find_target("sm_90a"));
+        return std::ranges::any_of(plan.groups, [](const Group& group) { return group.reduces_rows; });
+    };
+    const char* kMany = "columns a = 100\ncolumns b = 64";
+    CHECK(sums_rows(kMany, "output y = sum(x * x, a)"));
+    CHECK(sums_rows(kMany, "output y = max(x, a)\noutput z = sum(x, a)"));
+    CHECK(sums_rows(kMany, "k = iota(a)\noutput y = sum(select(k < 7, x, 0), a)"));
+    CHECK_FALSE(sums_rows(kMany, "output y = sum(x, b)"));
+    CHECK_FALSE(sums_rows(kMany, "output y = sum(x)"));
+    CHECK_FALSE(sums_rows(kMany, "e = exp(x - max(x, a))\noutput y = sum(e, a)"));
+    CHECK_FALSE(sums_rows(kMany, "output y = sum(x, a)\noutput z = x / sum(x, a)"));
+    CHECK_FALSE(sums_rows(kMany, "output y = welford(x, a)"));
+    CHECK_FALSE(sums_rows("columns a = 8\ncolumns b = 64", "output y = sum(x, a)"));
+}
+
+TEST_CASE("heads that are read at one place of each are held by a thread, not gathered") {
+    const Graph g = Graph::parse(
+        "rows tokens\ncolumns heads = 16\ncolumns d = 192\ncolumns r = 64\ninput x: bf16[tokens, heads, d]\n"
+        "output y = sum(cast(index(x, tokens, heads, r + 128), f32), heads)\n");
+    for (const Group& group : plan_graph(*g.data(), find_target("sm_90a")).groups) {
+        for (const NodeId id : group.graph->live_nodes()) CHECK(group.graph->node(id).kind != NodeKind::kReduce);
+    }
+}
+
+TEST_CASE("a row put together of two is held whole by what waits for a sum of it") {
+    const std::string head =
+        "rows tokens\ncolumns half = 1024\ncolumns c = 2048\ninput x: bf16[tokens, half]\ninput z: bf16[tokens, half]\n"
+        "k = iota(c)\nh = cast(select(k < 1024, index(x, tokens, c % 1024), index(z, tokens, c % 1024)), f32)\n";
+    const auto pieces = [&](const char* result) {
+        const Graph g = Graph::parse(head + result);
+        return plan_graph(*g.data(), find_target("sm_90a")).groups[0].graph->outputs().size();
+    };
+    CHECK(pieces("output y = cast(h * rsqrt(mean(h * h) + 1e-6), bf16)\n") == 1);
+    CHECK(pieces("output y = cast(h / (1 + exp(-h)), bf16)\n") == 2);
+}
+
+TEST_CASE("vectors are as short as lie whole where a group of columns turns within itself") {
+    const Graph g = Graph::parse(
+        "rows tokens\ncolumns heads = 16\ncolumns d = 80\ninput x: bf16[tokens, heads, d]\n"
+        "output y = x + index(x, tokens, heads, (d + 20) % 40 + (d / 40) * 40)\n");
+    CHECK(compile(*g.data(), find_target("sm_90a")).steps[0].kernel.schedule.vector == 4);
+    // A table that heads share is not worth it.
+    const Graph rope = make_graph("rope_complex", {.columns = 128, .dtype = f32});
+    CHECK(compile(*rope.data(), find_target("sm_90a")).steps[0].kernel.schedule.vector == 4);
+}
+
 TEST_CASE("a difference of sums that other rows ask for is stored, not its sums") {
     OpRequest request = {4096, f32, {}};
     request.options["loss"] = "aot";  // which has the differences of all sequences in order

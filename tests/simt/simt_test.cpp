@@ -30,6 +30,7 @@
 #include "runtime/verify.h"
 #include "tests/runtime/device_fixture.h"
 #include "tests/simt/simt_device.h"
+#include "tests/support/columns_apart.h"
 #include "tests/support/coverage.h"
 #include "tests/support/differences.h"
 #include "tests/support/extrema.h"
@@ -719,6 +720,22 @@ TEST_CASE("long segments are shared by a block's threads, and results side by si
         CHECK(shared > 8);
         CHECK(in_lanes > 8);
         check_cases(cases, target, 331, false);
+    }
+}
+
+TEST_CASE("reductions of columns that lie apart agree with the oracle, as sums over rows") {
+    for (const char* name : {"sm_90a", "gfx942"}) {
+        const Target target = simt::target(name);
+        std::vector<Case> cases;
+        add_cases("33 steps of 24", pooled_steps(33, 24, bf16), target, &cases);
+        add_cases("70 steps of 9", pooled_steps(70, 9, f32), target, &cases);
+        for (const Case& one : cases) {
+            CHECK_MESSAGE(std::ranges::any_of(
+                              one.program.steps,
+                              [](const Step& step) { return step.kernel.schedule.family == Family::kRowsReduction; }),
+                          one.name);
+        }
+        check_cases(cases, target, 3, false);
     }
 }
 
