@@ -78,6 +78,40 @@ int threads_of_narrow(int threads, const GroupFacts& facts, int vector) {
     return one_each && room && facts.column_inputs > 2 ? std::max(1, threads / 2) : threads;
 }
 
+// The share of a row's threads that have a vector of it, round after round.
+double share_with_vectors(int threads, std::uint64_t vectors) {
+    const auto at_once = static_cast<std::uint64_t>(threads);
+    return static_cast<double>(vectors) / static_cast<double>((vectors + at_once - 1) / at_once * at_once);
+}
+
+// In a fraction of a warp every thread does what a row costs besides its columns: meets, and computes with its numbers.
+// So a row of numbers alone has threads of two vectors at least, one whose numbers are summed too of four; H100, ms
+// with a vector each and so, of 80 bf16 columns: logsumexp 0.0505 and 0.0315, kl_div 0.0512 and 0.0336, cross-entropy
+// 0.0828 and 0.0358; of 256 0.0533 and 0.0457, 0.0500 and 0.0494, 0.0778 and 0.0502. A row that is stored too has half
+// the threads where some had no vector: of 40 bf16 columns softmax 0.0331 and 0.0313, its backward 0.0512 and 0.0447,
+// of 80 f32 columns 0.0401 and 0.0311, layer_norm 0.0343 and 0.0320, a head's norm and rotation of 40 0.0567 and
+// 0.0441. But not beside sums of few vectors of columns, as layer_norm's backward of 40, 0.0628 and 0.0664 (of 80
+// 0.0627 and 0.0573); nor where tables have halved them already, of two tensors' rows, as add_rms_norm of 72, 0.0292
+// and 0.0331, or as many stay without: a head's norm and rotation of 100 f32 columns 0.0718 and 0.0826.
+int threads_of_fraction(int by_columns, const GroupFacts& facts, int vector) {
+    constexpr std::uint64_t kFewVectors = 8;
+    const auto vectors = static_cast<std::uint64_t>((facts.columns + vector - 1) / vector);
+    // No more than have columns: a row's widest tensor may be a table that is loaded in several accesses a vector.
+    const int with_columns = static_cast<int>(std::bit_ceil(vectors));
+    const int of_row = std::min(by_columns, with_columns);
+    const int threads = threads_of_narrow(of_row, facts, vector);
+    if (threads > kWarpThreads || facts.keeps_greatest || !facts.meets) return threads;
+    if (!facts.stores_columns && facts.sums_of_columns == 0) {
+        const std::uint64_t each = facts.sums_rows() && facts.streams == 1 ? 4 : 2;
+        return std::min(threads, static_cast<int>(std::bit_floor(std::max<std::uint64_t>(1, vectors / each))));
+    }
+    const bool some_idle = by_columns >= with_columns && !std::has_single_bit(vectors);
+    if (!some_idle || (facts.sums_of_columns > 0 && vectors < kFewVectors)) return threads;
+    const int half = std::max(1, threads / 2);
+    const bool helps = facts.streams != 2 && share_with_vectors(half, vectors) > share_with_vectors(threads, vectors);
+    return threads == of_row || helps ? half : threads;
+}
+
 // Met over once they are divided among more threads, where half as many would be alone as well: a group norm's backward
 // of four channels of 4096 bf16 columns takes 0.138 ms with 512 threads of 106 registers, 0.170 with 256 of 168.
 int threads_of_many(int threads, const GroupFacts& facts) {
@@ -118,9 +152,7 @@ int preferred_threads(const GroupFacts& facts, int vector) {
     if (!facts.meets && facts.sums_of_columns > 0) return alone_threads(facts);
     if (has_columns(facts)) {
         const int by_columns = threads_of_many(static_threads(facts.columns * facts.held_bytes / 2), facts);
-        // No more than have columns: a row's widest tensor may be a table that is loaded in several accesses a vector.
-        const auto vectors = static_cast<std::uint64_t>((facts.columns + vector - 1) / vector);
-        return threads_of_narrow(std::min(by_columns, static_cast<int>(std::bit_ceil(vectors))), facts, vector);
+        return threads_of_fraction(by_columns, facts, vector);
     }
     // There is nothing to have in flight, and a thread for each column does most at once: searches for 16 places, one
     // behind the other in four threads, took the sort of 16384 ids 22 us a kernel (H200). No more than meet in a warp.

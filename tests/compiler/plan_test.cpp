@@ -181,6 +181,24 @@ TEST_CASE("vectors are as short as lie whole where a group of columns turns with
     CHECK(compile(*rope.data(), find_target("sm_90a")).steps[0].kernel.schedule.vector == 4);
 }
 
+TEST_CASE(
+    "in a fraction of a warp a row has few threads: of numbers with several vectors, none of them idle of others") {
+    const auto threads = [](const char* op, std::int64_t columns, Dtype dtype) {
+        const Graph g = make_graph(op, {.columns = columns, .dtype = dtype});
+        return compile(*g.data(), find_target("sm_90a")).steps[0].kernel.schedule.threads_per_row;
+    };
+    CHECK(threads("logsumexp", 80, bf16) == 4);
+    CHECK(threads("logsumexp", 256, bf16) == 16);
+    CHECK(threads("cross_entropy", 80, bf16) == 2);
+    CHECK(threads("cross_entropy", 40, bf16) == 1);
+    CHECK(threads("cross_entropy", 4096, bf16) >= 32);
+    CHECK(threads("kl_div", 80, bf16) == 4);
+    CHECK(threads("softmax", 40, bf16) == 4);
+    CHECK(threads("softmax", 64, bf16) == 8);
+    CHECK(threads("softmax", 80, f32) == 16);
+    CHECK(threads("add_rms_norm", 72, bf16) == 8);
+}
+
 TEST_CASE("a difference of sums that other rows ask for is stored, not its sums") {
     OpRequest request = {4096, f32, {}};
     request.options["loss"] = "aot";  // which has the differences of all sequences in order
