@@ -81,7 +81,8 @@ int threads_of_narrow(int threads, const GroupFacts& facts, int vector) {
 // The share of a row's threads that have a vector of it, round after round.
 double share_with_vectors(int threads, std::uint64_t vectors) {
     const auto at_once = static_cast<std::uint64_t>(threads);
-    return static_cast<double>(vectors) / static_cast<double>((vectors + at_once - 1) / at_once * at_once);
+    const std::uint64_t rounds = (vectors + at_once - 1) / at_once;
+    return static_cast<double>(vectors) / static_cast<double>(rounds * at_once);
 }
 
 // In a fraction of a warp every thread does what a row costs besides its columns: meets, and computes with its numbers.

@@ -138,7 +138,7 @@ TEST_CASE("columns that are reduced and lie apart are rows, unless they are few,
         const Plan plan = plan_graph(*g.data(), find_target("sm_90a"));
         return std::ranges::any_of(plan.groups, [](const Group& group) { return group.reduces_rows; });
     };
-    const char* kMany = "columns a = 100\ncolumns b = 64";
+    constexpr std::string_view kMany = "columns a = 100\ncolumns b = 64";
     CHECK(sums_rows(kMany, "output y = sum(x * x, a)"));
     CHECK(sums_rows(kMany, "output y = max(x, a)\noutput z = sum(x, a)"));
     CHECK(sums_rows(kMany, "k = iota(a)\noutput y = sum(select(k < 7, x, 0), a)"));
