@@ -135,6 +135,7 @@ struct Inst {
     int rows_back = 0;                     // kKept: what was kept so many rows before, of a slot that has them
     bool narrow = false;                   // kMap: may be less exact than f32 (passes/precision)
     bool rough = false;                    // kMap: narrow, and only of 12 bits (passes/precision)
+    bool stored = false;                   // kExp: as it is, in f32 (passes/precision)
     bool weighs = false;                   // kExp: of at most 0, and below 2^-126 may be 0 (passes/precision)
     bool by_one_up = false;                // kDiv: by at least 1 (passes/precision)
     Packing packing = Packing::kNone;      // of a column loop's bf16 and f16 values

@@ -1,7 +1,7 @@
 // Functions in plain arithmetic, for GPUs that have no instruction for them and whose toolchain brings no device
 // library (AMD's, without ROCm's). The elementary ones are within 2 units in the last place over all of f32, denormals
 // and infinities included; tests/compiler/prelude_math_test.cpp sweeps them against double on the CPU. Needs rj_fma,
-// rj_abs, rj_bits, rj_float, rj_div and rj_sqrt_fast of the vendor's half, and no contraction of products into sums.
+// rj_abs, rj_bits, rj_float, rj_div and rj_sqrt_fast of the vendor's half, prelude_exp.h, and no contraction of products into sums.
 
 // To nearest even in integers, since gfx942 and older have no instruction for it: half a unit, less one when the kept
 // part is even, carries into it. NaN keeps its sign and is made quiet, or the carry could turn it into infinity.
@@ -36,29 +36,7 @@ RJ_DEVICE float rj_with_sign(float magnitude, float sign) {
     return rj_float((rj_bits(magnitude) & 0x7fffffffu) | (rj_bits(sign) & 0x80000000u));
 }
 
-// value * 2^exponent for |exponent| <= 252, in two exact steps and one that may round to a denormal.
-RJ_DEVICE float rj_scale(float value, int exponent) {
-    const int half = exponent / 2;
-    return value * rj_float(static_cast<unsigned>(half + 127) << 23) *
-           rj_float(static_cast<unsigned>(exponent - half + 127) << 23);
-}
-
-// exp(a) = 2^n * exp(f) with |f| <= ln(2) / 2. ln(2) is subtracted in two parts, so f is exact to 2^-40.
-RJ_DEVICE float rj_exp(float a) {
-    // 1.5 * 2^23: adding it rounds to an integer. Outside the clamp the result is 0 or infinity either way.
-    const float clamped = a < -104.0f ? -104.0f : a > 89.0f ? 89.0f : a;
-    const float n = rj_fma(clamped, 1.44269502f, 12582912.0f) - 12582912.0f;
-    float f = rj_fma(n, -6.93145752e-1f, clamped);
-    f = rj_fma(n, -1.42860677e-6f, f);
-    float r = 1.37805939e-3f;
-    r = rj_fma(r, f, 8.37312452e-3f);
-    r = rj_fma(r, f, 4.16695364e-2f);
-    r = rj_fma(r, f, 1.66664720e-1f);
-    r = rj_fma(r, f, 4.99999851e-1f);
-    r = rj_fma(r, f, 1.0f);
-    r = rj_fma(r, f, 1.0f);
-    return a != a ? a : rj_scale(r, static_cast<int>(n));
-}
+RJ_DEVICE float rj_exp(float a) { return rj_exp_stored(a); }
 RJ_DEVICE float rj_exp_narrow(float a) { return rj_exp(a); }
 
 // log(a) = e * ln(2) + log1p(m) with m in [-1/3, 1/3].

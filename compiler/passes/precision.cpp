@@ -181,10 +181,30 @@ void divide_by_powers(Kernel* kernel) {
                         std::make_move_iterator(inverses.end()));
 }
 
+// Nothing hides what an exponential is off by that is stored in f32 as it is.
+void mark_stored(Kernel* kernel) {
+    std::map<ValueId, int> uses;
+    std::set<ValueId> stored;
+    each_inst(*kernel, [&](const Inst& inst) {
+        each_use(inst, [&](ValueId value) { ++uses[value]; });
+        if (inst.kind != InstKind::kStore) return;
+        const Dtype dtype = kernel->tensors[static_cast<std::size_t>(inst.index)].dtype;
+        if (dtype == Dtype::kF32) stored.insert(inst.operands[0]);
+    });
+    const auto mark = [&](Inst& inst) {
+        inst.stored = is_f32_map(inst, Op::kExp) && stored.contains(inst.id) && uses[inst.id] == 1;
+    };
+    for (Stmt& stmt : kernel->body) {
+        if (auto* inst = std::get_if<Inst>(&stmt.node)) mark(*inst);
+        if (auto* loop = std::get_if<ColumnLoop>(&stmt.node)) std::ranges::for_each(loop->body, mark);
+    }
+}
+
 }  // namespace
 
 Kernel spend_precision(Kernel kernel, const Target& target) {
     divide_by_powers(&kernel);
+    mark_stored(&kernel);
     const auto opens = [](const Stmt& stmt) { return std::holds_alternative<OpenSteps>(stmt.node); };
     if (std::any_of(kernel.body.begin(), kernel.body.end(), opens)) return kernel;
     const Kernel written = kernel;

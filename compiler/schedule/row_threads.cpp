@@ -93,7 +93,8 @@ double share_with_vectors(int threads, std::uint64_t vectors) {
 // of 80 f32 columns 0.0401 and 0.0311, layer_norm 0.0343 and 0.0320, a head's norm and rotation of 40 0.0567 and
 // 0.0441. But not beside sums of few vectors of columns, as layer_norm's backward of 40, 0.0628 and 0.0664 (of 80
 // 0.0627 and 0.0573); nor where tables have halved them already, of two tensors' rows, as add_rms_norm of 72, 0.0292
-// and 0.0331, or as many stay without: a head's norm and rotation of 100 f32 columns 0.0718 and 0.0826.
+// and 0.0331, or as many stay without: a head's norm and rotation of 100 f32 columns 0.0718 and 0.0826; nor a
+// thread alone, layer_norm of 24, 101 and 90 % of copy.
 int threads_of_fraction(int by_columns, const GroupFacts& facts, int vector) {
     constexpr std::uint64_t kFewVectors = 8;
     const auto vectors = static_cast<std::uint64_t>((facts.columns + vector - 1) / vector);
@@ -109,7 +110,8 @@ int threads_of_fraction(int by_columns, const GroupFacts& facts, int vector) {
     const bool some_idle = by_columns >= with_columns && !std::has_single_bit(vectors);
     if (!some_idle || (facts.sums_of_columns > 0 && vectors < kFewVectors)) return threads;
     const int half = std::max(1, threads / 2);
-    const bool helps = facts.streams != 2 && share_with_vectors(half, vectors) > share_with_vectors(threads, vectors);
+    const bool helps =
+        half > 1 && facts.streams != 2 && share_with_vectors(half, vectors) > share_with_vectors(threads, vectors);
     return threads == of_row || helps ? half : threads;
 }
 

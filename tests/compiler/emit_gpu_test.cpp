@@ -416,11 +416,13 @@ TEST_CASE("a condition of a column's place is one comparison where a bound decid
         const Value partner = g.iota(n) + static_cast<double>(half);
         const Value place = partner - floor_div(partner, columns) * static_cast<double>(columns);
         g.output("y", select(place < static_cast<double>(half), x, -x));
-        g.output("z", select(place >= 0.0, x, -x));
+        g.output("z", select(place >= 0.0, x, -x));            // the planner knows
+        g.output("twice", select(place * 2.0 >= 0.0, x, -x));  // looking at each column does
     };
     const std::string body = body_of(wrapped, 1024);
     CHECK(contains(body, ">= 512;  // lt("));
-    CHECK(contains(body, "rj_select_x2(true, "));
+    CHECK(count(body, "rj_select_x2(") == 2);
+    CHECK(count(body, "rj_select_x2(true, ") == 1);
     CHECK(!contains(body, "rj_floor_div("));
 }
 
@@ -994,6 +996,18 @@ TEST_CASE("the greatest of packed elements is found two at a time, and the two o
     for (const auto& other : {body_of(scaled([](const Value& x) { return -2.0 * x; }), 1024),
                               body_of(scaled([](const Value& x) { return 2.0 * x * x; }), 1024)})
         CHECK(!contains(other, "packed"));
+}
+
+TEST_CASE("an exponential that is stored in f32 as it is has all of its bits") {
+    const auto body = [](std::string_view outputs) {
+        const Graph g = Graph::parse(fmt::format("rows t\ninput x: f32[t, 64]\ne = exp(x)\n{}\n", outputs));
+        const Target& target = find_target("sm_90a");
+        return emit_gpu_body(compile(*g.data(), target).steps[0].kernel, target);
+    };
+    CHECK(contains(body("output y = e"), "rj_exp_stored("));
+    CHECK(!contains(body("output y = 1 / (1 + e)"), "rj_exp_stored("));
+    CHECK(!contains(body("output y = cast(e, bf16)"), "rj_exp_stored("));
+    CHECK(!contains(body("output y = e\noutput z = sum(e)"), "rj_exp_stored("));
 }
 
 TEST_CASE("an exponential is one instruction where a rounding or a logarithm of sums loses its error") {

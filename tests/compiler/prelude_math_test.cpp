@@ -62,6 +62,7 @@ RJ_DEVICE float rj_reciprocal_fast(float a) {
 }
 
 #include "templates/prelude_divide.h"
+#include "templates/prelude_exp.h"
 #include "templates/prelude_math.h"
 #include "templates/prelude_narrow.h"
 #include "templates/prelude_trig.h"
@@ -99,6 +100,7 @@ void sweep(float (*function)(float), double (*reference)(double), double ulps = 
 }  // namespace
 
 TEST_CASE("the prelude's exp is within 2 ulp") { sweep(rj_exp, std::exp); }
+TEST_CASE("the prelude's exp of what is stored is within 0.9 ulp") { sweep(rj_exp_stored, std::exp, 0.9); }
 TEST_CASE("the prelude's log is within 2 ulp") { sweep(rj_log, std::log); }
 TEST_CASE("the prelude's log1p is within 2 ulp") { sweep(rj_log1p, std::log1p); }
 TEST_CASE("the prelude's tanh is within 1 ulp") { sweep(rj_tanh, std::tanh, 1); }
