@@ -159,8 +159,9 @@ Kernel without_gathers(const Group& group, Kernel kernel, const std::vector<Sche
         if (least == 0) break;
         if (schedule.vector > kernel.schedule.vector || !tried.insert(schedule.vector).second) continue;
         auto narrower = build_kernel(group, schedule, target);
-        if (!narrower || gathers(*narrower) >= least) continue;
-        least = gathers(*narrower);
+        const std::ptrdiff_t left = narrower ? gathers(*narrower) : least;
+        if (left >= least) continue;
+        least = left;
         kernel = std::move(*narrower);
     }
     return kernel;

@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/fail.h"
+#include "base/floor_div.h"
 
 namespace rowjit {
 
@@ -19,9 +20,6 @@ struct Coord::Node {
 };
 
 namespace {
-
-std::int64_t floor_div(std::int64_t a, std::int64_t b) { return a / b - (a % b < 0 ? 1 : 0); }
-std::int64_t floor_mod(std::int64_t a, std::int64_t b) { return a - floor_div(a, b) * b; }
 
 // Data may hold anything; arithmetic on it wraps, as 64-bit integer instructions do, and lands outside the source.
 std::int64_t wrapping_add(std::int64_t a, std::int64_t b) {

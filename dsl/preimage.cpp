@@ -10,6 +10,7 @@
 
 #include "base/check.h"
 #include "base/fail.h"
+#include "base/floor_div.h"
 #include "dsl/preimage_trial.h"
 #include "rowjit/coord.h"
 
@@ -92,12 +93,13 @@ class Solver {
         return narrowed == support_.end() ? ColumnRange{0, graph_.axis(axis).extent} : narrowed->second;
     }
 
-    // An unknown of which only a range is asked for is that range's first place and an unknown of fewer.
+    // An unknown of which only a range is asked for is that range's first place and an unknown of fewer; one that is
+    // solved already, as itself or by an involution of the range, has the source's place there.
     void narrow() {
         for (const auto& [axis, range] : support_) {
             const AxisId unknown = kUnknown + axis;
             if (solved_.contains(unknown)) {
-                require(known(Coord(Axis{unknown})), range.low, range.high - 1);
+                require(Coord(Axis{axis}), range.low, range.high - 1);
             } else {
                 assign(unknown, new_part(range.high - range.low, kPart) + Coord(range.low));
             }
@@ -148,7 +150,7 @@ class Solver {
         for (const Term& term : terms) {
             if (term.weight % divisor != 0) rest = rest + term.unit * term.weight;
         }
-        const std::int64_t whole = (constant / divisor - (constant % divisor < 0 ? 1 : 0)) * divisor;
+        const std::int64_t whole = floor_div(constant, divisor) * divisor;
         for (const Coord& simpler : {rest, rest - Coord(whole)}) {
             if (within(simpler, 0, divisor - 1)) return simpler;
         }
@@ -193,7 +195,6 @@ class Solver {
             const std::int64_t there = read_by(i);
             if (there < range.low || there >= range.high || read_by(there) != i) return false;
         }
-        if (support_.contains(axis)) require(Coord(Axis{axis}), range.low, range.high - 1);
         assign(kUnknown + axis, coord);
         return true;
     }

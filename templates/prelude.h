@@ -1,8 +1,9 @@
 // What every emitted GPU kernel shares: elements and vectors of them, coordinates, and reductions over a row's threads.
 //
-// Emitted source is: RJ_WARP_SIZE, the vendor's half of the prelude, prelude_exp.h, prelude_math.h for vendors without a
-// device library, prelude_trig.h, prelude_narrow.h, prelude_weights.h, prelude_divide.h, this file, the kernel. Nothing here
-// or in a kernel names an intrinsic; a vendor's half (prelude_cuda.h, prelude_hip.h, or the tests' SIMT shim) supplies
+// Emitted source is: RJ_WARP_SIZE, the vendor's half of the prelude, prelude_exp.h, prelude_math.h for vendors without
+// a device library, prelude_trig.h, prelude_narrow.h, prelude_weights.h, prelude_divide.h, this file, the kernel.
+// Nothing here or in a kernel names an intrinsic; a vendor's half (prelude_cuda.h, prelude_hip.h, or the tests' SIMT
+// shim) supplies
 //
 //   RJ_DEVICE, RJ_KERNEL(threads[, blocks_per_sm]), RJ_RESTRICT
 //   RJ_ROLLED                                     before a loop that must not be unrolled whole

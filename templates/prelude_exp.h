@@ -1,6 +1,7 @@
-// An exponential that is stored as it is, as the rate of a decay, of which a table has few: within nine tenths of a unit in
-// the last place over all of f32, denormals and infinities included, where CUDA's expf is up to 1.7 off. Needs rj_fma and
-// rj_float of the vendor's half, and no contraction of products into sums; tests/compiler/prelude_math_test.cpp sweeps it.
+// An exponential that is stored as it is, as the rate of a decay, of which a table has few: within nine tenths of a
+// unit in the last place over all of f32, denormals and infinities included, where CUDA's expf is up to 1.7 off. Needs
+// rj_fma and rj_float of the vendor's half, and no contraction of products into sums;
+// tests/compiler/prelude_math_test.cpp sweeps it.
 
 // value * 2^exponent for |exponent| <= 252, in two exact steps and one that may round to a denormal.
 RJ_DEVICE float rj_scale(float value, int exponent) {

@@ -1,7 +1,8 @@
 // Functions in plain arithmetic, for GPUs that have no instruction for them and whose toolchain brings no device
 // library (AMD's, without ROCm's). The elementary ones are within 2 units in the last place over all of f32, denormals
 // and infinities included; tests/compiler/prelude_math_test.cpp sweeps them against double on the CPU. Needs rj_fma,
-// rj_abs, rj_bits, rj_float, rj_div and rj_sqrt_fast of the vendor's half, prelude_exp.h, and no contraction of products into sums.
+// rj_abs, rj_bits, rj_float, rj_div and rj_sqrt_fast of the vendor's half, prelude_exp.h, and no contraction of
+// products into sums.
 
 // To nearest even in integers, since gfx942 and older have no instruction for it: half a unit, less one when the kept
 // part is even, carries into it. NaN keeps its sign and is made quiet, or the carry could turn it into infinity.

@@ -377,8 +377,10 @@ void KernelEmitter::row_inst(const Inst& inst) {
 
 std::vector<std::string_view> gpu_prelude_parts(const Target& target) {
     RJ_CHECK(target.is_gpu(), "emit gpu: {} is no GPU", target.name);
-    std::vector<std::string_view> parts = {embedded::prelude_cuda, embedded::prelude_exp};
-    if (target.backend == Backend::kHip) parts = {embedded::prelude_hip, embedded::prelude_exp, embedded::prelude_math};
+    const bool is_hip = target.backend == Backend::kHip;
+    std::vector<std::string_view> parts = {is_hip ? embedded::prelude_hip : embedded::prelude_cuda,
+                                           embedded::prelude_exp};
+    if (is_hip) parts.push_back(embedded::prelude_math);
     parts.insert(parts.end(), {embedded::prelude_trig, embedded::prelude_narrow, embedded::prelude_weights,
                                embedded::prelude_divide, embedded::prelude});
     if (target.clusters) parts.push_back(embedded::prelude_cluster);

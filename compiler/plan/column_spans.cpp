@@ -30,10 +30,9 @@ std::optional<std::int64_t> beyond_place(const GraphData& graph, NodeId value, A
     return *place + static_cast<std::int64_t>(more.value);
 }
 
-// What divides all columns at which conditions on the place along the axis, which the value is computed from, change; 0
-// where there are none.
-std::int64_t common_divisor_of_ends(const GraphData& graph, NodeId value, AxisId axis) {
-    std::int64_t divisor = 0;
+// Calls visit(node) for the value and all that it is computed from, once each.
+template <class Visit>
+void each_below(const GraphData& graph, NodeId value, const Visit& visit) {
     std::set<NodeId> seen;
     std::vector<NodeId> work = {value};
     while (!work.empty()) {
@@ -42,14 +41,23 @@ std::int64_t common_divisor_of_ends(const GraphData& graph, NodeId value, AxisId
         if (!seen.insert(id).second) continue;
         const Node& node = graph.node(id);
         work.insert(work.end(), node.args.begin(), node.args.end());
+        visit(node);
+    }
+}
+
+// What divides all columns at which conditions on the place along the axis, which the value is computed from, change; 0
+// where there are none.
+std::int64_t common_divisor_of_ends(const GraphData& graph, NodeId value, AxisId axis) {
+    std::int64_t divisor = 0;
+    each_below(graph, value, [&](const Node& node) {
         const bool before = node.kind == NodeKind::kMap && (node.op == Op::kLt || node.op == Op::kGe);
         const bool behind = node.kind == NodeKind::kMap && (node.op == Op::kLe || node.op == Op::kGt);
-        if (!before && !behind) continue;
+        if (!before && !behind) return;
         const auto beyond = beyond_place(graph, node.args[0], axis);
         const Node& limit = graph.node(node.args[1]);
-        if (!beyond || limit.kind != NodeKind::kConst) continue;
+        if (!beyond || limit.kind != NodeKind::kConst) return;
         divisor = std::gcd(divisor, static_cast<std::int64_t>(limit.value) - *beyond + (behind ? 1 : 0));
-    }
+    });
     return divisor;
 }
 
@@ -66,17 +74,11 @@ AxisId axis_of(const GraphData& graph, std::int64_t columns) {
 // Whether the value waits for a reduction over the axis: a GPU's threads hold the row along it, and would read it again
 // along its spans (H100, an RMS norm of two rows put together, of 1024 bf16 columns each: 72 % of copy so).
 bool reduces(const GraphData& graph, NodeId value, AxisId axis) {
-    std::set<NodeId> seen;
-    std::vector<NodeId> work = {value};
-    while (!work.empty()) {
-        const NodeId id = work.back();
-        work.pop_back();
-        if (!seen.insert(id).second) continue;
-        const Node& node = graph.node(id);
-        if (node.kind == NodeKind::kReduce && contains(node.reduced, axis)) return true;
-        work.insert(work.end(), node.args.begin(), node.args.end());
-    }
-    return false;
+    bool found = false;
+    each_below(graph, value, [&](const Node& node) {
+        found = found || (node.kind == NodeKind::kReduce && contains(node.reduced, axis));
+    });
+    return found;
 }
 
 // How an output's last axis is divided: so many columns a span, 0 where it is not; along this axis, -1 for a new one.

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "base/dtype.h"
+#include "base/floor_div.h"
 
 namespace rowjit {
 namespace {
@@ -20,10 +21,6 @@ constexpr std::int64_t kMostPlaces = std::int64_t{1} << 40;  // of rows; what a 
 std::optional<std::int64_t> known_integer(const Node& node) {
     if (node.kind != NodeKind::kConst || std::fabs(node.value) >= static_cast<double>(kMostPlaces)) return std::nullopt;
     return static_cast<std::int64_t>(node.value);
-}
-
-std::int64_t rounded_down(std::int64_t dividend, std::int64_t divisor) {
-    return dividend / divisor - (dividend % divisor < 0 ? 1 : 0);
 }
 
 std::optional<Places> places(const GraphData& graph, NodeId id);
@@ -64,7 +61,7 @@ std::optional<Places> places(const GraphData& graph, NodeId id) {
         case Op::kSub: return Places{left->least - right->greatest, left->greatest - right->least};
         case Op::kFloorDiv:
             if (right->least != right->greatest || right->least <= 0) return std::nullopt;
-            return Places{rounded_down(left->least, right->least), rounded_down(left->greatest, right->least)};
+            return Places{floor_div(left->least, right->least), floor_div(left->greatest, right->least)};
         default: return std::nullopt;
     }
 }
