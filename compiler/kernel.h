@@ -137,6 +137,7 @@ struct Inst {
     bool rough = false;                    // kMap: narrow, and only of 12 bits (passes/precision)
     bool stored = false;                   // kExp: as it is, in f32 (passes/precision)
     bool weighs = false;                   // kExp: of at most 0, and below 2^-126 may be 0 (passes/precision)
+    bool of_two = false;                   // kExp: 2^operand, and below 2^-126 may be 0 (passes/precision)
     bool by_one_up = false;                // kDiv: by at least 1 (passes/precision)
     Packing packing = Packing::kNone;      // of a column loop's bf16 and f16 values
     bool alike = false;                    // kMap: a condition that all lanes of a vector share (passes/conditions)

@@ -955,6 +955,48 @@ RJ_DEVICE float rj_least_of(const rj_vec<E, N>& vec) {
     return rj_extreme_of<rj_smaller>(vec);
 }
 
+// What exponentials of a row are relative to that has `greatest`. Of f32 rows that itself: they are e^(x - greatest).
+struct rj_origin_itself {
+    float from;
+
+    // 0 while only -inf was seen, of which terms are 0, not exp(-inf + inf).
+    explicit RJ_DEVICE rj_origin_itself(float greatest) : from(greatest == rj_float(0xff800000u) ? 0.0f : greatest) {}
+    RJ_DEVICE float term(float x) const { return rj_exp(x - from); }
+    // What terms move by that were relative to an earlier greatest, in a thread and where threads meet.
+    RJ_DEVICE float step(float earlier) const { return rj_exp(earlier - from); }
+    RJ_DEVICE float step_of_all(float earlier) const { return step(earlier); }
+    // A sum of terms, of e^(x - greatest).
+    RJ_DEVICE float sum(float terms, float) const { return terms; }
+};
+
+// Of narrow rows the greatest times log2 e, rounded: a term is a multiply-add and 2^t where it was a difference, a
+// product and 2^t. The rounding is in no term, as all are relative to what came of it; their sum takes it back once.
+// A term is off by at most |t| 2^t 2^-24. A greatest past 2^27, whose product would be off by 2^3 and more or past all
+// numbers, is taken as it is: what is not equal to it is then 16 and more below.
+struct rj_origin_in_powers {
+    float scale;
+    float from;
+
+    explicit RJ_DEVICE rj_origin_in_powers(float greatest) {
+        const float least = rj_max(greatest, rj_float(0xff7fffffu));  // while only -inf was seen
+        scale = rj_abs(least) < 134217728.0f ? 1.44269504f : 1.0f;
+        from = least * scale;
+    }
+    RJ_DEVICE float term(float x) const { return rj_exp2_fast(rj_fma(x, scale, -from)); }
+    RJ_DEVICE float step(float earlier) const { return rj_exp2_fast(earlier * scale - from); }
+    // All of a thread's terms are multiplied by it: of a bias they have their own, and no other's.
+    RJ_DEVICE float step_of_all(float earlier) const {
+        const float factor = step(earlier);
+        return rj_fma(factor, -rj_exp2_bias, factor);
+    }
+    RJ_DEVICE float sum(float terms, float greatest) const {
+        const float lost = rj_fma(greatest, scale, -from);
+        const float a = lost * -0.693147181f;
+        const float near = rj_fma(terms, rj_fma(a, a * 0.5f, a), terms);  // e^a - 1 within 2^-24
+        return rj_abs(a) < 0.0078125f ? near : terms * rj_exp2_fast(-lost);
+    }
+};
+
 // A running sum. The compensated one carries what its roundings lost (Knuth's two-sum, exact whichever term is larger)
 // and is right to the last unit in whatever order threads take a row: at full width nothing later rounds an error of
 // the sum away. Rows of f32 pay five additions more a vector for it. Beyond the finite numbers what was lost is NaN and
@@ -978,12 +1020,8 @@ struct rj_plain {
         other.total = rj_shuffle_xor<kMask>(total);
         return other;
     }
+    using Origin = rj_origin_in_powers;
     static RJ_DEVICE float exp(float x) { return rj_exp_weight(x); }
-    // What all of a thread's terms are multiplied by when threads meet: of a bias they have their own, and no other's.
-    static RJ_DEVICE float step(float x) {
-        const float factor = rj_exp_weight(x);
-        return rj_fma(factor, -rj_exp2_bias, factor);
-    }
 };
 struct rj_compensated {
     float total = 0.0f;
@@ -1022,8 +1060,8 @@ struct rj_compensated {
         other.lost = rj_shuffle_xor<kMask>(lost);
         return other;
     }
+    using Origin = rj_origin_itself;
     static RJ_DEVICE float exp(float x) { return rj_exp(x); }
-    static RJ_DEVICE float step(float x) { return rj_exp(x); }
 };
 
 template <class T>
@@ -1072,21 +1110,22 @@ using rj_exact_narrow_sum = rj_exact_sums<false>;
 
 // The greatest x and the sum of exp(x - greatest), in one pass (Milakov and Gimelshein, arXiv:1805.02867). A vector
 // costs one exponential an element and one to rescale the sum. In a row of narrow floats the fast exponential loses
-// nothing that matters: the error of a term is at most |x| exp(-|x|) 2^-24.
+// nothing that matters.
 template <class Sum>
 struct rj_rescaled {
+    using Origin = typename Sum::Origin;
     float greatest = rj_float(0xff800000u);
     Sum terms;
 
     template <int N>
     RJ_DEVICE void add(const float (&values)[N]) {
         const float raised = rj_max(greatest, rj_fold<rj_larger>(values));
-        const float from = origin(raised);
-        terms.scale(Sum::exp(greatest - from));
+        const Origin origin(raised);
+        terms.scale(origin.step(greatest));
         greatest = raised;
         float powers[N];
 #pragma unroll
-        for (int k = 0; k < N; ++k) powers[k] = Sum::exp(values[k] - from);
+        for (int k = 0; k < N; ++k) powers[k] = origin.term(values[k]);
         terms.add(rj_fold<rj_adding>(powers));
     }
     RJ_DEVICE void combine(const rj_rescaled& other) {
@@ -1103,7 +1142,7 @@ struct rj_rescaled {
         add(values);
     }
     RJ_DEVICE void move_to(float raised) {
-        terms.scale(Sum::step(greatest - origin(raised)));
+        terms.scale(Origin(raised).step_of_all(greatest));
         greatest = raised;
     }
     template <int kMask>
@@ -1112,10 +1151,9 @@ struct rj_rescaled {
     }
     RJ_DEVICE float max() const { return greatest; }
     // NaN for a row whose maximum is not finite: there exp(x - max) meets inf - inf.
-    RJ_DEVICE float sum() const { return greatest - greatest == 0.0f ? terms.result() : rj_float(0x7fc00000u); }
-
-    // While only -inf was seen the terms must be 0, not exp(-inf + inf).
-    static RJ_DEVICE float origin(float raised) { return raised == rj_float(0xff800000u) ? 0.0f : raised; }
+    RJ_DEVICE float sum() const {
+        return greatest - greatest == 0.0f ? Origin(greatest).sum(terms.result(), greatest) : rj_float(0x7fc00000u);
+    }
 };
 template <class T>
 using rj_max_sum_exp = rj_rescaled<rj_plain>;

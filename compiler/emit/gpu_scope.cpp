@@ -425,6 +425,7 @@ std::string GpuScope::map(const Inst& inst, const std::string& divisor) const {
     if (inst.stored) text = fmt::format("rj_exp_stored({})", operand(0));
     if (inst.narrow && inst.op == Op::kExp)
         text = fmt::format("{}({})", inst.weighs ? "rj_exp_weight" : "rj_exp_narrow", operand(0));
+    if (inst.of_two) text = fmt::format("rj_exp2_fast({})", operand(0));
     if (inst.narrow && inst.op == Op::kLog) text = fmt::format("rj_log_weight({})", operand(0));
     if (inst.narrow && inst.op == Op::kSub) text = fmt::format("rj_log_share({}, {})", operand(0), operand(1));
     if (inst.narrow && inst.op == Op::kErf) text = fmt::format("rj_erf_narrow({})", operand(0));

@@ -70,8 +70,8 @@ std::int64_t registers_beside(const Kernel& kernel, const Target& target, std::i
 // The other way: how many blocks a multiprocessor has registers and places for, with so many registers a thread.
 std::int64_t blocks_beside(const Kernel& kernel, const Target& target, int registers);
 
-// Whether a thread may as well issue all loads of a loop before it computes anything (Kernel::loads_together): rows
-// that all threads of a block meet over are not done before the last of their loads.
+// Whether a thread may as well issue all loads of a loop, or of a turn of one, before it computes anything
+// (Kernel::loads_together): rows that all threads of a block meet over are not done before the last of their loads.
 bool loads_may_wait(const Kernel& kernel, const Target& target);
 
 // What its threads have beyond those, with as many blocks on a multiprocessor as its schedule wants; negative where

@@ -244,6 +244,7 @@ Kernel spend_precision(Kernel kernel, const Target& target) {
         std::erase_if(loop->body, [&](const Inst& inst) { return rest.contains(inst.id) && uses.count(inst.id) == 1; });
         Products(loop->body, uses).join();
     }
+    if (target.is_gpu()) precision::take_powers(&kernel, uses);
     kernel.body.insert(kernel.body.begin(), std::make_move_iterator(constants.begin()),
                        std::make_move_iterator(constants.end()));
     return kernel;

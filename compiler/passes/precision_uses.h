@@ -57,6 +57,9 @@ class Uses {
     // logarithm makes more of that. A CPU's weights are exact to the last unit, so that there any sum will do.
     bool only_weighs(const Inst& exponential);
 
+    // Whether a difference is one of x − max x, however the maximum was found.
+    bool is_below_greatest(ValueId difference);
+
     // Whether its maximum was known before it was summed, so that the sum is of the weights as this has them. A sum
     // that was carried with its maximum is of others, which were scaled on their way.
     bool is_as_summed(const Inst& exponential) const;
@@ -207,6 +210,7 @@ class Uses {
     const std::set<const Inst*>& weights_of(ValueId value);
     bool is_weighted(ValueId value, const std::set<const Inst*>& weights, std::map<ValueId, bool>* known);
     bool is_below_maximum(ValueId value);
+    bool is_below(ValueId value, const std::map<ValueId, int>& maxima);
 
     // Whether `holds` of any operand from the first that counts.
     template <class Holds>
@@ -271,6 +275,7 @@ class Uses {
     std::map<int, ValueId> terms_;              // by accumulator: what it takes of a column
     std::map<ValueId, ValueId> terms_of_;       // by the result of a sum or an extremum: what it takes of a column
     std::map<ValueId, int> maxima_;             // the accumulators that rows' maxima come from
+    std::map<ValueId, int> peaks_;              // likewise, of maxima that are found beside a sum of weights too
 
     std::map<ValueId, Factors> factors_;
     std::map<ValueId, std::set<ValueId>> numbers_;  // that a factor is made of, if it is none itself
@@ -295,5 +300,8 @@ class Uses {
     std::map<ValueId, bool> ends_in_rounding_;
     std::map<ValueId, double> times_in_exponent_;
 };
+
+// Makes exponentials below a row's maximum that a number of the row multiplies powers of two (precision_powers.cpp).
+void take_powers(Kernel* kernel, Uses& uses);
 
 }  // namespace rowjit::precision

@@ -128,11 +128,15 @@ bool Uses::is_weighted(ValueId value, const std::set<const Inst*>& weights, std:
     });
 }
 
-bool Uses::is_below_maximum(ValueId value) {
+bool Uses::is_below_maximum(ValueId value) { return is_below(value, maxima_); }
+
+bool Uses::is_below_greatest(ValueId difference) { return is_below(difference, peaks_); }
+
+bool Uses::is_below(ValueId value, const std::map<ValueId, int>& maxima) {
     const Inst* difference = maker(value);
     if (difference == nullptr || difference->kind != InstKind::kMap || difference->op != Op::kSub) return false;
-    const auto maximum = maxima_.find(difference->operands[1]);
-    return maximum != maxima_.end() && are_same(difference->operands[0], terms_.at(maximum->second));
+    const auto maximum = maxima.find(difference->operands[1]);
+    return maximum != maxima.end() && are_same(difference->operands[0], terms_.at(maximum->second));
 }
 
 }  // namespace rowjit::precision

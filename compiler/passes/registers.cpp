@@ -345,8 +345,7 @@ std::int64_t blocks_beside(const Kernel& kernel, const Target& target, int regis
 
 bool loads_may_wait(const Kernel& kernel, const Target& target) {
     const Schedule& s = kernel.schedule;
-    const bool keeps = s.residency == Residency::kRegisters || s.residency == Residency::kShared;
-    return target.backend == Backend::kCuda && s.family == Family::kRowReduction && keeps && !s.fetches_ahead() &&
+    return target.backend == Backend::kCuda && s.family == Family::kRowReduction && !s.fetches_ahead() &&
            s.threads_per_row > target.warp_size;
 }
 

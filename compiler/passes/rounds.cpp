@@ -19,7 +19,7 @@ class RoundFinder {
         const Block& block = block_;
         const bool loads_here = !kernel.schedule.fetches_ahead() && kernel.lanes_axis < 0;
         std::map<ValueId, std::size_t> made;
-        std::map<std::tuple<InstKind, Op, Dtype, bool, bool, int, bool>, int> operations;
+        std::map<std::tuple<InstKind, Op, Dtype, bool, bool, bool, int, bool>, int> operations;
         for (std::size_t at = 0; at < block.size(); ++at) {
             last_use_[at] = at;
             each_use(block[at], [&](ValueId value) {
@@ -30,8 +30,8 @@ class RoundFinder {
             const auto* inst = std::get_if<Inst>(&block[at].node);
             if (inst == nullptr) continue;
             if (inst->kind == InstKind::kMap || (loads_here && is_access(*inst))) {
-                const std::tuple what(inst->kind, inst->op, inst->dtype, inst->narrow, inst->by_one_up, inst->index,
-                                      inst->accumulate);
+                const std::tuple what(inst->kind, inst->op, inst->dtype, inst->narrow, inst->of_two, inst->by_one_up,
+                                      inst->index, inst->accumulate);
                 operations_[at] = operations.try_emplace(what, static_cast<int>(operations.size())).first->second;
             }
             if (inst->id >= 0) made[inst->id] = at;
