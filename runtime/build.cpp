@@ -128,7 +128,7 @@ bool streams_better(const Compiled& made, const Compiled& than, const Target& ta
     const FunctionInfo& other = than.artifact.functions.front();
     const auto blocks = static_cast<double>(blocks_beside(made.kernel, made.artifact, target));
     const auto others = static_cast<double>(blocks_beside(than.kernel, than.artifact, target));
-    const bool has_more = blocks * info.bytes_in_flight >= kClearlyMore * others * other.bytes_in_flight;
+    const bool has_more = std::min(1.0, blocks / others) * info.bytes_in_flight >= kClearlyMore * other.bytes_in_flight;
     const bool is_of_narrow = std::ranges::any_of(made.kernel.tensors, [](const KernelTensor& tensor) {
         return tensor.read && is_narrow(tensor.dtype) && !tensor.column_strides.empty();
     });
