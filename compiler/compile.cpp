@@ -141,11 +141,18 @@ std::ptrdiff_t gathers(const Kernel& kernel) {
     };
     std::int64_t whole = 0;
     for (const KernelTensor& tensor : kernel.tensors) whole = std::max(whole, columns(tensor));
+    const auto is_gather = [&](const Inst& inst) {
+        return inst.kind == InstKind::kLoad && inst.access.kind == Access::Kind::kGather &&
+               columns(kernel.tensors[static_cast<std::size_t>(inst.index)]) == whole;
+    };
     std::ptrdiff_t found = 0;
-    each_inst(kernel, [&](const Inst& inst) {
-        if (inst.kind != InstKind::kLoad || inst.access.kind != Access::Kind::kGather) return;
-        found += columns(kernel.tensors[static_cast<std::size_t>(inst.index)]) == whole ? 1 : 0;
-    });
+    each_inst(kernel, [&](const Inst& inst) { found += is_gather(inst) ? 1 : 0; });
+    // The ends of a peeled row are few columns, which are loaded one by one beside whole vectors.
+    for (const Stmt& stmt : kernel.body) {
+        const auto* loop = std::get_if<ColumnLoop>(&stmt.node);
+        if (loop == nullptr || loop->part != ColumnLoop::Part::kEnds) continue;
+        found -= std::count_if(loop->body.begin(), loop->body.end(), is_gather);
+    }
     return found;
 }
 

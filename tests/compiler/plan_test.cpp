@@ -179,6 +179,9 @@ TEST_CASE("vectors are as short as lie whole where a group of columns turns with
     // A table that heads share is not worth it.
     const Graph rope = make_graph("rope_complex", {.columns = 128, .dtype = f32});
     CHECK(compile(*rope.data(), find_target("sm_90a")).steps[0].kernel.schedule.vector == 4);
+    // Nor are the ends of rows that begin anywhere, beside which vectors are whole.
+    const Graph softmax = make_graph("softmax", {.columns = 30522, .dtype = bf16});
+    CHECK(compile(*softmax.data(), find_target("sm_90a")).steps[0].kernel.schedule.peel);
 }
 
 TEST_CASE(
