@@ -174,7 +174,7 @@ Kernel without_gathers(const Group& group, Kernel kernel, const std::vector<Sche
     return kernel;
 }
 
-// Of the most promising schedule that can be.
+// Of the schedule that is taken where no choice is given: the most promising that can be, or the one in its place.
 std::optional<Kernel> first_kernel(const Group& group, const Target& target) {
     for (const FamilyOffer& offer : offers(group, target)) {
         for (const Schedule& schedule : offer.schedules) {
@@ -232,6 +232,11 @@ std::vector<Schedule> legal_schedules(const Group& group, const Target& target) 
         for (const Schedule& schedule : offer.schedules) {
             if (build_kernel(group, schedule, target)) legal.push_back(schedule);
         }
+    }
+    if (const auto taken = first_kernel(group, target)) {
+        const auto place = std::find(legal.begin(), legal.end(), taken->schedule);
+        RJ_CHECK(place != legal.end(), "kernel {}: compile takes a schedule that none offered", group.name);
+        std::rotate(legal.begin(), place, place + 1);
     }
     return legal;
 }
