@@ -141,11 +141,18 @@ std::ptrdiff_t gathers(const Kernel& kernel) {
     };
     std::int64_t whole = 0;
     for (const KernelTensor& tensor : kernel.tensors) whole = std::max(whole, columns(tensor));
+    const auto is_gather = [&](const Inst& inst) {
+        return inst.kind == InstKind::kLoad && inst.access.kind == Access::Kind::kGather &&
+               columns(kernel.tensors[static_cast<std::size_t>(inst.index)]) == whole;
+    };
     std::ptrdiff_t found = 0;
-    each_inst(kernel, [&](const Inst& inst) {
-        if (inst.kind != InstKind::kLoad || inst.access.kind != Access::Kind::kGather) return;
-        found += columns(kernel.tensors[static_cast<std::size_t>(inst.index)]) == whole ? 1 : 0;
-    });
+    each_inst(kernel, [&](const Inst& inst) { found += is_gather(inst) ? 1 : 0; });
+    // The ends of a peeled row are few columns, which are loaded one by one beside whole vectors.
+    for (const Stmt& stmt : kernel.body) {
+        const auto* loop = std::get_if<ColumnLoop>(&stmt.node);
+        if (loop == nullptr || loop->part != ColumnLoop::Part::kEnds) continue;
+        found -= std::count_if(loop->body.begin(), loop->body.end(), is_gather);
+    }
     return found;
 }
 
@@ -167,7 +174,7 @@ Kernel without_gathers(const Group& group, Kernel kernel, const std::vector<Sche
     return kernel;
 }
 
-// Of the most promising schedule that can be.
+// Of the schedule that is taken where no choice is given: the most promising that can be, or the one in its place.
 std::optional<Kernel> first_kernel(const Group& group, const Target& target) {
     for (const FamilyOffer& offer : offers(group, target)) {
         for (const Schedule& schedule : offer.schedules) {
@@ -225,6 +232,11 @@ std::vector<Schedule> legal_schedules(const Group& group, const Target& target) 
         for (const Schedule& schedule : offer.schedules) {
             if (build_kernel(group, schedule, target)) legal.push_back(schedule);
         }
+    }
+    if (const auto taken = first_kernel(group, target)) {
+        const auto place = std::find(legal.begin(), legal.end(), taken->schedule);
+        RJ_CHECK(place != legal.end(), "kernel {}: compile takes a schedule that none offered", group.name);
+        std::rotate(legal.begin(), place, place + 1);
     }
     return legal;
 }

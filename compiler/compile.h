@@ -132,7 +132,8 @@ Step make_step(const Program& program, Group group, Kernel kernel);
 // One group with one schedule, through every pass.
 Offer<Kernel> build_kernel(const Group& group, const Schedule& schedule, const Target& target);
 
-// All schedules of all families that build, the static choice first.
+// All schedules of all families that build: first the one that compile() takes where no choice is given, then the
+// others in the order of the static rules.
 std::vector<Schedule> legal_schedules(const Group& group, const Target& target);
 
 // Canonicalised and planned, no schedules chosen: for the tuner and `explain`.

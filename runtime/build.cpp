@@ -260,27 +260,35 @@ BuiltProgram build_program(Program program, const Target& target, KernelCache& c
     return {std::move(program), std::move(built)};
 }
 
+std::size_t place_of_static_choice(std::size_t legal, const std::function<bool(std::size_t place)>& spills) {
+    for (std::size_t place = 0; place < std::min(legal, kMostTried); ++place) {
+        if (!spills(place)) return place;
+    }
+    return 0;
+}
+
 BuiltProgram build_without_spills(const GraphData& graph, const Target& target, const ScheduleChoice& choice,
                                   KernelCache& cache, const ChunkOptions& chunks) {
     BuiltProgram made = build_program(compile(graph, target, choice, chunks), target, cache);
     for (std::size_t i = 0; i < made.kernels.size(); ++i) {
         Step& step = made.program.steps[i];
         if (!spills(made.kernels[i], target) || step.product || (choice && choice(step.group))) continue;
-        std::vector<Schedule> others = legal_schedules(step.group, target);
-        if (others.size() > kMostTried) others.resize(kMostTried);
-        std::erase(others, step.kernel.schedule);
-        for (const Schedule& schedule : others) {
-            Kernel kernel = *build_kernel(step.group, schedule, target);
+        const std::vector<Schedule> legal = legal_schedules(step.group, target);
+        Kernel kernel;
+        BuiltKernel built = made.kernels[i];
+        const auto spills_too = [&](std::size_t place) {
+            if (place == 0) return true;
+            kernel = *build_kernel(step.group, legal[place], target);
             kernel.neighbours = step.kernel.neighbours;
-            BuiltKernel built = build(kernel, target, cache);
-            if (spills(built, target)) continue;
-            Step other = make_step(made.program, step.group, std::move(kernel));
-            other.needed = step.needed;
-            other.stays = step.stays;
-            step = std::move(other);
-            made.kernels[i] = std::move(built);
-            break;
-        }
+            built = build(kernel, target, cache);
+            return spills(built, target);
+        };
+        if (place_of_static_choice(legal.size(), spills_too) == 0) continue;
+        Step other = make_step(made.program, step.group, std::move(kernel));
+        other.needed = step.needed;
+        other.stays = step.stays;
+        step = std::move(other);
+        made.kernels[i] = std::move(built);
     }
     return made;
 }

@@ -2,6 +2,7 @@
 // device, so kernels for a GPU elsewhere are built here too.
 #pragma once
 
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <string>
@@ -51,9 +52,13 @@ struct BuiltProgram {
 // Every step's kernel, as many at once as there are processors. The first failure is thrown once the others have ended.
 BuiltProgram build_program(Program program, const Target& target, KernelCache& cache);
 
-// The program of a graph as compile() makes it, built, but for this: where the static rule's schedule makes a kernel
-// that spills, the first legal one that does not takes its place. Register needs are estimated before (compiler/passes)
-// and known only now. A schedule that `choice` gives stays, and so does the rule's when all that are tried spill.
+// Of a kernel's legal_schedules(), which are so many, the place of the static choice, which is taken where nobody has
+// measured: the first, or where that spills the next that does not; the first where all that are tried do. Register
+// needs are estimated before (compiler/passes) and known only of compiled kernels; `spills` says it of one.
+std::size_t place_of_static_choice(std::size_t legal, const std::function<bool(std::size_t place)>& spills);
+
+// The program of a graph as compile() makes it, built, but with the static choice at place_of_static_choice(). A
+// schedule that `choice` gives stays.
 BuiltProgram build_without_spills(const GraphData& graph, const Target& target, const ScheduleChoice& choice,
                                   KernelCache& cache, const ChunkOptions& chunks = {});
 

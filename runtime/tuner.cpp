@@ -4,12 +4,14 @@
 
 #include <algorithm>
 #include <mutex>
+#include <optional>
 #include <set>
 
 #include "base/fail.h"
 #include "base/parallel.h"
 #include "compiler/cost.h"
 #include "compiler/plan/partial_sums.h"
+#include "runtime/build.h"
 #include "runtime/candidates.h"
 #include "runtime/device.h"
 #include "runtime/tune_worker.h"
@@ -57,8 +59,10 @@ class GroupTuner {
         if (!options_.force && take_stored()) return result_;
         list_candidates();
         compile_candidates();
-        leave_spilling();
+        // Without those that spill, which say what the engine takes: a tuning that goes on asks the cache for them.
         keep_rejected();
+        put_static_choice_first();
+        leave_spilling();
         time_candidates();
         keep_rejected();
         conclude();
@@ -77,16 +81,16 @@ class GroupTuner {
         return true;
     }
 
-    // The static choice first. An interrupted tuning has said what is not worth trying again.
+    // An earlier choice is among them. An interrupted tuning has said what is not worth trying again.
     void list_candidates() {
-        std::vector<Schedule> schedules = legal_schedules(group_, impl_.target());
-        if (schedules.empty())
+        legal_ = legal_schedules(group_, impl_.target());
+        if (legal_.empty())
             fail(ErrorCode::kUnsupported, "no schedule runs kernel {} on {}", group_.name, impl_.target().name);
-        const ScheduleChoice choice = impl_.choice();
-        holder_ = (choice ? choice(group_) : std::nullopt).value_or(schedules[0]);
-        if (holder_ != schedules[0]) {
-            std::erase(schedules, holder_);
-            schedules.insert(schedules.begin() + 1, holder_);
+        if (const ScheduleChoice choice = impl_.choice()) holder_ = choice(group_);
+        std::vector<Schedule> schedules = legal_;
+        if (holder_ && *holder_ != schedules[0]) {
+            std::erase(schedules, *holder_);
+            schedules.insert(schedules.begin() + 1, *holder_);
         }
         schedules.resize(std::min(schedules.size(), static_cast<std::size_t>(options_.max_candidates)));
         for (const Schedule& schedule : schedules) candidates_.push_back({schedule, {}, {}});
@@ -125,13 +129,28 @@ class GroupTuner {
         return build(kernel, impl_.target(), impl_.cache(), elsewhere);
     }
 
-    // What spills is not timed while something does not; where all do, the engine takes the static choice.
+    bool spills(const Candidate& candidate) const {
+        return impl_.target().is_gpu() && candidate.resources.spill_bytes > 0;
+    }
+
+    // What the engine takes where nobody has measured. It holds its place where there is no earlier choice.
+    void put_static_choice_first() {
+        const auto candidate_at = [&](std::size_t place) {
+            return std::find_if(candidates_.begin(), candidates_.end(),
+                                [&](const Candidate& candidate) { return candidate.schedule == legal_[place]; });
+        };
+        const auto taken = candidate_at(place_of_static_choice(legal_.size(), [&](std::size_t place) {
+            const auto candidate = candidate_at(place);
+            return candidate == candidates_.end() || spills(*candidate);
+        }));
+        std::rotate(candidates_.begin(), taken, taken + 1);
+        if (!holder_) holder_ = candidates_[0].schedule;
+    }
+
+    // What spills is not timed, unless the engine takes it all the same.
     void leave_spilling() {
-        const auto spills = [&](const Candidate& c) { return impl_.target().is_gpu() && c.resources.spill_bytes > 0; };
-        const bool all = std::none_of(candidates_.begin(), candidates_.end(),
-                                      [&](const Candidate& c) { return c.is_left() && !spills(c); });
         for (Candidate& candidate : candidates_) {
-            if (!candidate.is_left() || !spills(candidate) || (all && &candidate == &candidates_[0])) continue;
+            if (!candidate.is_left() || !spills(candidate) || &candidate == &candidates_[0]) continue;
             candidate.outcome = {
                 fmt::format("spills {} bytes a thread", candidate.resources.spill_bytes), ErrorCode::kUnsupported, {}};
         }
@@ -241,7 +260,8 @@ class GroupTuner {
     const TuningKey key_;
     const std::optional<TuningRecord> stored_;
     const std::string toolchain_;
-    Schedule holder_;
+    std::vector<Schedule> legal_;
+    std::optional<Schedule> holder_;  // what the engine takes without this tuning
     std::vector<Candidate> candidates_;
     TunedKernel result_;
 };

@@ -40,7 +40,7 @@ struct TunedKernel {
     std::string operation;  // tuning_operation()
     Schedule schedule;
     double ms = 0;         // the winner's
-    double static_ms = 0;  // that of what was used before, measured alongside
+    double static_ms = 0;  // that of the static choice, measured alongside; 0 where that is rejected
     bool from_database = false;
     std::vector<TimedSchedule> timed;   // those that compiled and were right, the static choice first
     std::vector<std::string> rejected;  // "schedule: why": refused by a toolchain, spilling, or outside the bar
@@ -50,8 +50,8 @@ struct TunedKernel {
 using TuneProgress = std::function<void(const std::string& kernel, int done, int total)>;
 
 // Tunes every kernel of the graph for `rows`. What the engine would choose without it, an earlier tuning's or the
-// static rule's choice, holds its place unless another is clearly faster. Throws the first candidate's Error when none
-// can be timed.
+// static choice (place_of_static_choice), holds its place unless another is clearly faster. Throws the first
+// candidate's Error when none can be timed.
 std::vector<TunedKernel> tune(Engine& engine, const GraphData& graph, const RowExtents& rows,
                               const TuneOptions& options = {}, const TuneProgress& progress = {});
 

@@ -29,6 +29,13 @@ Value squared_forty_times(Value v) {
 
 std::size_t kernels(const Graph& graph) { return compile(*graph.data(), find_target("sm_90a")).steps.size(); }
 
+// Each half of a head turns by itself, over vectors that do not divide it.
+Graph turned_within_heads() {
+    return Graph::parse(
+        "rows tokens\ncolumns heads = 16\ncolumns d = 80\ninput x: bf16[tokens, heads, d]\n"
+        "output y = x + index(x, tokens, heads, (d + 20) % 40 + (d / 40) * 40)\n");
+}
+
 }  // namespace
 
 TEST_CASE("a deep value below a sum over rows is planned at once") {
@@ -172,13 +179,26 @@ TEST_CASE("a row put together of two is held whole by what waits for a sum of it
 }
 
 TEST_CASE("vectors are as short as lie whole where a group of columns turns within itself") {
-    const Graph g = Graph::parse(
-        "rows tokens\ncolumns heads = 16\ncolumns d = 80\ninput x: bf16[tokens, heads, d]\n"
-        "output y = x + index(x, tokens, heads, (d + 20) % 40 + (d / 40) * 40)\n");
+    const Graph g = turned_within_heads();
     CHECK(compile(*g.data(), find_target("sm_90a")).steps[0].kernel.schedule.vector == 4);
     // A table that heads share is not worth it.
     const Graph rope = make_graph("rope_complex", {.columns = 128, .dtype = f32});
     CHECK(compile(*rope.data(), find_target("sm_90a")).steps[0].kernel.schedule.vector == 4);
+    // Nor are the ends of rows that begin anywhere, beside which vectors are whole.
+    const Graph softmax = make_graph("softmax", {.columns = 30522, .dtype = bf16});
+    CHECK(compile(*softmax.data(), find_target("sm_90a")).steps[0].kernel.schedule.peel);
+}
+
+TEST_CASE("the first of a kernel's legal schedules is the one that compile takes") {
+    for (const char* name : {"sm_90a", "gfx942", "x86-64-v3"}) {
+        const Target target = find_target(name);
+        for (const Graph& graph : {turned_within_heads(), make_graph("rope_complex", {.columns = 128, .dtype = f32}),
+                                   make_graph("layer_norm", {.columns = 4096})}) {
+            const Step step = compile(*graph.data(), target).steps.at(0);
+            CAPTURE(name);
+            CHECK(print(legal_schedules(step.group, target).at(0)) == print(step.kernel.schedule));
+        }
+    }
 }
 
 TEST_CASE(

@@ -1,33 +1,14 @@
 // What the tests of devices share: a stub driver put in a vendor's place for the length of a test.
 #pragma once
 
-#include <cstdlib>
 #include <string>
 
 #include "base/dynamic_library.h"
 #include "compiler/toolchain/artifact.h"
+#include "tests/cache/fixture.h"
 #include "tests/runtime/stub_driver.h"
 
 namespace rowjit {
-
-// An environment variable with another value until the end of the scope.
-class ScopedVariable {
-  public:
-    ScopedVariable(const char* name, const char* value) : name_(name) {
-        const char* before = std::getenv(name);
-        had_value_ = before != nullptr;
-        if (had_value_) before_ = before;
-        setenv(name, value, 1);
-    }
-    ScopedVariable(const ScopedVariable&) = delete;
-    ScopedVariable& operator=(const ScopedVariable&) = delete;
-    ~ScopedVariable() { had_value_ ? setenv(name_, before_.c_str(), 1) : unsetenv(name_); }
-
-  private:
-    const char* name_;
-    bool had_value_ = false;
-    std::string before_;
-};
 
 // No driver of either vendor, whatever this machine has.
 struct WithoutDrivers {

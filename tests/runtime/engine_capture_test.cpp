@@ -4,41 +4,17 @@
 
 #include <sstream>
 
-#include "base/environment.h"
-#include "compiler/toolchain/toolchain.h"
 #include "dsl/graph.h"
 #include "dsl/library/registry.h"
-#include "rowjit/engine.h"
 #include "rowjit/gradient.h"
-#include "tests/runtime/device_fixture.h"
 #include "tests/runtime/stub_lt.h"
+#include "tests/runtime/stubbed_engine.h"
 
 using namespace rowjit;
 
 namespace {
 
 constexpr std::uintptr_t kStream = 7;
-
-// An engine on a stub H200; false where nothing compiles for it.
-struct StubbedEngine {
-    StubbedDriver stub{"ROWJIT_CUDA_DRIVER", ROWJIT_STUB_CUDA};
-
-    StubbedEngine() {
-        stub->attributes[75] = 9;
-        stub->attributes[76] = 0;
-        stub->driver_version = 13000;
-    }
-
-    bool can_compile() const {
-        const auto toolchain = find_toolchain(find_target("sm_90a"));
-        if (toolchain) return true;
-        if (environment_flag("ROWJIT_TESTS_REQUIRE_TOOLCHAINS")) FAIL_CHECK(toolchain.reason());
-        MESSAGE("SKIPPED: " << toolchain.reason());
-        return false;
-    }
-
-    static Engine engine() { return Engine(Device("cuda:0"), {.cache_directory = "off", .use_tuning = false}); }
-};
 
 Graph doubled() {
     Graph g;

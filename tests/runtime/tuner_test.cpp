@@ -1,5 +1,5 @@
 // The tuner on the CPU with processes that crash, hang, lie about times and kill the tuner itself: a shell script
-// stands before the program that does the work.
+// stands before the program that does the work. On a stub GPU the script says what compiling and timing came to.
 #include "runtime/tuner.h"
 
 #include <doctest/doctest.h>
@@ -11,10 +11,12 @@
 #include <string>
 #include <vector>
 
+#include "cache/entry.h"
 #include "dsl/library/registry.h"
 #include "rowjit/gradient.h"
 #include "runtime/tuning.h"
 #include "tests/cache/fixture.h"
+#include "tests/runtime/stubbed_engine.h"
 #include "tests/support/refusal.h"
 
 using namespace rowjit;
@@ -36,12 +38,18 @@ class Workplace {
                                 "\nprintf '%s' \"$job\" | '" ROWJIT_PROGRAM "' tune-worker\n");
     }
 
-    std::vector<TunedKernel> tune(const Graph& graph, TuneOptions options = {}) const {
-        Engine engine(Device("cpu"), {.cache_directory = directory_.path() + "/cache"});
+    std::vector<TunedKernel> tune(const Graph& graph, TuneOptions options = {}, const char* device = "cpu") const {
+        Engine engine(Device(device), {.cache_directory = directory_.path() + "/cache"});
         options.worker = {"/bin/sh", script_};
         options.measure.rounds = 1;
         options.measure.target_ms = 0.1;
         return rowjit::tune(engine, *graph.data(), kRows, options);
+    }
+
+    // A file that the hook can answer with.
+    std::string keep(const std::string& file, const std::string& bytes) const {
+        write_file(directory_.path() + "/" + file, bytes);
+        return directory_.path() + "/" + file;
     }
 
     // The jobs that name a schedule and, with `of_timing`, are to time it.
@@ -89,6 +97,49 @@ std::string answering(const std::vector<double>& medians_ms) {
             i, medians_ms[i], medians_ms[i]);
     }
     return "case \"$job\" in *'\"place\"'*) " + lines + "exit 0;; esac";
+}
+
+// What a process answers to a compilation, of a kernel that spills so much of each thread.
+std::string compiled_kernel(int spill_bytes) {
+    Artifact artifact = stub_artifact("sm_90a");
+    artifact.functions[0].spill_bytes = spill_bytes;
+    return encode_entry({sha256("stub"), "stub", artifact});
+}
+
+// Tunes a graph of one kernel on a stub GPU, where kernels with some schedules spill and those that are timed take so
+// long, in their order.
+class StubbedTuning {
+  public:
+    explicit StubbedTuning(const std::vector<std::string>& spilling) {
+        const std::string spills = place_.keep("spills", compiled_kernel(8));
+        for (const std::string& schedule : spilling)
+            compiling_ += when_compiling(schedule, "cat '" + spills + "'; exit 0") + "\n";
+        compiling_ += "case \"$job\" in *'\"place\"'*) ;; *) cat '" + place_.keep("fits", compiled_kernel(0)) +
+                      "'; exit 0;; esac\n";
+    }
+
+    TunedKernel tune(const Graph& graph, const std::vector<double>& medians_ms, const TuneOptions& options) {
+        place_.set(compiling_ + answering(medians_ms));
+        return place_.tune(graph, options, "cuda:0").at(0);
+    }
+
+  private:
+    Workplace place_{""};
+    std::string compiling_;
+};
+
+// Of many schedules.
+Graph wide_softmax() { return make_graph("softmax", {.columns = 16384}); }
+
+// The first of a graph's kernel's schedules on the stub GPU.
+std::vector<std::string> first_of_gpu(const Graph& graph, std::size_t count) {
+    const Target target = Device("cuda:0").impl().target();
+    std::vector<std::string> texts;
+    for (const Schedule& schedule : legal_schedules(plan_graph(*graph.data(), target).groups.at(0), target))
+        texts.push_back(print(schedule));
+    REQUIRE(texts.size() >= count);
+    texts.resize(count);
+    return texts;
 }
 
 bool was_timed(const TunedKernel& kernel, const std::string& schedule) {
@@ -204,6 +255,54 @@ TEST_CASE("a stored choice is replaced only by one that is clearly faster") {
     medians_ms[0] = 0.45;
     place.set(answering(medians_ms));
     CHECK(print(place.tune(softmax_graph(), {.force = true})[0].schedule) == schedules[0]);
+}
+
+TEST_CASE("on a GPU the others are measured against the schedule that compile takes for the one offered first") {
+    StubbedEngine on;
+    if (!on.can_compile()) return;
+    // Of the schedule offered first the vectors do not divide what turns within a head.
+    const Graph graph = Graph::parse(
+        "rows tokens\ncolumns heads = 16\ncolumns d = 80\ninput x: bf16[tokens, heads, d]\n"
+        "output y = x + index(x, tokens, heads, (d + 20) % 40 + (d / 40) * 40)\n");
+    const std::string taken =
+        print(compile(*graph.data(), Device("cuda:0").impl().target()).steps.at(0).kernel.schedule);
+    StubbedTuning tuning({});
+    const TunedKernel tuned = tuning.tune(graph, {1.0, 0.99, 0.985}, {.max_candidates = 3});
+    CHECK(print(tuned.timed.at(0).schedule) == taken);
+    CHECK(tuned.static_ms == 1.0);
+    CHECK(print(tuned.schedule) == taken);
+}
+
+TEST_CASE("on a GPU the others are measured against the schedule that compile takes for one that spills") {
+    StubbedEngine on;
+    if (!on.can_compile()) return;
+    const std::vector<std::string> schedules = first_of_gpu(wide_softmax(), 4);
+    StubbedTuning tuning({schedules[0], schedules[1]});
+    // A tuning that ends where it times is gone on with.
+    CHECK_THROWS_AS(tuning.tune(wide_softmax(), {}, {.max_candidates = 4}), Error);
+    const TunedKernel tuned = tuning.tune(wide_softmax(), {1.0, 0.99}, {.max_candidates = 4});
+    CHECK(tuned.rejected.size() == 2);
+    CHECK(tuned.static_ms == 1.0);
+    CHECK(print(tuned.schedule) == schedules[2]);
+
+    // Also where an earlier tuning's choice holds.
+    CHECK(print(tuning.tune(wide_softmax(), {1.0, 0.5}, {.max_candidates = 4, .force = true}).schedule) ==
+          schedules[3]);
+    const TunedKernel again = tuning.tune(wide_softmax(), {0.99, 1.0}, {.max_candidates = 4, .force = true});
+    CHECK(print(again.timed.at(0).schedule) == schedules[2]);
+    CHECK(again.static_ms == 0.99);
+    CHECK(print(again.schedule) == schedules[3]);
+}
+
+TEST_CASE("on a GPU the schedule offered first is timed although it spills where compile takes it") {
+    StubbedEngine on;
+    if (!on.can_compile()) return;
+    const std::vector<std::string> schedules = first_of_gpu(wide_softmax(), 9);
+    StubbedTuning tuning({schedules.begin(), schedules.end() - 1});
+    const TunedKernel tuned = tuning.tune(wide_softmax(), {1.0, 0.5}, {.max_candidates = 9});
+    CHECK(print(tuned.timed.at(0).schedule) == schedules[0]);
+    CHECK(tuned.static_ms == 1.0);
+    CHECK(print(tuned.schedule) == schedules[8]);
 }
 
 TEST_CASE("a kernel is the same one when its graph has been through its text") {
