@@ -207,12 +207,12 @@ FamilyOffer offer_elementwise(const GroupFacts& facts, const Target& target) {
             if (const auto share = even_share(facts))
                 add_gpu(facts, target, {share->vector, false}, share->vectors, &offer.schedules);
         }
-        // Functions beside sums of narrow columns want registers for more blocks. H100, rows of bf16, ms with eight
-        // columns a thread and with four: the derivatives of a decay and a gate of 1536 0.103 and 0.081, of a bias and
-        // a gelu of 5120 0.119 and 0.112.
+        // Functions beside sums of narrow columns want registers for more blocks. Rows of bf16, ms with eight columns a
+        // thread and with four: the derivatives of a decay and a gate of 2560 0.103 and 0.081 (H100), of a bias and a
+        // gelu of 5120 0.122 and 0.109 (H200).
         if (offer.schedules.empty() && !access.peels && computes_long && facts.sums_rows()) {
-            const Columns half = {vector_dividing(facts.columns, std::max(1, stored / 2)), false};
-            if (!is_uneven(facts, half, 1)) add_gpu(facts, target, half, 1, &offer.schedules);
+            const int half = vector_dividing(facts.columns, std::max(1, stored / 2));
+            add_gpu(facts, target, {half, false}, 1, &offer.schedules);
         }
         for (const std::int64_t per_thread : {in_flight, std::int64_t{1}, std::int64_t{2}, std::int64_t{4}}) {
             add_gpu(facts, target, access, per_thread, &offer.schedules);

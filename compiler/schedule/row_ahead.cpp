@@ -77,15 +77,21 @@ bool stages_first(const Schedule& s, const GroupFacts& facts) {
 
 // Threads that never meet over a row, and sum numbers alone, wait for nothing that a row fetched ahead would hide.
 // H200, a gradient's norm of 4096 bf16 columns: 0.0365 ms, 0.0454 with stages.
-//
-// Nor do warps of many rows whose columns are summed: the derivatives of a head's norm and rotation of 80 bf16 columns,
-// eight threads a row, 0.0592 ms, 0.0751 with stages, of 48 groups of 64 with gates 0.0831 and 0.0864 (H100).
 constexpr std::array kNothingFirst = {Ahead{}, kRegisters, kTwoStages};
-constexpr int kFewThreads = 8;
+
+// Nor do a few threads, some of which lack a vector, of columns that are read beside their partners, as where a head is
+// normed and rotated. H200, its derivatives, ms and with stages, f32 with registers: of 24 bf16 columns 0.0675 and
+// 0.0743, of 80 0.0468 and 0.0559, of 96 0.0485 and 0.0466; of 24 f32 columns 0.0454 and 0.0681, of 40 0.0438 and
+// 0.0537. But of 64 bf16 columns, of which all threads have one, 0.0594 and 0.0499, and norms alone are slower without
+// stages at all those widths, by 14 to 30 %.
+bool reads_partners_unevenly(const Schedule& s, const GroupFacts& facts) {
+    constexpr int kFewThreads = 8;
+    return facts.sums_of_columns > 0 && facts.loads > facts.column_inputs && s.threads_per_row <= kFewThreads &&
+           facts.columns % (std::int64_t{s.threads_per_row} * s.vector) != 0;
+}
 
 std::span<const Ahead> kinds_in_block(const Schedule& s, const GroupFacts& facts) {
-    const bool of_few = facts.sums_of_columns > 0 && s.threads_per_row <= kFewThreads;
-    if ((!facts.meets && facts.sums_of_columns == 0) || of_few) return kNothingFirst;
+    if ((!facts.meets && facts.sums_of_columns == 0) || reads_partners_unevenly(s, facts)) return kNothingFirst;
     const bool stages = stages_first(s, facts);
     const bool may_stay = facts.sums_of_columns > 0 && facts.meets && s.rows_per_block == 1 &&
                           bytes_per_thread(s, facts) <= kStayingBytesPerThread;
