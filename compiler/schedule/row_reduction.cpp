@@ -86,6 +86,24 @@ std::vector<Schedule>::iterator behind_timed(const GroupFacts& facts, const Targ
     });
 }
 
+// Three tensors' narrow rows beside their sums stay in the stages they were copied to, in sixteen warps: registers for
+// three tensors leave room for fewer, of more vectors each. H200, ms so and with those, backwards of bf16 rows of
+// add_rms_norm: of 2048 columns 0.0875 and 0.0941, of 3072 0.0700 and 0.0748, of 4096 0.0897 and 0.0949, of 5376 0.0620
+// and 0.0772; of add_layer_norm, of 3072 0.0728 and 0.0788, of 6144 0.0752 and 0.0889, but of 4096, whose four vectors
+// fit eight warps, not under 0.0535 and 0.0524.
+std::vector<Schedule> of_three_tensors(const GroupFacts& facts, const Target& target, int vector) {
+    constexpr std::int64_t kLeast = 2048;
+    constexpr std::int64_t kMostOfHalf = 3072;
+    constexpr std::int64_t kMost = 6144;
+    const bool fits_fewer = facts.sums_of_columns > 1 && std::has_single_bit(static_cast<std::uint64_t>(facts.columns));
+    if (facts.streams != 3 || facts.widest_bytes >= 4 || facts.sums_of_columns == 0 || !facts.meets || vector < 8 ||
+        facts.columns < kLeast || facts.columns > kMost || fits_fewer)
+        return {};
+    const int threads = facts.columns <= kMostOfHalf ? kThreadsAlone / 2 : kThreadsAlone;
+    const Schedule s = row_schedule(Residency::kRegisters, threads, vector);
+    return ahead_of(staying_apart(s, kThreadsAlone / threads), std::array{kInTwoStages}, target);
+}
+
 // Beside sums over rows, threads of several warps that meet over a row have two vectors of narrow columns at least, and
 // most as many as the others: what a row costs besides its columns is as much as a vector's. H100, ms, with one vector
 // a thread and as it is chosen now: cross-entropy of 1920 bf16 columns 0.0568 (256 threads) and 0.0306 (32), tvd 0.0728
@@ -225,6 +243,8 @@ std::vector<Schedule> gpu_schedules(const GroupFacts& facts, const Target& targe
         put_single_vectors_last(facts, &schedules);
         const std::vector<Schedule> even = summing_evenly(facts, target, vector);
         schedules.insert(behind_timed(facts, target, &schedules), even.begin(), even.end());
+        const std::vector<Schedule> three = of_three_tensors(facts, target, vector);
+        schedules.insert(schedules.begin(), three.begin(), three.end());
     }
     const std::vector<Schedule> steps = waiting_in_steps(facts, target, vector);
     schedules.insert(schedules.begin(), steps.begin(), steps.end());
