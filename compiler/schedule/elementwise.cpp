@@ -207,10 +207,11 @@ FamilyOffer offer_elementwise(const GroupFacts& facts, const Target& target) {
             if (const auto share = even_share(facts))
                 add_gpu(facts, target, {share->vector, false}, share->vectors, &offer.schedules);
         }
-        // Functions beside sums of narrow columns want registers for more blocks. Rows of bf16, ms with eight columns a
-        // thread and with four: the derivatives of a decay and a gate of 2560 0.103 and 0.081 (H100), of a bias and a
-        // gelu of 5120 0.122 and 0.109 (H200).
-        if (offer.schedules.empty() && !access.peels && computes_long && facts.sums_rows()) {
+        // Functions beside sums of columns that are stored narrow want registers for more blocks. Rows of bf16, ms with
+        // eight columns a thread and with four: the derivatives of a decay and a gate of 2560 0.103 and 0.081 (H100),
+        // of a bias and a gelu of 5120 0.122 and 0.109 (H200).
+        const bool wants_few = facts.computes_functions && facts.sums_rows() && facts.stored_bytes == 2;
+        if (offer.schedules.empty() && !access.peels && wants_few) {
             const int half = vector_dividing(facts.columns, std::max(1, stored / 2));
             add_gpu(facts, target, {half, false}, 1, &offer.schedules);
         }

@@ -87,19 +87,23 @@ std::vector<Schedule>::iterator behind_timed(const GroupFacts& facts, const Targ
 }
 
 // Three tensors' narrow rows beside their sums stay in the stages they were copied to, in sixteen warps: registers for
-// three tensors leave room for fewer, of more vectors each. H200, ms so and with those, backwards of bf16 rows of
-// add_rms_norm: of 2048 columns 0.0875 and 0.0941, of 3072 0.0700 and 0.0748, of 4096 0.0897 and 0.0949, of 5376 0.0620
-// and 0.0772; of add_layer_norm, of 3072 0.0728 and 0.0788, of 6144 0.0752 and 0.0889, but of 4096, whose four vectors
-// fit eight warps, not under 0.0535 and 0.0524.
+// three tensors leave room for fewer, of more vectors each. H200, backwards of bf16 rows, ms so and with those: of
+// add_rms_norm 2176 columns 0.0494 and 0.0573, 2816 0.0642 and 0.0778, 4096 0.0897 and 0.0949, 5632 0.0622 and 0.0690;
+// of add_layer_norm 2816 columns 0.0639 and 0.0681, 4864 0.0650 and 0.0686, 5888 0.0708 and 0.0800. Not where a block
+// of eight or twelve warps has a row in whole vectors of two and three, in between: of 3840 columns 0.0473 and 0.0463,
+// 0.0560 and 0.0490, and with two sums of 4352 0.0637 and 0.0628; nor beside functions past half a block's columns:
+// gated_rms_norm of 2048 0.0469 and 0.0550, of 4096 0.0503 and 0.0468.
 std::vector<Schedule> of_three_tensors(const GroupFacts& facts, const Target& target, int vector) {
     constexpr std::int64_t kLeast = 2048;
     constexpr std::int64_t kMostOfHalf = 3072;
     constexpr std::int64_t kMost = 6144;
-    const bool fits_fewer = facts.sums_of_columns > 1 && std::has_single_bit(static_cast<std::uint64_t>(facts.columns));
+    const std::int64_t least_of_whole = facts.sums_of_columns == 1 ? 4096 : 4608;
+    const bool of_half = facts.columns >= kLeast && facts.columns <= kMostOfHalf;
+    const bool of_whole = facts.columns >= least_of_whole && facts.columns <= kMost && !facts.computes_functions;
     if (facts.streams != 3 || facts.widest_bytes >= 4 || facts.sums_of_columns == 0 || !facts.meets || vector < 8 ||
-        facts.columns < kLeast || facts.columns > kMost || fits_fewer)
+        (!of_half && !of_whole))
         return {};
-    const int threads = facts.columns <= kMostOfHalf ? kThreadsAlone / 2 : kThreadsAlone;
+    const int threads = of_half ? kThreadsAlone / 2 : kThreadsAlone;
     const Schedule s = row_schedule(Residency::kRegisters, threads, vector);
     return ahead_of(staying_apart(s, kThreadsAlone / threads), std::array{kInTwoStages}, target);
 }
