@@ -1021,13 +1021,34 @@ TEST_CASE("an exponential is one instruction where a rounding or a logarithm of 
         g.output("y", student - softmax(g.input("teacher", bf16, {tokens, columns})));
     };
     // Probabilities of bf16 are rounded before they are subtracted; those that are not would show the error.
-    CHECK(contains(body_of(difference, 1024), "rj_exp_narrow("));
+    CHECK(contains(body_of(difference, 1024), "rj_exp2_fast("));
+    CHECK(!contains(body_of(difference, 1024), "rj_exp("));
     const auto wide_difference = [](Graph& g, std::int64_t columns) {
         const Axis tokens = g.rows("tokens");
         const Value student = softmax(cast(g.input("student", bf16, {tokens, columns}), f32));
         g.output("y", cast(student - softmax(cast(g.input("teacher", bf16, {tokens, columns}), f32)), bf16));
     };
     CHECK(contains(body_of(wide_difference, 1024), "rj_exp("));
+}
+
+TEST_CASE("an exponential below a row's maximum that a number of the row multiplies is a power of a multiply-add") {
+    const auto body = [](std::string_view output) {
+        const Graph g =
+            Graph::parse(fmt::format("rows t\ninput x: bf16[t, 1024]\ninput k: f32[t]\ninput b: f32[1024]\n"
+                                     "h = cast(x, f32)\ne = exp(h - max(h))\noutput y = {}\n",
+                                     output));
+        const Target& target = find_target("sm_90a");
+        return emit_gpu_body(compile(*g.data(), target).steps[0].kernel, target);
+    };
+    const std::string scaled = body("cast(k * e, bf16)");
+    CHECK(contains(scaled, "= rj_exp2_fast("));
+    CHECK(!contains(scaled, "rj_exp_narrow("));
+    CHECK(contains(scaled, " < 134217730.0f"));  // past which a maximum is not multiplied
+    // Each of its products has another factor, a column's, or two: what a row takes back is in none of those.
+    CHECK(contains(body("cast(k * e * b, bf16)"), "= rj_exp2_fast("));
+    CHECK(contains(body("cast(e * b, bf16)"), "rj_exp_narrow("));
+    CHECK(contains(body("cast(k * e, bf16)\noutput z = cast(2.5 * k * e * e, bf16)"), "rj_exp_narrow("));
+    CHECK(contains(body("k * e"), "rj_exp("));  // of f32 it is as exact as it is
 }
 
 TEST_CASE("an exponential that only weighs the terms of sums is one instruction where it is at most 1") {

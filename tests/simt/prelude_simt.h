@@ -237,9 +237,10 @@ RJ_DEVICE float rj_div(float a, float b) { return a / b; }
 #ifdef RJ_SIMT_MATH
 RJ_DEVICE float rj_exp2_fast(float a) { return std::exp2(a); }
 constexpr float rj_exp2_bias = 0.0f;
-#else  // truncated, as NVIDIA's
+#else  // truncated and flushed, as NVIDIA's
 RJ_DEVICE float rj_exp2_fast(float a) {
     const double power = std::exp2(static_cast<double>(a));
+    if (power < 0x1p-126) return 0.0f;
     const float near = static_cast<float>(power);
     return static_cast<double>(near) > power ? std::nextafter(near, 0.0f) : near;
 }

@@ -927,6 +927,42 @@ TEST_CASE("sums of two products overflow and cancel on GPUs as eager's do") {
     }
 }
 
+TEST_CASE("weights of narrow rows are the oracle's wherever the greatest of a row lies, and whatever multiplies them") {
+    const Target target = simt::target("sm_90a");
+    constexpr std::int64_t kColumns = 264;
+    // Where a greatest is multiplied, where it is no more, and where its product would overflow.
+    const double greatest[] = {0,    -0.3,  88,     -700, 5000,  1.1e6,     1.3e8,    1.4e8,
+                               1e12, -1e12, 1.6e38, 3e38, -3e38, -INFINITY, INFINITY, 20};
+    const double factors[] = {1, -1e-6, 0, 1e-30, -1e-33, 1e-37, 1e30, 0.5};
+    std::vector<Case> cases;
+    for (const Dtype dtype : {bf16, f16}) {
+        add_cases("softmax", make_graph("softmax", {kColumns, dtype, {}}), target, &cases);
+        add_cases("logsumexp", make_graph("logsumexp", {8 * kColumns, dtype, {}}), target, &cases);  // in one pass too
+    }
+    add_cases("scaled",
+              Graph::parse("rows t\ninput x: bf16[t, 264]\ninput k: f32[t]\nh = cast(x, f32)\n"
+                           "output y = cast(k * exp(h - max(h)), bf16)\n"),
+              target, &cases);
+    each_built(cases, target, [&](std::size_t i, const Device& device, const Executable& executable) {
+        CAPTURE(cases[i].name);
+        const GraphData& graph = *cases[i].graph.data();
+        const auto rows = static_cast<std::int64_t>(std::size(greatest));
+        Bindings bindings = random_inputs(graph, all_rows(graph, rows), {.seed = i});
+        for (auto& [name, tensor] : bindings.tensors) {
+            const std::size_t each = tensor.values.size() / std::size(greatest);
+            for (std::size_t at = 0; at < tensor.values.size(); ++at) {
+                const std::size_t row = at / each;
+                // From the greatest down to what weighs less than the least denormal, with a gap.
+                const double below = at % 5 == 0 ? 0.0 : static_cast<double>(at % each) * 0.6;
+                const double value = each == 1 ? factors[row % std::size(factors)] : greatest[row] - below;
+                tensor.values[at] = round_to(tensor.dtype, value);
+            }
+        }
+        const auto outputs = verify(device, executable, graph, bindings);
+        CHECK_MESSAGE(within_bar(outputs), describe(outputs));
+    });
+}
+
 TEST_CASE("what is left of sums that cancel is exact to the last unit under every schedule, and overflows as eager's") {
     const Target target = simt::target("sm_90a");
     std::vector<Case> cases;
