@@ -92,7 +92,8 @@ std::vector<Schedule>::iterator behind_timed(const GroupFacts& facts, const Targ
 // of add_layer_norm 2816 columns 0.0639 and 0.0681, 4864 0.0650 and 0.0686, 5888 0.0708 and 0.0800. Not where a block
 // of eight or twelve warps has a row in whole vectors of two and three, in between: of 3840 columns 0.0473 and 0.0463,
 // 0.0560 and 0.0490, and with two sums of 4352 0.0637 and 0.0628; nor beside functions past half a block's columns:
-// gated_rms_norm of 2048 0.0469 and 0.0550, of 4096 0.0503 and 0.0468.
+// gated_rms_norm of 2048 0.0469 and 0.0550, of 4096 0.0503 and 0.0468; nor where threads meet twice, as of points on a
+// sphere of 2560 columns 0.0691 and 0.0602, or a row is put together of others, of 2048 0.0713 and 0.0624.
 std::vector<Schedule> of_three_tensors(const GroupFacts& facts, const Target& target, int vector) {
     constexpr std::int64_t kLeast = 2048;
     constexpr std::int64_t kMostOfHalf = 3072;
@@ -100,8 +101,9 @@ std::vector<Schedule> of_three_tensors(const GroupFacts& facts, const Target& ta
     const std::int64_t least_of_whole = facts.sums_of_columns == 1 ? 4096 : 4608;
     const bool of_half = facts.columns >= kLeast && facts.columns <= kMostOfHalf;
     const bool of_whole = facts.columns >= least_of_whole && facts.columns <= kMost && !facts.computes_functions;
-    if (facts.streams != 3 || facts.widest_bytes >= 4 || facts.sums_of_columns == 0 || !facts.meets || vector < 8 ||
-        (!of_half && !of_whole))
+    if (target.backend != Backend::kCuda || facts.streams != 3 || facts.widest_bytes >= 4 ||
+        facts.sums_of_columns == 0 || !facts.meets || facts.phases > 2 || facts.loads > facts.column_inputs ||
+        vector < 8 || (!of_half && !of_whole))
         return {};
     const int threads = of_half ? kThreadsAlone / 2 : kThreadsAlone;
     const Schedule s = row_schedule(Residency::kRegisters, threads, vector);
@@ -132,14 +134,6 @@ bool shares_between(std::int64_t columns, const GroupFacts& facts, const Target&
     return target.backend == Backend::kCuda && room;
 }
 
-// Functions of two tensors' columns that a row's threads meet over more than once take registers that leave room for
-// few warps: twice the threads have half of the columns each. H100, ms with and without: the derivatives of a causal
-// softmax of 4096 bf16 columns 0.0778 and 0.0849, of a capped one of 8192 0.0824 and 0.0891.
-bool wants_more_threads(int preferred, const GroupFacts& facts) {
-    return facts.computes_functions && facts.streams > 1 && facts.phases > 2 && !facts.sums_rows() &&
-           preferred >= kBlockThreads && preferred < kThreadsAlone;
-}
-
 std::vector<Schedule> gpu_schedules(const GroupFacts& facts, const Target& target, int vector) {
     std::vector<Schedule> schedules;
     const int preferred = preferred_threads(facts, vector);
@@ -147,7 +141,6 @@ std::vector<Schedule> gpu_schedules(const GroupFacts& facts, const Target& targe
 
     std::vector<Schedule> crowded;
     std::vector<int> widths = {preferred};
-    if (wants_more_threads(preferred, facts)) widths.insert(widths.begin(), preferred * 2);
     if (const int of_six = threads_of_six(facts, target, vector); of_six > 0) widths.insert(widths.begin(), of_six);
     // Eight times as many where a few tensors' rows leave no registers for less: a gated norm's backward of 1792
     // columns has room in 256 threads, and in no other number of a block's.
