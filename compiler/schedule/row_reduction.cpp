@@ -91,15 +91,17 @@ std::vector<Schedule>::iterator behind_timed(const GroupFacts& facts, const Targ
 // add_rms_norm 2176 columns 0.0494 and 0.0573, 2816 0.0642 and 0.0778, 4096 0.0897 and 0.0949, 5632 0.0622 and 0.0690;
 // of add_layer_norm 2816 columns 0.0639 and 0.0681, 4864 0.0650 and 0.0686, 5888 0.0708 and 0.0800. Not where a block
 // of eight or twelve warps has a row in whole vectors of two and three, in between: of 3840 columns 0.0473 and 0.0463,
-// 0.0560 and 0.0490, and with two sums of 4352 0.0637 and 0.0628; nor beside functions past half a block's columns:
-// gated_rms_norm of 2048 0.0469 and 0.0550, of 4096 0.0503 and 0.0468; nor where threads meet twice, as of points on a
-// sphere of 2560 columns 0.0691 and 0.0602, or a row is put together of others, of 2048 0.0713 and 0.0624.
+// 0.0560 and 0.0490, and with two sums of 4352 0.0637 and 0.0628, of 2048 0.0542 and 0.0524; nor beside functions past
+// half a block's columns: gated_rms_norm of 2048 0.0469 and 0.0550, of 4096 0.0503 and 0.0468; nor where threads meet
+// twice, as of points on a sphere of 2560 columns 0.0691 and 0.0602, or a row is put together of others, of 2048 0.0713
+// and 0.0624.
 std::vector<Schedule> of_three_tensors(const GroupFacts& facts, const Target& target, int vector) {
-    constexpr std::int64_t kLeast = 2048;
     constexpr std::int64_t kMostOfHalf = 3072;
     constexpr std::int64_t kMost = 6144;
-    const std::int64_t least_of_whole = facts.sums_of_columns == 1 ? 4096 : 4608;
-    const bool of_half = facts.columns >= kLeast && facts.columns <= kMostOfHalf;
+    const bool sums_one = facts.sums_of_columns == 1;
+    const std::int64_t least_of_half = sums_one ? 2048 : 2176;
+    const std::int64_t least_of_whole = sums_one ? 4096 : 4608;
+    const bool of_half = facts.columns >= least_of_half && facts.columns <= kMostOfHalf;
     const bool of_whole = facts.columns >= least_of_whole && facts.columns <= kMost && !facts.computes_functions;
     if (target.backend != Backend::kCuda || facts.streams != 3 || facts.widest_bytes >= 4 ||
         facts.sums_of_columns == 0 || !facts.meets || facts.phases > 2 || facts.loads > facts.column_inputs ||
