@@ -20,6 +20,7 @@
 #include <set>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <unordered_map>
 #include <vector>
 
@@ -388,6 +389,33 @@ TEST_CASE("a row's loads are issued together where a multiprocessor keeps as man
     loads_together("tvd", 131072, f32, true);
     loads_together("l2_norm", 128256, bf16, false);
     CHECK(loads_together("log_softmax", 65536, bf16, false) == LoadsTogether::kNot);  // for two blocks' registers
+}
+
+TEST_CASE("rows that are read in turns have a turn's loads together where clearly more is on its way") {
+    const Target target = find_target("sm_90a");
+    if (!find_toolchain(target)) {
+        MESSAGE("SKIPPED: no toolchain for ", target.name);
+        return;
+    }
+    for (const auto& [op, columns, dtype] :
+         {std::tuple("top_k", 50304, f32), std::tuple("logsumexp", 262144, f32), std::tuple("logsumexp", 8192, bf16),
+          std::tuple("kl_div", 32000, f32), std::tuple("selective_log_probability", 6144, f32)}) {
+        CAPTURE(op);
+        CAPTURE(columns);
+        const Graph graph = make_graph(op, {columns, dtype, {}});
+        const Kernel kernel = compile(*graph.data(), target).steps.at(0).kernel;
+        REQUIRE(kernel.schedule.residency == Residency::kReload);
+        const FunctionInfo made = compile_kernel(kernel, target).functions.front();
+        const FunctionInfo apart = compile_source(emit_gpu(kernel, target), target).functions.front();
+        CHECK(made.spill_bytes == 0);
+        // As they are, unless it is worth while.
+        const bool more = 4 * made.bytes_in_flight >= 5 * apart.bytes_in_flight;
+        const bool sooner = dtype == bf16 && made.load_waits < apart.load_waits;
+        const bool same = made.bytes_in_flight == apart.bytes_in_flight && made.load_waits == apart.load_waits &&
+                          made.registers == apart.registers;
+        CHECK((more || sooner || same));
+        if (dtype == f32 && (columns == 50304 || columns == 262144)) CHECK(more);
+    }
 }
 
 TEST_CASE("without a reduction loads are issued together where the code waits for some before it asks for others") {

@@ -734,6 +734,45 @@ TEST_CASE("beside sums of rows the static rule keeps lanes at work at the widths
     }
 }
 
+TEST_CASE("three tensors' narrow rows beside sums stay in the stages of sixteen warps, where those are the faster") {
+    const Target target = find_target("sm_90a");
+    const auto first_of = [&](std::string_view op, std::int64_t columns, Dtype dtype) {
+        return legal_schedules(norms_backward(op, columns, dtype, target), target).at(0);
+    };
+    const auto is_of_sixteen = [](const Schedule& s) {
+        return s.residency == Residency::kStages && s.column_blocks == 1 && s.threads_per_row * s.blocks_per_sm == 512;
+    };
+    for (const std::int64_t columns : {2176, 2816, 3072, 4608, 5632, 6144}) {
+        for (const char* op : {"add_rms_norm", "add_layer_norm"}) {
+            CAPTURE(columns);
+            CHECK_MESSAGE(is_of_sixteen(first_of(op, columns, bf16)), op, ": ", print(first_of(op, columns, bf16)));
+            CHECK(!is_of_sixteen(first_of(op, columns, f32)));
+        }
+    }
+    CHECK(is_of_sixteen(first_of("gated_rms_norm", 2048, bf16)));
+    for (const std::int64_t columns : {3328, 3840}) {
+        CHECK(!is_of_sixteen(first_of("add_layer_norm", columns, bf16)));
+        CHECK(!is_of_sixteen(first_of("gated_rms_norm", columns, bf16)));
+    }
+}
+
+TEST_CASE("rows of even widths are peeled, but in twos where two tensors' are stored as well") {
+    const Target target = find_target("sm_90a");
+    for (const std::int64_t columns : {1026, 5122, 30522}) {
+        CAPTURE(columns);
+        const Graph forward = make_graph("softmax", {columns, bf16, {}});
+        CHECK(legal_schedules(plan_graph(*forward.data(), target).groups.at(0), target).at(0).peel);
+        const Graph backward = differentiate(forward, trained_inputs("softmax", forward)).backward;
+        const std::vector<Schedule> legal = legal_schedules(plan_graph(*backward.data(), target).groups.at(0), target);
+        CHECK(!legal.at(0).peel);
+        CHECK(legal.at(0).vector == 2);
+        CHECK(std::ranges::any_of(legal, &Schedule::peel));
+    }
+    const Graph odd = make_graph("softmax", {50257, bf16, {}});
+    const Graph backward = differentiate(odd, trained_inputs("softmax", odd)).backward;
+    CHECK(legal_schedules(plan_graph(*backward.data(), target).groups.at(0), target).at(0).peel);
+}
+
 TEST_CASE("losses that are added up have several vectors of a row in each thread, and f32 rows read once") {
     const Target target = find_target("sm_90a");
     const auto first_of = [&](std::string_view op, std::int64_t columns, Dtype dtype) {
