@@ -1242,7 +1242,7 @@ struct rj_divergences {
         return of_finite(greatest, of_finite(other_greatest, sums.differences.result()));
     }
 
-    static RJ_DEVICE float origin(float raised) { return raised == rj_float(0xff800000u) ? 0.0f : raised; }
+    static RJ_DEVICE float origin(float raised) { return rj_origin_itself(raised).from; }
     // As of rj_rescaled: NaN of rows whose maximum is not finite.
     static RJ_DEVICE float of_finite(float maximum, float value) {
         return maximum - maximum == 0.0f ? value : rj_float(0x7fc00000u);

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "compiler/passes/passes.h"
+#include "compiler/passes/row_numbers.h"
 
 namespace rowjit {
 namespace {
@@ -74,25 +75,16 @@ class Extrema {
         if (!scaled) return;
         for (std::size_t i = 0; i < elements.size(); ++i) accumulates[i]->operands[0] = elements[i];
         const ValueId product = std::exchange(*result, kernel_->value_count++);
-        const ValueId factor = constant(scaled->factor, behind);
-        if (scaled->rest == 0) return add_map(product, Op::kMul, {*result, factor}, behind);
-        const ValueId rest = constant(scaled->rest, behind);
+        const ValueId factor = add_constant(kernel_, behind, scaled->factor);
+        if (scaled->rest == 0) return add_once(behind, product, Op::kMul, {*result, factor});
+        const ValueId rest = add_constant(kernel_, behind, scaled->rest);
         const ValueId low = kernel_->value_count++;
-        add_map(low, Op::kMul, {*result, rest}, behind);
-        add_map(product, Op::kFma, {*result, factor, low}, behind);
+        add_once(behind, low, Op::kMul, {*result, rest});
+        add_once(behind, product, Op::kFma, {*result, factor, low});
     }
 
-    ValueId constant(double value, Block* behind) {
-        Inst number{.kind = InstKind::kConst, .id = kernel_->value_count++};
-        number.value = value;
-        behind->push_back({number});
-        return number.id;
-    }
-
-    static void add_map(ValueId id, Op op, std::vector<ValueId> operands, Block* behind) {
-        Inst map{.kind = InstKind::kMap, .id = id, .operands = std::move(operands), .op = op};
-        map.comment = "once a row";
-        behind->push_back({std::move(map)});
+    static void add_once(Block* behind, ValueId id, Op op, std::vector<ValueId> operands) {
+        add_map(behind, id, op, std::move(operands)).comment = "once a row";
     }
 
     std::optional<Scaled> scaled_element(const ColumnLoop& loop, ValueId value) const {

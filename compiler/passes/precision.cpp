@@ -18,6 +18,7 @@
 
 #include "base/dtype.h"
 #include "compiler/passes/precision_uses.h"
+#include "compiler/passes/row_numbers.h"
 
 namespace rowjit {
 namespace {
@@ -116,14 +117,9 @@ void multiply_by_reciprocals(Kernel* kernel, Uses& uses) {
             if (!may_be_narrow(quotient, {}, uses)) continue;
             const auto [known, is_new] = reciprocals.try_emplace(quotient.operands[1], kernel->value_count + 1);
             if (is_new) {
-                Inst one{.kind = InstKind::kConst, .id = kernel->value_count++};
-                one.value = 1;
-                Inst inverse{.kind = InstKind::kMap, .id = kernel->value_count++};
-                inverse.op = Op::kDiv;
-                inverse.operands = {one.id, quotient.operands[1]};
-                inverse.comment = "of a sum of weights";
-                body.push_back({std::move(one)});
-                body.push_back({std::move(inverse)});
+                const ValueId one = add_constant(kernel, &body, 1);
+                add_map(&body, kernel->value_count++, Op::kDiv, {one, quotient.operands[1]}).comment =
+                    "of a sum of weights";
             }
             quotient.op = Op::kMul;
             quotient.operands[1] = known->second;
@@ -171,11 +167,8 @@ void divide_by_powers(Kernel* kernel) {
     if (quotients.size() <= kFewQuotients && !loads_late(*kernel)) return;
     Block inverses;
     for (Inst* quotient : quotients) {
-        Inst inverse{.kind = InstKind::kConst, .id = kernel->value_count++};
-        inverse.value = 1 / constants.at(quotient->operands[1]);
         quotient->op = Op::kMul;
-        quotient->operands[1] = inverse.id;
-        inverses.push_back({std::move(inverse)});
+        quotient->operands[1] = add_constant(kernel, &inverses, 1 / constants.at(quotient->operands[1]));
     }
     kernel->body.insert(kernel->body.begin(), std::make_move_iterator(inverses.begin()),
                         std::make_move_iterator(inverses.end()));
@@ -212,11 +205,7 @@ Kernel spend_precision(Kernel kernel, const Target& target) {
     if (target.is_gpu()) multiply_by_reciprocals(&kernel, uses);
     Block constants;
     const auto least = [&] {
-        if (constants.empty()) {
-            Inst number{.kind = InstKind::kConst, .id = kernel.value_count++};
-            number.value = std::numeric_limits<float>::lowest();
-            constants.push_back({std::move(number)});
-        }
+        if (constants.empty()) add_constant(&kernel, &constants, std::numeric_limits<float>::lowest());
         return std::get<Inst>(constants.front().node).id;
     };
     for (Stmt& stmt : kernel.body) {

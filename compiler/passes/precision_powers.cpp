@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "compiler/passes/precision_uses.h"
+#include "compiler/passes/row_numbers.h"
 
 namespace rowjit::precision {
 namespace {
@@ -103,32 +104,25 @@ class Powers {
         row.scale = map(Op::kSelect, {is_scaled, constant(kLog2E), constant(1)});
         row.from = map(Op::kSub, {lift, map(Op::kMul, {greatest, row.scale})});
         const ValueId lifted = map(Op::kFma, {greatest, row.scale, row.from});
-        const ValueId back = map(Op::kExp, {map(Op::kNeg, {lifted})});
-        std::get<Inst>(numbers_.back().node).of_two = true;
-        row.factor = map(Op::kMul, {factor, back});
-        std::get<Inst>(numbers_.back().node).comment = "of powers of two";
+        Inst& back = add(Op::kExp, {map(Op::kNeg, {lifted})});
+        back.of_two = true;
+        Inst& product = add(Op::kMul, {factor, back.id});
+        product.comment = "of powers of two";
+        row.factor = product.id;
         return row;
     }
 
     ValueId less_in_size(ValueId value, double bound) {
         const ValueId size = map(Op::kAbs, {value});
-        const ValueId least = constant(bound);
-        return map(Op::kLt, {size, least}, Dtype::kBool);
+        return add(Op::kLt, {size, constant(bound)}, Dtype::kBool).id;
     }
 
-    ValueId constant(double value) {
-        Inst number{.kind = InstKind::kConst, .id = kernel_->value_count++};
-        number.value = value;
-        numbers_.push_back({std::move(number)});
-        return std::get<Inst>(numbers_.back().node).id;
-    }
+    ValueId constant(double value) { return add_constant(kernel_, &numbers_, value); }
 
-    ValueId map(Op op, std::vector<ValueId> operands, Dtype dtype = Dtype::kF32) {
-        Inst inst{
-            .kind = InstKind::kMap, .id = kernel_->value_count++, .dtype = dtype, .operands = std::move(operands)};
-        inst.op = op;
-        numbers_.push_back({std::move(inst)});
-        return std::get<Inst>(numbers_.back().node).id;
+    ValueId map(Op op, std::vector<ValueId> operands) { return add(op, std::move(operands)).id; }
+
+    Inst& add(Op op, std::vector<ValueId> operands, Dtype dtype = Dtype::kF32) {
+        return add_map(&numbers_, kernel_->value_count++, op, std::move(operands), dtype);
     }
 
     Kernel* kernel_;

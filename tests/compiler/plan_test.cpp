@@ -712,6 +712,16 @@ Group norms_backward(std::string_view op, std::int64_t columns, Dtype dtype, con
     return plan_graph(*differentiate(graph, trained_inputs(op, graph)).backward.data(), target).groups.at(0);
 }
 
+// The static choice for the first kernel of a graph, or of an operation's forward.
+Schedule first_of(const Graph& graph) {
+    const Target& target = find_target("sm_90a");
+    return legal_schedules(plan_graph(*graph.data(), target).groups.at(0), target).at(0);
+}
+
+Schedule first_of(std::string_view op, std::int64_t columns, Dtype dtype) {
+    return first_of(make_graph(op, {columns, dtype, {}}));
+}
+
 // What part of the lanes have columns in the rounds that a row takes.
 double share_at_work(const Schedule& s, std::int64_t columns) {
     const std::int64_t lanes = s.column_blocks * s.threads_per_row * s.vector;
@@ -736,7 +746,7 @@ TEST_CASE("beside sums of rows the static rule keeps lanes at work at the widths
 
 TEST_CASE("three tensors' narrow rows beside sums stay in the stages of sixteen warps, where those are the faster") {
     const Target target = find_target("sm_90a");
-    const auto first_of = [&](std::string_view op, std::int64_t columns, Dtype dtype) {
+    const auto first_of_backward = [&](std::string_view op, std::int64_t columns, Dtype dtype) {
         return legal_schedules(norms_backward(op, columns, dtype, target), target).at(0);
     };
     const auto is_of_sixteen = [](const Schedule& s) {
@@ -745,14 +755,15 @@ TEST_CASE("three tensors' narrow rows beside sums stay in the stages of sixteen 
     for (const std::int64_t columns : {2176, 2816, 3072, 4608, 5632, 6144}) {
         for (const char* op : {"add_rms_norm", "add_layer_norm"}) {
             CAPTURE(columns);
-            CHECK_MESSAGE(is_of_sixteen(first_of(op, columns, bf16)), op, ": ", print(first_of(op, columns, bf16)));
-            CHECK(!is_of_sixteen(first_of(op, columns, f32)));
+            CHECK_MESSAGE(is_of_sixteen(first_of_backward(op, columns, bf16)), op, ": ",
+                          print(first_of_backward(op, columns, bf16)));
+            CHECK(!is_of_sixteen(first_of_backward(op, columns, f32)));
         }
     }
-    CHECK(is_of_sixteen(first_of("gated_rms_norm", 2048, bf16)));
+    CHECK(is_of_sixteen(first_of_backward("gated_rms_norm", 2048, bf16)));
     for (const std::int64_t columns : {3328, 3840}) {
-        CHECK(!is_of_sixteen(first_of("add_layer_norm", columns, bf16)));
-        CHECK(!is_of_sixteen(first_of("gated_rms_norm", columns, bf16)));
+        CHECK(!is_of_sixteen(first_of_backward("add_layer_norm", columns, bf16)));
+        CHECK(!is_of_sixteen(first_of_backward("gated_rms_norm", columns, bf16)));
     }
 }
 
@@ -761,7 +772,7 @@ TEST_CASE("rows of even widths are peeled, but in twos where two tensors' are st
     for (const std::int64_t columns : {1026, 5122, 30522}) {
         CAPTURE(columns);
         const Graph forward = make_graph("softmax", {columns, bf16, {}});
-        CHECK(legal_schedules(plan_graph(*forward.data(), target).groups.at(0), target).at(0).peel);
+        CHECK(first_of(forward).peel);
         const Graph backward = differentiate(forward, trained_inputs("softmax", forward)).backward;
         const std::vector<Schedule> legal = legal_schedules(plan_graph(*backward.data(), target).groups.at(0), target);
         CHECK(!legal.at(0).peel);
@@ -770,15 +781,10 @@ TEST_CASE("rows of even widths are peeled, but in twos where two tensors' are st
     }
     const Graph odd = make_graph("softmax", {50257, bf16, {}});
     const Graph backward = differentiate(odd, trained_inputs("softmax", odd)).backward;
-    CHECK(legal_schedules(plan_graph(*backward.data(), target).groups.at(0), target).at(0).peel);
+    CHECK(first_of(backward).peel);
 }
 
 TEST_CASE("losses that are added up have several vectors of a row in each thread, and f32 rows read once") {
-    const Target target = find_target("sm_90a");
-    const auto first_of = [&](std::string_view op, std::int64_t columns, Dtype dtype) {
-        const Graph graph = make_graph(op, {columns, dtype, {}});
-        return legal_schedules(plan_graph(*graph.data(), target).groups.at(0), target).at(0);
-    };
     for (const char* op : {"cross_entropy", "kl_div", "jsd", "tvd"}) {
         for (const std::int64_t columns : {1792, 1920, 3584, 3840}) {
             const Schedule first = first_of(op, columns, bf16);
@@ -820,11 +826,6 @@ TEST_CASE("a loss with its gradient has wide rows in the shared memory of few bl
 }
 
 TEST_CASE("rows beside weights that no block shares a multiprocessor with are in clusters that end or fetch ahead") {
-    const Target target = find_target("sm_90a");
-    const auto first_of = [&](const char* op, std::int64_t columns, Dtype dtype) {
-        const Graph graph = make_graph(op, {columns, dtype, {}});
-        return legal_schedules(plan_graph(*graph.data(), target).groups.at(0), target).at(0);
-    };
     for (const Dtype dtype : {bf16, f32}) {
         for (const std::int64_t columns : {24576, 36864, 40960, 53248, 65536, 100352, 200064, 262144}) {
             for (const char* op : {"rms_norm", "add_rms_norm"}) {
