@@ -116,6 +116,13 @@ enum class Packing : std::uint8_t {
     kComputed,  // kMap: computed on the operands' words
 };
 
+// What of t = tanh u a narrow map of u is, decided by passes/precision.
+enum class TanhPart : std::uint8_t {
+    kItself,
+    kSlope,    // 1 - t^2
+    kPlusOne,  // 1 + t
+};
+
 struct Inst {
     InstKind kind = InstKind::kConst;
     ValueId id = -1;  // -1 for kStore, kAccumulate, kKeep
@@ -136,8 +143,10 @@ struct Inst {
     bool narrow = false;                   // kMap: may be less exact than f32 (passes/precision)
     bool rough = false;                    // kMap: narrow, and only of 12 bits (passes/precision)
     bool stored = false;                   // kExp: as it is, in f32 (passes/precision)
-    bool weighs = false;                   // kExp: of at most 0, and below 2^-126 may be 0 (passes/precision)
+    bool weighs = false;                   // kExp: of at most 0, and below 2^-126 may be 0; kLog: of a sum of such
+                                           // (passes/precision)
     bool of_two = false;                   // kExp: 2^operand, and below 2^-126 may be 0 (passes/precision)
+    TanhPart part = TanhPart::kItself;     // kTanh: what of it this is (passes/precision)
     bool by_one_up = false;                // kDiv: by at least 1 (passes/precision)
     Packing packing = Packing::kNone;      // of a column loop's bf16 and f16 values
     bool alike = false;                    // kMap: a condition that all lanes of a vector share (passes/conditions)

@@ -33,6 +33,7 @@
 //   rj_nearest                                    f32 to the nearest i32, half to even, likewise
 //   rj_pack_i8(a, b, c, d)                        four i32 to packed i8, saturating; only with RJ_PACKS_I8
 //   rj_chosen(condition, a, b)                    one of two addresses, without a branch
+//   rj_either(condition, a, b)                    one of two f32, likewise
 //   rj_max, rj_min                                NaN if either is
 //   rj_max_bf16x2, rj_min_f16x2, …                likewise of two packed elements; only with RJ_FOLDS_PAIRS
 //   rj_add_bf16x2, rj_sub_bf16x2, rj_mul_bf16x2   of two packed elements, each rounded once; where targets.def says so
@@ -42,11 +43,13 @@
 //   rj_exp2_bias                                  what it is off by in the mean, of 1
 //   rj_reciprocal_fast                            1 / a, within a unit in the last place; may flush denormals to 0
 //   rj_rsqrt_fast                                 a^-1/2, within two units in the last place; may take denormals for 0
+//   rj_sqrt_fast                                  a^1/2, within a unit in the last place; likewise
+//   rj_log2_fast                                  within 2^-22 from 1/2 to 2, elsewhere within 2^-22 of it; likewise
 //
 // and, unless prelude_math.h follows it,
 //
 //   rj_pack_bf16                                  two f32 to packed bf16, to nearest even
-//   rj_sqrt, rj_rsqrt                             correctly rounded; with prelude_math.h: rj_sqrt_fast
+//   rj_sqrt, rj_rsqrt                             correctly rounded
 //   rj_exp, rj_log, rj_log1p, rj_erf              within 2 units in the last place
 //   rj_exp_narrow                                 e^a, within 2^-17 of it or 2^-149: for what is rounded to bf16 or f16
 

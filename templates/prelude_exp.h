@@ -1,6 +1,6 @@
 // An exponential that is stored as it is, as the rate of a decay, of which a table has few: within nine tenths of a
 // unit in the last place over all of f32, denormals and infinities included, where CUDA's expf is up to 1.7 off. Needs
-// rj_fma and rj_float of the vendor's half, and no contraction of products into sums;
+// rj_fma, rj_float and rj_either of the vendor's half, and no contraction of products into sums;
 // tests/compiler/prelude_math_test.cpp sweeps it.
 
 // value * 2^exponent for |exponent| <= 252, in two exact steps and one that may round to a denormal.
@@ -24,5 +24,5 @@ RJ_DEVICE float rj_exp_stored(float a) {
     r = rj_fma(r, f, 4.99999851e-1f);
     r = rj_fma(r, f, 1.0f);
     r = rj_fma(r, f, 1.0f);
-    return a != a ? a : rj_scale(r, static_cast<int>(n));
+    return rj_either(a != a, a, rj_scale(r, static_cast<int>(n)));
 }

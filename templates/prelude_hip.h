@@ -211,6 +211,7 @@ template <class T>
 RJ_DEVICE const T* rj_chosen(bool condition, const T* a, const T* b) {
     return condition ? a : b;
 }
+RJ_DEVICE float rj_either(bool condition, float a, float b) { return condition ? a : b; }
 RJ_DEVICE float rj_fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 RJ_DEVICE float rj_div(float a, float b) { return a / b; }
 
@@ -226,3 +227,8 @@ RJ_DEVICE float rj_exp2_fast(float a) { return __builtin_amdgcn_exp2f(a); }
 RJ_DEVICE float rj_exp2_fast(float a) { return __builtin_exp2f(a); }
 #endif
 constexpr float rj_exp2_bias = 0.0f;  // not measured
+#if __has_builtin(__builtin_amdgcn_logf)
+RJ_DEVICE float rj_log2_fast(float a) { return __builtin_amdgcn_logf(a); }
+#else
+RJ_DEVICE float rj_log2_fast(float a) { return __builtin_log2f(a); }
+#endif

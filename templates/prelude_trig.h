@@ -63,13 +63,13 @@ RJ_DEVICE float rj_sine_of(float remainder, int quadrant) {
     float sine = rj_fma(2.86567956e-6f, s, -1.98559923e-4f);
     sine = rj_fma(sine, s, 8.33338592e-3f);
     sine = rj_fma(sine, s, -1.66666672e-1f);
-    sine = s == 0.0f ? remainder : rj_fma(sine, remainder * s, remainder);  // the sum would make -0 positive
+    sine = rj_either(s == 0.0f, remainder, rj_fma(sine, remainder * s, remainder));  // the sum would make -0 positive
     float cosine = rj_fma(2.44677067e-5f, s, -1.38877297e-3f);
     cosine = rj_fma(cosine, s, 4.16666567e-2f);
     cosine = rj_fma(cosine, s, -0.5f);
     cosine = rj_fma(cosine, s, 1.0f);
-    const float magnitude = (quadrant & 1) != 0 ? cosine : sine;
-    return (quadrant & 2) != 0 ? -magnitude : magnitude;
+    const float magnitude = rj_either((quadrant & 1) != 0, cosine, sine);
+    return rj_float(rj_bits(magnitude) ^ (static_cast<unsigned>(quadrant) & 2u) << 30);
 }
 
 RJ_DEVICE float rj_sin(float a) {
@@ -100,6 +100,6 @@ RJ_DEVICE float rj_tanh(float a) {
     const float fast = rj_reciprocal_fast(divisor);
     const float reciprocal = rj_fma(rj_fma(-divisor, fast, 1.0f), fast, fast);
     const float outer = rj_fma(-2.0f, reciprocal, 1.0f);
-    const float magnitude = size < 0.9f ? rj_abs(inner) : outer;
+    const float magnitude = rj_either(size < 0.9f, rj_abs(inner), outer);
     return rj_float(rj_bits(magnitude) | (rj_bits(a) & 0x80000000u));  // which the polynomial loses for -0
 }

@@ -415,6 +415,19 @@ std::string GpuScope::computed(const Inst& inst, const std::string& divisor) con
     RJ_CHECK(false, "emit gpu: {}: instruction kind {} in this scope", kernel_.name, static_cast<int>(inst.kind));
 }
 
+namespace {
+
+const char* narrow_tanh(TanhPart part) {
+    switch (part) {
+        case TanhPart::kItself: return "rj_tanh_narrow";
+        case TanhPart::kSlope: return "rj_tanh_slope_narrow";
+        case TanhPart::kPlusOne: return "rj_tanh_plus_one_narrow";
+    }
+    return "";
+}
+
+}  // namespace
+
 std::string GpuScope::map(const Inst& inst, const std::string& divisor) const {
     if (!divisor.empty()) {
         const char* function = inst.narrow ? "rj_div_narrow" : "rj_div";
@@ -426,13 +439,19 @@ std::string GpuScope::map(const Inst& inst, const std::string& divisor) const {
     if (inst.narrow && inst.op == Op::kExp)
         text = fmt::format("{}({})", inst.weighs ? "rj_exp_weight" : "rj_exp_narrow", operand(0));
     if (inst.of_two) text = fmt::format("rj_exp2_fast({})", operand(0));
-    if (inst.narrow && inst.op == Op::kLog) text = fmt::format("rj_log_weight({})", operand(0));
+    if (inst.narrow && inst.op == Op::kLog)
+        text = fmt::format("{}({})", inst.weighs ? "rj_log_weight" : "rj_log_narrow", operand(0));
+    if (inst.narrow && inst.op == Op::kLog1p) text = fmt::format("rj_log1p_narrow({})", operand(0));
     if (inst.narrow && inst.op == Op::kSub) text = fmt::format("rj_log_share({}, {})", operand(0), operand(1));
     if (inst.narrow && inst.op == Op::kErf) text = fmt::format("rj_erf_narrow({})", operand(0));
-    if (inst.narrow && inst.op == Op::kTanh) text = fmt::format("rj_tanh_narrow({})", operand(0));
+    if (inst.narrow && inst.op == Op::kTanh) text = fmt::format("{}({})", narrow_tanh(inst.part), operand(0));
     if (inst.op == Op::kRsqrt && works_straight()) text = fmt::format("rj_rsqrt_straight({})", operand(0));
+    if (inst.narrow && inst.op == Op::kSqrt) text = fmt::format("rj_sqrt_narrow({})", operand(0));
+    if (inst.narrow && inst.op == Op::kRsqrt) text = fmt::format("rj_rsqrt_narrow({})", operand(0));
     if (inst.by_one_up) text = fmt::format("rj_div_one_up({}, {})", operand(0), operand(1));
-    if (inst.narrow && inst.op == Op::kDiv) text = fmt::format("rj_div_narrow({}, {})", operand(0), operand(1));
+    if (inst.narrow && inst.op == Op::kDiv)
+        text =
+            fmt::format("{}({}, {})", inst.by_one_up ? "rj_div_narrow" : "rj_quotient_narrow", operand(0), operand(1));
     return is_exact_on_narrow(inst.op) ? text : rounded(inst, std::move(text));
 }
 

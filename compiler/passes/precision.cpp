@@ -80,6 +80,11 @@ class Products {
     std::set<ValueId> joined_;
 };
 
+bool has_narrow_instruction(const Inst& inst) {
+    const auto is = [&](Op op) { return is_f32_map(inst, op); };
+    return is(Op::kLog) || is(Op::kLog1p) || is(Op::kSqrt) || is(Op::kRsqrt);
+}
+
 // `inside`: what the loop has made before it. A divisor of the row is divided by through its reciprocal, another only
 // where it is known to have one.
 bool may_be_narrow(const Inst& inst, const std::set<ValueId>& inside, Uses& uses) {
@@ -87,12 +92,14 @@ bool may_be_narrow(const Inst& inst, const std::set<ValueId>& inside, Uses& uses
         return (inst.weighs && uses.is_gpu()) || uses.only_scale(inst.id) || uses.is_logistic(inst) ||
                uses.is_weight_in_sums(inst) || uses.is_summed_and_rounded(inst.id);
     if (is_f32_map(inst, Op::kErf)) return uses.is_beside_one(inst);
-    if (is_f32_map(inst, Op::kTanh)) return uses.is_of_its_own(inst);
-    if (is_f32_map(inst, Op::kLog)) return uses.is_log_of_weights(inst);
+    if (is_f32_map(inst, Op::kTanh)) return inst.part != TanhPart::kItself || uses.is_of_its_own(inst);
+    if (is_f32_map(inst, Op::kLog) && uses.is_log_of_weights(inst)) return true;
+    if (has_narrow_instruction(inst)) return uses.is_gpu() && uses.is_rounded(inst.id);
     if (is_f32_map(inst, Op::kSub)) return uses.is_log_of_share(inst);
     if (is_f32_map(inst, Op::kDiv) && uses.divides_weight(inst)) return !inside.contains(inst.operands[1]);
     if (!is_f32_map(inst, Op::kDiv)) return false;
-    return inside.contains(inst.operands[1]) ? uses.is_logistic_quotient(inst) : uses.is_scaled_or_summed(inst.id);
+    if (!inside.contains(inst.operands[1])) return uses.is_scaled_or_summed(inst.id);
+    return uses.is_logistic_quotient(inst) || (uses.is_gpu() && uses.is_rounded(inst.id));
 }
 
 // A CPU's exponential of half the bits takes two multiplications less of six, and an estimate of a reciprocal one
@@ -193,6 +200,33 @@ void mark_stored(Kernel* kernel) {
     }
 }
 
+// 1 - t^2 and 1 + t of t = tanh u are functions of u in their own right where a few units in the last place of them are
+// lost. Of t they show an error that t itself need not have, where t is near 1 or -1, so that it would have to be
+// exact: 27 instructions for t, where both parts take ten (tests/compiler/prelude_math_test.cpp has their errors).
+void take_tanh_apart(Kernel* kernel) {
+    const auto is_tanh = [](const Inst& inst) { return is_f32_map(inst, Op::kTanh); };
+    for (Stmt& stmt : kernel->body) {
+        auto* loop = std::get_if<ColumnLoop>(&stmt.node);
+        if (loop == nullptr || std::ranges::none_of(loop->body, is_tanh)) continue;
+        const Kernel written = *kernel;
+        Uses uses(written, true);
+        std::map<ValueId, int> used;  // by what is rewritten
+        for (Inst& inst : loop->body) {
+            const auto [part, tanh] = uses.part_of_tanh(inst);
+            if (tanh == nullptr) continue;
+            for (const ValueId operand : inst.operands) ++used[operand];
+            inst.op = Op::kTanh;
+            inst.part = part;
+            inst.operands = {tanh->operands[0]};
+        }
+        std::erase_if(loop->body, [&](const Inst& inst) {
+            const bool is_square = is_f32_map(inst, Op::kMul) && used.contains(inst.id);
+            const bool is_unused = used.contains(inst.id) && uses.count(inst.id) == used.at(inst.id);
+            return is_unused && (is_square || is_tanh(inst));
+        });
+    }
+}
+
 }  // namespace
 
 Kernel spend_precision(Kernel kernel, const Target& target) {
@@ -200,6 +234,7 @@ Kernel spend_precision(Kernel kernel, const Target& target) {
     mark_stored(&kernel);
     const auto opens = [](const Stmt& stmt) { return std::holds_alternative<OpenSteps>(stmt.node); };
     if (std::any_of(kernel.body.begin(), kernel.body.end(), opens)) return kernel;
+    if (target.is_gpu()) take_tanh_apart(&kernel);
     const Kernel written = kernel;
     Uses uses(written, target.is_gpu());
     if (target.is_gpu()) multiply_by_reciprocals(&kernel, uses);
@@ -214,8 +249,10 @@ Kernel spend_precision(Kernel kernel, const Target& target) {
         std::set<ValueId> inside;
         std::set<ValueId> rest;  // of quotients that are products now
         for (Inst& inst : loop->body) {
-            inst.weighs = is_f32_map(inst, Op::kExp) && uses.only_weighs(inst);
+            inst.weighs = (is_f32_map(inst, Op::kExp) && uses.only_weighs(inst)) ||
+                          (is_f32_map(inst, Op::kLog) && uses.is_log_of_weights(inst));
             inst.narrow = may_be_narrow(inst, inside, uses);
+            inst.stored = inst.stored || uses.is_beside_constant(inst);
             inst.rough = may_be_rough(inst, inside, uses);
             inst.by_one_up = is_f32_map(inst, Op::kDiv) && uses.is_one_or_more(inst.operands[1]);
             // One instruction in place of a comparison and a choice.

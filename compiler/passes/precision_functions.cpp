@@ -1,6 +1,7 @@
 // What an exponential, an error function or a hyperbolic tangent may be off by: whether a sum on its way has another
 // term that could cancel it, by the factors of both.
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstddef>
 #include <limits>
@@ -9,6 +10,7 @@
 
 #include "base/dtype.h"
 #include "compiler/passes/precision_uses.h"
+#include "dsl/ops.h"
 
 namespace rowjit::precision {
 
@@ -36,8 +38,46 @@ bool Uses::is_beside_one(const Inst& erf) {
 bool Uses::is_of_its_own(const Inst& tanh) {
     constexpr double kMostInExponent = 256;
     if (is_scaled(tanh.id)) return true;
-    return !reads_f16() && is_apart(tanh.id, tanh, kMany) && ends_in_rounding(tanh.id) &&
-           times_in_exponent(tanh.id) <= kMostInExponent;
+    if (reads_f16()) return false;
+    return is_rounded(tanh.id) || (is_apart(tanh.id, tanh, kMany) && ends_in_rounding(tanh.id) &&
+                                   times_in_exponent(tanh.id) <= kMostInExponent);
+}
+
+std::pair<TanhPart, const Inst*> Uses::part_of_tanh(const Inst& sum) {
+    const Inst* tanh = nullptr;
+    TanhPart part = TanhPart::kItself;
+    if (is_f32_map(sum, Op::kSub) && is_constant(sum.operands[0], 1)) {
+        const auto square = made_by_.find(sum.operands[1]);
+        const bool squares = square != made_by_.end() && is_f32_map(*square->second, Op::kMul) &&
+                             square->second->operands[0] == square->second->operands[1];
+        tanh = squares ? tanh_of(square->second->operands[0]) : nullptr;
+        part = TanhPart::kSlope;
+    } else if (is_f32_map(sum, Op::kAdd) && is_constant(sum.operands[1], 1)) {
+        tanh = tanh_of(sum.operands[0]);
+        part = TanhPart::kPlusOne;
+    }
+    return {part, tanh != nullptr && hides_part(sum) ? tanh : nullptr};
+}
+
+const Inst* Uses::tanh_of(ValueId value) const {
+    const auto made = made_by_.find(value);
+    return made != made_by_.end() && is_f32_map(*made->second, Op::kTanh) ? made->second : nullptr;
+}
+
+// Whether a few units in the last place are lost, or added to what the part has no reason to cancel.
+bool Uses::hides_part(const Inst& part) {
+    return is_rounded(part.id) || (!reads_f16() && is_apart(part.id, part, kFewUnits) && ends_in_rounding(part.id));
+}
+
+bool Uses::is_beside_constant(const Inst& exponential) {
+    const auto uses = uses_.find(exponential.id);
+    if (!is_f32_map(exponential, Op::kExp) || uses == uses_.end() || !stores_f32_) return false;
+    return std::ranges::any_of(uses->second, [&](const Inst* use) {
+        if (!is_f32_map(*use, Op::kSub) && !is_f32_map(*use, Op::kAdd)) return false;
+        const Inst* other = maker(use->operands[use->operands[0] == exponential.id ? 1 : 0]);
+        return other != nullptr && other->kind == InstKind::kConst && (use->op == Op::kSub || other->value < 0) &&
+               !ends_in_rounding(use->id);
+    });
 }
 
 // How often a value is in an exponent, at most: what it is multiplied by on its way there.
@@ -124,6 +164,7 @@ Uses::Factors Uses::find_factors(ValueId value) {
         const auto [a, b] = terms(*inst);
         return sum(inst->id, a, b);
     }
+    if (is_f32_map(*inst, Op::kSelect)) return choice(*inst);
     std::set<ValueId>& made_of = numbers_[inst->id];
     for (std::size_t i = 0; i < inst->operands.size(); ++i) made_of.merge(numbers(of(i)));
     return {{inst->id, 1}};
@@ -148,20 +189,67 @@ Uses::Factors Uses::sum(ValueId id, const Factors& a, const Factors& b) {
     return both;
 }
 
+// Of what is chosen of two, a 0 is a multiple of anything. What the condition is of is in it too.
+Uses::Factors Uses::choice(const Inst& select) {
+    const bool first_is_zero = is_constant(select.operands[1], 0);
+    const bool second_is_zero = is_constant(select.operands[2], 0);
+    const Factors& first = factors(select.operands[first_is_zero ? 2 : 1]);
+    const Factors& second = factors(select.operands[second_is_zero ? 1 : 2]);
+    Factors both = product(first, without_common(first, second), -1);
+    std::set<ValueId> made_of = numbers(without_common(first, second));
+    made_of.merge(numbers(without_common(second, first)));
+    made_of.merge(numbers(factors(select.operands[0])));
+    numbers_[select.id] = std::move(made_of);
+    ++both[select.id];
+    return both;
+}
+
 // Whether a sum is, but for what both of its terms are multiplied by, a function of one narrow number, as the
 // derivative of x / (1 + e^-x) is. It is near 0 where that number is near a zero of the function, and numbers of 8
 // or 11 bits come near it by some 2^-11, which leaves f32 the bits that the rounding needs. Not where a term is a
-// constant: e^x - 1 has its zero where numbers are dense.
+// constant, or where that zero is 0, as that of e^x - e^-x is: there numbers are dense.
 bool Uses::hardly_cancels(const Inst& use) {
     if (!is_sum(use)) return false;
+    const auto [known, is_new] = hardly_cancels_.try_emplace(use.id, false);
+    if (!is_new) return known->second;
     const auto [a, b] = terms(use);
     if (a.empty() || b.empty()) return false;
     std::set<ValueId> inner = numbers(without_common(a, b));
     inner.merge(numbers(without_common(b, a)));
-    return inner.size() <= 1 && std::all_of(inner.begin(), inner.end(), [&](ValueId number) {
-               const Inst* made = maker(number);
-               return made != nullptr && is_narrow(made->dtype);
-           });
+    const bool holds = inner.size() <= 1 && std::all_of(inner.begin(), inner.end(), [&](ValueId number) {
+                           const Inst* made = maker(number);
+                           return made != nullptr && is_narrow(made->dtype) && !has_zero_at_zero(use, number);
+                       });
+    return hardly_cancels_[use.id] = holds;
+}
+
+// Whether the terms of a sum cancel where a number in them is near 0, and what else is given 1.
+bool Uses::has_zero_at_zero(const Inst& sum, ValueId number) const {
+    std::map<ValueId, double> known;
+    const auto of = [&](std::size_t operand) { return value_at(sum.operands[operand], number, 0x1p-20, &known); };
+    const double first = sum.op == Op::kFma ? of(0) * of(1) : of(0);
+    const double second = sum.op == Op::kSub ? -of(1) : of(sum.operands.size() - 1);
+    return !(std::fabs(first + second) >= 0x1p-8 * std::max(std::fabs(first), std::fabs(second)));
+}
+
+// A value where a number is `at`, and what else it is made of 1.
+double Uses::value_at(ValueId value, ValueId number, double at, std::map<ValueId, double>* known) const {
+    const Inst* inst = maker(value);
+    if (inst == nullptr) return 1;
+    if (inst->id == number) return at;
+    if (inst->kind == InstKind::kConst) return inst->value;
+    if (inst->kind == InstKind::kCast) return value_at(inst->operands[0], number, at, known);
+    if (inst->kind != InstKind::kMap) return 1;
+    const auto [found, is_new] = known->try_emplace(inst->id, 0);
+    if (!is_new) return found->second;
+    std::array<double, 3> operands = {};
+    for (std::size_t i = 0; i < inst->operands.size(); ++i)
+        operands[i] = value_at(inst->operands[i], number, at, known);
+    const double result = info(inst->op).reference(operands[0], operands[1], operands[2]);
+    const double part = inst->part == TanhPart::kSlope     ? 1 - result * result
+                        : inst->part == TanhPart::kPlusOne ? 1 + result
+                                                           : result;
+    return (*known)[inst->id] = part;
 }
 
 // The exponential of 1 + e^x.

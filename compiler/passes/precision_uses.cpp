@@ -20,6 +20,9 @@ Uses::Uses(const Kernel& kernel, bool is_gpu) : kernel_(kernel), is_gpu_(is_gpu)
         if (inst.kind == InstKind::kKept) kept_[inst.index].push_back(inst.id);
         if (inst.kind == InstKind::kKeep) keeps_[inst.index] = inst.operands[0];
         if (inst.kind == InstKind::kAccumulate) terms_[inst.index] = inst.operands[0];
+        const bool stores = inst.kind == InstKind::kStore;
+        stores_f32_ =
+            stores_f32_ || (stores && kernel.tensors[static_cast<std::size_t>(inst.index)].dtype == Dtype::kF32);
     });
     for (const Stmt& stmt : kernel.body) {
         const auto* loop = std::get_if<ColumnLoop>(&stmt.node);
@@ -175,7 +178,7 @@ bool Uses::is_roughly_product(const Inst& sum) {
     const double part = maker(low->operands[1])->value / maker(sum.operands[1])->value;
     if (low->operands[0] != sum.operands[0] || std::fabs(part) > std::numeric_limits<float>::epsilon()) return false;
     return is_scaled_or_summed(sum.id) || all_of(sum.id, is_argument_, [&](const Inst& use) {
-               return is_f32_map(use, Op::kTanh) && is_of_its_own(use);
+               return is_f32_map(use, Op::kTanh) && (use.part != TanhPart::kItself || is_of_its_own(use));
            });
 }
 
@@ -217,8 +220,6 @@ std::optional<ValueId> Uses::greatest_of(const Inst& use) const {
     return found == greatest_.end() ? std::nullopt : std::optional(found->second);
 }
 
-// Whether what is computed from the value is rounded to bf16 or f16 before anything could magnify its error, as the
-// difference of two probabilities does. What most columns have nothing of, as a class's own term, is no difference.
 bool Uses::is_rounded(ValueId value) {
     return all_of(value, is_rounded_, [&](const Inst& use) {
         if (use.kind != InstKind::kMap) return ends_narrow(use, [&](ValueId next) { return is_rounded(next); });
@@ -275,11 +276,20 @@ bool Uses::is_signed_sum(const Inst& inst) {
     return inst.kind == InstKind::kMap && (inst.op == Op::kAdd || inst.op == Op::kSub || inst.op == Op::kNeg);
 }
 
-// Whether an operand's error is no larger a part of the result: of a product, a quotient, or a sum of what is not
-// negative.
+// Whether an operand's error is no larger a part of the result: of a product, a quotient, a choice, a function that
+// bends less than a line through 0, or a sum of what is not negative.
 bool Uses::keeps_part(const Inst& use) {
     const auto is_kept = [&](ValueId term) { return is_not_negative(term); };
-    return scales(use) || (use.op == Op::kAdd && std::ranges::all_of(use.operands, is_kept));
+    switch (use.op) {
+        case Op::kAbs:
+        case Op::kSelect:
+        case Op::kSqrt:
+        case Op::kRsqrt: return true;
+        case Op::kTanh: return use.part == TanhPart::kItself;
+        case Op::kAdd:
+        case Op::kLog1p: return std::ranges::all_of(use.operands, is_kept);
+        default: return scales(use);
+    }
 }
 
 // Whether a value is known not to be negative.
@@ -302,6 +312,8 @@ bool Uses::find_not_negative(ValueId value) {
         case Op::kAbs:
         case Op::kSqrt:
         case Op::kRsqrt: return true;
+        case Op::kLog1p: return is(0);
+        case Op::kTanh: return inst->part != TanhPart::kItself || is(0);
         case Op::kMul: return inst->operands[0] == inst->operands[1] || (is(0) && is(1));
         case Op::kAdd:
         case Op::kDiv:

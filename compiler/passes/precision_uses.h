@@ -43,9 +43,21 @@ class Uses {
     bool is_beside_one(const Inst& erf);
 
     // Whether it is scaled and rounded, or added on its way to what none of its argument's numbers are in, which it has
-    // no reason to cancel: where it does by chance, eager's error shows as well. Numbers of 11 bits show it sooner. An
+    // no reason to cancel: where it does by chance, eager's error shows as well. Numbers of 11 bits show it sooner. Nor
+    // does a function of one narrow number cancel, but for what is_rounded says. An
     // exponential makes a part of itself of the 2^-21 that it is off by, as often as it is in the exponent.
     bool is_of_its_own(const Inst& tanh);
+
+    // What of a tanh a sum or a difference is, and that tanh, where a few units in the last place of it are hidden.
+    std::pair<TanhPart, const Inst*> part_of_tanh(const Inst& sum);
+
+    // Whether what is computed from the value is rounded to bf16 or f16 before anything could magnify its error, as the
+    // difference of two probabilities does. What most columns have nothing of, as a class's own term, is no difference.
+    bool is_rounded(ValueId value);
+
+    // Whether an exponential is added to a constant that it may cancel, and nothing hides what the sum shows of its
+    // error: e^x - 1 has its zero where numbers are dense.
+    bool is_beside_constant(const Inst& exponential);
 
     // Whether an exponential is one of x − max x, at most 1, so that narrow it is off by less than 2^-25, and is only a
     // weight of what f32 sums over columns add up, or compared with 0, or rounded, as where a softmax's sum is saved.
@@ -168,7 +180,6 @@ class Uses {
     // Ways to a rounding or a sum (precision_uses.cpp).
     void add_results(const Block& block);
     std::optional<ValueId> greatest_of(const Inst& use) const;
-    bool is_rounded(ValueId value);
     bool is_scaled(ValueId value);
     const Inst* maker(ValueId value) const;
     bool are_same(ValueId a, ValueId b);
@@ -193,12 +204,17 @@ class Uses {
     Factors find_factors(ValueId value);
     std::pair<Factors, Factors> terms(const Inst& sum);
     Factors sum(ValueId id, const Factors& a, const Factors& b);
+    Factors choice(const Inst& select);
     bool hardly_cancels(const Inst& use);
     const Inst* exponential_beside_one(ValueId value) const;
     bool is_bounded(ValueId product, const Inst& exponential);
     bool adds_one(ValueId sum, const Inst& exponential) const;
     bool is_logistic(ValueId value, const Inst& exponential);
     bool hides_logistic(ValueId part, const Inst& exponential);
+    const Inst* tanh_of(ValueId value) const;
+    bool hides_part(const Inst& part);
+    double value_at(ValueId value, ValueId number, double at, std::map<ValueId, double>* known) const;
+    bool has_zero_at_zero(const Inst& sum, ValueId number) const;
     bool is_apart(ValueId value, const Inst& function, Loss loss);
     bool adds_apart(const Inst& sum, ValueId value, const Inst& function, Loss loss);
     bool reads_f16() const;
@@ -268,6 +284,7 @@ class Uses {
     std::set<ValueId> in_columns_;   // that a column has one of
     std::set<ValueId> divergences_;  // results of two rows' divergences
     bool has_one_column_ = true;
+    bool stores_f32_ = false;
     std::map<int, std::vector<ValueId>> kept_;  // by slot
     std::map<int, Sum> sums_;                   // by accumulator
     std::map<int, ValueId> greatest_;           // by accumulator: the maximum of a row
@@ -280,6 +297,7 @@ class Uses {
     std::map<ValueId, Factors> factors_;
     std::map<ValueId, std::set<ValueId>> numbers_;  // that a factor is made of, if it is none itself
     std::map<std::pair<ValueId, ValueId>, bool> are_same_;
+    std::map<ValueId, bool> hardly_cancels_;
     std::map<ValueId, bool> adds_given_product_;
     std::map<ValueId, bool> is_given_;
     std::map<ValueId, bool> is_not_negative_;

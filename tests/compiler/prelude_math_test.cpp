@@ -30,6 +30,7 @@ RJ_DEVICE float rj_float(unsigned bits) {
 RJ_DEVICE float rj_fma(float a, float b, float c) { return std::fma(a, b, c); }
 RJ_DEVICE float rj_abs(float a) { return std::fabs(a); }
 RJ_DEVICE float rj_div(float a, float b) { return a / b; }
+RJ_DEVICE float rj_either(bool condition, float a, float b) { return condition ? a : b; }
 // As bad as AMD's may be: one unit off, either way, and zero for denormals.
 RJ_DEVICE float rj_sqrt_fast(float a) {
     if (a < 0x1p-126F) return a >= 0 ? 0 : std::sqrt(a);
@@ -59,6 +60,13 @@ RJ_DEVICE float rj_reciprocal_fast(float a) {
     if (!std::isfinite(reciprocal) || std::fabs(reciprocal) < 0x1p-126F)
         return std::isfinite(reciprocal) ? std::copysign(0.0F, a) : reciprocal;
     return rj_float(rj_bits(reciprocal) + rj_bits(a) % 3 - 1);
+}
+
+// Within 2^-22 from 1/2 to 2, elsewhere within that part of it; infinite for denormals.
+RJ_DEVICE float rj_log2_fast(float a) {
+    const float logarithm = std::log2(std::fabs(a) < 0x1p-126F ? 0 * a : a);
+    if (a > 0.5F && a < 2) return std::trunc(logarithm * 0x1p22F) * 0x1p-22F;
+    return std::isfinite(logarithm) ? rj_float(rj_bits(logarithm) + rj_bits(a) % 5 - 2) : logarithm;
 }
 
 #include "templates/prelude_divide.h"
@@ -173,6 +181,75 @@ TEST_CASE("of every bf16 and f16 the narrow tanh, rounded, is the nearest or as 
             const double off = std::fabs(rowjit::load_element(dtype, &rounded) - want);
             REQUIRE_MESSAGE(off <= 0.51 * rowjit::ulp(dtype, want), mismatch(static_cast<float>(x), off, want));
         }
+    }
+}
+TEST_CASE("the prelude's narrow 1 - tanh^2 and 1 + tanh are within 2^-17.5 of themselves, where tanh is near 1 too") {
+    for (std::uint64_t bits = 0; bits <= 0xffffffffU; bits += kStep) {
+        const float x = rj_float(static_cast<unsigned>(bits));
+        const float got = rj_tanh_slope_narrow(x);
+        const float above = rj_tanh_plus_one_narrow(x);
+        if (std::isnan(x)) {
+            REQUIRE(std::isnan(got));
+            REQUIRE(std::isnan(above));
+            continue;
+        }
+        const double one = 2 / (1 + std::exp(-2 * static_cast<double>(x)));
+        REQUIRE_MESSAGE(std::fabs(above - one) <= std::max(std::exp2(-17.5) * one, 0x1p-124), mismatch(x, above, one));
+        const double root = 1 / std::cosh(static_cast<double>(x));
+        const double want = root * root;
+        REQUIRE_MESSAGE(std::fabs(got - want) <= std::max(std::exp2(-17.5) * want, 0x1p-124), mismatch(x, got, want));
+    }
+}
+TEST_CASE("the prelude's narrow logarithms and roots are within a part of themselves, of denormals too") {
+    const auto check = [](float (*function)(float), double (*reference)(double), double part) {
+        for (std::uint64_t bits = 0; bits <= 0xffffffffU; bits += kStep) {
+            const float x = rj_float(static_cast<unsigned>(bits));
+            const float got = function(x);
+            const double want = reference(x);
+            if (std::isnan(want)) {
+                REQUIRE_MESSAGE(std::isnan(got), mismatch(x, got, want));
+            } else if (std::isinf(want) || want == 0) {
+                REQUIRE_MESSAGE((got == want && std::signbit(got) == std::signbit(want)), mismatch(x, got, want));
+            } else {
+                REQUIRE_MESSAGE(std::fabs(got - want) <= std::max(part * std::fabs(want), 0x1p-149),
+                                mismatch(x, got, want));
+            }
+        }
+    };
+    check(rj_log_narrow, std::log, std::exp2(-17.5));
+    check(rj_log1p_narrow, std::log1p, std::exp2(-17.5));
+    check(rj_sqrt_narrow, std::sqrt, 0x1p-20);
+    check(rj_rsqrt_narrow, [](double a) { return 1 / std::sqrt(a); }, 0x1p-20);
+    for (float x = 0.875F; x < 1.125F; x = std::nextafter(x, 2.0F)) {
+        const double want = std::log(static_cast<double>(x));
+        REQUIRE_MESSAGE(std::fabs(rj_log_narrow(x) - want) <= std::exp2(-17.5) * std::fabs(want),
+                        mismatch(x, rj_log_narrow(x), want));
+    }
+}
+TEST_CASE("the prelude's narrow quotient of any two is within 2^-20 of it, and special values are IEEE's") {
+    std::uint32_t state = 1;
+    const auto next = [&] { return rj_float(state = state * 1664525U + 1013904223U); };
+    const auto check = [](float a, float b) {
+        const float want = a / b;
+        const float got = rj_quotient_narrow(a, b);
+        if (std::isnan(want)) {
+            REQUIRE(std::isnan(got));
+        } else if (std::isinf(want) || want == 0 || std::isinf(got)) {
+            const bool overflows = std::isinf(got) && std::fabs(want) >= 0x1.ffffep127F;
+            REQUIRE_MESSAGE((rj_bits(got) == rj_bits(want) || overflows), a << " / " << b << " is not " << got);
+        } else {
+            const double most = std::max(std::fabs(static_cast<double>(want)) * 0x1p-20, 0x1p-148);
+            REQUIRE_MESSAGE(std::fabs(static_cast<double>(got) - want) <= most, a << " / " << b << " is not " << got);
+        }
+    };
+    for (int i = 0; i < 2000000; ++i) {
+        const float a = next();
+        check(a, next());
+    }
+    const float infinity = std::numeric_limits<float>::infinity();
+    const float values[] = {0.0F, -0.0F, 1.0F, -3.0F, 1e-40F, -1e-44F, 3e38F, infinity, -infinity, std::nanf("")};
+    for (const float a : values) {
+        for (const float b : values) check(a, b);
     }
 }
 TEST_CASE("the prelude's sin is within 2 ulp, large arguments included") { sweep(rj_sin, std::sin); }

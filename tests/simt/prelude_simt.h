@@ -232,6 +232,7 @@ template <class T>
 RJ_DEVICE const T* rj_chosen(bool condition, const T* a, const T* b) {
     return condition ? a : b;
 }
+RJ_DEVICE float rj_either(bool condition, float a, float b) { return condition ? a : b; }
 RJ_DEVICE float rj_fma(float a, float b, float c) { return std::fma(a, b, c); }
 RJ_DEVICE float rj_div(float a, float b) { return a / b; }
 #ifdef RJ_SIMT_MATH
@@ -246,13 +247,20 @@ RJ_DEVICE float rj_exp2_fast(float a) {
 }
 constexpr float rj_exp2_bias = -4.3e-8f;
 #endif
+#ifdef RJ_SIMT_MATH
 RJ_DEVICE float rj_reciprocal_fast(float a) { return 1.0f / a; }
 RJ_DEVICE float rj_rsqrt_fast(float a) { return 1.0f / std::sqrt(a); }
-
-#ifdef RJ_SIMT_MATH
 RJ_DEVICE float rj_sqrt_fast(float a) { return std::sqrt(a); }
 RJ_DEVICE float rj_log2_fast(float a) { return std::log2(a); }
-#else
+#else  // denormals, given and made, are zero, and a logarithm near 0 has a fixed last place
+RJ_DEVICE float rj_simt_flushed(float a) { return std::fabs(a) < 0x1p-126f ? std::copysign(0.0f, a) : a; }
+RJ_DEVICE float rj_reciprocal_fast(float a) { return rj_simt_flushed(1.0f / rj_simt_flushed(a)); }
+RJ_DEVICE float rj_rsqrt_fast(float a) { return 1.0f / std::sqrt(rj_simt_flushed(a)); }
+RJ_DEVICE float rj_sqrt_fast(float a) { return std::sqrt(rj_simt_flushed(a)); }
+RJ_DEVICE float rj_log2_fast(float a) {
+    const float logarithm = std::log2(rj_simt_flushed(a));
+    return a > 0.5f && a < 2.0f ? std::trunc(logarithm * 0x1p22f) * 0x1p-22f : logarithm;
+}
 RJ_DEVICE unsigned rj_simt_bf16(float value) {
     const unsigned bits = rj_bits(value);
     if (value != value) return bits >> 16 | 0x40u;
