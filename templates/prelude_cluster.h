@@ -1,5 +1,5 @@
-// Reductions over a row whose threads are a cluster of blocks (NVIDIA, from sm_90 on). Follows prelude.h for targets
-// that have clusters; the vendor's half, or the tests' SIMT shim, supplies
+// Reductions over a row whose threads are a cluster of blocks (NVIDIA, from sm_90 on). Follows prelude_all_reduce.h for
+// targets that have clusters; the vendor's half, or the tests' SIMT shim, supplies
 //
 //   rj_cluster_open<count>(mailboxes)             thread 0 makes transaction barriers there; all threads of the cluster
 //   rj_cluster_wait                               call it, and wait, once, before the first of them sends

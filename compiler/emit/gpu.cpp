@@ -1,7 +1,7 @@
 // The frame of a kernel (signature, where a thread stands, the loop over rows), its statements in turn, and the loads
 // of rows to come. The rest of KernelEmitter is in gpu_row_loops.cpp (other orders of rows), gpu_reduce.cpp (where
 // threads meet) and gpu_steps.cpp (fixpoints and rounds); column loops are gpu_columns.h's, loops over reduced rows
-// gpu_rows.h's.
+// gpu_rows.h's. What stands before the kernel is in gpu_prelude.cpp.
 #include "compiler/emit/gpu.h"
 
 #include <fmt/format.h>
@@ -22,17 +22,7 @@
 #include "compiler/emit/gpu_emitter.h"
 #include "compiler/passes/passes.h"
 #include "compiler/passes/rounds.h"
-#include "embedded/prelude.h"
-#include "embedded/prelude_cluster.h"
-#include "embedded/prelude_cuda.h"
-#include "embedded/prelude_divide.h"
-#include "embedded/prelude_exp.h"
-#include "embedded/prelude_hip.h"
-#include "embedded/prelude_math.h"
-#include "embedded/prelude_narrow.h"
 #include "embedded/prelude_product.h"
-#include "embedded/prelude_trig.h"
-#include "embedded/prelude_weights.h"
 
 namespace rowjit {
 namespace gpu_emit {
@@ -374,24 +364,6 @@ void KernelEmitter::row_inst(const Inst& inst) {
 }
 
 }  // namespace gpu_emit
-
-std::vector<std::string_view> gpu_prelude_parts(const Target& target) {
-    RJ_CHECK(target.is_gpu(), "emit gpu: {} is no GPU", target.name);
-    const bool is_hip = target.backend == Backend::kHip;
-    std::vector<std::string_view> parts = {is_hip ? embedded::prelude_hip : embedded::prelude_cuda,
-                                           embedded::prelude_exp};
-    if (is_hip) parts.push_back(embedded::prelude_math);
-    parts.insert(parts.end(), {embedded::prelude_trig, embedded::prelude_narrow, embedded::prelude_weights,
-                               embedded::prelude_divide, embedded::prelude});
-    if (target.clusters) parts.push_back(embedded::prelude_cluster);
-    return parts;
-}
-
-std::string gpu_prelude(const Target& target) {
-    std::string text = fmt::format("#define RJ_WARP_SIZE {}\n\n", target.warp_size);
-    for (const std::string_view part : gpu_prelude_parts(target)) text.append(part).append("\n");
-    return text;
-}
 
 std::string emit_gpu_body(const Kernel& kernel, const Target& target) {
     return gpu_emit::KernelEmitter(kernel, target).run();

@@ -217,7 +217,7 @@ Value* truncate_to_odd(Builder& b, Value* x) {
     return float_of(b, b.CreateSelect(inexact, b.CreateOr(toward_zero, integer(bits, 1)), bits));
 }
 
-// The bits of an f32, representable or not, in a format of eight bits: those of prelude.h's rj_rounded_f8.
+// The bits of an f32, representable or not, in a format of eight bits: those of prelude_elements.h's rj_rounded_f8.
 struct Format8 {
     int mantissa_bits;
     int bias;

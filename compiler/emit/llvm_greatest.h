@@ -1,7 +1,7 @@
 // The greatest elements of a row and their places on the CPU (Monoid::kGreatest): a list in memory of as many keys as
-// are asked for, in order, as of a GPU's warps (templates/prelude.h). An element and its place are one key, no two of
-// which are equal: the element's bits in the order of numbers, NaN before them all, above its place from behind. Few
-// elements of a row in no order pass the last of the list, so that most vectors cost a comparison.
+// are asked for, in order, as of a GPU's warps (templates/prelude_greatest.h). An element and its place are one key, no
+// two of which are equal: the element's bits in the order of numbers, NaN before them all, above its place from behind.
+// Few elements of a row in no order pass the last of the list, so that most vectors cost a comparison.
 #pragma once
 
 #include "compiler/emit/llvm_math.h"

@@ -1,0 +1,94 @@
+// The greatest elements of a row and their places, in one pass: each warp keeps its own, and the warps meet once.
+
+// The kCount greatest elements that a warp was offered and their places, in order: NaN before all numbers, and equal
+// ones by their places. An element and its place are one key, no two of which are equal, so that the order in which
+// they come changes nothing. Lanes keep a key each, or two; all know the last. Of a row in no order few
+// elements pass the last, so that most cost a comparison: of n a warp takes kCount (1 + ln(n / kCount)).
+template <int kCount>
+struct rj_greatest {
+    static constexpr int kEntries = (kCount + RJ_WARP_SIZE - 1) / RJ_WARP_SIZE;
+    unsigned long long kept[kEntries] = {};  // of lane l those that come l-th, l + RJ_WARP_SIZE-th, …; 0 is none
+    unsigned long long last = 0;
+    float last_element = rj_float(0xff800000u);  // -inf while there is none
+
+    // Every lane of the warp has to call; what is offered are `elements` at `places` if the lane has any.
+    template <int N>
+    RJ_DEVICE void offer(bool has_any, const float (&elements)[N], const int (&places)[N]) {
+        if (rj_ballot(has_any && !(rj_fold<rj_larger>(elements) < last_element)) == 0) return;
+#pragma unroll
+        for (int k = 0; k < N; ++k) {
+            const bool may_pass = has_any && !(elements[k] < last_element);
+            if (rj_ballot(may_pass) != 0) take(may_pass ? key(elements[k], places[k]) : 0);
+        }
+    }
+    // Each lane's key, if it passes the last.
+    RJ_DEVICE void take(unsigned long long offered) {
+        rj_lanes passing = rj_ballot(offered > last);
+        while (passing != 0) {
+            insert(from_lane(offered, rj_first_of(passing)));
+            passing &= passing - 1;
+            passing &= rj_ballot(offered > last);
+        }
+    }
+    // A key that all lanes know.
+    RJ_DEVICE void insert(unsigned long long added) {
+        const int lane = rj_thread() % RJ_WARP_SIZE;
+        unsigned long long greater = ~0ull;  // of the lane before, or of the last lane's entry before
+#pragma unroll
+        for (int e = 0; e < kEntries; ++e) {
+            const unsigned long long before = from_lane(kept[e], (lane + RJ_WARP_SIZE - 1) % RJ_WARP_SIZE);
+            const unsigned long long next = lane == 0 ? greater : before;
+            kept[e] = added > next ? next : added > kept[e] ? added : kept[e];
+            greater = before;
+        }
+        last = from_lane(kept[kEntries - 1], (kCount - 1) % RJ_WARP_SIZE);
+        last_element = element(last);
+    }
+    template <int kRank>
+    RJ_DEVICE int place() const {
+        return static_cast<int>(~static_cast<unsigned>(from_lane(kept[kRank / RJ_WARP_SIZE], kRank % RJ_WARP_SIZE)));
+    }
+
+    static RJ_DEVICE unsigned long long from_lane(unsigned long long key, int lane) {
+        const unsigned low = rj_shuffle_from_word<RJ_WARP_SIZE>(static_cast<unsigned>(key), lane);
+        const unsigned high = rj_shuffle_from_word<RJ_WARP_SIZE>(static_cast<unsigned>(key >> 32), lane);
+        return low | static_cast<unsigned long long>(high) << 32;
+    }
+    // An element's bits in the order of numbers, above those of its place from behind; both zeros are one number, and
+    // all NaN.
+    static RJ_DEVICE unsigned long long key(float element, int place) {
+        const unsigned bits = rj_bits(element + 0.0f);
+        const unsigned ordered = bits ^ ((bits & 0x80000000u) != 0 ? ~0u : 0x80000000u);
+        const unsigned above = element != element ? ~0u : ordered;
+        return static_cast<unsigned long long>(above) << 32 | ~static_cast<unsigned>(place);
+    }
+    // Below which nothing passes the key.
+    static RJ_DEVICE float element(unsigned long long key) {
+        const unsigned ordered = static_cast<unsigned>(key >> 32);
+        if (key == 0) return rj_float(0xff800000u);
+        return rj_float(ordered ^ ((ordered & 0x80000000u) != 0 ? 0x80000000u : ~0u));
+    }
+};
+
+// Folds the states of a row's warps; every thread gets the result, and has to call. What they meet in has room for all
+// warps' keys at `offset_bytes`.
+template <int kThreads, int kCount>
+RJ_DEVICE void rj_meet_greatest(int thread, int offset_bytes, rj_greatest<kCount>& state) {
+    constexpr int kWarps = kThreads / RJ_WARP_SIZE;
+    if constexpr (kWarps > 1) {
+        const int warp = thread / RJ_WARP_SIZE;
+        const int lane = thread % RJ_WARP_SIZE;
+#pragma unroll
+        for (int e = 0; e < rj_greatest<kCount>::kEntries; ++e) {
+            const int rank = e * RJ_WARP_SIZE + lane;
+            if (rank < kCount) rj_shared_store(offset_bytes + (warp * kCount + rank) * 8, state.kept[e]);
+        }
+        rj_barrier();
+        state = rj_greatest<kCount>();
+#pragma unroll 1
+        for (int first = 0; first < kWarps * kCount; first += RJ_WARP_SIZE) {
+            const int k = first + lane;
+            state.take(k < kWarps * kCount ? rj_shared_load<unsigned long long>(offset_bytes + k * 8) : 0);
+        }
+    }
+}

@@ -1,0 +1,205 @@
+// Reductions of several numbers that one pass over a row carries together: a maximum with a rescaled sum, two rows'
+// with their divergence, and a count, a mean and squared deviations. Their sums are plain or compensated.
+
+// The greatest x and the sum of exp(x - greatest), in one pass (Milakov and Gimelshein, arXiv:1805.02867). A vector
+// costs one exponential an element and one to rescale the sum. In a row of narrow floats the fast exponential loses
+// nothing that matters.
+template <class Sum>
+struct rj_rescaled {
+    using Origin = typename Sum::Origin;
+    float greatest = rj_float(0xff800000u);
+    Sum terms;
+
+    template <int N>
+    RJ_DEVICE void add(const float (&values)[N]) {
+        const float raised = rj_max(greatest, rj_fold<rj_larger>(values));
+        const Origin origin(raised);
+        terms.scale(origin.step(greatest));
+        greatest = raised;
+        float powers[N];
+#pragma unroll
+        for (int k = 0; k < N; ++k) powers[k] = origin.term(values[k]);
+        terms.add(rj_fold<rj_adding>(powers));
+    }
+    RJ_DEVICE void combine(const rj_rescaled& other) {
+        const float raised = rj_max(greatest, other.greatest);
+        rj_rescaled moved = other;
+        if (raised != greatest || raised != other.greatest) {
+            move_to(raised);
+            moved.move_to(raised);
+        }
+        terms.combine(moved.terms);
+    }
+    RJ_DEVICE void add_one(float added) {
+        const float values[1] = {added};
+        add(values);
+    }
+    RJ_DEVICE void move_to(float raised) {
+        terms.scale(Origin(raised).step_of_all(greatest));
+        greatest = raised;
+    }
+    template <int kMask>
+    RJ_DEVICE rj_rescaled from_lane_xor() const {
+        return {rj_shuffle_xor<kMask>(greatest), terms.template from_lane_xor<kMask>()};
+    }
+    RJ_DEVICE float max() const { return greatest; }
+    // NaN for a row whose maximum is not finite: there exp(x - max) meets inf - inf.
+    RJ_DEVICE float sum() const {
+        return greatest - greatest == 0.0f ? Origin(greatest).sum(terms.result(), greatest) : rj_float(0x7fc00000u);
+    }
+};
+template <class T>
+using rj_max_sum_exp = rj_rescaled<rj_plain>;
+template <class T>
+using rj_compensated_max_sum_exp = rj_rescaled<rj_compensated>;
+
+// Of x beside y the greatest of each, the sum of p = exp(x - greatest x) and of exp(y - greatest y), and that of
+// p ((x - greatest x) - (y - greatest y)), to which what has no weight adds nothing. When a maximum rises the terms of
+// the last sum all move by as much, and then weigh less.
+template <class Sum>
+struct rj_divergences {
+    struct Sums {
+        Sum terms;
+        Sum other_terms;
+        Sum differences;
+
+        RJ_DEVICE void combine(const Sums& other) {
+            terms.combine(other.terms);
+            other_terms.combine(other.other_terms);
+            differences.combine(other.differences);
+        }
+        template <int kMask>
+        RJ_DEVICE Sums from_lane_xor() const {
+            return {terms.template from_lane_xor<kMask>(), other_terms.template from_lane_xor<kMask>(),
+                    differences.template from_lane_xor<kMask>()};
+        }
+    };
+    float greatest = rj_float(0xff800000u);
+    float other_greatest = rj_float(0xff800000u);
+    Sums sums;
+
+    template <int N>
+    RJ_DEVICE void add_products(const float (&x)[N], const float (&y)[N]) {
+        move_to(rj_max(greatest, rj_fold<rj_larger>(x)), rj_max(other_greatest, rj_fold<rj_larger>(y)));
+        const float from = origin(greatest);
+        const float other_from = origin(other_greatest);
+        float weights[N];
+        float other_weights[N];
+        float ratios[N];
+#pragma unroll
+        for (int k = 0; k < N; ++k) {
+            const float logarithm = x[k] - from;
+            const float other_logarithm = y[k] - other_from;
+            weights[k] = Sum::exp(logarithm);
+            other_weights[k] = Sum::exp(other_logarithm);
+            ratios[k] = weights[k] == 0.0f ? 0.0f : logarithm - other_logarithm;
+        }
+        sums.terms.add(rj_fold<rj_adding>(weights));
+        sums.other_terms.add(rj_fold<rj_adding>(other_weights));
+        rj_sum<float> products;
+        products.add_products(weights, ratios);
+        sums.differences.add(products.result());
+    }
+    RJ_DEVICE void combine(const rj_divergences& other) {
+        const float raised = rj_max(greatest, other.greatest);
+        const float other_raised = rj_max(other_greatest, other.other_greatest);
+        rj_divergences moved = other;
+        move_to(raised, other_raised);
+        moved.move_to(raised, other_raised);
+        sums.combine(moved.sums);
+    }
+    RJ_DEVICE void move_to(float raised, float other_raised) {
+        if (raised == greatest && other_raised == other_greatest) return;
+        const float factor = Sum::exp(greatest - origin(raised));
+        const float step = origin(raised) - origin(greatest);
+        const float other_step = origin(other_raised) - origin(other_greatest);
+        sums.differences.add(sums.terms.result() * (other_step - step));
+        // Of what weighs nothing any more an infinite difference is nothing too.
+        if (factor == 0.0f) sums.differences = Sum();
+        sums.differences.scale(factor);
+        sums.terms.scale(factor);
+        sums.other_terms.scale(Sum::exp(other_greatest - origin(other_raised)));
+        greatest = raised;
+        other_greatest = other_raised;
+    }
+    template <int kMask>
+    RJ_DEVICE rj_divergences from_lane_xor() const {
+        return {rj_shuffle_xor<kMask>(greatest), rj_shuffle_xor<kMask>(other_greatest),
+                sums.template from_lane_xor<kMask>()};
+    }
+    RJ_DEVICE float max() const { return greatest; }
+    RJ_DEVICE float sum() const { return of_finite(greatest, sums.terms.result()); }
+    RJ_DEVICE float other_max() const { return other_greatest; }
+    RJ_DEVICE float other_sum() const { return of_finite(other_greatest, sums.other_terms.result()); }
+    RJ_DEVICE float between() const {
+        return of_finite(greatest, of_finite(other_greatest, sums.differences.result()));
+    }
+
+    static RJ_DEVICE float origin(float raised) { return rj_origin_itself(raised).from; }
+    // As of rj_rescaled: NaN of rows whose maximum is not finite.
+    static RJ_DEVICE float of_finite(float maximum, float value) {
+        return maximum - maximum == 0.0f ? value : rj_float(0x7fc00000u);
+    }
+};
+template <class T>
+using rj_divergence = rj_divergences<rj_plain>;
+template <class T>
+using rj_compensated_divergence = rj_divergences<rj_compensated>;
+
+// Count, sum and sum of squared deviations (Chan, Golub and LeVeque 1979). Deviations are from an average that each
+// step rounds, which squares forgive; the mean is made of the sum, and as exact as a sum's.
+template <class Sum>
+struct rj_moments {
+    float count = 0.0f;
+    float average = 0.0f;
+    Sum total;
+    Sum squares;
+
+    template <int N>
+    RJ_DEVICE void add(const float (&values)[N]) {
+        rj_moments vec;
+        vec.count = N;
+        const float total_of_vec = rj_fold<rj_adding>(values);
+        vec.total.add(total_of_vec);
+        vec.average = total_of_vec * (1.0f / N);
+        float deviations[N];
+#pragma unroll
+        for (int k = 0; k < N; ++k) deviations[k] = values[k] - vec.average;
+        vec.squares.add_squares(deviations);
+        combine(vec);
+    }
+    // The smaller mean is moved toward the larger one, so that the order of the two does not matter.
+    RJ_DEVICE void combine(const rj_moments& other) {
+        if (count == 0.0f) {
+            *this = other;
+            return;
+        }
+        const bool below = average < other.average;
+        const float low = below ? average : other.average;
+        const float high = below ? other.average : average;
+        const float high_count = below ? other.count : count;
+        const float sum = count + other.count;
+        const float weight = rj_div(high_count, sum);
+        const float apart = high - low;
+        total.combine(other.total);
+        squares.combine(other.squares);
+        squares.add(apart * apart * weight * (sum - high_count));
+        average = low + apart * weight;
+        count = sum;
+    }
+    RJ_DEVICE void add_one(float added) {
+        const float values[1] = {added};
+        add(values);
+    }
+    template <int kMask>
+    RJ_DEVICE rj_moments from_lane_xor() const {
+        return {rj_shuffle_xor<kMask>(count), rj_shuffle_xor<kMask>(average), total.template from_lane_xor<kMask>(),
+                squares.template from_lane_xor<kMask>()};
+    }
+    RJ_DEVICE float mean() const { return rj_div(total.result(), count); }
+    RJ_DEVICE float squared_deviations() const { return squares.result(); }
+};
+template <class T>
+using rj_welford = rj_moments<rj_plain>;
+template <class T>
+using rj_compensated_welford = rj_moments<rj_compensated>;

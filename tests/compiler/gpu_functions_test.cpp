@@ -1,0 +1,257 @@
+// Exponentials, logarithms, erf, tanh and logistic functions in GPU text: exact, or less so where nothing shows it.
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "compiler/compile.h"
+#include "compiler/emit/gpu.h"
+#include "rowjit/gradient.h"
+#include "rowjit/library.h"
+#include "tests/compiler/gpu_kernel.h"
+
+using namespace rowjit;
+
+TEST_CASE("an exponential that is stored in f32 as it is has all of its bits") {
+    const auto body = [](std::string_view outputs) {
+        const Graph g = Graph::parse(fmt::format("rows t\ninput x: f32[t, 64]\ne = exp(x)\n{}\n", outputs));
+        const Target& target = find_target("sm_90a");
+        return emit_gpu_body(compile(*g.data(), target).steps[0].kernel, target);
+    };
+    CHECK(contains(body("output y = e"), "rj_exp_stored("));
+    CHECK(!contains(body("output y = 1 / (1 + e)"), "rj_exp_stored("));
+    CHECK(!contains(body("output y = cast(e, bf16)"), "rj_exp_stored("));
+    CHECK(!contains(body("output y = e\noutput z = sum(e)"), "rj_exp_stored("));
+}
+
+TEST_CASE("an exponential is one instruction where a rounding or a logarithm of sums loses its error") {
+    const std::string quotient = body_of(build_softmax, 1024);
+    CHECK(contains(quotient, "rj_exp_narrow("));
+    CHECK(!contains(quotient, "rj_exp("));
+    CHECK(contains(body_of(build_cross_entropy, 1024), "rj_exp_weight("));
+    const auto difference = [](Graph& g, std::int64_t columns) {
+        const Axis tokens = g.rows("tokens");
+        const Value student = softmax(g.input("student", bf16, {tokens, columns}));
+        g.output("y", student - softmax(g.input("teacher", bf16, {tokens, columns})));
+    };
+    // Probabilities of bf16 are rounded before they are subtracted; those that are not would show the error.
+    CHECK(contains(body_of(difference, 1024), "rj_exp2_fast("));
+    CHECK(!contains(body_of(difference, 1024), "rj_exp("));
+    const auto wide_difference = [](Graph& g, std::int64_t columns) {
+        const Axis tokens = g.rows("tokens");
+        const Value student = softmax(cast(g.input("student", bf16, {tokens, columns}), f32));
+        g.output("y", cast(student - softmax(cast(g.input("teacher", bf16, {tokens, columns}), f32)), bf16));
+    };
+    CHECK(contains(body_of(wide_difference, 1024), "rj_exp("));
+}
+
+TEST_CASE("an exponential below a row's maximum that a number of the row multiplies is a power of a multiply-add") {
+    const auto body = [](std::string_view output) {
+        const Graph g =
+            Graph::parse(fmt::format("rows t\ninput x: bf16[t, 1024]\ninput k: f32[t]\ninput b: f32[1024]\n"
+                                     "h = cast(x, f32)\ne = exp(h - max(h))\noutput y = {}\n",
+                                     output));
+        const Target& target = find_target("sm_90a");
+        return emit_gpu_body(compile(*g.data(), target).steps[0].kernel, target);
+    };
+    const std::string scaled = body("cast(k * e, bf16)");
+    CHECK(contains(scaled, "= rj_exp2_fast("));
+    CHECK(!contains(scaled, "rj_exp_narrow("));
+    CHECK(contains(scaled, " < 134217730.0f"));  // past which a maximum is not multiplied
+    // Each of its products has another factor, a column's, or two: what a row takes back is in none of those.
+    CHECK(contains(body("cast(k * e * b, bf16)"), "= rj_exp2_fast("));
+    CHECK(contains(body("cast(e * b, bf16)"), "rj_exp_narrow("));
+    CHECK(contains(body("cast(k * e, bf16)\noutput z = cast(2.5 * k * e * e, bf16)"), "rj_exp_narrow("));
+    CHECK(contains(body("k * e"), "rj_exp("));  // of f32 it is as exact as it is
+}
+
+TEST_CASE("an exponential that only weighs the terms of sums is one instruction where it is at most 1") {
+    // Σ w·(x − y) of w = e^(x − bound): all that is stored is f32, and no logarithm follows.
+    const auto weighted = [](const auto& bound) {
+        return [bound](Graph& g, std::int64_t columns) {
+            const Axis tokens = g.rows("tokens");
+            const Value x = cast(g.input("x", bf16, {tokens, columns}), f32);
+            const Value y = cast(g.input("y", bf16, {tokens, columns}), f32);
+            const Value weight = exp(x - bound(x, y));
+            const Value zero = g.constant(f32, 0.0);
+            g.output("z", sum(select(weight == 0.0, zero, weight * (x - y))));
+        };
+    };
+    const std::string below = body_of(weighted([](const Value& x, const Value&) { return max(x); }), 1024);
+    CHECK(contains(below, "rj_exp_weight("));
+    CHECK(!contains(below, "rj_exp("));
+    const std::string above = body_of(weighted([](const Value&, const Value& y) { return max(y); }), 1024);
+    CHECK(contains(above, "rj_exp("));
+    // So where a softmax's f32 sum is stored for its backward.
+    const auto saving = [](Graph& g, std::int64_t columns) {
+        const Value x = cast(g.input("x", bf16, {g.rows("tokens"), columns}), f32);
+        const Value weight = exp(x - max(x));
+        const Value total = sum(weight);
+        g.output("y", cast(weight / total, bf16));
+        g.output("total", total);
+    };
+    CHECK(contains(body_of(saving, 1024), "rj_exp_narrow("));
+    CHECK(!contains(body_of(saving, 1024), "rj_exp("));
+}
+
+TEST_CASE("of weights at most 1 a sum of differences and of logarithms of their mixtures loses nothing that it shows") {
+    const auto divergence = [](Dtype dtype, bool logarithm_alone) {
+        return [=](Graph& g, std::int64_t columns) {
+            const Axis tokens = g.rows("tokens");
+            const Value x = cast(g.input("x", dtype, {tokens, columns}), f32);
+            const Value y = cast(g.input("y", dtype, {tokens, columns}), f32);
+            const Value p = exp(x - max(x));
+            const Value q = exp(y - max(y));
+            const Value logarithm = log(p + 0.5 * q);
+            g.output("distance", sum(abs(p / sum(p) - q / sum(q))));
+            g.output("mixed", sum(logarithm_alone ? logarithm : p * (x - max(x) - logarithm)));
+        };
+    };
+    const std::string narrow = body_of(divergence(bf16, false), 1024);
+    CHECK(contains(narrow, "rj_exp_weight("));
+    CHECK(contains(narrow, "rj_log_weight("));
+    CHECK(contains(narrow, "rj_log_share("));  // of the weight as it came out, which is 2^t of a rounded t
+    CHECK(!contains(narrow, "rj_divisor"));
+    for (const char* exact : {"rj_exp(", "rj_log("}) CHECK(!contains(narrow, exact));
+    // Of weights that are all 0 the logarithm is not what the narrow one says, and nothing takes that away.
+    CHECK(contains(body_of(divergence(bf16, true), 1024), "rj_log("));
+    const std::string wide = body_of(divergence(f32, false), 1024);
+    for (const char* spent : {"rj_exp_weight(", "rj_log_weight(", "rj_log_share(", "rj_div_narrow("})
+        CHECK(!contains(wide, spent));
+}
+
+TEST_CASE("the logarithm of a weight's share is bounded, not chosen, where it is only multiplied by the weight") {
+    const auto mixed = [](Dtype dtype, bool alone) {
+        return [=](Graph& g, std::int64_t columns) {
+            const Axis tokens = g.rows("tokens");
+            const Value x = cast(g.input("x", dtype, {tokens, columns}), f32);
+            const Value y = cast(g.input("y", dtype, {tokens, columns}), f32);
+            const Value p = exp(x - max(x));
+            const Value q = exp(y - max(y));
+            const Value share = select(p == 0.0, g.constant(f32, 0), x - max(x) - log(p * sum(q) + q * sum(p)));
+            g.output("mixed", sum(p * share));
+            if (alone) g.output("weighted", sum(q * share));
+        };
+    };
+    const auto bounds = [](const std::string& body) { return count(body, ", (-3.4028235e+38f))"); };
+    CHECK(bounds(body_of(mixed(bf16, false), 1024)) == 1);
+    CHECK(bounds(body_of(mixed(bf16, true), 1024)) == 0);  // another weight is none where this one is
+    CHECK(bounds(body_of(mixed(f32, false), 1024)) == 0);
+}
+
+TEST_CASE("a logistic function that is rounded is two instructions for its functions") {
+    const auto gated = [](Graph& g, std::int64_t columns) {
+        const Axis tokens = g.rows("tokens");
+        g.output("y", swiglu(g.input("gate", bf16, {tokens, columns}), g.input("up", bf16, {tokens, columns})));
+    };
+    const std::string narrow = body_of(gated, 1024);
+    CHECK(contains(narrow, "rj_exp_narrow("));
+    CHECK(contains(narrow, "rj_div_narrow("));
+    const auto small_divisor = [](Graph& g, std::int64_t columns) {
+        const Value x = cast(g.input("x", bf16, {g.rows("tokens"), columns}), f32);
+        g.output("y", cast(x / (exp(x) + 0.5), bf16));
+    };
+    CHECK(!contains(body_of(small_divisor, 1024), "rj_div_narrow("));
+}
+
+TEST_CASE("erf is less exact where 1 is added to it and a rounding follows") {
+    const auto activated = [](Dtype dtype, const auto& make) {
+        return [dtype, make](Graph& g, std::int64_t columns) {
+            g.output("y", make(g.input("x", dtype, {g.rows("tokens"), columns})));
+        };
+    };
+    const auto gelu_erf = [](const Value& x) { return gelu(x, Gelu::kErf); };
+    CHECK(contains(body_of(activated(bf16, gelu_erf), 1024), "rj_erf_narrow("));
+    CHECK(contains(body_of(activated(f16, gelu_erf), 1024), "rj_erf_narrow("));
+    CHECK(contains(body_of(activated(f32, gelu_erf), 1024), "rj_erf("));
+    // By itself its relative error near 0 would show, and so would the sum's where another is taken from it.
+    const auto alone = [](const Value& x) { return cast(erf(cast(x, f32)), bf16); };
+    CHECK(contains(body_of(activated(bf16, alone), 1024), "rj_erf("));
+    const auto difference = [](const Value& x) { return cast(erf(cast(x, f32)) + 1.0 - cast(x, f32), bf16); };
+    CHECK(contains(body_of(activated(f16, difference), 1024), "rj_erf("));
+}
+
+TEST_CASE("tanh is less exact where it is rounded, or added to what has nothing of its argument and then rounded") {
+    const auto bent = [](Dtype dtype, const auto& make) {
+        return [dtype, make](Graph& g, std::int64_t columns) {
+            const auto h = cast(g.input("x", dtype, {g.rows("tokens"), columns}), f32);
+            const auto bias = cast(g.input("bias", dtype, {columns}), f32);
+            g.output("y", cast(make(h, bias), dtype));
+        };
+    };
+    const auto alone = [](const Value& h, const Value& bias) { return tanh(h * bias); };
+    CHECK(contains(body_of(bent(bf16, alone), 1024), "rj_tanh_narrow("));
+    CHECK(contains(body_of(bent(f16, alone), 1024), "rj_tanh_narrow("));
+    CHECK(contains(body_of(bent(f32, alone), 1024), "rj_tanh("));
+    const auto shifted = [](const Value& h, const Value& bias) { return tanh(h) * 0.5 + bias; };
+    CHECK(contains(body_of(bent(bf16, shifted), 1024), "rj_tanh_narrow("));
+    CHECK(contains(body_of(bent(f16, shifted), 1024), "rj_tanh("));
+    const auto difference = [](const Value& h, const Value& bias) { return tanh(h) * bias - h; };
+    CHECK(contains(body_of(bent(bf16, difference), 1024), "rj_tanh("));
+}
+
+TEST_CASE("a softmax of capped scores, with a number of the row in its sum, is made of what is less exact") {
+    const auto capped = [](double cap, Dtype result) {
+        return [=](Graph& g, std::int64_t columns) {
+            const auto tokens = g.rows("tokens");
+            const auto h = cap * tanh(cast(g.input("x", bf16, {tokens, columns}), f32) / cap);
+            const auto sink = g.input("sink", f32, {tokens});
+            const auto m = maximum(max(h), sink);
+            const auto e = exp(h - m);
+            g.output("p", cast(e / (sum(e) + exp(sink - m)), result));
+        };
+    };
+    const std::string narrow = body_of(capped(50, bf16), 1024);
+    CHECK(contains(narrow, "rj_tanh_narrow("));
+    CHECK(contains(narrow, "rj_exp_narrow("));
+    CHECK(contains(narrow, "* 0.02f"));  // a quotient by the cap, likewise
+    // As often as it is in the exponent an error of tanh is in the result.
+    CHECK(contains(body_of(capped(500, bf16), 1024), "rj_tanh("));
+    for (const char* exact : {"rj_tanh(", "= rj_exp(map"}) CHECK(contains(body_of(capped(50, f32), 1024), exact));
+}
+
+TEST_CASE("a logistic function's parts are less exact in a product with others, and in the derivative of one") {
+    Graph g;
+    const Value x = g.input("x", bf16, {g.rows("tokens"), 1024});
+    const Value gate = g.input("gate", bf16, {x.axes()[0], 1024});
+    const Value z = cast(gate, f32);
+    const Value bent = 30 * tanh(cast(x, f32) * cast(g.input("w", bf16, {1024}), f32) / 30);
+    g.output("y", cast(bent * z / (1 + exp(-z)), bf16));
+    const Graph backward = differentiate(g, {"x", "gate", "w"}).backward;
+    const auto text = [&] { return body_of([&](Graph& to, std::int64_t) { to = backward; }, 1024); };
+    CHECK(contains(text(), "rj_exp_narrow("));
+    CHECK(contains(text(), "rj_div_narrow("));
+    CHECK(contains(text(), "rj_tanh_narrow("));
+    CHECK(!contains(text(), "rj_exp("));
+    CHECK(!contains(text(), "rj_div("));
+    CHECK(contains(text(), "* 0.03333333f"));
+    // 1 less a logistic function is small where e^x is, and shows what the quotient loses.
+    const auto complement = [](Graph& to, std::int64_t columns) {
+        const Value h = cast(to.input("x", bf16, {to.rows("tokens"), columns}), f32);
+        to.output("y", cast(1 - 1 / (1 + exp(-h)), bf16));
+    };
+    CHECK(contains(body_of(complement, 1024), "rj_div_one_up("));
+}
+
+TEST_CASE("a gate's parts are less exact in a norm's backward, which adds what has nothing of the gate") {
+    const auto backward = [](Dtype dtype, bool adds_gate) {
+        Graph g;
+        const Axis tokens = g.rows("tokens");
+        const Value x = cast(g.input("x", dtype, {tokens, 1024}), f32);
+        const Value z = cast(g.input("gate", dtype, {tokens, 1024}), f32);
+        const Value gated = x * rsqrt(mean(x * x) + 1e-5) / (1 + exp(-z));
+        g.output("y", cast(adds_gate ? gated + x * z : gated, dtype));
+        const Graph backward = differentiate(g, {"x"}).backward;
+        return body_of([&](Graph& to, std::int64_t) { to = backward; }, 1024);
+    };
+    const std::string narrow = backward(bf16, false);
+    CHECK(contains(narrow, "rj_exp_narrow("));
+    CHECK(contains(narrow, "rj_div_narrow("));
+    // What may cancel it has the gate as well; 11 bits show it sooner; f32 is as written.
+    for (const std::string& exact : {backward(bf16, true), backward(f16, false), backward(f32, false)}) {
+        CHECK(contains(exact, "rj_exp("));
+        CHECK(contains(exact, "rj_div_one_up("));
+    }
+}

@@ -1,0 +1,138 @@
+// What the planner writes in the place of a graph's nodes: fewer divisions, sums and reductions that come to the same.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "compiler/compile.h"
+#include "compiler/plan/canonicalize.h"
+#include "compiler/plan/cutter.h"
+#include "compiler/plan/plan.h"
+#include "dsl/library/registry.h"
+#include "rowjit/gradient.h"
+#include "rowjit/library.h"
+
+using namespace rowjit;
+
+namespace {
+
+std::string kernel_text(const Graph& graph) {
+    const Plan plan = plan_graph(*graph.data(), find_target("sm_90a"));
+    REQUIRE(plan.groups.size() == 1);
+    return Graph(std::make_shared<GraphData>(*plan.groups[0].graph)).print();
+}
+
+}  // namespace
+
+TEST_CASE("1 + tanh is an exponential and a division where the tangent is used for nothing else") {
+    for (const bool elsewhere : {false, true}) {
+        Graph g;
+        const Value x = g.input("x", f32, {g.rows("tokens"), 64});
+        const Value tangent = tanh(x);
+        g.output("y", x * (tangent + 1.0));
+        if (elsewhere) g.output("slope", 1.0 - tangent * tangent);
+        const Plan plan = plan_graph(*g.data(), find_target("sm_90a"));
+        REQUIRE(plan.groups.size() == 1);
+        const GraphData& planned = *plan.groups[0].graph;
+        const std::vector<NodeId> live = planned.live_nodes();
+        const auto count = [&](Op op) {
+            return std::count_if(live.begin(), live.end(), [&](NodeId id) {
+                return planned.node(id).kind == NodeKind::kMap && planned.node(id).op == op;
+            });
+        };
+        CHECK(count(Op::kTanh) == (elsewhere ? 1 : 0));
+        CHECK(count(Op::kExp) == (elsewhere ? 0 : 1));
+        CHECK(count(Op::kDiv) == (elsewhere ? 0 : 1));
+    }
+}
+
+TEST_CASE("a derivative that lacks an axis is spread over it by nothing that a kernel computes") {
+    for (const std::string op : {"group_norm", "hyper_post"}) {
+        const Graph backward = differentiate(make_graph(op, {4096, bf16, {}})).backward;
+        REQUIRE(backward.print().find("iota(") != std::string::npos);  // the condition, always true, that has the axis
+        for (const Group& group : plan_graph(*backward.data(), find_target("sm_90a")).groups) {
+            const std::string text = Graph(std::make_shared<GraphData>(*group.graph)).print();
+            CHECK_MESSAGE(text.find("iota(") == std::string::npos, text);
+        }
+    }
+}
+
+TEST_CASE("a sum of what is zero but at one position is what stands there") {
+    Graph g;
+    const Axis places = g.columns("places", 4);
+    const Value x = g.input("x", bf16, {g.rows("tokens"), places});
+    const Value wide = g.input("w", bf16, {g.rows("tokens"), 4096});
+    const auto at = [&](double place) {
+        return sum(select(g.iota(places) == g.constant(i32, place), x, g.constant(bf16, 0)));
+    };
+    g.output("y", wide * at(2) + at(5));  // which no position is: zero
+    const Plan plan = plan_graph(*g.data(), find_target("sm_90a"));
+    REQUIRE(plan.groups.size() == 1);
+    const GraphData& planned = *plan.groups[0].graph;
+    const std::vector<NodeId> live = planned.live_nodes();
+    const auto count = [&](NodeKind kind) {
+        return std::count_if(live.begin(), live.end(), [&](NodeId id) { return planned.node(id).kind == kind; });
+    };
+    CHECK(count(NodeKind::kIndex) == 1);
+    CHECK(count(NodeKind::kReduce) == 1);
+}
+
+TEST_CASE("the derivative of a quotient by a row's number uses the quotient that its sum needs") {
+    Graph g;
+    g.output("y", softmax(g.input("x", bf16, {g.rows("tokens"), 64})));
+    const std::string text = kernel_text(differentiate(g, {"x"}).backward);
+    std::size_t divisions = 0;
+    for (std::size_t at = text.find(" / "); at != std::string::npos; at = text.find(" / ", at + 1)) ++divisions;
+    CHECK_MESSAGE(divisions == 1, text);
+}
+
+TEST_CASE("twice a product with a row's number is made by doubling the number") {
+    Graph g;
+    const Axis tokens = g.rows("tokens");
+    const Value product = g.input("u", f32, {tokens}) * g.input("x", f32, {tokens, 64});
+    g.output("y", product + product);
+    const std::string text = kernel_text(g);
+    CHECK_MESSAGE(text.find("= u + u") != std::string::npos, text);
+}
+
+TEST_CASE("sums whose terms differ by numbers of the row are one sum, whatever the order that inputs come in") {
+    const auto sums = [](bool x_first) {
+        Graph g;
+        const Axis tokens = g.rows("tokens");
+        const Value first = g.input(x_first ? "x" : "dy", f32, {tokens, 64});
+        const Value second = g.input(x_first ? "dy" : "x", f32, {tokens, 64});
+        const Value& x = x_first ? first : second;
+        const Value& dy = x_first ? second : first;
+        const Value r = g.input("r", f32, {tokens});
+        g.output("weight", sum(dy * (x * r)));
+        g.output("statistic", sum(dy * g.scalar("scale", f32, 1) * x));
+        return kernel_text(g);
+    };
+    const std::string text = sums(true);
+    const std::size_t first = text.find("sum(");
+    REQUIRE_MESSAGE(first != std::string::npos, text);
+    CHECK_MESSAGE(text.find("sum(", first + 1) == std::string::npos, text);
+    CHECK_MESSAGE(text.find("v1 = dy * x") != std::string::npos, text);
+    CHECK_MESSAGE(sums(false).find("v1 = dy * x") != std::string::npos, sums(false));
+}
+
+TEST_CASE("sums of what is known to be zero at some places of a concatenation need none of what others are made of") {
+    const Graph graph = Graph::parse(R"(
+        rows tokens
+        columns both = 2
+        input a: f32[tokens]
+        input b: f32[tokens]
+        i = iota(both)
+        first = select(i < 1, 0.0, a) + select(i < 1, 0.0, b)
+        second = select(i < 1, a + 1.0, 0.0)
+        output y = first + second)");
+    const GraphData& data = *graph.data();
+    const AxisId both = data.node(data.outputs()[0].node).axes[1];
+    const std::shared_ptr<const GraphData> unrolled = canonicalize(data, {both});
+    REQUIRE(unrolled->outputs().size() == 2);
+    const std::vector<bool> needed = planning::needs(*unrolled, {unrolled->outputs()[0].node});
+    CHECK(needed[static_cast<std::size_t>(*unrolled->find_input("a"))]);
+    CHECK(!needed[static_cast<std::size_t>(*unrolled->find_input("b"))]);
+}

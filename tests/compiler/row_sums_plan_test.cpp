@@ -1,0 +1,291 @@
+// Where sums over rows are made: beside what else is made of the rows, in parts, for each batch, of rows read again.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "compiler/compile.h"
+#include "compiler/plan/partial_sums.h"
+#include "compiler/plan/plan.h"
+#include "dsl/library/registry.h"
+#include "rowjit/gradient.h"
+
+using namespace rowjit;
+
+namespace {
+
+bool reads(const Step& step, std::string_view tensor) {
+    const std::vector<KernelTensor>& tensors = step.kernel.tensors;
+    return std::any_of(tensors.begin(), tensors.end(), [&](const KernelTensor& t) { return t.name == tensor; });
+}
+
+Program batch_norm(bool backward) {
+    const Graph graph = Graph::parse(R"(
+        rows tokens
+        input x: bf16[tokens, 1536]
+        input w: f32[1536]
+        input b: f32[1536]
+        h = cast(x, f32)
+        n = extent(tokens, f32)
+        mu = sum(h, tokens) / n
+        d = h - mu
+        v = sum(d * d, tokens) / n
+        output y = cast(d * rsqrt(v + 1e-5) * w + b, bf16)
+        output mean = mu
+        output var = v)");
+    return compile(backward ? *differentiate(graph).backward.data() : *graph.data(), find_target("sm_90a"));
+}
+
+}  // namespace
+
+TEST_CASE("a kernel that stores pieces of a tensor is tuned as a graph of its own") {
+    const Graph graph = make_graph("group_norm", {4096, bf16, {}});
+    const Plan plan = plan_graph(*gradient(graph, {"x", "weight"}).data(), find_target("sm_90a"));
+    const auto stores_pieces = [](const Group& group) {
+        return std::any_of(group.graph->outputs().begin(), group.graph->outputs().end(),
+                           [](const OutputInfo& output) { return output.piece.has_value(); });
+    };
+    REQUIRE(std::any_of(plan.groups.begin(), plan.groups.end(), stores_pieces));
+    for (const Group& group : plan.groups) CHECK_NOTHROW(with_whole_sums(*group.graph));
+}
+
+TEST_CASE("a kernel that sums columns too many for parts is tuned as a graph of its own") {
+    const Graph graph = make_graph("layer_norm", {262144, bf16, {}});
+    const Target& target = find_target("sm_90a");
+    const Plan plan = plan_graph(*gradient(graph, {"x", "weight", "bias"}).data(), target);
+    const auto sums = std::find_if(plan.groups.begin(), plan.groups.end(),
+                                   [](const Group& group) { return group.reduces_rows && !adds_parts(*group.graph); });
+    REQUIRE(sums != plan.groups.end());
+    const Plan again = plan_graph(*with_whole_sums(*sums->graph), target);
+    REQUIRE(again.groups.size() == 1);
+    CHECK(again.groups[0].reduces_rows);
+    CHECK(group_bytes(*again.groups[0].graph, 8192) == group_bytes(*sums->graph, 8192));
+    CHECK(legal_schedules(again.groups[0], target) == legal_schedules(*sums, target));
+}
+
+TEST_CASE("results have the fewer threads the more of them there are, as parts of wide sums are few") {
+    const auto threads_of = [](std::int64_t columns) {
+        const Graph graph = make_graph("rms_norm", {columns, bf16, {}});
+        const Plan plan = plan_graph(*gradient(graph, {"x", "weight"}).data(), find_target("sm_90a"));
+        REQUIRE(adds_parts(*plan.groups.back().graph));
+        return legal_schedules(plan.groups.back(), find_target("sm_90a"))[0].threads_per_row;
+    };
+    CHECK(threads_of(4096) == 32);
+    CHECK(threads_of(32768) == 8);
+    CHECK(threads_of(262144) == 1);
+}
+
+TEST_CASE("sums of a group that no block holds are sums of its channels' on a GPU, and its rows are read elementwise") {
+    const auto backward_of = [](std::int64_t spatial) {
+        const Graph graph = make_graph("group_norm", {spatial, bf16, {{"groups", "32"}, {"channels", "16"}}});
+        return differentiate(graph, trained_inputs("group_norm", graph)).backward;
+    };
+    const auto waiting = [](const Graph& graph, const char* target) {
+        const Plan plan = plan_graph(*graph.data(), find_target(target));
+        return std::count_if(plan.groups.begin(), plan.groups.end(), [](const Group& group) {
+            const std::vector<NodeId> live = group.graph->live_nodes();
+            return std::any_of(live.begin(), live.end(), [&](NodeId id) {
+                const Node& node = group.graph->node(id);
+                return node.kind == NodeKind::kReduce && node.reduced.size() > 1;
+            });
+        });
+    };
+    CHECK(waiting(backward_of(4096), "sm_90a") == 0);
+    CHECK(waiting(backward_of(4096), "gfx942") == 0);
+    CHECK(waiting(backward_of(4096), "x86-64-v3") == 1);
+    CHECK(waiting(backward_of(1024), "sm_90a") == 1);
+}
+
+TEST_CASE("sums over rows of what other sums over rows are needed for read the rows again, and store no row") {
+    const Graph graph = Graph::parse(R"(
+rows tokens
+input x: bf16[tokens, 1536]
+input w: f32[1536]
+input b: f32[1536]
+n = extent(tokens, f32)
+mean = sum(cast(x, f32), tokens) / n
+d = cast(x, f32) - mean
+var = sum(d * d, tokens) / n
+output y = cast(d * rsqrt(var + 1e-5) * w + b, bf16)
+output mean
+output var
+)");
+    for (const Graph& one : {graph, differentiate(graph).backward}) {
+        const Plan plan = plan_graph(*one.data(), find_target("sm_90a"));
+        const auto is_of_rows = [&](AxisId axis) {
+            return plan.graph->axis(axis).is_row && !plan.graph->axis(axis).is_slots;
+        };
+        for (const Temporary& stored : plan.temporaries)
+            CHECK_FALSE(std::any_of(stored.axes.begin(), stored.axes.end(), is_of_rows));
+        // Nor are parts of a sum added up for each row.
+        for (const Group& group : plan.groups) {
+            if (adds_parts(*group.graph)) CHECK(group_bytes(*group.graph, 8192) < 8192 * 1536);
+        }
+    }
+}
+
+TEST_CASE(
+    "a sum over rows stores the last sum of a head's columns below it, and reads the head once with what is first") {
+    const Graph graph = Graph::parse(R"(
+        rows tokens
+        columns heads = 8
+        columns keys = 1024
+        input scores: bf16[tokens, heads, keys]
+        input temperature: f32[heads]
+        h = cast(scores, f32) * temperature
+        e = exp(h - max(h, keys))
+        output p = cast(e / sum(e, keys), bf16))");
+    const Graph backward = differentiate(graph).backward;
+    const Program program = compile(*backward.data(), find_target("sm_90a"));
+    CHECK(std::ranges::count_if(program.steps, [](const Step& step) { return reads(step, "scores"); }) == 1);
+    CHECK(program.steps.size() == 3);
+}
+
+TEST_CASE("what columns make of a number of a head is summed over them first, in the kernel that has the row") {
+    const auto plan_of = [](const std::string& terms) {
+        const Graph graph = Graph::parse(R"(
+            rows heads = 16
+            rows tokens
+            columns keys = 4096
+            input x: bf16[heads, tokens, keys]
+            input slope: f32[heads]
+            )" + terms);
+        return plan_graph(*differentiate(graph).backward.data(), find_target("sm_90a"));
+    };
+    const auto bytes = [](const Plan& plan) {
+        double all = 0;
+        for (const Group& group : plan.groups) all += group_bytes(*group.graph, 4096);
+        return all;
+    };
+    const double row = 16.0 * 4096 * 4096 * 2;  // of each tensor of a head's rows
+    const Plan linear = plan_of("output y = cast(cast(x, f32) + slope * cast(iota(keys), f32), bf16)");
+    CHECK(bytes(linear) < 2.01 * row);
+    const Plan softmax = plan_of(R"(s = cast(x, f32) + slope * cast(iota(keys), f32)
+            e = exp(s - max(s))
+            output p = cast(e / sum(e), bf16))");
+    CHECK(softmax.groups.size() == 2);
+    CHECK(bytes(softmax) < 3.01 * row);
+}
+
+TEST_CASE("sums over the rows of each batch are made where those rows are, if anything else is made of them") {
+    const std::string rows = R"(
+        rows batch
+        rows tokens
+        columns c = 1152
+        input x: bf16[batch, tokens, c]
+        h = cast(x, f32)
+    )";
+    const auto plan_of = [&](const std::string& rest, bool backward) {
+        const Graph graph = Graph::parse(rows + rest);
+        return plan_graph(backward ? *differentiate(graph).backward.data() : *graph.data(), find_target("sm_90a"));
+    };
+    const std::string norm = R"(input scale: bf16[batch, c]
+        input shift: bf16[batch, c]
+        d = h - mean(h)
+        output y = cast(d * rsqrt(mean(d * d) + 1e-6) * (1 + cast(scale, f32)) + cast(shift, f32), bf16)
+    )";
+    const Plan adaptive = plan_of(norm, true);
+    REQUIRE(adaptive.groups.size() == 2);
+    CHECK(makes_parts(*adaptive.groups[0].graph));
+    CHECK(adds_parts(*adaptive.groups[1].graph));
+    // The group by itself, as the tuner has it, is planned as it was.
+    const Plan again = plan_graph(*with_whole_sums(*adaptive.groups[0].graph), find_target("sm_90a"));
+    REQUIRE(again.groups.size() == 2);
+    CHECK(makes_parts(*again.groups[0].graph));
+    CHECK(group_bytes(*again.groups[0].graph, 8192) == group_bytes(*adaptive.groups[0].graph, 8192));
+    // Two inputs and a gradient of each row, of 8192; of a batch, as many, a scale, two gradients and parts of them.
+    const double row_bytes = 3 * 1152 * 2 + 2 * 4;
+    const double batch_bytes = 1152 * (2 + 2 * 4);
+    CHECK(group_bytes(*adaptive.groups[0].graph, 8192) == doctest::Approx(8192 * (row_bytes + batch_bytes)));
+    // A sum by itself is one kernel's, unless that has a reduction's result to read the row again for.
+    CHECK(plan_of("output total = cast(sum(h, tokens), bf16)", false).groups.size() == 1);
+    const std::string pooled = "sum(h * rsqrt(mean(h * h) + 1e-6), tokens)";
+    CHECK(makes_parts(*plan_of("output total = cast(" + pooled + ", bf16)", false).groups[0].graph));
+    // What is seen in f32 is added up as exactly as it was.
+    CHECK(!makes_parts(*plan_of("output total = " + pooled, false).groups[0].graph));
+    // Rows of a batch's own, of which there are few, have their sums as they had.
+    const Graph few = Graph::parse(R"(
+        rows tokens
+        rows group = 8
+        columns c = 128
+        input x: bf16[tokens, group, c]
+        h = cast(x, f32)
+        output y = cast(h * rsqrt(mean(h * h) + 1e-6), bf16)
+        output total = cast(sum(h, group), bf16))");
+    for (const Group& group : plan_graph(*few.data(), find_target("sm_90a")).groups) CHECK(!makes_parts(*group.graph));
+}
+
+TEST_CASE("as many blocks have parts of each batch as take the rows of all batches in the fewest turns") {
+    const Graph graph = Graph::parse(R"(
+        rows batch
+        rows tokens
+        columns c = 1152
+        input x: bf16[batch, tokens, c]
+        input scale: bf16[batch, c]
+        h = cast(x, f32)
+        output y = cast(h * rsqrt(mean(h * h) + 1e-6) * cast(scale, f32), bf16))");
+    const Program program = compile(*differentiate(graph).backward.data(), find_target("sm_90a"));
+    const Kernel& kernel = program.steps[0].kernel;
+    REQUIRE(!kernel.outer.empty());
+    const std::int64_t at_once = kernel.most_row_blocks;
+    const std::int64_t together = kernel.schedule.rows_per_block;
+    const auto slots = [&](std::int64_t batch, std::int64_t tokens) { return slots_of(kernel, {batch, tokens}); };
+    CHECK(slots(1, 100000) == at_once);
+    CHECK(slots(1, 3 * together) == 3);
+    CHECK(slots(5, 0) == 0);
+    CHECK(slots(0, 5) >= 0);
+    CHECK(slots(20000, 16) == 1);
+    CHECK(grid_blocks(kernel, {20000, 16}) == 20000);
+    CHECK(grid_blocks(kernel, {5, 0}) == 0);
+    CHECK(grid_blocks(kernel, {0, 5}) == 0);
+    CHECK(grid_blocks(kernel, {std::int64_t{1} << 40, 1}) == (std::int64_t{1} << 31) - 1);
+    for (const std::int64_t batch : {2, 8, 64, 100, 133, 265, 600}) {
+        const std::int64_t each = slots(batch, 4096);
+        const std::int64_t turns = (batch * each + at_once - 1) / at_once;
+        const std::int64_t rows = (4096 + each * together - 1) / (each * together) * together;
+        CAPTURE(batch);
+        CHECK(static_cast<double>(turns * rows * at_once) < 1.25 * static_cast<double>(batch * 4096));
+    }
+}
+
+TEST_CASE("a sum over rows of numbers of a row's parts leaves those with what else is made of the part") {
+    const Graph graph = Graph::parse(R"(
+        rows images
+        columns channels = 32
+        columns pixels = 1024
+        input x: bf16[images, channels, pixels]
+        input w: f32[channels]
+        h = cast(x, f32)
+        d = h - mean(h, pixels)
+        output y = cast(d * rsqrt(mean(d * d, pixels) + 1e-5) * w, bf16))");
+    const Program program = compile(*differentiate(graph).backward.data(), find_target("sm_90a"));
+    CHECK(std::ranges::count_if(program.steps, [](const Step& step) { return reads(step, "x"); }) == 1);
+}
+
+TEST_CASE("sums over rows are made where others read those rows, not beside a row that is stored; roots apart, once") {
+    const Program program = batch_norm(true);
+    const auto readers =
+        std::count_if(program.steps.begin(), program.steps.end(), [](const Step& step) { return reads(step, "x"); });
+    CHECK(readers == 2);  // the sums, and the gradient of x, which does not add up the weight's
+    CHECK(!makes_parts(*program.steps.back().group.graph));
+    for (const Step& step : program.steps) {
+        if (!reads(step, "x")) continue;
+        each_inst(step.kernel, [](const Inst& inst) { CHECK(inst.op != Op::kRsqrt); });
+    }
+}
+
+TEST_CASE("rows that read more of tables than of their own are a staying block's, whose threads have equal shares") {
+    const Program program = batch_norm(false);
+    for (const Step& step : program.steps) {
+        if (!reads(step, "x")) continue;
+        const Schedule& schedule = step.kernel.schedule;
+        CHECK(schedule.blocks_per_sm > 0);
+        CHECK(1536 % (schedule.threads_per_row * schedule.vector) == 0);
+    }
+    CHECK(compile(*make_graph("dynamic_tanh", {4096, bf16, {}}).data(), find_target("sm_90a"))
+              .steps.back()
+              .kernel.schedule.blocks_per_sm == 0);
+}

@@ -1,0 +1,285 @@
+// The schedules that the static rule takes first, and those that are declined.
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "compiler/compile.h"
+#include "compiler/plan/plan.h"
+#include "dsl/library/registry.h"
+#include "rowjit/gradient.h"
+#include "rowjit/library.h"
+
+using namespace rowjit;
+
+namespace {
+
+// Each half of a head turns by itself, over vectors that do not divide it.
+Graph turned_within_heads() {
+    return Graph::parse(
+        "rows tokens\ncolumns heads = 16\ncolumns d = 80\ninput x: bf16[tokens, heads, d]\n"
+        "output y = x + index(x, tokens, heads, (d + 20) % 40 + (d / 40) * 40)\n");
+}
+
+Group norms_backward(std::string_view op, std::int64_t columns, Dtype dtype, const Target& target) {
+    const Graph graph = make_graph(op, {columns, dtype, {}});
+    return plan_graph(*differentiate(graph, trained_inputs(op, graph)).backward.data(), target).groups.at(0);
+}
+
+// The static choice for the first kernel of a graph, or of an operation's forward.
+Schedule first_of(const Graph& graph) {
+    const Target& target = find_target("sm_90a");
+    return legal_schedules(plan_graph(*graph.data(), target).groups.at(0), target).at(0);
+}
+
+Schedule first_of(std::string_view op, std::int64_t columns, Dtype dtype) {
+    return first_of(make_graph(op, {columns, dtype, {}}));
+}
+
+// What part of the lanes have columns in the rounds that a row takes.
+double share_at_work(const Schedule& s, std::int64_t columns) {
+    const std::int64_t lanes = s.column_blocks * s.threads_per_row * s.vector;
+    const std::int64_t rounds = (columns + lanes - 1) / lanes;
+    return static_cast<double>(columns) / static_cast<double>(rounds * lanes);
+}
+
+}  // namespace
+
+TEST_CASE("vectors are as short as lie whole where a group of columns turns within itself") {
+    const Graph g = turned_within_heads();
+    CHECK(compile(*g.data(), find_target("sm_90a")).steps[0].kernel.schedule.vector == 4);
+    // A table that heads share is not worth it.
+    const Graph rope = make_graph("rope_complex", {.columns = 128, .dtype = f32});
+    CHECK(compile(*rope.data(), find_target("sm_90a")).steps[0].kernel.schedule.vector == 4);
+    // Nor are the ends of rows that begin anywhere, beside which vectors are whole.
+    const Graph softmax = make_graph("softmax", {.columns = 30522, .dtype = bf16});
+    CHECK(compile(*softmax.data(), find_target("sm_90a")).steps[0].kernel.schedule.peel);
+}
+
+TEST_CASE("the first of a kernel's legal schedules is the one that compile takes") {
+    for (const char* name : {"sm_90a", "gfx942", "x86-64-v3"}) {
+        const Target target = find_target(name);
+        for (const Graph& graph : {turned_within_heads(), make_graph("rope_complex", {.columns = 128, .dtype = f32}),
+                                   make_graph("layer_norm", {.columns = 4096})}) {
+            const Step step = compile(*graph.data(), target).steps.at(0);
+            CAPTURE(name);
+            CHECK(print(legal_schedules(step.group, target).at(0)) == print(step.kernel.schedule));
+        }
+    }
+}
+
+TEST_CASE(
+    "in a fraction of a warp a row has few threads: of numbers with several vectors, none of them idle of others") {
+    const auto threads = [](const char* op, std::int64_t columns, Dtype dtype) {
+        const Graph g = make_graph(op, {.columns = columns, .dtype = dtype});
+        return compile(*g.data(), find_target("sm_90a")).steps[0].kernel.schedule.threads_per_row;
+    };
+    CHECK(threads("logsumexp", 80, bf16) == 4);
+    CHECK(threads("logsumexp", 256, bf16) == 16);
+    CHECK(threads("cross_entropy", 80, bf16) == 2);
+    CHECK(threads("cross_entropy", 40, bf16) == 1);
+    CHECK(threads("cross_entropy", 4096, bf16) >= 32);
+    CHECK(threads("kl_div", 80, bf16) == 4);
+    CHECK(threads("softmax", 40, bf16) == 4);
+    CHECK(threads("softmax", 64, bf16) == 8);
+    CHECK(threads("softmax", 80, f32) == 16);
+    CHECK(threads("add_rms_norm", 72, bf16) == 8);
+}
+
+TEST_CASE("for AMD no schedule unrolls more sines than clang does, which would leave a loop's vectors in memory") {
+    const Graph graph = make_graph("rope_positions", {128, bf16, {}});
+    const auto most_columns = [&](const char* name) {
+        const Target target = find_target(name);
+        const Plan plan = plan_graph(*graph.data(), target);
+        std::int64_t most = 0;
+        for (const Schedule& schedule : legal_schedules(plan.groups.at(0), target)) {
+            const auto kernel = build_kernel(plan.groups.at(0), schedule, target);
+            for (const Stmt& stmt : kernel->body) {
+                const auto* loop = std::get_if<ColumnLoop>(&stmt.node);
+                if (loop != nullptr && loop->unrolled) most = std::max(most, loop->vector * loop->iterations);
+            }
+        }
+        return most;
+    };
+    CHECK(most_columns("gfx942") == 16);  // of 32 the vectors were 272 bytes of memory a thread
+    CHECK(most_columns("sm_90a") > 16);
+}
+
+TEST_CASE("beside sums of rows the static rule keeps lanes at work at the widths that models have") {
+    const Target target = find_target("sm_90a");
+    for (const char* op : {"rms_norm", "layer_norm"}) {
+        for (const std::int64_t columns :
+             {192,  384,  576,  768,  896,   1152,  1280,  1536,  2304,  2560,  2880,  3072, 3584,
+              5120, 6144, 7168, 9216, 10240, 12288, 13824, 18432, 20480, 24576, 28672, 49152}) {
+            const Group group = norms_backward(op, columns, bf16, target);
+            const Schedule first = legal_schedules(group, target).at(0);
+            CHECK_MESSAGE(share_at_work(first, columns) >= 0.875, op, " ", columns, ": ", print(first));
+        }
+    }
+}
+
+TEST_CASE("three tensors' narrow rows beside sums stay in the stages of sixteen warps, where those are the faster") {
+    const Target target = find_target("sm_90a");
+    const auto first_of_backward = [&](std::string_view op, std::int64_t columns, Dtype dtype) {
+        return legal_schedules(norms_backward(op, columns, dtype, target), target).at(0);
+    };
+    const auto is_of_sixteen = [](const Schedule& s) {
+        return s.residency == Residency::kStages && s.column_blocks == 1 && s.threads_per_row * s.blocks_per_sm == 512;
+    };
+    for (const std::int64_t columns : {2176, 2816, 3072, 4608, 5632, 6144}) {
+        for (const char* op : {"add_rms_norm", "add_layer_norm"}) {
+            CAPTURE(columns);
+            CHECK_MESSAGE(is_of_sixteen(first_of_backward(op, columns, bf16)), op, ": ",
+                          print(first_of_backward(op, columns, bf16)));
+            CHECK(!is_of_sixteen(first_of_backward(op, columns, f32)));
+        }
+    }
+    CHECK(is_of_sixteen(first_of_backward("gated_rms_norm", 2048, bf16)));
+    for (const std::int64_t columns : {3328, 3840}) {
+        CHECK(!is_of_sixteen(first_of_backward("add_layer_norm", columns, bf16)));
+        CHECK(!is_of_sixteen(first_of_backward("gated_rms_norm", columns, bf16)));
+    }
+}
+
+TEST_CASE("rows of even widths are peeled, but in twos where two tensors' are stored as well") {
+    const Target target = find_target("sm_90a");
+    for (const std::int64_t columns : {1026, 5122, 30522}) {
+        CAPTURE(columns);
+        const Graph forward = make_graph("softmax", {columns, bf16, {}});
+        CHECK(first_of(forward).peel);
+        const Graph backward = differentiate(forward, trained_inputs("softmax", forward)).backward;
+        const std::vector<Schedule> legal = legal_schedules(plan_graph(*backward.data(), target).groups.at(0), target);
+        CHECK(!legal.at(0).peel);
+        CHECK(legal.at(0).vector == 2);
+        CHECK(std::ranges::any_of(legal, &Schedule::peel));
+    }
+    const Graph odd = make_graph("softmax", {50257, bf16, {}});
+    const Graph backward = differentiate(odd, trained_inputs("softmax", odd)).backward;
+    CHECK(first_of(backward).peel);
+}
+
+TEST_CASE("losses that are added up have several vectors of a row in each thread, and f32 rows read once") {
+    for (const char* op : {"cross_entropy", "kl_div", "jsd", "tvd"}) {
+        for (const std::int64_t columns : {1792, 1920, 3584, 3840}) {
+            const Schedule first = first_of(op, columns, bf16);
+            CAPTURE(op);
+            CAPTURE(columns);
+            CAPTURE(print(first));
+            const bool is_of_warp = first.threads_per_row <= 32;
+            CHECK((is_of_warp || columns > std::int64_t{first.threads_per_row} * first.vector));
+            CHECK(share_at_work(first, columns) >= 0.75);
+        }
+    }
+    for (const std::int64_t columns : {4608, 6144, 7680}) {
+        CHECK(first_of("cross_entropy", columns, f32).residency == Residency::kReload);
+        CHECK(first_of("orpo", columns, f32).residency == Residency::kReload);
+        CHECK(first_of("kl_div", columns, f32).residency == Residency::kRegisters);
+    }
+    CHECK(first_of("top_k", 256, bf16).residency == Residency::kRegisters);
+    CHECK(first_of("top_k", 512, bf16).residency == Residency::kReload);
+}
+
+TEST_CASE("a loss with its gradient has wide rows in the shared memory of few blocks, whose threads are at work") {
+    const Target target = find_target("sm_90a");
+    for (const std::int64_t columns :
+         {24576, 30522, 32000, 50257, 64000, 100352, 119547, 128256, 151936, 201088, 256000}) {
+        Graph g;
+        const Axis tokens = g.rows("tokens");
+        const Value logits = g.input("logits", bf16, {tokens, columns});
+        g.output("loss", cross_entropy(logits, g.input("target", i64, {tokens}), {}).loss);
+        const Graph step = gradient(g, {"logits"}, {.joint = true, .unit_cotangent = true});
+        for (const Group& group : plan_graph(*step.data(), target).groups) {
+            if (group.graph->find_input("logits") == std::nullopt) continue;
+            const Schedule first = legal_schedules(group, target).at(0);
+            CAPTURE(print(first));
+            CHECK(first.residency == Residency::kShared);
+            CHECK(first.column_blocks >= 2);
+            CHECK(share_at_work(first, columns) >= 0.9);
+        }
+    }
+}
+
+TEST_CASE("rows beside weights that no block shares a multiprocessor with are in clusters that end or fetch ahead") {
+    for (const Dtype dtype : {bf16, f32}) {
+        for (const std::int64_t columns : {24576, 36864, 40960, 53248, 65536, 100352, 200064, 262144}) {
+            for (const char* op : {"rms_norm", "add_rms_norm"}) {
+                const Schedule first = first_of(op, columns, dtype);
+                CAPTURE(op);
+                CAPTURE(columns);
+                CAPTURE(print(first));
+                CHECK(first.residency == Residency::kRegisters);
+                CHECK(first.column_blocks >= 2);
+                CHECK(!first.skew);
+                // Of two tensors' rows none stay; of one, those whose threads have the same whole vectors.
+                const bool whole = columns % (first.column_blocks * first.threads_per_row * first.vector) == 0;
+                if (first.blocks_per_sm > 0) CHECK((first.prefetch && whole && std::string_view(op) == "rms_norm"));
+            }
+        }
+    }
+    CHECK(first_of("rms_norm", 20480, bf16).column_blocks == 1);
+    // A function of each column while rows are stored: as it was, where a block has the row.
+    CHECK(first_of("gated_rms_norm", 26624, bf16).column_blocks == 1);
+    CHECK(first_of("gated_rms_norm", 49152, bf16).column_blocks > 1);
+}
+
+TEST_CASE("a table beside rows gives them no more threads than their own columns want") {
+    const Target target = find_target("sm_90a");
+    const auto schedule_of = [&](std::int64_t columns, const char* weights, bool backward) {
+        const Graph graph = Graph::parse(fmt::format(R"(
+rows tokens
+input x: bf16[tokens, {0}]
+input w: {1}[{0}]
+h = cast(x, f32)
+output y = cast(h * rsqrt(mean(h * h) + 1e-6) * cast(w, f32), bf16)
+)",
+                                                     columns, weights));
+        const Graph planned = backward ? differentiate(graph).backward : graph;
+        return legal_schedules(plan_graph(*planned.data(), target).groups.at(0), target).at(0);
+    };
+    for (const std::int64_t columns : {128, 1024, 4096, 8192}) {
+        CAPTURE(columns);
+        const Schedule wide = schedule_of(columns, "f32", false);
+        CHECK(wide == schedule_of(columns, "bf16", false));
+        CHECK(wide.threads_per_row * wide.vector <= columns);
+    }
+    CHECK(schedule_of(8192, "f32", true).column_blocks == 1);
+}
+
+TEST_CASE("threads of a row are a part of a warp, or any number of whole warps") {
+    const auto schedule =
+        parse_schedule("row_reduction keep=registers threads=96 vector=8 blocks_per_sm=4 min_blocks=4");
+    REQUIRE(schedule);
+    CHECK(!parse_schedule("row_reduction keep=registers threads=48 vector=8"));
+    CHECK(!parse_schedule("row_reduction keep=registers threads=1056 vector=8"));
+    const Target nvidia = find_target("sm_90a");
+    CHECK(build_kernel(norms_backward("layer_norm", 2304, bf16, nvidia), *schedule, nvidia));
+    const Target amd = find_target("gfx942");  // of waves of 64
+    const auto declined = build_kernel(norms_backward("layer_norm", 2304, bf16, amd), *schedule, amd);
+    REQUIRE(!declined);
+    CHECK(declined.reason() == "96 threads on a row are no whole warps of 64");
+}
+
+TEST_CASE("every width has a schedule where the tensors of a row leave few registers") {
+    const Target target = find_target("sm_90a");
+    for (std::int64_t columns = 128; columns <= 8192; columns += 128) {
+        const Group group = norms_backward("gated_rms_norm", columns, bf16, target);
+        CHECK_MESSAGE(!legal_schedules(group, target).empty(), columns);
+    }
+}
+
+// 18 warps are five on two of the schedulers, and registers are dealt out eight at a time.
+TEST_CASE("a thread has the registers that its scheduler has for it") {
+    const Target target = find_target("sm_90a");
+    const Group group = norms_backward("layer_norm", 9216, bf16, target);
+    const auto schedule =
+        parse_schedule("row_reduction keep=registers threads=288 vector=8 stages=2 blocks_per_sm=2 min_blocks=2");
+    const auto kernel = build_kernel(group, schedule.value(), target);
+    REQUIRE(!kernel);
+    CHECK(kernel.reason().find("blocks of 288 threads have 96") != std::string::npos);
+}

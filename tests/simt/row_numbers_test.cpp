@@ -1,0 +1,104 @@
+// Kernels that compute much with the numbers of a row against the oracle: numbers that are parted over kernels, steps
+// that a graph has written out, sums made of sums.
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "compiler/emit/gpu.h"
+#include "dsl/library/registry.h"
+#include "rowjit/gradient.h"
+#include "tests/simt/cases.h"
+#include "tests/simt/simt_device.h"
+
+using namespace rowjit;
+
+namespace {
+
+// Ninety steps from the row's greatest and its sum, each from the two before; the second and third last are stored too,
+// and one of the first ones.
+Graph written_out(std::int64_t columns, Dtype dtype) {
+    Graph g;
+    const Value x = cast(g.input("x", dtype, {g.rows("tokens"), columns}), f32);
+    std::vector<Value> steps = {max(x), sum(x * x)};
+    const Value most = maximum(steps[0], 0.5);
+    for (int i = 0; i < 90; ++i) {
+        const Value& last = steps.back();
+        steps.push_back(last * 0.5 + steps[steps.size() - 2] / (abs(last) + most));
+    }
+    g.output("y", cast(x * steps.back(), dtype));
+    for (const std::size_t step : {5, 89, 90}) g.output(fmt::format("step_{}", step), steps[step]);
+    return g;
+}
+
+}  // namespace
+
+TEST_CASE("numbers of a row that are parted, being more than a thread holds, agree with the oracle") {
+    const Target target = simt::target("sm_90a");
+    const auto differentiated = [](const char* streams, const char* iterations) {
+        const Graph graph = make_graph("hyper_pre", {64, f32, {{"streams", streams}, {"iterations", iterations}}});
+        return std::make_shared<const Differentiated>(differentiate(graph, trained_inputs("hyper_pre", graph)));
+    };
+    const auto both = differentiated("4", "8");
+    const auto six = differentiated("6", "1");
+    Program program = compile(*both->backward.data(), target);
+    const auto loads_in_rounds = [&](const Step& step) {
+        return emit_gpu_body(step.kernel, target).find(" = rj_load_one(tmp_20 + ((round * -") != std::string::npos;
+    };
+    REQUIRE(std::ranges::any_of(program.steps, loads_in_rounds));
+    check_cases({{"hyper_pre backward", both->backward, std::move(program), both},
+                 {"hyper_pre of six streams, backward", six->backward, compile(*six->backward.data(), target), six}},
+                target);
+}
+
+TEST_CASE("derivatives that are too much for one kernel, and values that read many places, agree with the oracle") {
+    std::string sums = "rows tokens\ninput x: bf16[tokens, 1024]\nh = cast(x, f32)\n";
+    for (int i = 0; i < 24; ++i)
+        sums += fmt::format("output o{0} = cast(h * {1}.5 + sum(h * {2}.25), bf16)\n", i, i + 1, i + 2);
+    std::string shifts = "rows tokens\ncolumns d = 128\ninput x: f32[tokens, d]\nv0 = x\n";
+    for (int i = 0; i < 7; ++i)
+        shifts += fmt::format("v{} = (index(v{}, tokens, (d + {}) % 128) - v{}) * 0.7\n", i + 1, i, 1 << i, i);
+    const Target& target = find_target("sm_90a");
+    std::vector<Case> cases;
+    for (const auto& [name, text] : {std::pair("sums", sums), {"shifts", shifts + "output y = v7\n"}}) {
+        const Graph graph = Graph::parse(text, name);
+        const auto both = std::make_shared<const Differentiated>(differentiate(graph));
+        Program program = compile(*both->backward.data(), target);
+        CHECK(program.steps.size() > 1);
+        cases.push_back({fmt::format("{} backward", name), both->backward, std::move(program), both});
+    }
+    check_cases(cases, target, 3, false);
+}
+
+TEST_CASE("steps that a graph has written out agree with the oracle as the loop that they are emitted as") {
+    for (const char* name : {"sm_90a", "gfx942"}) {
+        const Target target = simt::target(name);
+        std::vector<Case> cases;
+        add_cases("ninety steps", written_out(256, bf16), target, &cases);
+        const Graph sinkhorn = make_graph("hyper_pre", {64, f32, {}});
+        cases.push_back({"hyper_pre", sinkhorn, compile(*sinkhorn.data(), target)});
+        for (const Case& one : cases) {
+            const auto loops = [&](const Step& step) {
+                return emit_gpu_body(step.kernel, target).find("for (int round = 0;") != std::string::npos;
+            };
+            CHECK_MESSAGE(std::any_of(one.program.steps.begin(), one.program.steps.end(), loops), one.name);
+        }
+        check_cases(cases, target);
+    }
+}
+
+TEST_CASE("a group's sums made of its channels' agree with the oracle") {
+    const Graph graph = make_graph("group_norm", {4096, bf16, {{"groups", "2"}, {"channels", "9"}}});
+    const auto both = std::make_shared<const Differentiated>(differentiate(graph, trained_inputs("group_norm", graph)));
+    for (const char* name : {"sm_90a", "gfx942"}) {
+        const Target target = simt::target(name);
+        Program program = compile(*both->backward.data(), target);
+        REQUIRE(program.steps.size() == 4);
+        check_cases({{"group_norm backward", both->backward, std::move(program), both}}, target, 2);
+    }
+}

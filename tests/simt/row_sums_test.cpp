@@ -1,0 +1,182 @@
+// Sums over rows against the oracle: beside a reduction of each row, of weights that each group has, of each batch; and
+// a packed row's gradient, which is stored a part at a time.
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "dsl/library/registry.h"
+#include "tests/simt/cases.h"
+#include "tests/simt/simt_device.h"
+
+using namespace rowjit;
+
+namespace {
+
+// A norm of each group of columns, with a weight for each column and a number for each group.
+Graph weighted_groups(std::int64_t groups, std::int64_t width, Dtype dtype) {
+    Graph g;
+    const Axis tokens = g.rows("tokens");
+    const Axis group = g.columns("groups", groups);
+    const Axis column = g.columns("width", width);
+    const Value x = cast(g.input("x", dtype, {tokens, group, column}), f32);
+    const Value gate = cast(g.input("gate", dtype, {tokens, group, column}), f32);
+    const Value normed = cast(x * rsqrt(mean(x * x, column) + 1e-5), dtype) * g.input("weight", dtype, {group, column});
+    g.output("y", cast(cast(normed, f32) * gate / (1 + exp(-gate)) * g.input("scale", f32, {group}), dtype));
+    return g;
+}
+
+// Norms of groups of a head's columns, with weights of each: rows of two kinds, one of them declared.
+Graph weighted_parts(std::int64_t heads, std::int64_t groups, std::int64_t width) {
+    Graph g;
+    const Axis tokens = g.rows("tokens");
+    const Axis head = g.rows("heads", heads);
+    const Axis group = g.columns("groups", groups);
+    const Axis column = g.columns("width", width);
+    const Value x = g.input("x", bf16, {tokens, head, group, column});
+    const Value h = cast(x, f32);
+    const Value normed = cast(h * rsqrt(mean(h * h, column) + 1e-5), bf16);
+    g.output("y", normed * g.input("weight", bf16, {head, group, column}));
+    return g;
+}
+
+// A weight for each head, which are rows.
+Graph weighted_heads(std::int64_t heads, std::int64_t width) {
+    Graph g;
+    const Axis tokens = g.rows("tokens");
+    const Axis head = g.rows("heads", heads);
+    const Value x = g.input("x", bf16, {tokens, head, width});
+    g.output("y", x * g.input("weight", bf16, {head, width}));
+    return g;
+}
+
+// A norm with a scale and a shift of each batch, and of each frame of a batch where there are some.
+Graph adaptive_norm(std::int64_t frames, std::int64_t columns, Dtype dtype) {
+    Graph g;
+    std::vector<Dim> outer = {g.rows("batch")};
+    if (frames > 1) outer.emplace_back(g.rows("frames", frames));
+    const Axis column = g.columns("c", columns);
+    std::vector<Dim> rows = outer;
+    rows.emplace_back(g.rows("tokens"));
+    rows.emplace_back(column);
+    outer.emplace_back(column);
+    const Value x = cast(g.input("x", dtype, rows), f32);
+    const Value normed = x * rsqrt(mean(x * x) + 1e-5);
+    const Value scale = cast(g.input("scale", dtype, outer), f32);
+    g.output("y", cast(normed * (1 + scale) + cast(g.input("shift", dtype, outer), f32), dtype));
+    return g;
+}
+
+// A gate for each batch, and one for each head of a batch, beside no norm: of rows that nothing reduces.
+Graph batch_gates(std::int64_t heads, std::int64_t width) {
+    Graph g;
+    const Axis batch = g.rows("batch");
+    const Axis tokens = g.rows("tokens");
+    const Axis column = g.columns("width", width);
+    if (heads == 1) {
+        g.output("y", g.input("x", bf16, {batch, tokens, column}) * g.input("gate", bf16, {batch, column}));
+        return g;
+    }
+    const Axis head = g.rows("heads", heads);
+    g.output("y", g.input("x", bf16, {batch, tokens, head, column}) * g.input("gate", bf16, {batch, head, column}));
+    return g;
+}
+
+// The mean of each batch's normed rows, which nothing stores.
+Graph pooled_norm(std::int64_t columns) {
+    Graph g;
+    const Axis batch = g.rows("batch");
+    const Axis tokens = g.rows("tokens", 20);
+    const Value x = cast(g.input("x", bf16, {batch, tokens, columns}), f32);
+    g.output("y", cast(mean(x * rsqrt(mean(x * x) + 1e-5), tokens), bf16));
+    return g;
+}
+
+// One number of all rows and columns, which takes several launches to judge. Of f32, whose sums are carried as pairs:
+// a sum of narrow terms that cancel is as exact as its partial sums are, which the bar does not know.
+Graph one_number(std::int64_t columns, Dtype dtype) {
+    Graph g;
+    const Axis tokens = g.rows("tokens");
+    g.output("sum", sum(sum(cast(g.input("x", dtype, {tokens, columns}), f32)), tokens));
+    return g;
+}
+
+}  // namespace
+
+TEST_CASE("sums over rows beside a row reduction agree with the oracle under every schedule") {
+    for (const std::string_view name : {"sm_90a", "gfx942"}) {
+        const Target target = simt::target(name);
+        std::vector<Case> cases;
+        for (const std::int64_t columns : {7, 96, 1000}) {
+            add_cases(fmt::format("norm_backward {}", columns), norm_backward(columns, bf16), target, &cases);
+        }
+        add_cases("norm_backward 256 f16", norm_backward(256, f16), target, &cases);
+        for (const std::int64_t columns : {96, 1000})
+            add_cases(fmt::format("one_number {} f32", columns), one_number(columns, f32), target, &cases);
+        check_cases(cases, target, 19, false);
+    }
+}
+
+TEST_CASE("sums over rows of a weight for each group agree with the oracle under every schedule") {
+    for (const std::string_view name : {"sm_90a", "gfx942"}) {
+        const Target target = simt::target(name);
+        std::vector<Case> cases;
+        const auto add = [&](const std::string& what, const Graph& graph, const std::vector<std::string>& trained) {
+            const std::size_t first = cases.size();
+            add_backward_cases(what, graph, trained, target, &cases);
+            const std::vector<Step>& steps = cases.at(first).program.steps;
+            return std::any_of(steps.begin(), steps.end(), [](const Step& step) { return !step.kernel.apart.empty(); });
+        };
+        const std::vector<std::string> trained = {"x", "gate", "weight", "scale"};
+        CHECK(add("weighted_groups", weighted_groups(16, 64, bf16), trained));
+        CHECK(add("weighted_heads", weighted_heads(16, 64), {"x", "weight"}));
+        CHECK(add("weighted_parts", weighted_parts(3, 8, 64), {"x", "weight"}));
+        // Rows of eight threads, twelve of which are no whole waves of 64; and rows of a warp or more.
+        CHECK(add("weighted_groups of 12", weighted_groups(12, 64, bf16), trained) == (target.warp_size == 32));
+        if (target.warp_size == 32) CHECK(add("weighted_groups f32", weighted_groups(3, 264, f32), trained));
+        check_cases(cases, target, 7, false);
+    }
+}
+
+TEST_CASE("sums over rows of each batch share a kernel with the rows and agree with the oracle under every schedule") {
+    for (const std::string_view name : {"sm_90a", "gfx942"}) {
+        const Target target = simt::target(name);
+        std::vector<Case> cases;
+        const auto has_outer = [&](std::size_t first) {
+            const std::vector<Step>& steps = cases.at(first).program.steps;
+            return steps.size() == 2 && !steps[0].kernel.outer.empty();
+        };
+        const auto add = [&](const std::string& what, const Graph& graph) {
+            const std::size_t first = cases.size();
+            add_backward_cases(what, graph, {}, target, &cases);
+            return has_outer(first);
+        };
+        CHECK(add("adaptive_norm", adaptive_norm(1, 96, bf16)));
+        CHECK(add("adaptive_norm f16", adaptive_norm(1, 515, f16)));
+        CHECK(add("adaptive_norm of frames", adaptive_norm(3, 264, bf16)));
+        CHECK(add("batch_gates", batch_gates(1, 264)));
+        CHECK(add("batch_gates of heads", batch_gates(16, 64)));
+        const std::size_t pooled = cases.size();
+        add_cases("pooled_norm", pooled_norm(264), target, &cases);
+        CHECK(has_outer(pooled));
+        for (const std::int64_t rows : {3, 11}) check_cases(cases, target, rows, false);
+    }
+}
+
+TEST_CASE("the gradient of a packed row, stored a part at a time, agrees with the oracle under every schedule") {
+    for (const std::string_view name : {"sm_90a", "gfx942"}) {
+        const Target target = simt::target(name);
+        std::vector<Case> cases;
+        const OptionMap packed = {{"packed", "true"}};
+        for (const std::int64_t columns : {20, 264}) {
+            add_backward_cases(fmt::format("packed swiglu {}", columns), make_graph("swiglu", {columns, bf16, packed}),
+                               {"gate_up"}, target, &cases);
+        }
+        add_backward_cases("packed geglu f32", make_graph("geglu", {96, f32, packed}), {"gate_up"}, target, &cases);
+        check_cases(cases, target, 5, false);
+    }
+}
