@@ -148,6 +148,7 @@ struct Inst {
     bool of_two = false;                   // kExp: 2^operand, and below 2^-126 may be 0 (passes/precision)
     TanhPart part = TanhPart::kItself;     // kTanh: what of it this is (passes/precision)
     bool by_one_up = false;                // kDiv: by at least 1 (passes/precision)
+    bool of_fraction = false;              // kLog1p: of 0 to 1 (passes/precision)
     Packing packing = Packing::kNone;      // of a column loop's bf16 and f16 values
     bool alike = false;                    // kMap: a condition that all lanes of a vector share (passes/conditions)
     bool chooses = false;                  // kMap: a select of loads by such a condition (passes/conditions)

@@ -2,7 +2,7 @@
 // these files in this order, each of which needs only those before it, and the kernel.
 //
 //   prelude_cuda.h, prelude_hip.h   a vendor's half
-//   prelude_exp.h                   an exponential that is stored as it is
+//   prelude_exp.h                   an exponential that is stored as it is, and log(1 + a) of a fraction
 //   prelude_math.h                  functions for vendors without a device library
 //   prelude_trig.h                  sine, cosine and tanh
 //   prelude_narrow.h                functions that are less exact where a rounding hides it

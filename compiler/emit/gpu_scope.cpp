@@ -441,6 +441,7 @@ std::string GpuScope::map(const Inst& inst, const std::string& divisor) const {
     if (inst.of_two) text = fmt::format("rj_exp2_fast({})", operand(0));
     if (inst.narrow && inst.op == Op::kLog)
         text = fmt::format("{}({})", inst.weighs ? "rj_log_weight" : "rj_log_narrow", operand(0));
+    if (inst.of_fraction) text = fmt::format("rj_log1p_of_fraction({})", operand(0));
     if (inst.narrow && inst.op == Op::kLog1p) text = fmt::format("rj_log1p_narrow({})", operand(0));
     if (inst.narrow && inst.op == Op::kSub) text = fmt::format("rj_log_share({}, {})", operand(0), operand(1));
     if (inst.narrow && inst.op == Op::kErf) text = fmt::format("rj_erf_narrow({})", operand(0));

@@ -255,6 +255,7 @@ Kernel spend_precision(Kernel kernel, const Target& target) {
             inst.stored = inst.stored || uses.is_beside_constant(inst);
             inst.rough = may_be_rough(inst, inside, uses);
             inst.by_one_up = is_f32_map(inst, Op::kDiv) && uses.is_one_or_more(inst.operands[1]);
+            inst.of_fraction = is_f32_map(inst, Op::kLog1p) && uses.is_fraction(inst.operands[0]);
             // One instruction in place of a comparison and a choice.
             if (target.is_gpu() && uses.is_log_of_share_or_nothing(inst)) {
                 inst.op = Op::kMax;

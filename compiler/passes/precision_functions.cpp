@@ -28,6 +28,11 @@ bool Uses::is_one_or_more(ValueId value) {
     return is(sum->operands[0], sum->operands[1]) || is(sum->operands[1], sum->operands[0]);
 }
 
+bool Uses::is_fraction(ValueId value) {
+    const Inst* exponential = maker(value);
+    return exponential != nullptr && is_f32_map(*exponential, Op::kExp) && is_not_positive(exponential->operands[0]);
+}
+
 bool Uses::is_beside_one(const Inst& erf) {
     return all_of(erf.id, is_beside_one_, [&](const Inst& sum) {
         return is_f32_map(sum, Op::kAdd) && (is_constant(sum.operands[0], 1) || is_constant(sum.operands[1], 1)) &&

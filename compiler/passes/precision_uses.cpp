@@ -324,6 +324,23 @@ bool Uses::find_not_negative(ValueId value) {
     }
 }
 
+// Whether a value is known not to be positive, as what is not negative is where its sign is turned.
+bool Uses::is_not_positive(ValueId value) {
+    const Inst* inst = maker(value);
+    if (inst == nullptr) return false;
+    if (inst->kind == InstKind::kConst) return inst->value <= 0;
+    if (inst->kind != InstKind::kMap) return false;
+    const auto below = [&](std::size_t operand) { return is_not_positive(inst->operands[operand]); };
+    const auto above = [&](std::size_t operand) { return is_not_negative(inst->operands[operand]); };
+    switch (inst->op) {
+        case Op::kNeg: return above(0);
+        case Op::kSub: return below(0) && above(1);
+        case Op::kMul: return (below(0) && above(1)) || (above(0) && below(1));
+        case Op::kMin: return below(0) || below(1);
+        default: return false;
+    }
+}
+
 bool Uses::is_rare(ValueId value) const {
     const auto made = made_by_.find(value);
     return made != made_by_.end() && made->second->kind == InstKind::kMap && made->second->op == Op::kSelect &&

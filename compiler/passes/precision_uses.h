@@ -38,6 +38,9 @@ class Uses {
     // Whether it is a sum of a constant of at least 1 and what is not negative.
     bool is_one_or_more(ValueId value);
 
+    // Whether it is from 0 to 1: an exponential of what is not positive, as a softplus adds 1 to.
+    bool is_fraction(ValueId value);
+
     // Whether 1 is added to it wherever it is used, and the sum rounded before anything magnifies its error. Numbers of
     // 11 bits come too near a zero of what such a sum is added to.
     bool is_beside_one(const Inst& erf);
@@ -188,6 +191,7 @@ class Uses {
     bool keeps_part(const Inst& use);
     bool is_not_negative(ValueId value);
     bool find_not_negative(ValueId value);
+    bool is_not_positive(ValueId value);
     bool is_rare(ValueId value) const;
     bool is_factor(ValueId product, ValueId other);
     std::vector<ValueId> factors_of_columns(ValueId value) const;

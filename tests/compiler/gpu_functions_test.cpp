@@ -14,12 +14,32 @@
 
 using namespace rowjit;
 
-TEST_CASE("an exponential that is stored in f32 as it is has all of its bits") {
+namespace {
+
+// Of the first kernel.
+std::string text_of(const Graph& g) {
+    const Target& target = find_target("sm_90a");
+    return emit_gpu_body(compile(*g.data(), target).steps[0].kernel, target);
+}
+
+// y of a = x in f32 and b = z in f32, of inputs of one dtype and rounded to it.
+Graph graph_of(std::string_view dtype, std::string_view y) {
+    return Graph::parse(
+        fmt::format("rows t\ninput x: {0}[t, 1024]\ninput z: {0}[t, 1024]\na = cast(x, f32)\nb = cast(z, f32)\n"
+                    "output y = cast({1}, {0})\n",
+                    dtype, y));
+}
+
+}  // namespace
+
+TEST_CASE("an exponential that is stored in f32 as it is has all of its bits, and beside a constant it may cancel") {
     const auto body = [](std::string_view outputs) {
-        const Graph g = Graph::parse(fmt::format("rows t\ninput x: f32[t, 64]\ne = exp(x)\n{}\n", outputs));
-        const Target& target = find_target("sm_90a");
-        return emit_gpu_body(compile(*g.data(), target).steps[0].kernel, target);
+        return text_of(Graph::parse(fmt::format("rows t\ninput x: f32[t, 64]\ne = exp(x)\n{}\n", outputs)));
     };
+    CHECK(contains(body("output y = e - 1"), "rj_exp_stored("));
+    CHECK(contains(body("output y = select(x > 0, x, e + -1)"), "rj_exp_stored("));
+    CHECK(!contains(body("output y = e + 1"), "rj_exp_stored("));
+    CHECK(!contains(body("output y = cast(e - 1, bf16)"), "rj_exp_stored("));
     CHECK(contains(body("output y = e"), "rj_exp_stored("));
     CHECK(!contains(body("output y = 1 / (1 + e)"), "rj_exp_stored("));
     CHECK(!contains(body("output y = cast(e, bf16)"), "rj_exp_stored("));
@@ -254,4 +274,61 @@ TEST_CASE("a gate's parts are less exact in a norm's backward, which adds what h
         CHECK(contains(exact, "rj_exp("));
         CHECK(contains(exact, "rj_div_one_up("));
     }
+}
+
+TEST_CASE("logarithms, roots and quotients are less exact where only products follow before a rounding") {
+    const auto text = [](std::string_view dtype, std::string_view y) { return text_of(graph_of(dtype, y)); };
+    for (const std::string_view narrow : {"bf16", "f16"}) {
+        CHECK(contains(text(narrow, "b * log(a)"), "rj_log_narrow("));
+        CHECK(contains(text(narrow, "log1p(a) / b"), "rj_log1p_narrow("));
+        CHECK(contains(text(narrow, "sqrt(a)"), "rj_sqrt_narrow("));
+        CHECK(contains(text(narrow, "a * rsqrt(abs(b))"), "rj_rsqrt_narrow("));
+        CHECK(contains(text(narrow, "a / b"), "rj_quotient_narrow("));
+        // A softplus adds up what is not negative, and what bends less than a line through 0 follows.
+        const std::string bent = text(narrow, "a * tanh(maximum(a, 0) + log1p(exp(-abs(a))))");
+        for (const char* function : {"rj_exp_narrow(", "rj_log1p_narrow(", "rj_tanh_narrow("})
+            CHECK(contains(bent, function));
+    }
+    // Of f32, in a difference that may be near 0, in an exponent, and in a sum of the row that is stored.
+    CHECK(contains(text("f32", "b * log(a)"), "rj_log("));
+    CHECK(contains(text("f32", "a / b"), "rj_div("));
+    CHECK(contains(text("bf16", "log(a) - b"), "rj_log("));
+    CHECK(contains(text("bf16", "a / b - 1"), "rj_div("));
+    CHECK(contains(text("bf16", "exp(b * log(a))"), "rj_log("));
+    const Graph summed = Graph::parse("rows t\ninput x: bf16[t, 1024]\noutput y = sum(log(cast(x, f32)))\n");
+    CHECK(contains(text_of(summed), "rj_log("));
+}
+
+TEST_CASE("a function of one narrow number is exact where it cancels at 0, where numbers are dense") {
+    const auto text = [](std::string_view y) { return text_of(graph_of("bf16", y)); };
+    CHECK(contains(text("exp(a) - exp(-a)"), "rj_exp("));
+    CHECK(contains(text("log1p(a) - a"), "rj_log1p("));
+    CHECK(contains(text("a - tanh(a)"), "rj_tanh("));
+    // Elsewhere such numbers come no nearer to a zero than by some 2^-11.
+    CHECK(contains(text("exp(a) - 3 * exp(-a)"), "rj_exp_narrow("));
+    CHECK(contains(text("log1p(a) + 2 * sqrt(a)"), "rj_log1p_narrow("));
+}
+
+TEST_CASE("1 - tanh² and 1 + tanh are functions of their own where a rounding hides a few units, of one reciprocal") {
+    const auto backward = [](std::string_view dtype, std::string_view y) {
+        return text_of(differentiate(graph_of(dtype, y), {"x"}).backward);
+    };
+    const std::string gelu = backward("bf16", "b * (0.5 * a * (1 + tanh(0.8 * (a + 0.04 * a * a * a))))");
+    CHECK(contains(gelu, "rj_tanh_slope_narrow("));
+    CHECK(contains(gelu, "rj_tanh_plus_one_narrow("));
+    CHECK(!contains(gelu, "rj_tanh("));
+    CHECK(count(gelu, "rj_tanh_") == 2);
+    CHECK(contains(backward("bf16", "tanh(a)"), "rj_tanh_slope_narrow("));
+    CHECK(contains(backward("f32", "tanh(a)"), "rj_tanh("));
+    CHECK(!contains(backward("f32", "tanh(a)"), "rj_tanh_slope_narrow("));
+}
+
+TEST_CASE("log1p of a fraction has no branch for other numbers") {
+    const auto text = [](std::string_view y) { return text_of(graph_of("f32", y)); };
+    CHECK(contains(text("log1p(exp(-abs(a)))"), "rj_log1p_of_fraction("));
+    CHECK(contains(text("log1p(exp(-2 * abs(a - b)))"), "rj_log1p_of_fraction("));
+    CHECK(contains(text("log1p(exp(minimum(a, 0) - abs(b)))"), "rj_log1p_of_fraction("));
+    for (const std::string_view other :
+         {"log1p(exp(abs(a)))", "log1p(exp(a))", "log1p(exp(2 * abs(a)))", "log1p(abs(a))"})
+        CHECK(!contains(text(other), "rj_log1p_of_fraction("));
 }

@@ -1,10 +1,12 @@
 // What emitted kernels compute less exactly, or exactly, against the oracle where it shows: sums that overflow or
 // cancel, weights of extreme rows, and the mean error of many.
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include <cmath>
 #include <cstdint>
 #include <iterator>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -84,6 +86,54 @@ TEST_CASE("weights of narrow rows are the oracle's wherever the greatest of a ro
         const auto outputs = verify(device, executable, graph, bindings);
         CHECK_MESSAGE(within_bar(outputs), describe(outputs));
     });
+}
+
+TEST_CASE("functions of every bf16 and f16 are the oracle's, less exact ones and their derivatives too") {
+    constexpr std::int64_t kColumns = 1024;
+    const char* functions[] = {
+        "log(a)",
+        "log1p(a)",
+        "sqrt(a)",
+        "b * rsqrt(a)",
+        "b / a",
+        "maximum(a, 0) + log1p(exp(-abs(a)))",
+        "a * tanh(maximum(a, 0) + log1p(exp(-abs(a))))",
+        "0.5 * a * (1 + tanh(0.7978845608 * (a + 0.044715 * a * a * a)))",
+        "30 * tanh(a / 30) * b",
+        "select(a > 0, a, exp(minimum(a, 0)) - 1)",
+        "exp(a) - exp(-a)",
+        "a - tanh(a)",
+        "sin(a)",
+    };
+    for (const char* name : {"sm_90a", "gfx942"}) {
+        const Target target = simt::target(name);
+        std::vector<Case> cases;
+        for (const char* dtype : {"bf16", "f16", "f32"}) {
+            for (const char* function : functions) {
+                const Graph graph =
+                    Graph::parse(fmt::format("rows t\ninput x: {0}[t, {1}]\ninput z: {0}[t, {1}]\na = cast(x, f32)\n"
+                                             "b = cast(z, f32)\noutput y = cast({2}, {0})\n",
+                                             dtype, kColumns, function));
+                const std::string of = fmt::format("{} of {}", function, dtype);
+                cases.push_back({of, graph, compile(*graph.data(), target)});
+                const Graph backward = differentiate(graph, {"x"}).backward;
+                cases.push_back({of + ", backward", backward, compile(*backward.data(), target)});
+            }
+        }
+        each_built(cases, target, [&](std::size_t i, const Device& device, const Executable& executable) {
+            CAPTURE(name);
+            CAPTURE(cases[i].name);
+            const GraphData& graph = *cases[i].graph.data();
+            Bindings bindings = random_inputs(graph, all_rows(graph, 65536 / kColumns), {.seed = i});
+            Tensor& x = bindings.tensors.at("x");
+            for (std::size_t at = 0; at < x.values.size(); ++at) {
+                const auto bits = static_cast<std::uint16_t>(at);
+                x.values[at] = load_element(x.dtype == f16 ? f16 : bf16, &bits);
+            }
+            const auto outputs = verify(device, executable, graph, bindings);
+            CHECK_MESSAGE(within_bar(outputs), describe(outputs));
+        });
+    }
 }
 
 TEST_CASE("what is left of sums that cancel is exact to the last unit under every schedule, and overflows as eager's") {
