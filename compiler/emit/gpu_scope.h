@@ -151,6 +151,9 @@ class GpuScope {
     // Issues the loads of the row `block` where there is one. Of several rows a block, of this thread's row of them,
     // which is called `row`; the last block's other threads follow the last row.
     void fetch(const std::string& block, std::string_view row);
+    // Likewise without a condition, and whether the next row is fetched so.
+    bool fetches_always() const;
+    void fetch_always(const std::string& block);
     std::int64_t stage_begin(int stage) const;
     // The stage after the row's own.
     std::string next_stage() const;

@@ -57,8 +57,10 @@ std::pair<TanhPart, const Inst*> Uses::part_of_tanh(const Inst& sum) {
                              square->second->operands[0] == square->second->operands[1];
         tanh = squares ? tanh_of(square->second->operands[0]) : nullptr;
         part = TanhPart::kSlope;
-    } else if (is_f32_map(sum, Op::kAdd) && is_constant(sum.operands[1], 1)) {
-        tanh = tanh_of(sum.operands[0]);
+    } else if (is_f32_map(sum, Op::kAdd)) {
+        for (const std::size_t one : {0, 1}) {
+            if (is_constant(sum.operands[one], 1)) tanh = tanh_of(sum.operands[1 - one]);
+        }
         part = TanhPart::kPlusOne;
     }
     return {part, tanh != nullptr && hides_part(sum) ? tanh : nullptr};

@@ -309,7 +309,7 @@ TEST_CASE("a function of one narrow number is exact where it cancels at 0, where
     CHECK(contains(text("log1p(a) + 2 * sqrt(a)"), "rj_log1p_narrow("));
 }
 
-TEST_CASE("1 - tanh² and 1 + tanh are functions of their own where a rounding hides a few units, of one reciprocal") {
+TEST_CASE("1 - tanh² and 1 + tanh are functions of their own where a rounding hides a few units") {
     const auto backward = [](std::string_view dtype, std::string_view y) {
         return text_of(differentiate(graph_of(dtype, y), {"x"}).backward);
     };
@@ -317,10 +317,8 @@ TEST_CASE("1 - tanh² and 1 + tanh are functions of their own where a rounding h
     CHECK(contains(gelu, "rj_tanh_slope_narrow("));
     CHECK(contains(gelu, "rj_tanh_plus_one_narrow("));
     CHECK(!contains(gelu, "rj_tanh("));
-    CHECK(count(gelu, "rj_tanh_") == 2);
     CHECK(contains(backward("bf16", "tanh(a)"), "rj_tanh_slope_narrow("));
-    CHECK(contains(backward("f32", "tanh(a)"), "rj_tanh("));
-    CHECK(!contains(backward("f32", "tanh(a)"), "rj_tanh_slope_narrow("));
+    CHECK(!contains(backward("f32", "tanh(a)"), "narrow("));
 }
 
 TEST_CASE("log1p of a fraction has no branch for other numbers") {
