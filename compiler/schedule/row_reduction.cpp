@@ -244,6 +244,10 @@ std::vector<Schedule> gpu_schedules(const GroupFacts& facts, const Target& targe
         schedules.insert(behind_timed(facts, target, &schedules), even.begin(), even.end());
         const std::vector<Schedule> three = of_three_tensors(facts, target, vector);
         schedules.insert(schedules.begin(), three.begin(), three.end());
+        // What is copied into shared memory without being ahead of anything: a gated norm's backward of 8192 bf16
+        // columns takes 0.0797 ms so, 0.0536 in the registers of a cluster (H200).
+        const auto is_ahead = [](const Schedule& s) { return s.residency != Residency::kShared; };
+        if (facts.sums_of_columns > 0) std::ranges::stable_partition(schedules, is_ahead);
     }
     const std::vector<Schedule> steps = waiting_in_steps(facts, target, vector);
     schedules.insert(schedules.begin(), steps.begin(), steps.end());
