@@ -1,5 +1,5 @@
-// An exponential that is stored as it is, as the rate of a decay, of which a table has few: within nine tenths of a unit
-// in the last place over all of f32, denormals and infinities included, where CUDA's expf is up to 1.7 off. And
+// An exponential that is stored as it is, as the rate of a decay, of which a table has few: within nine tenths of a
+// unit in the last place over all of f32, denormals and infinities included, where CUDA's expf is up to 1.7 off. And
 // logarithms near 0. Needs rj_fma, rj_float and rj_either of the vendor's half, and no contraction of products into
 // sums; tests/compiler/prelude_math_test.cpp sweeps both.
 
