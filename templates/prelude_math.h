@@ -47,7 +47,19 @@ RJ_DEVICE float rj_log(float a) {
     const unsigned exponent_bits = (rj_bits(normal) - 0x3f2aaaabu) & 0xff800000u;
     const float e = static_cast<float>(static_cast<int>(exponent_bits) >> 23) - (denormal ? 23.0f : 0.0f);
     const float m = rj_float(rj_bits(normal) - exponent_bits) - 1.0f;
-    const float r = rj_fma(e, 0.693147182f, rj_log_near_one(m));
+    const float s = m * m;
+    float r = -0.130310059f;
+    float t = 0.140869141f;
+    r = rj_fma(r, s, -0.121483512f);
+    t = rj_fma(t, s, 0.139814854f);
+    r = rj_fma(r, s, -0.166846126f);
+    t = rj_fma(t, s, 0.200120345f);
+    r = rj_fma(r, s, -0.249996200f);
+    r = rj_fma(t, m, r);
+    r = rj_fma(r, m, 0.333331972f);
+    r = rj_fma(r, m, -0.5f);
+    r = rj_fma(r, s, m);
+    r = rj_fma(e, 0.693147182f, r);
     if (a > 0.0f && a < rj_float(0x7f800000u)) return r;
     if (a == 0.0f) return rj_float(0xff800000u);
     return a < 0.0f ? rj_float(0x7fc00000u) : a;  // infinity and NaN are their own logarithms

@@ -11,6 +11,7 @@
 #include <iterator>
 #include <limits>
 #include <map>
+#include <ranges>
 #include <set>
 #include <utility>
 #include <variant>
@@ -181,19 +182,23 @@ void divide_by_powers(Kernel* kernel) {
                         std::make_move_iterator(inverses.end()));
 }
 
-// Nothing hides what an exponential is off by that is stored in f32 as it is.
+// Nothing hides what an exponential is off by that is stored in f32, as it is or multiplied, or in a choice.
 void mark_stored(Kernel* kernel) {
     std::map<ValueId, int> uses;
+    std::vector<const Inst*> scaled;  // in their order
     std::set<ValueId> stored;
     each_inst(*kernel, [&](const Inst& inst) {
         each_use(inst, [&](ValueId value) { ++uses[value]; });
+        if (is_f32_map(inst, Op::kMul) || is_f32_map(inst, Op::kSelect)) scaled.push_back(&inst);
         if (inst.kind != InstKind::kStore) return;
         const Dtype dtype = kernel->tensors[static_cast<std::size_t>(inst.index)].dtype;
         if (dtype == Dtype::kF32) stored.insert(inst.operands[0]);
     });
-    const auto mark = [&](Inst& inst) {
-        inst.stored = is_f32_map(inst, Op::kExp) && stored.contains(inst.id) && uses[inst.id] == 1;
-    };
+    const auto is_stored = [&](ValueId value) { return stored.contains(value) && uses[value] == 1; };
+    for (const Inst* inst : std::views::reverse(scaled)) {
+        if (is_stored(inst->id)) stored.insert(inst->operands.begin(), inst->operands.end());
+    }
+    const auto mark = [&](Inst& inst) { inst.stored = is_f32_map(inst, Op::kExp) && is_stored(inst.id); };
     for (Stmt& stmt : kernel->body) {
         if (auto* inst = std::get_if<Inst>(&stmt.node)) mark(*inst);
         if (auto* loop = std::get_if<ColumnLoop>(&stmt.node)) std::ranges::for_each(loop->body, mark);

@@ -32,10 +32,14 @@ Graph graph_of(std::string_view dtype, std::string_view y) {
 
 }  // namespace
 
-TEST_CASE("an exponential that is stored in f32 as it is has all of its bits, and beside a constant it may cancel") {
+TEST_CASE(
+    "an exponential that is stored in f32 as it is or multiplied has all of its bits, and beside a constant it may "
+    "cancel") {
     const auto body = [](std::string_view outputs) {
         return text_of(Graph::parse(fmt::format("rows t\ninput x: f32[t, 64]\ne = exp(x)\n{}\n", outputs)));
     };
+    CHECK(contains(body("output y = select(x > 0, 2 * x, 2 * e)"), "rj_exp_stored("));
+    CHECK(!contains(body("output y = 2 * e\noutput z = sum(e)"), "rj_exp_stored("));
     CHECK(contains(body("output y = e - 1"), "rj_exp_stored("));
     CHECK(contains(body("output y = select(x > 0, x, e + -1)"), "rj_exp_stored("));
     CHECK(!contains(body("output y = e + 1"), "rj_exp_stored("));
@@ -84,7 +88,7 @@ TEST_CASE("an exponential below a row's maximum that a number of the row multipl
     CHECK(contains(body("cast(k * e * b, bf16)"), "= rj_exp2_fast("));
     CHECK(contains(body("cast(e * b, bf16)"), "rj_exp_narrow("));
     CHECK(contains(body("cast(k * e, bf16)\noutput z = cast(2.5 * k * e * e, bf16)"), "rj_exp_narrow("));
-    CHECK(contains(body("k * e"), "rj_exp("));  // of f32 it is as exact as it is
+    CHECK(contains(body("k * e"), "rj_exp_stored("));  // of f32 it is as exact as it is
 }
 
 TEST_CASE("an exponential that only weighs the terms of sums is one instruction where it is at most 1") {
