@@ -215,20 +215,23 @@ void take_tanh_apart(Kernel* kernel) {
         if (loop == nullptr || std::ranges::none_of(loop->body, is_tanh)) continue;
         const Kernel written = *kernel;
         Uses uses(written, true);
-        std::map<ValueId, int> used;  // by what is rewritten
+        std::set<ValueId> taken;  // squares, and what they are of
         for (Inst& inst : loop->body) {
             const auto [part, tanh] = uses.part_of_tanh(inst);
             if (tanh == nullptr) continue;
-            for (const ValueId operand : inst.operands) ++used[operand];
+            taken.insert(inst.operands.begin(), inst.operands.end());
+            taken.insert(tanh->id);
             inst.op = Op::kTanh;
             inst.part = part;
             inst.operands = {tanh->operands[0]};
         }
-        std::erase_if(loop->body, [&](const Inst& inst) {
-            const bool is_square = is_f32_map(inst, Op::kMul) && used.contains(inst.id);
-            const bool is_unused = used.contains(inst.id) && uses.count(inst.id) == used.at(inst.id);
-            return is_unused && (is_square || is_tanh(inst));
-        });
+        for (const Op unused : {Op::kMul, Op::kTanh}) {
+            std::set<ValueId> used;
+            each_inst(*kernel, [&](const Inst& inst) { each_use(inst, [&](ValueId value) { used.insert(value); }); });
+            std::erase_if(loop->body, [&](const Inst& inst) {
+                return is_f32_map(inst, unused) && taken.contains(inst.id) && !used.contains(inst.id);
+            });
+        }
     }
 }
 

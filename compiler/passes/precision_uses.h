@@ -46,9 +46,9 @@ class Uses {
     bool is_beside_one(const Inst& erf);
 
     // Whether it is scaled and rounded, or added on its way to what none of its argument's numbers are in, which it has
-    // no reason to cancel: where it does by chance, eager's error shows as well. Numbers of 11 bits show it sooner. Nor
-    // does a function of one narrow number cancel, but for what is_rounded says. An
-    // exponential makes a part of itself of the 2^-21 that it is off by, as often as it is in the exponent.
+    // no reason to cancel: where it does by chance, eager's error shows as well. Numbers of 11 bits show it sooner. So
+    // it is where is_rounded holds. An exponential makes a part of itself of the 2^-21 that it is off by, as often as
+    // it is in the exponent.
     bool is_of_its_own(const Inst& tanh);
 
     // What of a tanh a sum or a difference is, and that tanh, where a few units in the last place of it are hidden.

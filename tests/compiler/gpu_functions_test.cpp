@@ -321,6 +321,7 @@ TEST_CASE("1 - tanh² and 1 + tanh are functions of their own where a rounding h
     CHECK(contains(gelu, "rj_tanh_slope_narrow("));
     CHECK(contains(gelu, "rj_tanh_plus_one_narrow("));
     CHECK(!contains(gelu, "rj_tanh("));
+    CHECK(!contains(gelu, "rj_tanh_narrow("));
     CHECK(contains(backward("bf16", "tanh(a)"), "rj_tanh_slope_narrow("));
     CHECK(!contains(backward("f32", "tanh(a)"), "narrow("));
 }
