@@ -21,26 +21,29 @@ RJ_DEVICE float rj_erf_narrow(float a) {
     return rj_float(rj_bits(erf) | (rj_bits(a) & 0x80000000u));
 }
 
+// 1 / (1 + e^2|a|), at most 1/2, of which tanh and its parts are made: beside each other they have it once.
+RJ_DEVICE float rj_tanh_rest(float a) { return rj_reciprocal_fast(rj_exp2_fast(rj_abs(a) * 2.88539008f) + 1.0f); }
+
 // tanh within 2^-21.5 and 2^-17.5 of itself, where the vendor's instructions are as bad as they may be: 11 instructions
 // in place of the 16 of CUDA's, which from 0.55 on errs as much. 1 - 2 / (1 + e^2|a|) loses what is small beside 1;
 // below 1/16 a (1 + c a^2) loses less. c is -1/3 and what makes up for the terms that are left out.
 RJ_DEVICE float rj_tanh_narrow(float a) {
     const float size = rj_abs(a);
     const float inner = a * rj_fma(a * a, -0.3329f, 1.0f);
-    const float outer = rj_fma(rj_reciprocal_fast(rj_exp2_fast(size * 2.88539008f) + 1.0f), -2.0f, 1.0f);
+    const float outer = rj_fma(rj_tanh_rest(a), -2.0f, 1.0f);
     return size < 0.0625f ? inner : rj_float(rj_bits(outer) | (rj_bits(a) & 0x80000000u));
 }
 
-// 1 - tanh^2, of which tanh leaves nothing where it is near 1: 4 r (1 - r) of r = 1 / (1 + e^2|a|), at most 1/2, within
-// 2^-17.5 of it or 2^-124. A tanh beside it has the same reciprocal.
+// 1 - tanh^2, of which tanh leaves nothing where it is near 1: 4 r (1 - r) of that rest, within 2^-17.5 of it or
+// 2^-124.
 RJ_DEVICE float rj_tanh_slope_narrow(float a) {
-    const float four = 4.0f * rj_reciprocal_fast(rj_exp2_fast(rj_abs(a) * 2.88539008f) + 1.0f);
+    const float four = 4.0f * rj_tanh_rest(a);
     return rj_fma(four * -0.25f, four, four);
 }
 
 // 1 + tanh, of which tanh leaves nothing where it is near -1: 2 r, or 2 - 2 r of what is not below 0, likewise.
 RJ_DEVICE float rj_tanh_plus_one_narrow(float a) {
-    const float two = 2.0f * rj_reciprocal_fast(rj_exp2_fast(rj_abs(a) * 2.88539008f) + 1.0f);
+    const float two = 2.0f * rj_tanh_rest(a);
     return rj_either(a < 0.0f, two, 2.0f - two);
 }
 

@@ -209,12 +209,14 @@ void mark_stored(Kernel* kernel) {
 // lost. Of t they show an error that t itself need not have, where t is near 1 or -1, so that it would have to be
 // exact: 27 instructions for t, where both parts take ten (tests/compiler/prelude_math_test.cpp has their errors).
 void take_tanh_apart(Kernel* kernel) {
-    const auto is_tanh = [](const Inst& inst) { return is_f32_map(inst, Op::kTanh); };
+    bool has_tanh = false;
+    each_inst(*kernel, [&](const Inst& inst) { has_tanh = has_tanh || is_f32_map(inst, Op::kTanh); });
+    if (!has_tanh) return;
+    const Kernel written = *kernel;
+    Uses uses(written, true);
     for (Stmt& stmt : kernel->body) {
         auto* loop = std::get_if<ColumnLoop>(&stmt.node);
-        if (loop == nullptr || std::ranges::none_of(loop->body, is_tanh)) continue;
-        const Kernel written = *kernel;
-        Uses uses(written, true);
+        if (loop == nullptr) continue;
         std::set<ValueId> taken;  // squares, and what they are of
         for (Inst& inst : loop->body) {
             const auto [part, tanh] = uses.part_of_tanh(inst);

@@ -42,39 +42,35 @@ bool Uses::is_beside_one(const Inst& erf) {
 
 bool Uses::is_of_its_own(const Inst& tanh) {
     constexpr double kMostInExponent = 256;
-    if (is_scaled(tanh.id)) return true;
-    if (reads_f16()) return false;
-    return is_rounded(tanh.id) || (is_apart(tanh.id, tanh, kMany) && ends_in_rounding(tanh.id) &&
-                                   times_in_exponent(tanh.id) <= kMostInExponent);
+    return is_scaled(tanh.id) || (!reads_f16() && is_rounded(tanh.id)) ||
+           (is_lost_apart(tanh.id, tanh, kMany) && times_in_exponent(tanh.id) <= kMostInExponent);
 }
 
 std::pair<TanhPart, const Inst*> Uses::part_of_tanh(const Inst& sum) {
     const Inst* tanh = nullptr;
     TanhPart part = TanhPart::kItself;
     if (is_f32_map(sum, Op::kSub) && is_constant(sum.operands[0], 1)) {
-        const auto square = made_by_.find(sum.operands[1]);
-        const bool squares = square != made_by_.end() && is_f32_map(*square->second, Op::kMul) &&
-                             square->second->operands[0] == square->second->operands[1];
-        tanh = squares ? tanh_of(square->second->operands[0]) : nullptr;
+        const Inst* square = made_as(Op::kMul, sum.operands[1]);
+        const bool squares = square != nullptr && square->operands[0] == square->operands[1];
+        tanh = squares ? made_as(Op::kTanh, square->operands[0]) : nullptr;
         part = TanhPart::kSlope;
     } else if (is_f32_map(sum, Op::kAdd)) {
         for (const std::size_t one : {0, 1}) {
-            if (is_constant(sum.operands[one], 1)) tanh = tanh_of(sum.operands[1 - one]);
+            if (is_constant(sum.operands[one], 1)) tanh = made_as(Op::kTanh, sum.operands[1 - one]);
         }
         part = TanhPart::kPlusOne;
     }
     return {part, tanh != nullptr && hides_part(sum) ? tanh : nullptr};
 }
 
-const Inst* Uses::tanh_of(ValueId value) const {
+// What made the value, if that is such a map and no loop read it back.
+const Inst* Uses::made_as(Op op, ValueId value) const {
     const auto made = made_by_.find(value);
-    return made != made_by_.end() && is_f32_map(*made->second, Op::kTanh) ? made->second : nullptr;
+    return made != made_by_.end() && is_f32_map(*made->second, op) ? made->second : nullptr;
 }
 
 // Whether a few units in the last place are lost, or added to what the part has no reason to cancel.
-bool Uses::hides_part(const Inst& part) {
-    return is_rounded(part.id) || (!reads_f16() && is_apart(part.id, part, kFewUnits) && ends_in_rounding(part.id));
-}
+bool Uses::hides_part(const Inst& part) { return is_rounded(part.id) || is_lost_apart(part.id, part, kFewUnits); }
 
 bool Uses::is_beside_constant(const Inst& exponential) {
     const auto uses = uses_.find(exponential.id);
@@ -184,17 +180,7 @@ std::pair<Uses::Factors, Uses::Factors> Uses::terms(const Inst& sum) {
 }
 
 // A sum is a factor beside those that both terms have.
-Uses::Factors Uses::sum(ValueId id, const Factors& a, const Factors& b) {
-    const Factors rest_of_a = without_common(a, b);
-    const Factors rest_of_b = without_common(b, a);
-    Factors both = product(a, rest_of_a, -1);
-    if (rest_of_a.empty() && rest_of_b.empty()) return both;
-    std::set<ValueId> made_of = numbers(rest_of_a);
-    made_of.merge(numbers(rest_of_b));
-    numbers_[id] = std::move(made_of);
-    ++both[id];
-    return both;
-}
+Uses::Factors Uses::sum(ValueId id, const Factors& a, const Factors& b) { return a == b ? a : joined(id, a, b, {}); }
 
 // Of what is chosen of two, a 0 is a multiple of anything. What the condition is of is in it too.
 Uses::Factors Uses::choice(const Inst& select) {
@@ -202,12 +188,17 @@ Uses::Factors Uses::choice(const Inst& select) {
     const bool second_is_zero = is_constant(select.operands[2], 0);
     const Factors& first = factors(select.operands[first_is_zero ? 2 : 1]);
     const Factors& second = factors(select.operands[second_is_zero ? 1 : 2]);
-    Factors both = product(first, without_common(first, second), -1);
-    std::set<ValueId> made_of = numbers(without_common(first, second));
-    made_of.merge(numbers(without_common(second, first)));
-    made_of.merge(numbers(factors(select.operands[0])));
-    numbers_[select.id] = std::move(made_of);
-    ++both[select.id];
+    return joined(select.id, first, second, numbers(factors(select.operands[0])));
+}
+
+// What is made of two, and of numbers besides: a factor beside those that both have.
+Uses::Factors Uses::joined(ValueId id, const Factors& a, const Factors& b, std::set<ValueId> made_of) {
+    const Factors rest_of_a = without_common(a, b);
+    Factors both = product(a, rest_of_a, -1);
+    made_of.merge(numbers(rest_of_a));
+    made_of.merge(numbers(without_common(b, a)));
+    numbers_[id] = std::move(made_of);
+    ++both[id];
     return both;
 }
 
@@ -303,8 +294,13 @@ bool Uses::is_logistic(ValueId value, const Inst& exponential) {
 // or added on its way there to what it has no reason to cancel. Nor has the rest of a row's norm, in whose backward
 // a gate's derivative goes.
 bool Uses::hides_logistic(ValueId part, const Inst& exponential) {
-    return is_scaled_or_summed(part) ||
-           (!reads_f16() && is_apart(part, exponential, kFewUnits) && ends_in_rounding(part));
+    return is_scaled_or_summed(part) || is_lost_apart(part, exponential, kFewUnits);
+}
+
+// Whether what a value has of a function's error ends in a rounding, beside nothing that it could cancel on its way.
+// Numbers of 11 bits show it sooner.
+bool Uses::is_lost_apart(ValueId value, const Inst& function, Loss loss) {
+    return !reads_f16() && is_apart(value, function, loss) && ends_in_rounding(value);
 }
 
 // Whether no sum on the value's way to where it is rounded has another term that the function, or a number in it,

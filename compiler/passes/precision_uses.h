@@ -209,13 +209,15 @@ class Uses {
     std::pair<Factors, Factors> terms(const Inst& sum);
     Factors sum(ValueId id, const Factors& a, const Factors& b);
     Factors choice(const Inst& select);
+    Factors joined(ValueId id, const Factors& a, const Factors& b, std::set<ValueId> made_of);
     bool hardly_cancels(const Inst& use);
     const Inst* exponential_beside_one(ValueId value) const;
     bool is_bounded(ValueId product, const Inst& exponential);
     bool adds_one(ValueId sum, const Inst& exponential) const;
     bool is_logistic(ValueId value, const Inst& exponential);
     bool hides_logistic(ValueId part, const Inst& exponential);
-    const Inst* tanh_of(ValueId value) const;
+    const Inst* made_as(Op op, ValueId value) const;
+    bool is_lost_apart(ValueId value, const Inst& function, Loss loss);
     bool hides_part(const Inst& part);
     double value_at(ValueId value, ValueId number, double at, std::map<ValueId, double>* known) const;
     bool has_zero_at_zero(const Inst& sum, ValueId number) const;
