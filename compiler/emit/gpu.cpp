@@ -28,8 +28,8 @@ namespace rowjit {
 namespace gpu_emit {
 
 std::string KernelEmitter::run() {
-    RJ_CHECK(fills_warps(scope_.threads(), scope_.target().warp_size), "emit gpu: {}: {} threads per row", kernel_.name,
-             scope_.threads());
+    RJ_CHECK(may_share_row(kernel_.schedule, scope_.target().warp_size), "emit gpu: {}: {} threads per row",
+             kernel_.name, scope_.threads());
     signature();
     geometry();
     scope_.declare_carried();

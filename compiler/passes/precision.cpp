@@ -182,21 +182,31 @@ void divide_by_powers(Kernel* kernel) {
                         std::make_move_iterator(inverses.end()));
 }
 
-// Nothing hides what an exponential is off by that is stored in f32, as it is or multiplied, or in a choice.
+// Nothing hides what an exponential is off by that is stored in f32, as it is or multiplied, or in a choice or a sum of
+// values (is_beside_constant has the others).
 void mark_stored(Kernel* kernel) {
     std::map<ValueId, int> uses;
-    std::vector<const Inst*> scaled;  // in their order
-    std::set<ValueId> stored;
+    std::map<ValueId, int> stores;     // those of the uses that come to nothing but what is stored
+    std::vector<const Inst*> passing;  // in their order
+    std::set<ValueId> constants;
+    const auto is_constant = [&](ValueId value) { return constants.contains(value); };
+    const auto passes = [&](const Inst& inst) {
+        if (is_f32_map(inst, Op::kMul) || is_f32_map(inst, Op::kSelect)) return true;
+        const bool adds = is_f32_map(inst, Op::kAdd) || is_f32_map(inst, Op::kSub);
+        return adds && std::ranges::none_of(inst.operands, is_constant);
+    };
     each_inst(*kernel, [&](const Inst& inst) {
+        if (inst.kind == InstKind::kConst) constants.insert(inst.id);
         each_use(inst, [&](ValueId value) { ++uses[value]; });
-        if (is_f32_map(inst, Op::kMul) || is_f32_map(inst, Op::kSelect)) scaled.push_back(&inst);
+        if (passes(inst)) passing.push_back(&inst);
         if (inst.kind != InstKind::kStore) return;
         const Dtype dtype = kernel->tensors[static_cast<std::size_t>(inst.index)].dtype;
-        if (dtype == Dtype::kF32) stored.insert(inst.operands[0]);
+        if (dtype == Dtype::kF32) ++stores[inst.operands[0]];
     });
-    const auto is_stored = [&](ValueId value) { return stored.contains(value) && uses[value] == 1; };
-    for (const Inst* inst : std::views::reverse(scaled)) {
-        if (is_stored(inst->id)) stored.insert(inst->operands.begin(), inst->operands.end());
+    const auto is_stored = [&](ValueId value) { return stores[value] > 0 && stores[value] == uses[value]; };
+    for (const Inst* inst : std::views::reverse(passing)) {
+        if (!is_stored(inst->id)) continue;
+        for (const ValueId operand : inst->operands) ++stores[operand];
     }
     const auto mark = [&](Inst& inst) { inst.stored = is_f32_map(inst, Op::kExp) && is_stored(inst.id); };
     for (Stmt& stmt : kernel->body) {

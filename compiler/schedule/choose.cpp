@@ -100,6 +100,9 @@ void take_rows_side_by_side(const GroupFacts& facts, const Target& target, std::
     }
 }
 
+// What a random number is as much as: ten rounds of Philox.
+constexpr int kFunctionsOfRandom = 4;
+
 // Whether a value of columns is read of a row that lies so many away along the innermost row axis.
 bool reads_beside(const Group& group, const Node& node) {
     const GraphData& graph = *group.graph;
@@ -219,8 +222,8 @@ GroupFacts facts_of(const Group& group, const Target& target) {
         facts.steps = facts.steps || node.kind == NodeKind::kFix;
         const bool of_column = node.kind == NodeKind::kMap && !graph.column_axes(node).empty();
         facts.row_maps += node.kind == NodeKind::kMap && !of_column ? 1 : 0;
-        facts.computes_functions =
-            facts.computes_functions || (of_column && (is_special(node.op) || node.op == Op::kUniform));
+        if (of_column) facts.functions += node.op == Op::kUniform ? kFunctionsOfRandom : is_special(node.op) ? 1 : 0;
+        facts.row_results += node.kind == NodeKind::kReduce && graph.axis(node.reduced[0]).is_row ? 1 : 0;
         facts.meets = facts.meets || (node.kind == NodeKind::kReduce && !of_block.contains(id));
         const bool part = node.kind == NodeKind::kIndex && in_part.contains(node.args[0]);
         if (!part && (node.kind != NodeKind::kInput || in_part.contains(id))) continue;

@@ -37,11 +37,12 @@ struct GroupFacts {
     int sums_of_rows = 0;              // outputs that are parts of sums over the group's rows
     int sums_of_columns = 0;           // those of them that have columns, each of which a thread holds a register for
     std::int64_t positions_apart = 1;  // of the row axes that those sums are not over
-    bool computes_functions = false;   // a function or a random number of each column
+    int functions = 0;                 // of each column, a random number as several
     int row_maps = 0;                  // what is computed of a row's numbers, by each of its threads
     bool steps = false;                // a row meets in steps of a fixpoint, some number of times
     bool meets = false;                // the threads of a row do, over what is wanted of that row
     bool reduces_rows = false;
+    int row_results = 0;      // so many of them
     bool adds_parts = false;  // what it reduces over rows is parts of sums, as blocks have left them
     bool segmented = false;   // some of those reductions are of segments, or of parts that each position has some of
     bool promoted = false;    // columns lie among the group's row axes

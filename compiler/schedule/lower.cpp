@@ -274,7 +274,11 @@ Offer<Kernel> lower(const Group& group, const Schedule& schedule, const Target& 
         return Declined{"threads lie across rows only in a reduction over rows"};
     if (schedule.across && schedule.threads_per_row > target.warp_size)
         return Declined{fmt::format("{} threads on a row do not fold in a warp", schedule.threads_per_row)};
-    if (target.is_gpu() && !fills_warps(schedule.threads_per_row, target.warp_size))
+    const bool sums_rows =
+        std::ranges::any_of(group.graph->outputs(), [](const OutputInfo& o) { return o.slots >= 0; });
+    const bool fits =
+        sums_rows ? fills_warps(schedule.threads_per_row, target.warp_size) : may_share_row(schedule, target.warp_size);
+    if (target.is_gpu() && !fits)
         return Declined{
             fmt::format("{} threads on a row are no whole warps of {}", schedule.threads_per_row, target.warp_size)};
     if (schedule.column_blocks > 1 && phase_count(*group.graph) > 1) {

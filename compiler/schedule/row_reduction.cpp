@@ -102,7 +102,7 @@ std::vector<Schedule> of_three_tensors(const GroupFacts& facts, const Target& ta
     const std::int64_t least_of_half = sums_one ? 2048 : 2176;
     const std::int64_t least_of_whole = sums_one ? 4096 : 4608;
     const bool of_half = facts.columns >= least_of_half && facts.columns <= kMostOfHalf;
-    const bool of_whole = facts.columns >= least_of_whole && facts.columns <= kMost && !facts.computes_functions;
+    const bool of_whole = facts.columns >= least_of_whole && facts.columns <= kMost && facts.functions == 0;
     if (target.backend != Backend::kCuda || facts.streams != 3 || facts.widest_bytes >= 4 ||
         facts.sums_of_columns == 0 || !facts.meets || facts.phases > 2 || facts.loads > facts.column_inputs ||
         vector < 8 || (!of_half && !of_whole))
@@ -233,6 +233,8 @@ std::vector<Schedule> gpu_schedules(const GroupFacts& facts, const Target& targe
                                resident_blocks(facts, target, parts.front().column_blocks) >= kPartsOfMany;
     const bool parts_first = waits_for_numbers(facts) || spares_blocks;
     schedules.insert(parts_first ? schedules.begin() : schedules.end(), parts.begin(), parts.end());
+    const std::vector<Schedule> of_many = of_functions(facts, target, vector);
+    schedules.insert(schedules.begin(), of_many.begin(), of_many.end());
     if (schedules.empty()) {
         schedules.push_back(row_schedule(Residency::kReload, preferred, vector));
         if (facts.sums_rows()) schedules.back().rows_per_block = 1;

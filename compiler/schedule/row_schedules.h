@@ -129,6 +129,9 @@ std::vector<Schedule> cluster_schedules(const GroupFacts& facts, const Target& t
 // A row beside weights where it is the faster in blocks of a cluster that end; none of others.
 std::vector<Schedule> ending_in_cluster(const GroupFacts& facts, const Target& target, int vector);
 
+// Rows that functions are computed of where they are the faster in a cluster that stays; none of others.
+std::vector<Schedule> of_functions(const GroupFacts& facts, const Target& target, int vector);
+
 // ---- row_shared.cpp -------------------------------------------------------------------------------------------------
 
 inline constexpr std::int64_t kPartsOfMany = 5;  // of a row, on a multiprocessor

@@ -70,10 +70,10 @@ bool power_of_two(std::int64_t value) { return value > 0 && (value & (value - 1)
 constexpr int kLeastWarp = 32;  // of all targets
 
 bool valid(const Schedule& s) {
-    return fills_warps(s.threads_per_row, kLeastWarp) && power_of_two(s.vector) && s.rows_per_block > 0 &&
-           s.column_blocks > 0 && std::int64_t{s.threads_per_row} * s.rows_per_block <= 1024 && s.vector <= 256 &&
-           s.stages <= kMostStages && s.ahead <= kMostRowsAhead &&
-           (s.shares == 0 || s.rows_per_block % s.shares == 0) && !(s.prefetch && s.stages > 0);
+    return may_share_row(s, kLeastWarp) && power_of_two(s.vector) && s.rows_per_block > 0 && s.column_blocks > 0 &&
+           std::int64_t{s.threads_per_row} * s.rows_per_block <= 1024 && s.vector <= 256 && s.stages <= kMostStages &&
+           s.ahead <= kMostRowsAhead && (s.shares == 0 || s.rows_per_block % s.shares == 0) &&
+           !(s.prefetch && s.stages > 0);
 }
 
 }  // namespace
@@ -83,6 +83,11 @@ std::string_view name(Residency residency) { return kResidencies[static_cast<std
 
 bool fills_warps(int threads, int warp_size) {
     return threads > warp_size ? threads % warp_size == 0 : power_of_two(threads);
+}
+
+bool may_share_row(const Schedule& schedule, int warp_size) {
+    const bool never_meet = schedule.family == Family::kElementwise && schedule.threads_per_row > 0;
+    return never_meet || fills_warps(schedule.threads_per_row, warp_size);
 }
 
 int rows_side_by_side(std::int64_t positions, int threads_per_row, int warp_size) {

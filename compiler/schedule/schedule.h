@@ -66,6 +66,9 @@ struct Schedule {
 // Whether the threads of a row can meet: a part of a warp whose lanes fold in halves, or any number of whole warps.
 bool fills_warps(int threads, int warp_size);
 
+// Whether a row may have the schedule's threads: any number where they never meet, else such as can.
+bool may_share_row(const Schedule& schedule, int warp_size);
+
 // How many rows of so many threads share a block where each is at its own of some positions that blocks take in turn:
 // as many as a block of 128 threads has room for that divide the positions and fill whole warps; 0 where none do.
 int rows_side_by_side(std::int64_t positions, int threads_per_row, int warp_size);

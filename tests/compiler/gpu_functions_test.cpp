@@ -33,12 +33,14 @@ Graph graph_of(std::string_view dtype, std::string_view y) {
 }  // namespace
 
 TEST_CASE(
-    "an exponential that is stored in f32 as it is or multiplied has all of its bits, and beside a constant it may "
-    "cancel") {
+    "an exponential that is stored in f32 as it is, multiplied or added has all of its bits, and beside a constant it "
+    "may cancel") {
     const auto body = [](std::string_view outputs) {
         return text_of(Graph::parse(fmt::format("rows t\ninput x: f32[t, 64]\ne = exp(x)\n{}\n", outputs)));
     };
     CHECK(contains(body("output y = select(x > 0, 2 * x, 2 * e)"), "rj_exp_stored("));
+    CHECK(contains(body("p = x * e\noutput y = select(x > 0, x, 0) + select(x < 0, p, 2 * p)"), "rj_exp_stored("));
+    CHECK(contains(body("output y = x - e"), "rj_exp_stored("));
     CHECK(!contains(body("output y = 2 * e\noutput z = sum(e)"), "rj_exp_stored("));
     CHECK(contains(body("output y = e - 1"), "rj_exp_stored("));
     CHECK(contains(body("output y = select(x > 0, x, e + -1)"), "rj_exp_stored("));

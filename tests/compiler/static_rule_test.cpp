@@ -92,6 +92,42 @@ TEST_CASE(
     CHECK(threads("add_rms_norm", 72, bf16) == 8);
 }
 
+TEST_CASE("where threads of a row never meet, and compute much or are few, none of them is idle") {
+    const auto backward_of = [](const char* op, std::int64_t columns) {
+        const Graph graph = make_graph(op, {.columns = columns, .dtype = bf16});
+        return first_of(differentiate(graph, trained_inputs(op, graph)).backward);
+    };
+    for (const std::int64_t columns : {24, 40, 80, 192, 576}) {
+        for (const char* op : {"dropout", "rope", "relu"}) {
+            const Schedule first = first_of(op, columns, bf16);
+            CHECK_MESSAGE((columns == 576 || first.threads_per_row * first.vector == columns), op, " ", columns, ": ",
+                          print(first));
+            CHECK(share_at_work(first, columns) > (op == std::string_view("relu") ? 0.7 : 0.99));
+            CHECK(first.threads_per_row * first.rows_per_block > 200);
+        }
+        CHECK(share_at_work(backward_of("kl_div", columns), columns) == 1);
+    }
+    // Powers of two fill whole lines, as where a thread has several vectors or waits for numbers of its row.
+    CHECK(first_of("silu", 1152, f32).threads_per_row == 128);
+    CHECK(backward_of("cross_entropy", 80).threads_per_row == 4);
+    CHECK(!parse_schedule("row_reduction keep=registers threads=40 rows=3 vector=8"));
+    CHECK(parse_schedule("elementwise keep=registers threads=40 rows=3 vector=8"));
+}
+
+TEST_CASE("rows of many narrow tensors and functions have few columns of a thread, and the next row on its way") {
+    const auto first = [](const char* stored) {
+        return first_of(Graph::parse(
+            fmt::format("rows t\ncolumns c = 16384\ninput x: bf16[t, c]\ninput y: bf16[t, c]\ninput l: f32[t]\n"
+                        "a = exp(cast(x, f32) - l)\nb = exp(cast(y, f32) - l)\nd = sum(a * b)\n"
+                        "output p = cast((a - d) / b, bf16)\n{}",
+                        stored)));
+    };
+    const Schedule of_four = first("output q = cast((b - d) * a, bf16)\n");
+    CHECK(of_four.column_blocks * of_four.threads_per_row * 16 == 16384);
+    CHECK(of_four.prefetch);
+    CHECK(!first("").prefetch);
+}
+
 TEST_CASE("for AMD no schedule unrolls more sines than clang does, which would leave a loop's vectors in memory") {
     const Graph graph = make_graph("rope_positions", {128, bf16, {}});
     const auto most_columns = [&](const char* name) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstdint>
 #include <cstdlib>
 #include <iterator>
@@ -112,5 +113,24 @@ TEST_CASE("emitted kernels compute rows past 2^31 elements where they lie") {
         const Device device = simt::device(target);
         const std::vector<Executable> executables = simt::build(std::move(programs), target, device);
         CHECK(norm_of_rows(executables[0], 96, kFarStride) == norm_of_rows(executables[0], 96, 96));
+    }
+}
+
+// Lanes of a warp are then of several rows, and the last lanes of a block of none.
+TEST_CASE("threads of a row that never meet may be any number of them") {
+    for (const char* name : {"sm_90a", "gfx942"}) {
+        const Target target = simt::target(name);
+        std::vector<Case> cases;
+        for (const std::int64_t columns : {24, 40, 72}) {
+            for (const char* op : {"dropout", "rope"})
+                add_request({op, {.columns = columns, .dtype = bf16}}, target, &cases);
+            add_request({"kl_div", {.columns = columns, .dtype = f32}, true}, target, &cases);
+        }
+        std::erase_if(cases, [](const Case& one) {
+            const Schedule& s = one.program.steps.at(0).kernel.schedule;
+            return s.family != Family::kElementwise || std::has_single_bit(static_cast<unsigned>(s.threads_per_row));
+        });
+        CHECK(cases.size() > 20);
+        check_cases(cases, target, 60);
     }
 }
