@@ -120,8 +120,11 @@ Divided divide_in_halves(std::int64_t vectors, std::int64_t per_thread) {
 Divided divide_evenly(std::int64_t vectors, std::int64_t per_thread) {
     constexpr std::int64_t kWarp = 32;
     const std::int64_t blocks = quotient_up(vectors, kBlockThreads * per_thread);
-    if (blocks > 1)
-        return {static_cast<int>(quotient_up(quotient_up(vectors, blocks * per_thread), kWarp) * kWarp), blocks};
+    if (blocks > 1) {
+        const std::int64_t threads = quotient_up(vectors, blocks * per_thread);
+        const bool whole = threads * blocks * per_thread == vectors;  // which no condition guards
+        return {static_cast<int>(whole ? threads : quotient_up(threads, kWarp) * kWarp), blocks};
+    }
     const auto places = [&](std::int64_t each) { return quotient_up(vectors, each) * each; };
     std::int64_t best = per_thread;
     for (std::int64_t each = per_thread; each > per_thread / 2; --each) {
@@ -140,14 +143,24 @@ bool computes_much(const GroupFacts& facts) {
     return facts.loads > facts.column_inputs || (functions && (facts.widest_bytes < 4 || facts.reads_numbers));
 }
 
-// Rows of a few vectors, which no power of two divides: a thread has one, and neighbouring rows' lie side by side. Not
-// where each thread loads numbers of its row for a vector that takes no longer than they do: the backward of a
-// cross-entropy of 80 bf16 classes 0.0677 ms so, 0.0613 in four threads (H100).
+// Rows of a few vectors, which no power of two divides: neighbouring rows' lie side by side. Not where each thread
+// loads numbers of its row for vectors that take no longer than they do: the backward of a cross-entropy of 80 bf16
+// classes 0.0677 ms so, 0.0613 in four threads (H100).
 bool is_narrow(const GroupFacts& facts, int vector) {
     constexpr std::int64_t kMostVectors = 96;
     const auto vectors = static_cast<std::uint64_t>(quotient_up(facts.columns, vector));
     const bool few = vectors <= kMostVectors && !std::has_single_bit(vectors);
     return !facts.sums_rows() && few && (computes_much(facts) || !facts.reads_numbers);
+}
+
+// Of such a row a thread has one vector, so that a warp's accesses are one run; but two where it loads numbers of the
+// row for narrow columns: kl_div's backward of 80 bf16 columns 0.0878 ms so, 0.0916 with one; of 24, three vectors,
+// 0.0618 and 0.0595, of 80 f32 columns 0.0880 and 0.0877 (H100).
+bool takes_one(const GroupFacts& facts, int vector) {
+    constexpr std::int64_t kFewest = 4;
+    const bool shares_numbers =
+        facts.reads_numbers && facts.widest_bytes < 4 && facts.columns > kFewest * std::int64_t{vector};
+    return is_narrow(facts, vector) && !shares_numbers;
 }
 
 // The most promising first. H100, % of copy by powers of two and evenly: of 80 bf16 columns dropout 82 and 102, a
@@ -258,10 +271,10 @@ FamilyOffer offer_elementwise(const GroupFacts& facts, const Target& target) {
         const std::int64_t streamed = facts.streams == 0 ? 1 : std::min(most, kStreamedVectors / facts.streams);
         const std::int64_t of_all =
             facts.column_inputs < kTensorsOfOne ? kVectors / std::max(1, facts.column_inputs) : 1;
-        const bool takes_one = holds_tables(facts) || is_narrow(facts, access.vector);
+        const bool one = holds_tables(facts) || takes_one(facts, access.vector);
         const std::int64_t in_flight = reads_at_many_places(facts) ? kVectorsOfManyPlaces
-                                       : takes_one                 ? 1
-                                                   : std::max<std::int64_t>(1, std::min(streamed, of_all));
+                                       : one                       ? 1
+                                             : std::max<std::int64_t>(1, std::min(streamed, of_all));
         if (offer.schedules.empty() && !access.peels && (holds_tables(facts) || is_uneven(facts, access, in_flight))) {
             if (const auto share = even_share(facts))
                 add_gpu(facts, target, {share->vector, false}, share->vectors, divide_in_halves, &offer.schedules);

@@ -105,7 +105,7 @@ TEST_CASE("where threads of a row never meet, and compute much or are few, none 
             CHECK(share_at_work(first, columns) > (op == std::string_view("relu") ? 0.7 : 0.99));
             CHECK(first.threads_per_row * first.rows_per_block > 200);
         }
-        CHECK(share_at_work(backward_of("kl_div", columns), columns) == 1);
+        CHECK(share_at_work(backward_of("kl_div", columns), columns) > 0.8);
     }
     // Powers of two fill whole lines, as where a thread has several vectors or waits for numbers of its row.
     CHECK(first_of("silu", 1152, f32).threads_per_row == 128);
