@@ -73,12 +73,9 @@ std::span<const Ahead> kinds_with_sums(const Schedule& s, const GroupFacts& fact
 
 // A row in one block. bf16 sums: rows are copied ahead but for one sum of columns in blocks that share a multiprocessor
 // and whose warps meet. H200: rms_norm's backward of 4096 columns takes 0.117 ms with registers, 0.120 with stages,
-// add_rms_norm's 0.0928, 0.0945; of 8192, a block alone, 0.239 and 0.212. Nor are rows that only numbers
-// are summed of, in fractions of a warp: cross-entropy of 80 bf16 columns takes 0.0358 ms with registers, 0.0401 with
-// stages, kl_div 0.0336 and 0.0380 (H100).
+// add_rms_norm's 0.0928, 0.0945; of 8192, a block alone, 0.239 and 0.212.
 bool stages_first(const Schedule& s, const GroupFacts& facts) {
     const bool shares = s.min_blocks_per_sm > 1 && s.threads_per_row > kWarpThreads;
-    if (facts.sums_of_columns == 0 && s.threads_per_row < kWarpThreads) return false;
     return facts.sums_rows() && facts.widest_bytes < 4 && !(facts.sums_of_columns == 1 && shares);
 }
 
@@ -97,8 +94,25 @@ bool reads_partners_unevenly(const Schedule& s, const GroupFacts& facts) {
            facts.columns % (std::int64_t{s.threads_per_row} * s.vector) != 0;
 }
 
+// Rows of which only numbers are summed, in fractions of a warp or where some threads lack a vector: copies into shared
+// memory, there one by one, are waited for by what little else there is to do. H100, ms with stages and with neither,
+// where registers leave no room for the next row's: kl_div of 56 bf16 columns 0.116 and 0.0810, of 3000 0.0812 and
+// 0.0695, of 6000 f32 columns 0.0832 and 0.0710, dpo of 80 bf16 classes 0.0840 and 0.0737; with it in registers
+// cosine_distance of 3000 0.0738 and 0.0680, a cross-entropy 0.0725 and 0.0703, of 80 0.0401 and 0.0358. But of 4096
+// f32 columns, which threads share evenly, kl_div 0.0901 and 0.0945; and wide rows of f32 that meet thrice are slower
+// so, jsd of 1152 0.0707 and 0.0751.
+constexpr std::array kNumbersFirst = {kRegisters, Ahead{}, kTwoStages};
+
+bool sums_numbers_apart(const Schedule& s, const GroupFacts& facts) {
+    if (!facts.sums_rows() || facts.sums_of_columns > 0) return false;
+    const bool whole = facts.columns % (std::int64_t{s.threads_per_row} * s.vector) == 0;
+    const bool meets_thrice = facts.phases > 3 && facts.widest_bytes >= 4;
+    return s.threads_per_row < kWarpThreads || (!whole && !meets_thrice);
+}
+
 std::span<const Ahead> kinds_in_block(const Schedule& s, const GroupFacts& facts) {
     if ((!facts.meets && facts.sums_of_columns == 0) || reads_partners_unevenly(s, facts)) return kNothingFirst;
+    if (sums_numbers_apart(s, facts)) return kNumbersFirst;
     const bool stages = stages_first(s, facts) && !meets_again(facts);
     const bool may_stay = facts.sums_of_columns > 0 && facts.meets && s.rows_per_block == 1 &&
                           bytes_per_thread(s, facts) <= kStayingBytesPerThread;

@@ -221,6 +221,20 @@ TEST_CASE("losses that are added up have several vectors of a row in each thread
     CHECK(first_of("top_k", 512, bf16).residency == Residency::kReload);
 }
 
+TEST_CASE("rows that only numbers are summed of are copied ahead where threads share them evenly") {
+    for (const std::int64_t columns : {56, 112, 3000, 6000}) {
+        CHECK(first_of("kl_div", columns, bf16).stages == 0);
+        CHECK(first_of("cosine_distance", columns, bf16).prefetch);
+        CHECK(first_of("tvd", columns, bf16).stages == 0);
+    }
+    CHECK(first_of("kl_div", 4096, f32).stages == 2);
+    CHECK(first_of("jsd", 1152, f32).stages == 2);
+    // What meets thrice has up to five vectors of a thread.
+    CHECK(first_of("jsd", 80, bf16).threads_per_row == 2);
+    CHECK(first_of("tvd", 96, bf16).threads_per_row == 4);
+    CHECK(first_of("tvd", 320, bf16).threads_per_row == 8);
+}
+
 TEST_CASE("a loss with its gradient has wide rows in the shared memory of few blocks, whose threads are at work") {
     const Target target = find_target("sm_90a");
     for (const std::int64_t columns :
