@@ -221,15 +221,19 @@ std::shared_ptr<const GraphData> with_whole_sums(const GraphData& group) {
     std::vector<AxisInfo> axes = group.axes();
     const bool has_whole_sums = !makes_parts(group) && sums_rows(group);
     if (has_whole_sums) give_back_columns(&axes);
-    while (!axes.empty() && axes.back().is_slots) axes.pop_back();
-    // Nothing lies along others any more, whose names the sums may be given parts by again.
+    const std::vector<NodeId> live = group.live_nodes();
+    const auto is_read = [&](AxisId axis) {
+        return std::ranges::any_of(live, [&](NodeId id) { return contains(group.node(id).axes, axis); });
+    };
+    while (!axes.empty() && axes.back().is_slots && !is_read(static_cast<AxisId>(axes.size()) - 1)) axes.pop_back();
+    // What sums were along is given parts by the same names again. Parts that are read are one.
     for (AxisInfo& axis : axes) {
         if (axis.is_slots) axis = {axis.name + "_whole", 1, true};
     }
     auto result = std::make_shared<GraphData>(std::move(axes));
     std::vector<NodeId> mapped(static_cast<std::size_t>(group.size()), -1);
     const auto to_result = [&](NodeId id) { return mapped[static_cast<std::size_t>(id)]; };
-    for (const NodeId id : group.live_nodes()) {
+    for (const NodeId id : live) {
         Node node = group.node(id);
         if (has_whole_sums) give_back_strides(&node.promoted_strides, &node.column_strides);
         mapped[static_cast<std::size_t>(id)] = result->add_copy(node, to_result);

@@ -234,7 +234,8 @@ TEST_CASE("a gradient that is added to is that of a product or a sum before it w
     for (const std::string_view op : {"fused_linear_cross_entropy", "rms_norm"}) {
         CAPTURE(op);
         const Graph graph = make_graph(op, {.columns = 8, .dtype = bf16, .options = {}});
-        const GraphData& backward = *gradient(graph, {"weight"}, {.accumulate = {"weight"}}).data();
+        const Graph derived = gradient(graph, {"weight"}, {.accumulate = {"weight"}});
+        const GraphData& backward = *derived.data();
         const OutputInfo& added = backward.outputs()[0];
         CHECK(added.accumulate);
         CHECK(backward.node(added.node).dtype == f32);
