@@ -5,6 +5,7 @@
 #include <map>
 #include <set>
 
+#include "base/floor_div.h"
 #include "compiler/passes/passes.h"
 #include "compiler/schedule/lower.h"
 
@@ -35,8 +36,6 @@ constexpr double kSpecialLanesPerClock = 16;
 constexpr double kClocksPerUs = 1.7e3;
 constexpr std::int64_t kMostBlocksAtOnce = 32;
 constexpr std::int64_t kLoadsAhead = 4;  // iterations of a serial loop whose loads a compiler issues together
-
-std::int64_t ceil_div(std::int64_t n, std::int64_t by) { return (n + by - 1) / by; }
 
 // The estimate is made to be safe. Where nothing asked it to, NVRTC 13 took from 0.57 to 1 of it, 0.7 for most
 // softmaxes and RMS norms of 1024 to 131072 columns, and 1.3 where moments are combined; with a limit it takes what

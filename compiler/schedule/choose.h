@@ -42,7 +42,7 @@ struct GroupFacts {
     bool steps = false;                // a row meets in steps of a fixpoint, some number of times
     bool meets = false;                // the threads of a row do, over what is wanted of that row
     bool reduces_rows = false;
-    int row_results = 0;      // so many of them
+    int row_results = 0;      // its reductions over rows
     bool adds_parts = false;  // what it reduces over rows is parts of sums, as blocks have left them
     bool segmented = false;   // some of those reductions are of segments, or of parts that each position has some of
     bool promoted = false;    // columns lie among the group's row axes

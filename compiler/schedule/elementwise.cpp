@@ -9,6 +9,7 @@
 #include <bit>
 #include <optional>
 
+#include "base/floor_div.h"
 #include "compiler/schedule/choose.h"
 
 namespace rowjit {
@@ -95,15 +96,6 @@ std::optional<Share> even_share(const GroupFacts& facts) {
     return best;
 }
 
-// Whether threads that hold sums have different numbers of vectors.
-bool is_uneven(const GroupFacts& facts, const Columns& access, std::int64_t per_thread) {
-    const std::int64_t columns = access.vector * per_thread;
-    const std::int64_t threads = power_of_two_at_least((facts.columns + columns - 1) / columns, kBlockThreads);
-    return facts.sums_rows() && facts.columns % (threads * access.vector) != 0;
-}
-
-std::int64_t quotient_up(std::int64_t n, std::int64_t to) { return (n + to - 1) / to; }
-
 // Threads on a row, and blocks side by side on it, where a thread has about so many vectors of it.
 struct Divided {
     int threads;
@@ -112,25 +104,31 @@ struct Divided {
 
 // Powers of two, of which some may have nothing: a row's accesses then fill whole lines, and sums over rows fold.
 Divided divide_in_halves(std::int64_t vectors, std::int64_t per_thread) {
-    const int threads = power_of_two_at_least(quotient_up(vectors, per_thread), kBlockThreads);
-    return {threads, quotient_up(vectors, threads * per_thread)};
+    const int threads = power_of_two_at_least(ceil_div(vectors, per_thread), kBlockThreads);
+    return {threads, ceil_div(vectors, threads * per_thread)};
+}
+
+// Whether threads that hold sums have different numbers of vectors.
+bool is_uneven(const GroupFacts& facts, const Columns& access, std::int64_t per_thread) {
+    const Divided divided = divide_in_halves(ceil_div(facts.columns, access.vector), per_thread);
+    return facts.sums_rows() && facts.columns % (std::int64_t{divided.threads} * access.vector) != 0;
 }
 
 // As many as leave the fewest without a vector, which may be any number, as they never meet.
 Divided divide_evenly(std::int64_t vectors, std::int64_t per_thread) {
     constexpr std::int64_t kWarp = 32;
-    const std::int64_t blocks = quotient_up(vectors, kBlockThreads * per_thread);
+    const std::int64_t blocks = ceil_div(vectors, kBlockThreads * per_thread);
     if (blocks > 1) {
-        const std::int64_t threads = quotient_up(vectors, blocks * per_thread);
+        const std::int64_t threads = ceil_div(vectors, blocks * per_thread);
         const bool whole = threads * blocks * per_thread == vectors;  // which no condition guards
-        return {static_cast<int>(whole ? threads : quotient_up(threads, kWarp) * kWarp), blocks};
+        return {static_cast<int>(whole ? threads : ceil_div(threads, kWarp) * kWarp), blocks};
     }
-    const auto places = [&](std::int64_t each) { return quotient_up(vectors, each) * each; };
+    const auto places = [&](std::int64_t each) { return ceil_div(vectors, each) * each; };
     std::int64_t best = per_thread;
     for (std::int64_t each = per_thread; each > per_thread / 2; --each) {
-        if (places(each) < places(best) && quotient_up(vectors, each) <= kBlockThreads) best = each;
+        if (places(each) < places(best) && ceil_div(vectors, each) <= kBlockThreads) best = each;
     }
-    return {static_cast<int>(quotient_up(vectors, best)), 1};
+    return {static_cast<int>(ceil_div(vectors, best)), 1};
 }
 
 using Division = Divided (*)(std::int64_t, std::int64_t);
@@ -139,8 +137,9 @@ using Division = Divided (*)(std::int64_t, std::int64_t);
 // loads, are not among what they are computed of, and none of f32; or of addresses, as beside a column's partner.
 bool computes_much(const GroupFacts& facts) {
     constexpr int kFunctions = 4;
-    const bool functions = facts.reads_numbers ? facts.functions > 1 : facts.functions >= kFunctions;
-    return facts.loads > facts.column_inputs || (functions && (facts.widest_bytes < 4 || facts.reads_numbers));
+    const bool of_functions =
+        facts.reads_numbers ? facts.functions > 1 : facts.functions >= kFunctions && facts.widest_bytes < 4;
+    return facts.loads > facts.column_inputs || of_functions;
 }
 
 // Rows of a few vectors, which no power of two divides: neighbouring rows' lie side by side. Not where each thread
@@ -148,7 +147,7 @@ bool computes_much(const GroupFacts& facts) {
 // classes 0.0677 ms so, 0.0613 in four threads (H100).
 bool is_narrow(const GroupFacts& facts, int vector) {
     constexpr std::int64_t kMostVectors = 96;
-    const auto vectors = static_cast<std::uint64_t>(quotient_up(facts.columns, vector));
+    const auto vectors = static_cast<std::uint64_t>(ceil_div(facts.columns, vector));
     const bool few = vectors <= kMostVectors && !std::has_single_bit(vectors);
     return !facts.sums_rows() && few && (computes_much(facts) || !facts.reads_numbers);
 }
@@ -175,7 +174,7 @@ std::vector<Division> divisions(const GroupFacts& facts, int vector) {
 
 void add_gpu(const GroupFacts& facts, const Target& target, const Columns& access, std::int64_t per_thread,
              Division divide, std::vector<Schedule>* schedules) {
-    const Divided divided = divide(quotient_up(facts.columns, access.vector), per_thread);
+    const Divided divided = divide(ceil_div(facts.columns, access.vector), per_thread);
     Schedule s;
     s.family = Family::kElementwise;
     s.residency = Residency::kRegisters;
@@ -217,7 +216,7 @@ std::vector<Schedule> walking(const GroupFacts& facts) {
         if (vectors % threads != 0) threads = kWalkingThreads;
         s.threads_per_row = power_of_two_at_least(vectors, threads);
         s.rows_per_block = threads / s.threads_per_row;
-        s.column_blocks = (vectors + s.threads_per_row - 1) / s.threads_per_row;
+        s.column_blocks = ceil_div(vectors, s.threads_per_row);
         for (const int ahead : {2, 4}) {
             s.ahead = ahead;
             for (const int blocks : kBlocksPerSm) {

@@ -21,6 +21,7 @@
 #include "base/dtype.h"
 #include "compiler/plan/differences.h"
 #include "compiler/plan/online.h"
+#include "compiler/plan/partial_sums.h"
 #include "compiler/schedule/lowering.h"
 #include "compiler/schedule/walk.h"
 
@@ -274,10 +275,8 @@ Offer<Kernel> lower(const Group& group, const Schedule& schedule, const Target& 
         return Declined{"threads lie across rows only in a reduction over rows"};
     if (schedule.across && schedule.threads_per_row > target.warp_size)
         return Declined{fmt::format("{} threads on a row do not fold in a warp", schedule.threads_per_row)};
-    const bool sums_rows =
-        std::ranges::any_of(group.graph->outputs(), [](const OutputInfo& o) { return o.slots >= 0; });
-    const bool fits =
-        sums_rows ? fills_warps(schedule.threads_per_row, target.warp_size) : may_share_row(schedule, target.warp_size);
+    const bool fits = fills_warps(schedule.threads_per_row, target.warp_size) ||
+                      (may_share_row(schedule, target.warp_size) && !makes_parts(*group.graph));
     if (target.is_gpu() && !fits)
         return Declined{
             fmt::format("{} threads on a row are no whole warps of {}", schedule.threads_per_row, target.warp_size)};

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <iterator>
 
+#include "base/floor_div.h"
 #include "compiler/schedule/row_schedules.h"
 
 namespace rowjit::reduced_rows {
@@ -207,7 +208,7 @@ std::vector<Schedule> of_functions(const GroupFacts& facts, const Target& target
     constexpr int kFourNarrow = 8;
     const std::int64_t part = kColumns * kMostThreads;
     const auto blocks =
-        static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>((facts.columns + part - 1) / part)));
+        static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(ceil_div(facts.columns, part))));
     if (!target.clusters || target.backend != Backend::kCuda || !in_small_parts(facts) || !facts.stores_columns ||
         facts.phases != 2 || facts.streams < 2 || facts.widest_bytes >= 4 || facts.functions < 3 ||
         facts.streamed_bytes < kFourNarrow || blocks < 2 || blocks >= kMostClusterBlocks ||
