@@ -44,6 +44,9 @@ struct Lanes {
     int chain = 0;  // which accumulator chain this copy feeds
 };
 
+// Whether all lanes of a vector read one number.
+inline bool is_one_number(Access::Kind kind) { return kind == Access::Kind::kUniform || kind == Access::Kind::kSplat; }
+
 // How the lanes of an access meet memory.
 enum class Reach { kOneAddress, kVector, kEachLane };
 
@@ -70,6 +73,8 @@ inline constexpr std::int64_t kSumBlock = 512;
 // Lanes of a state that vectors are folded into together: a register of AVX-512, two of AVX2. Wider vectors are taken
 // in parts, which only makes a state's chain shorter beside what is folded.
 inline constexpr int kStateLanes = 16;
+// Of AVX2 a register alone, as two would be four of f64: with four rows abreast all there are.
+inline constexpr int kStateLanesOfF64 = 4;
 
 // An accumulator's state over reduced rows, an array of kResultLanes for each part. Level 0 is of the current block of
 // rows, level l of the current block of 16^(l+1) rows, the last of all.
@@ -144,9 +149,12 @@ class KernelEmitter {
   private:
     // Frame.
     void check_shape();
+    void find_nans();
+    Value* with_narrow_nan(Dtype dtype, Value* number);
     void load_arguments();
     void make_alias_scopes();
     void make_running();
+    int lanes_of_state(const Accumulator& accumulator);
     void make_slots();
     void find_streams();
     Value* bytes_of_rows();
@@ -186,6 +194,9 @@ class KernelEmitter {
     // Statements.
     void emit_block(const Block& block);
     void emit_column_loop(const ColumnLoop& loop);
+    void emit_rows_apart(const ColumnLoop& loop);
+    bool branches_often(const ColumnLoop& loop) const;
+    int unroll_of(const ColumnLoop& loop) const;
     void emit_copy(const ColumnLoop& loop, const Lanes& lanes);
     bool takes_pairs(const ColumnLoop& loop) const;
     void find_pairs();
@@ -286,7 +297,8 @@ class KernelEmitter {
     std::vector<Running> running_;                      // by accumulator
     std::map<int, std::vector<Term>> terms_;            // by accumulator: of this turn, not yet folded
     std::vector<RowState> rows_;                        // of those abreast, but for the one that is emitted
-    bool abreast_ = false;                              // rows are emitted side by side
+    bool grouped_ = false;                              // rows are taken together, …
+    bool abreast_ = false;                              // … and a loop of all of them is emitted side by side
     std::vector<PlacedSum> placed_;                     // of the vectors being emitted
     std::map<Value*, Value*> widened_;                  // f64 of f32: what it was made of
     bool reduces_rows_ = false;
@@ -312,10 +324,10 @@ class KernelEmitter {
     std::map<ValueId, int> quotients_;  // how many are divided by a value
 };
 
-// Copies of a column loop's body that run side by side.
-int unroll_of(const ColumnLoop& loop);
+// How many of a loop's instructions are many of the processor's.
+std::ptrdiff_t special_functions(const Kernel& kernel, const ColumnLoop& loop);
 
-// Whether a column loop rounds to bf16 on the way, which has branches.
+// Whether a column loop rounds to bf16 on the way, so that it is not light.
 bool rounds_often(const ColumnLoop& loop);
 
 inline constexpr std::size_t kLightInsts = 12;  // of a loop that does little

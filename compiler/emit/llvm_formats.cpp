@@ -37,6 +37,12 @@ Value* rounded_to_upper_half(Builder& b, Value* x) {
     return float_of(b, b.CreateAnd(chosen, integer(bits, kUpperHalf)));
 }
 
+// The same of what is no NaN but bf16's.
+Value* numbers_to_upper_half(Builder& b, Value* x) {
+    Value* rounded = carried_into_upper_half(b, bits_of(b, x));
+    return float_of(b, b.CreateAnd(rounded, integer(rounded, kUpperHalf)));
+}
+
 // The same behind a branch that asks of two registers at once whether a lane is no number: five instructions a register
 // of AVX2 are left of eight.
 Value* rounded_numbers_to_upper_half(Builder& b, llvm::Function* function) {
@@ -51,8 +57,7 @@ Value* rounded_numbers_to_upper_half(Builder& b, llvm::Function* function) {
     b.CreateRet(rounded_to_upper_half(b, x));
 
     b.SetInsertPoint(usual);
-    Value* rounded = carried_into_upper_half(b, bits_of(b, x));
-    return float_of(b, b.CreateAnd(rounded, integer(rounded, kUpperHalf)));
+    return numbers_to_upper_half(b, x);
 }
 
 // The upper 16 bits of each lane: one permutation of words, where shifting and truncating are three instructions.
@@ -166,6 +171,7 @@ Value* bf16_bits(Builder& b, llvm::Function* function) {
 }
 
 Value* round_bf16(Builder& b, Value* x) {
+    if (fills_ymm(b, x) && b.nans_are_narrow) return numbers_to_upper_half(b, x);
     if (fills_ymm(b, x) && width(x) > kYmmLanes)
         return call_shared(b, "bf16", x->getType(), {x}, rounded_numbers_to_upper_half);
     if (!b.cpu.bf16_rounding || width(x) < kZmmLanes) return rounded_to_upper_half(b, x);

@@ -106,7 +106,11 @@ Value* KernelEmitter::emit_map(const Inst& inst, const Lanes& lanes) {
     std::array<Value*, 3> operands = {};
     RJ_CHECK(inst.operands.size() <= operands.size(), "emit/llvm: {} operands of {}", inst.operands.size(),
              info(inst.op).name);
-    for (std::size_t i = 0; i < inst.operands.size(); ++i) operands[i] = spread(value(inst.operands[i]), width);
+    for (std::size_t i = 0; i < inst.operands.size(); ++i) {
+        // A row's condition chooses between whole vectors: a mask of it would be made of bytes for each of them.
+        const bool chooses = inst.op == Op::kSelect && i == 0;
+        operands[i] = chooses ? value(inst.operands[i]) : spread(value(inst.operands[i]), width);
+    }
     Value* divisor = inst.op == Op::kDiv ? value(inst.operands[1]) : nullptr;
     const bool one_divisor = divisor != nullptr && width > 1 && !strip_.of_numbers && !divisor->getType()->isVectorTy();
     // Where others are divided by the same numbers, as in whatever has a sigmoid and its derivative, their reciprocals
@@ -235,7 +239,9 @@ Value* KernelEmitter::emit_load(const Inst& inst, const Lanes& lanes) {
             stored = b_.CreateInsertElement(stored, element, static_cast<std::uint64_t>(lane));
         }
     }
-    return convert(b_, dtype, inst.dtype, widen(b_, dtype, stored));
+    Value* loaded = widen(b_, dtype, stored);
+    if (is_one_number(inst.access.kind)) loaded = with_narrow_nan(dtype, loaded);
+    return convert(b_, dtype, inst.dtype, loaded);
 }
 
 void KernelEmitter::emit_store(const Inst& inst, const Lanes& lanes) {

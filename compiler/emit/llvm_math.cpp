@@ -119,8 +119,10 @@ namespace llvm_math {
 
 // `v`, and a NaN where `condition`: the end of minima and maxima. v is what minps and maxps give, the second operand
 // when either is NaN, and this adds the first one's. By bits: two selects would become one of two comparisons, which
-// each step of a row's maximum waits for. llvm.minimum would order signed zeros as well, at three more instructions.
+// each step of a row's maximum waits for; not on AVX2, which joins comparisons of one register (extreme_of) and may
+// count on bf16's NaNs. llvm.minimum would order signed zeros as well, at three more instructions.
 Value* nan_where(Builder& b, Value* condition, Value* v) {
+    if (b.cpu.avx2_alone) return b.CreateSelect(condition, constant(v, kNan), v);
     Value* bits = bits_of(b, v);
     return b.CreateBitCast(b.CreateOr(bits, b.CreateSExt(condition, bits->getType())), v->getType());
 }

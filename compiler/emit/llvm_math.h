@@ -30,6 +30,9 @@ class LaneBuilder : public llvm::IRBuilder<> {
     // Vectors have the words of even places of memory first, then those of odd ones: bf16 is made of pairs of words by
     // a shift and a mask, and pairs of it, where in order every eight lanes are widened, shifted, packed and permuted.
     bool in_pairs = false;
+    // Every NaN is one of bf16, with zeros in its lower half: the addition that rounds to bf16 carries none of them
+    // into another number.
+    bool nans_are_narrow = false;
     std::map<llvm::Value*, llvm::Value*> stored_bf16;  // of carried values that were made of what memory holds
     std::map<std::pair<llvm::BasicBlock*, llvm::Constant*>, llvm::Value*> opaque;  // by a function's entry
 };

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "compiler/emit/llvm_lanes.h"
 
 namespace rowjit {
 namespace {
@@ -163,6 +164,16 @@ llvm::Value* extreme_of(Builder& b, bool greatest, llvm::Value* state, const std
                              : llvm_math::minimum(b, term.x, state, nullptr);
         }
         return state;
+    }
+    // A register of AVX2 at a time: what comparisons of several make LLVM packs into bytes before it joins them.
+    const unsigned lanes = cpu_lanes::width(state);
+    if (b.cpu.avx2_alone && lanes > cpu_lanes::kYmmLanes) {
+        const auto half = [&](unsigned from) {
+            std::vector<Term> part;
+            for (const Term& term : terms) part.push_back({cpu_lanes::lanes_of(b, term.x, from, lanes / 2)});
+            return extreme_of(b, greatest, cpu_lanes::lanes_of(b, state, from, lanes / 2), part);
+        };
+        return cpu_lanes::joined(b, half(0), half(lanes / 2));
     }
     llvm::Value* none = nullptr;
     llvm::Value* most = nullptr;

@@ -12,8 +12,6 @@
 #include "compiler/schedule/lower.h"
 
 namespace rowjit::cpu_emit {
-namespace {
-
 // Instructions that are many of the processor's: a function, random numbers, or a term of what carries exponentials.
 std::ptrdiff_t special_functions(const Kernel& kernel, const ColumnLoop& loop) {
     return std::count_if(loop.body.begin(), loop.body.end(), [&](const Inst& inst) {
@@ -23,8 +21,6 @@ std::ptrdiff_t special_functions(const Kernel& kernel, const ColumnLoop& loop) {
         return monoid == Monoid::kMaxSumExp || monoid == Monoid::kDivergence;
     });
 }
-
-}  // namespace
 
 // A store whose whole vectors fill cache lines of an output that nothing else of the kernel touches.
 bool KernelEmitter::streams(const Inst& inst, const ColumnLoop& loop) const {
@@ -187,7 +183,7 @@ void KernelEmitter::fetch(const ColumnLoop& loop, const Lanes& lanes) {
         Value* distance = i64(kFetchedAheadBytes / element_bytes);
         if (found->second.next_row) {
             distance = strides_.at({inst->index, kernel_.row_axes.back()});
-            if (abreast_) distance = b_.CreateMul(distance, i64(kRowsAbreast));
+            if (grouped_) distance = b_.CreateMul(distance, i64(kRowsAbreast));
         }
         Value* next = b_.CreateGEP(element, here, distance);
         for (int lane = 0; lane < lanes.width; lane += static_cast<int>(kLineBytes / element_bytes)) {

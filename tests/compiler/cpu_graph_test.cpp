@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -279,6 +280,54 @@ TEST_CASE("bf16 of AVX2 alone is read in pairs where nothing asks for a column, 
             const Graph graph = make_graph(op, {.columns = columns});
             check(fmt::format("{} {} x86-64-v3", op, columns), *graph.data(), {{"tokens", 5}}, {}, {.seed = 3}, 4,
                   avx2);
+        }
+    }
+}
+
+// Those of f32 may have all their bits set, of which an addition that rounds makes 0.
+TEST_CASE("a NaN is rounded to bf16's whatever its bits, loaded, chosen or bounded, a row's number or a scalar") {
+    const Target& avx2 = find_target("x86-64-v3");
+    const auto asks = [&](const Graph& graph) {
+        return print_llvm(compile(*graph.data(), avx2).steps[0].kernel, avx2).find("no_number") != std::string::npos;
+    };
+    const auto graph_of = [](Dtype weight) {
+        Graph g;
+        const Axis tokens = g.rows("tokens");
+        const Axis hidden = g.columns("hidden", 256);
+        const Value x = g.input("x", bf16, {tokens, hidden});
+        const Value scale = g.input("scale", f32, {tokens});
+        const Value w = g.input("w", weight, {hidden});
+        const Value rounded = cast(cast(x, f32) * scale, bf16) * cast(w, bf16);
+        g.output("y", rounded * maximum(x, cast(w, bf16)));
+        g.output("z", cast(cast(x, f32) * g.scalar("factor", f32, 0.5) + max(cast(x, f32)), bf16) * x);
+        return g;
+    };
+    CHECK_FALSE(asks(graph_of(bf16)));
+    CHECK(asks(graph_of(f32)));  // vectors of f32, whose NaNs are not looked at when they are loaded
+
+    const RowExtents rows = {{"tokens", 6}};
+    for (const Dtype weight : {bf16, f32}) {
+        const Graph g = graph_of(weight);
+        const Program program = compile(*g.data(), host());
+        for (const std::uint64_t bits : {0x7FFFFFFFFFFFFFFFU, 0xFFFFFFFFFFFFFFFFU, 0x7FF8000000000000U}) {
+            const double nan = std::bit_cast<double>(bits);
+            Bindings bindings = random_inputs(*g.data(), rows, {.seed = 5});
+            bindings.tensors.at("x").values[3] = nan;
+            bindings.tensors.at("scale").values[2] = nan;
+            bindings.tensors.at("w").values[200] = nan;
+            for (const double factor : {0.5, nan}) {
+                bindings.scalars["factor"] = factor;
+                ProgramRun run(*g.data(), program, bindings);
+                const Tensors exact = interpret(*g.data(), bindings, Rounding::kExact);
+                for (const char* output : {"y", "z"}) {
+                    const std::vector<double> got = run.output(output).values;
+                    const std::vector<double>& expected = exact.at(output).values;
+                    const bool same = std::ranges::equal(
+                        got, expected, {}, [](double v) { return std::isnan(v); },
+                        [](double v) { return std::isnan(v); });
+                    CHECK_MESSAGE(same, output, " with a weight of ", name(weight), " and NaN ", bits);
+                }
+            }
         }
     }
 }
