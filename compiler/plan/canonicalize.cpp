@@ -221,10 +221,10 @@ class Canonicalizer {
     NodeId convert_index(const Node& node) {
         std::vector<Coord> coords;
         for (const Coord& coord : node.coords) {
-            coords.push_back(
-                decided(coord.substitute([](Axis axis) { return Coord(axis); },
-                                         [&](NodeId data) { return Coord::data_node(mapped_.at(data)); })));
+            coords.push_back(coord.substitute([](Axis axis) { return Coord(axis); },
+                                              [&](NodeId data) { return Coord::data_node(mapped_.at(data)); }));
         }
+        decide(&coords);
         const NodeId source = mapped_.at(node.args[0]);
         if (is_at_fixed_row(source, coords) || reads_many_places(source)) return to_->add_index(source, coords);
         const NodeId pushed = push_from(node, source, coords);
@@ -283,10 +283,11 @@ class Canonicalizer {
                 const auto at = [&](Axis axis) { return coords[position(node, axis.id)]; };
                 std::vector<Coord> composed;
                 for (const Coord& coord : node.coords) {
-                    composed.push_back(decided(coord.substitute(at, [&](NodeId data) {
+                    composed.push_back(coord.substitute(at, [&](NodeId data) {
                         return Coord::data_node(push(data, select_coords(node, coords, to_->node(data).axes)));
-                    })));
+                    }));
                 }
+                decide(&composed);
                 return push(node.args[0], composed);
             }
             case NodeKind::kReduce:
@@ -305,8 +306,23 @@ class Canonicalizer {
         RJ_CHECK(false, "canonicalize: {}", to_->describe(source));
     }
 
-    Coord decided(const Coord& coord) const {
-        return coord.decided([&](Axis axis) { return to_->axis(axis.id).extent; });
+    // Makes each coordinate what the extents make of it, but where that loses the only mention of an axis: a position
+    // that is one wherever it is asked, as c / 2 of two columns, would leave the value without an axis that what reads
+    // it may reduce, or index.
+    void decide(std::vector<Coord>* coords) const {
+        for (Coord& coord : *coords) {
+            Coord simple = coord.decided([&](Axis axis) { return to_->axis(axis.id).extent; });
+            const auto is_kept = [&](AxisId axis) {
+                return mentions(simple, axis) || std::ranges::any_of(*coords, [&](const Coord& other) {
+                           return &other != &coord && mentions(other, axis);
+                       });
+            };
+            const bool keeps_axes = std::ranges::all_of(coord.axes(), [&](Axis axis) { return is_kept(axis.id); }) &&
+                                    std::ranges::all_of(coord.data_nodes(), [&](NodeId data) {
+                                        return std::ranges::all_of(to_->node(data).axes, is_kept);
+                                    });
+            if (keeps_axes) coord = std::move(simple);
+        }
     }
 
     // The reduced axes stay; where a coordinate already mentions one of them, it is renamed inside the reduction.

@@ -264,6 +264,12 @@ const std::vector<Found> kFound = {
      "y = select(b < 0.5, z, a)\noutput y\nw = fma(b, a, z)\noutput w\n"},
     {"a sum over rows of what is reduced over other rows",
      "rows t\nrows u\ncolumns c = 7\ninput x: bf16[t, u, c]\nv = min(x, t)\ny = sum(v, u)\noutput y\n"},
+    {"a coordinate that is 0 at every column, of what is reduced over rows and indexed by column again",
+     "rows t\ncolumns c = 2\ninput x: f32[t]\ninput at: i32[t]\nv = select(x <= -0.5 || iota(c) < 1, x, 0)\n"
+     "w = index(v, t, c / 2)\nleast = min(w, t)\ny = index(least, at)\noutput y\noutput least\n"},
+    {"the same, in what is indexed twice",
+     "rows t\ncolumns c = 2\ninput x: f32[t, c]\nv = x * 2\nw = index(v, t, c / 2)\nu = index(w, t, 1 - c)\n"
+     "y = max(u)\nz = sum(w, t)\noutput y\noutput z\n"},
 };
 
 }  // namespace
