@@ -126,8 +126,10 @@ class Dependences {
             if (depends(node.args[i])) return kOther;
         }
         for (const AxisId axis : graph_.node(variable_).axes) {
-            const auto place = std::find(source.axes.begin(), source.axes.end(), axis) - source.axes.begin();
-            if (!node.coords[static_cast<std::size_t>(place)].is_axis(Axis{axis})) return kOther;
+            const auto found = std::find(source.axes.begin(), source.axes.end(), axis);
+            if (found == source.axes.end()) return kOther;  // of another place already
+            const auto place = static_cast<std::size_t>(found - source.axes.begin());
+            if (!node.coords[place].is_axis(Axis{axis})) return kOther;
         }
         return at(node.args[0]);
     }

@@ -271,6 +271,8 @@ TEST_CASE("the gradient of rows at data along their own axis is its finite diffe
         // Any order, of which one row may be taken twice.
         "at = 3 - iota(tokens, i64)\noutput y = index(x, at, d) * x\n",
         "output y = index(x * b, order, d) * x\n",
+        // Of what an extremum over rows and one over columns leave.
+        "least = min(x * x, tokens)\nfar = max(x * x - least)\noutput y = index(far, order) * b\n",
     };
     for (const std::string_view written : kWritten) {
         CAPTURE(written);
