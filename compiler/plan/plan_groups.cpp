@@ -18,6 +18,7 @@
 #include "compiler/plan/cutter.h"
 #include "compiler/plan/planner.h"
 #include "compiler/plan/reduced_as_rows.h"
+#include "rowjit/error.h"
 
 namespace rowjit::planning {
 namespace {
@@ -27,7 +28,22 @@ constexpr std::size_t kMaxNameLength = 60;
 }  // namespace
 
 // The piece as a graph of its own.
+// The graph is right, so what a kernel of it cannot be is for the planner to say: with some columns as rows two values
+// may have their axes in two orders, and no node exchanges them.
 std::shared_ptr<const GraphData> Planner::subgraph(const Piece& piece) const {
+    try {
+        return written(piece);
+    } catch (const Error& error) {
+        if (error.code() != ErrorCode::kInvalidGraph) throw;
+        fail(ErrorCode::kUnsupported,
+             "no kernel gives {}: its reductions have it take [{}] as rows, where {}; or compute one of the two in a "
+             "graph of its own",
+             graph_->describe(piece.roots.front()),
+             graph_->describe_axes({piece.promoted.begin(), piece.promoted.end()}), error.what());
+    }
+}
+
+std::shared_ptr<const GraphData> Planner::written(const Piece& piece) const {
     std::vector<AxisInfo> axes = graph_->axes();
     for (const AxisId axis : piece.promoted) {
         axes[static_cast<std::size_t>(axis)].is_row = true;

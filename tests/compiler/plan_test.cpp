@@ -142,6 +142,15 @@ TEST_CASE("data that would give a pushed computation's operands two orders of ax
     CHECK(mentions(refusal(ErrorCode::kUnsupported, plan), "data along [t, u]"));
 }
 
+TEST_CASE("columns that a kernel would take as rows in two orders are refused as unsupported") {
+    const Graph g = Graph::parse(
+        "rows t\ncolumns g = 5\ncolumns c = 31\ncolumns half = 2\ninput x: f32[t, g, c]\n"
+        "y = index(x, t, half, c)\noutput y\noutput z = select(y > 0.25, x, 0.75)\n");
+    const Graph backward = gradient(g, {"x"});
+    const auto plan = [&] { plan_graph(*backward.data(), find_target("sm_90a")); };
+    CHECK(mentions(refusal(ErrorCode::kUnsupported, plan), "no kernel gives d_x"));
+}
+
 TEST_CASE("a chain of values added to themselves further on has no node for each way through it") {
     std::vector<int> doubled;
     std::vector<int> by_one_more;
