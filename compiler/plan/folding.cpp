@@ -122,7 +122,12 @@ NodeId with_known_choices(GraphData& graph, NodeId id) {
     const std::vector<NodeId> choices = node.args;
     for (NodeId& arg : node.args) arg = known_choice(graph, graph.node(arg)).value_or(arg);
     const auto has_all = [&](NodeId arg) { return graph.node(arg).axes == node.axes; };
-    if (std::ranges::any_of(node.args, has_all)) return graph.add_copy(node, [](NodeId arg) { return arg; });
+    // Two that have other axes each, before the one that has all, would order them by themselves.
+    const auto first = std::ranges::find_if(node.args, has_all);
+    const bool orders = std::distance(node.args.begin(), first) == 2 &&
+                        graph.node(node.args[0]).axes != graph.node(node.args[1]).axes &&
+                        !graph.node(node.args[0]).axes.empty() && !graph.node(node.args[1]).axes.empty();
+    if (first != node.args.end() && !orders) return graph.add_copy(node, [](NodeId arg) { return arg; });
     const auto value = is_storage(node.dtype) ? std::nullopt : value_of(graph, node);
     const auto choice = std::ranges::find_if(
         choices, [&](NodeId arg) { return is_known(arg) && has_all(arg) && graph.node(arg).dtype == node.dtype; });

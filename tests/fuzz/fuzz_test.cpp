@@ -273,6 +273,9 @@ const std::vector<Found> kFound = {
     {"the same, in what is indexed twice",
      "rows t\ncolumns c = 2\ninput x: f32[t, c]\nv = x * 2\nw = index(v, t, c / 2)\nu = index(w, t, 1 - c)\n"
      "y = max(u)\nz = sum(w, t)\noutput y\noutput z\n"},
+    {"a condition of some axes and a known choice of others, before what has all",
+     "rows t\nrows h = 2\ncolumns c = 2\ninput x: f32[t, h, c]\ninput a: f32[t]\n"
+     "v = select(iota(c) < 2, a, x * x)\noutput y = select(iota(h) != 1, v, x)\n"},
 };
 
 }  // namespace
