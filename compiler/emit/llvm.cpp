@@ -323,6 +323,10 @@ bool KernelEmitter::adds_to_all_rows(const Inst& inst) const {
     });
 }
 
+bool KernelEmitter::adds_to_all_rows(const ColumnLoop& loop) const {
+    return std::any_of(loop.body.begin(), loop.body.end(), [&](const Inst& inst) { return adds_to_all_rows(inst); });
+}
+
 // Where rows are summed over in memory. A norm's backward of 4096 bf16 columns reads 16 KiB of its weight's gradient a
 // row, 32 KiB of a layer norm's two in f64 each, and writes as much: twice to six times what the row itself is.
 // A long loop's values fill the registers by themselves: on Zen 4 a gated norm's of 35 instructions gained a tenth to a
@@ -337,7 +341,7 @@ void KernelEmitter::make_rows_abreast() {
         const auto* loop = std::get_if<ColumnLoop>(&stmt.node);
         if (loop == nullptr) continue;
         if (loop->body.size() > kMostAbreast) return;
-        for (const Inst& inst : loop->body) adds = adds || adds_to_all_rows(inst);
+        adds = adds || adds_to_all_rows(*loop);
         for (const Slot& slot : kernel_.slots) {
             kept_bytes = std::max(kept_bytes, loop->columns * static_cast<std::int64_t>(size_bytes(slot.dtype)) *
                                                   static_cast<std::int64_t>(kernel_.slots.size()));

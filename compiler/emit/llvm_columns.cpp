@@ -133,8 +133,7 @@ void KernelEmitter::emit_rows_apart(const ColumnLoop& loop) {
 }
 
 void KernelEmitter::emit_column_loop(const ColumnLoop& loop) {
-    const auto adds = [&](const Inst& inst) { return adds_to_all_rows(inst); };
-    if (abreast_ && std::none_of(loop.body.begin(), loop.body.end(), adds)) return emit_rows_apart(loop);
+    if (abreast_ && !adds_to_all_rows(loop)) return emit_rows_apart(loop);
     in_each_row([&] { hoist_uniform_loads(loop); });
     const std::int64_t block_columns = loop.iterations * loop.vector;
     const std::int64_t rest = loop.columns % loop.vector;

@@ -161,8 +161,7 @@ std::int64_t gathered(const Kernel& kernel, const RowsLoop& loop) {
     for (const Inst& inst : loop.body) {
         if (inst.kind == InstKind::kLoad) registers += kAddressRegisters;
         if (inst.kind != InstKind::kAccumulate) continue;
-        const Accumulator& accumulator = kernel.accumulators[static_cast<std::size_t>(inst.index)];
-        registers += components(accumulator.monoid) + (accumulator.compensated ? 1 : 0);
+        registers += state_bytes(kernel.accumulators[static_cast<std::size_t>(inst.index)]) / kRegisterBytes;
     }
     return registers;
 }
