@@ -90,7 +90,7 @@ bool has_narrow_instruction(const Inst& inst) {
 // where it is known to have one.
 bool may_be_narrow(const Inst& inst, const std::set<ValueId>& inside, Uses& uses) {
     if (is_f32_map(inst, Op::kExp))
-        return (inst.weighs && uses.is_gpu()) || uses.only_scale(inst.id) || uses.is_logistic(inst) ||
+        return (uses.is_gpu() && uses.is_share_or_factor(inst)) || uses.only_scale(inst.id) || uses.is_logistic(inst) ||
                uses.is_weight_in_sums(inst) || uses.is_summed_and_rounded(inst.id);
     if (is_f32_map(inst, Op::kErf)) return uses.is_beside_one(inst);
     if (is_f32_map(inst, Op::kTanh)) return inst.part != TanhPart::kItself || uses.is_of_its_own(inst);

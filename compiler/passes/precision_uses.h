@@ -82,7 +82,10 @@ class Uses {
     bool is_gpu() const { return is_gpu_; }
 
     // Whether a quotient is one of such a weight.
-    bool divides_weight(const Inst& quotient) { return weight_of(quotient.operands[0]) != nullptr; }
+    bool divides_weight(const Inst& quotient) {
+        const Inst* weight = weight_of(quotient.operands[0]);
+        return weight != nullptr && only_weighs(*weight);
+    }
 
     // Whether it is the sum of a row's weights: one of them is 1, and each at most that, so that its reciprocal is a
     // normal number, or NaN where the sum is.
@@ -91,6 +94,12 @@ class Uses {
     // Whether a logarithm is one of a sum of such weights, and is multiplied by one of them wherever it is used: where
     // the sum is 0 so is the weight.
     bool is_log_of_weights(const Inst& logarithm);
+
+    // Whether an exponential is one of x − max x that goes into f32 sums and into such logarithms, or is, by itself or
+    // multiplied, a factor of what is rounded to bf16 or f16, as in the gradient of a divergence. A logarithm of
+    // weights as inexact as these is off by about what its own rounding takes, and by nothing beside the logarithm of
+    // one of them, of which it has the error too.
+    bool is_share_or_factor(const Inst& exponential);
 
     // Whether it is the logarithm of one of such weights less that of a sum of them.
     bool is_log_of_share(const Inst& difference);
@@ -155,6 +164,9 @@ class Uses {
     // A value as a product: how often each of its factors is in it, less than 0 for what it is divided by. Constants
     // are none, and what is loaded, narrow, the row's, a sum or a function's result is one.
     using Factors = std::map<ValueId, int>;
+
+    // Where a weight may go besides sums: into logarithms of weights, or also, as a factor, into what is rounded.
+    enum Ends { kShares, kAlsoFactors };
 
     // By how many units a function's result may be off.
     enum Loss { kMany, kFewUnits };
@@ -230,7 +242,8 @@ class Uses {
     bool is_only_in_sums(ValueId value);
     const Inst* weight_of(ValueId value);
     const std::set<const Inst*>& weights_of(ValueId value);
-    bool is_weighted(ValueId value, const std::set<const Inst*>& weights, std::map<ValueId, bool>* known);
+    bool is_in_shares(ValueId value, Ends ends);
+    bool is_weighted(ValueId value, const std::set<const Inst*>& weights);
     bool is_below_maximum(ValueId value);
     bool is_below(ValueId value, const std::map<ValueId, int>& maxima);
 
@@ -315,6 +328,8 @@ class Uses {
     std::map<ValueId, bool> is_argument_;
     std::map<ValueId, bool> is_only_summed_;
     std::map<ValueId, bool> is_only_in_sums_;
+    std::map<Ends, std::map<ValueId, bool>> is_in_shares_;
+    std::map<std::set<const Inst*>, std::map<ValueId, bool>> is_weighted_;
     std::map<ValueId, const Inst*> weight_of_;
     std::map<ValueId, std::set<const Inst*>> weights_of_;
     std::map<std::pair<ValueId, Loss>, std::map<ValueId, bool>> is_apart_;  // by the function

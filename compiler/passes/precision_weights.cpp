@@ -17,7 +17,8 @@ bool Uses::is_weight_in_sums(const Inst& exponential) {
 }
 
 bool Uses::only_weighs(const Inst& exponential) {
-    return is_below_maximum(exponential.operands[0]) && is_only_in_sums(exponential.id);
+    if (!is_below_maximum(exponential.operands[0])) return false;
+    return is_only_in_sums(exponential.id) || (is_gpu_ && is_in_shares(exponential.id, kShares));
 }
 
 bool Uses::is_as_summed(const Inst& exponential) const {
@@ -35,9 +36,14 @@ bool Uses::is_sum_of_weights(ValueId value) {
 }
 
 bool Uses::is_log_of_weights(const Inst& logarithm) {
-    std::map<ValueId, bool> known;
     const std::set<const Inst*>& weights = weights_of(logarithm.operands[0]);
-    return !weights.empty() && is_weighted(logarithm.id, weights, &known);
+    return !weights.empty() && is_weighted(logarithm.id, weights) &&
+           std::ranges::all_of(weights, [&](const Inst* weight) { return is_share_or_factor(*weight); });
+}
+
+bool Uses::is_share_or_factor(const Inst& exponential) {
+    if (!is_below_maximum(exponential.operands[0])) return false;
+    return is_only_in_sums(exponential.id) || (is_gpu_ && is_in_shares(exponential.id, kAlsoFactors));
 }
 
 bool Uses::is_log_of_share(const Inst& difference) {
@@ -85,6 +91,19 @@ bool Uses::is_only_in_sums(ValueId value) {
     });
 }
 
+// Whether the value is a multiple or a sum of weights that goes into sums, as above, and into logarithms that are
+// weighted; or, of a factor, into a product that is rounded, of which it is a part.
+bool Uses::is_in_shares(ValueId value, Ends ends) {
+    return all_of(value, is_in_shares_[ends], [&](const Inst& use) {
+        if (use.kind == InstKind::kAccumulate) return adds_up(use);
+        if (use.kind != InstKind::kMap) return false;
+        if (use.op == Op::kEq) return is_constant(use.operands[0], 0) || is_constant(use.operands[1], 0);
+        if (is_f32_map(use, Op::kLog)) return is_weighted(use.id, weights_of(use.operands[0]));
+        if (ends == kAlsoFactors && scales(use) && is_scaled(use.id)) return true;
+        return is_only_in_sums(use.id) || ((scales(use) || is_f32_map(use, Op::kAdd)) && is_in_shares(use.id, ends));
+    });
+}
+
 // The exponential, a weight, that a value is a multiple of.
 const Inst* Uses::weight_of(ValueId value) {
     const auto [known, is_new] = weight_of_.try_emplace(value, nullptr);
@@ -92,7 +111,7 @@ const Inst* Uses::weight_of(ValueId value) {
     const Inst* inst = maker(value);
     if (inst == nullptr || inst->kind != InstKind::kMap) return nullptr;
     const Inst* weight = nullptr;
-    if (is_f32_map(*inst, Op::kExp)) weight = only_weighs(*inst) ? inst : nullptr;
+    if (is_f32_map(*inst, Op::kExp)) weight = is_below_maximum(inst->operands[0]) ? inst : nullptr;
     if (scales(*inst)) weight = weight_of(inst->operands[0]);
     if (weight == nullptr && inst->op == Op::kMul) weight = weight_of(inst->operands[1]);
     return weight_of_[value] = weight;
@@ -115,16 +134,23 @@ const std::set<const Inst*>& Uses::weights_of(ValueId value) {
     return weights_of_[value] = std::move(all);
 }
 
-// Whether what the value goes into, by sums and choices, is multiplied by one of the weights and then added up.
-bool Uses::is_weighted(ValueId value, const std::set<const Inst*>& weights, std::map<ValueId, bool>* known) {
+// Whether what the value goes into, by sums and choices, is multiplied by one of the weights and then added up, or, of
+// a GPU's, scaled and rounded.
+bool Uses::is_weighted(ValueId value, const std::set<const Inst*>& weights) {
     if (!uses_.contains(value)) return false;
-    return all_of(value, *known, [&](const Inst& use) {
+    return all_of(value, is_weighted_[weights], [&](const Inst& use) {
+        if (use.kind == InstKind::kKeep)
+            return is_gpu_ && kept_ends(use, [&](ValueId next) { return is_weighted(next, weights); });
         if (use.kind != InstKind::kMap) return false;
-        if (use.op == Op::kAdd || use.op == Op::kSub || use.op == Op::kSelect)
-            return is_weighted(use.id, weights, known);
+        if (use.op == Op::kAdd || use.op == Op::kSub || use.op == Op::kSelect) return is_weighted(use.id, weights);
         if (use.op != Op::kMul) return false;
-        const Inst* weight = weight_of(use.operands[use.operands[0] == value ? 1 : 0]);
-        return weights.contains(weight) && is_only_in_sums(use.id);
+        const ValueId other = use.operands[use.operands[0] == value ? 1 : 0];
+        if (is_gpu_ && !in_columns_.contains(other)) return is_weighted(use.id, weights);
+        const Inst* weight = weight_of(other);
+        const bool is_one = std::ranges::any_of(weights, [&](const Inst* one) {
+            return one == weight || (is_gpu_ && weight != nullptr && are_same(one->id, weight->id));
+        });
+        return is_one && (is_only_in_sums(use.id) || (is_gpu_ && is_scaled(use.id)));
     });
 }
 

@@ -146,6 +146,37 @@ TEST_CASE("of weights at most 1 a sum of differences and of logarithms of their 
         CHECK(!contains(wide, spent));
 }
 
+TEST_CASE("a share's logarithm that a weight multiplies before both are rounded loses nothing that they show") {
+    const auto gradient = [](Dtype dtype, bool weighted) {
+        return [=](Graph& g, std::int64_t columns) {
+            const Axis tokens = g.rows("tokens");
+            const Value x = cast(g.input("x", dtype, {tokens, columns}), f32);
+            const Value y = cast(g.input("y", dtype, {tokens, columns}), f32);
+            const Value p = exp(x - max(x));
+            const Value q = exp(y - max(y));
+            const Value share = x - max(x) - log(p + 0.5 * q);
+            const Value rest = 0.25 * share - sum(p * share) / sum(p);
+            g.output("d", cast(weighted ? p * rest : rest, dtype));
+        };
+    };
+    const std::string narrow = body_of(gradient(bf16, true), 1024);
+    for (const char* spent : {"rj_log_weight(", "rj_log_share("}) CHECK(contains(narrow, spent));
+    for (const char* exact : {"rj_exp(", "rj_log("}) CHECK(!contains(narrow, exact));
+    // By itself it is near 0 where weights are alike, and shows what it is off by.
+    CHECK(contains(body_of(gradient(bf16, false), 1024), "rj_log("));
+    CHECK(contains(body_of(gradient(f32, true), 1024), "rj_log("));
+    // The difference of two weights shows their errors, though each is only multiplied and rounded.
+    const auto difference = [](Graph& g, std::int64_t columns) {
+        const Axis tokens = g.rows("tokens");
+        const Value x = cast(g.input("x", bf16, {tokens, columns}), f32);
+        const Value y = cast(g.input("y", bf16, {tokens, columns}), f32);
+        const Value p = exp(x - max(x));
+        const Value q = exp(y - max(y));
+        g.output("d", cast(p / sum(p) - q / sum(q), bf16));
+    };
+    CHECK(count(body_of(difference, 1024), "rj_exp(") == 2);
+}
+
 TEST_CASE("the logarithm of a weight's share is bounded, not chosen, where it is only multiplied by the weight") {
     const auto mixed = [](Dtype dtype, bool alone) {
         return [=](Graph& g, std::int64_t columns) {
