@@ -55,25 +55,29 @@ bool is_list(const GraphData& graph, NodeId id) {
     return true;
 }
 
-// Whether what takes long to compute of a column is reduced, and wanted again with what that comes to: its f32 is kept,
-// but an exponential, of which the logit may be (schedule/lower).
-bool holds_computed(const GraphData& graph) {
-    std::vector<bool> dear(static_cast<std::size_t>(graph.size()), false);  // of columns, and no reduction below it
-    std::vector<bool> late(static_cast<std::size_t>(graph.size()), false);
+// Whether what takes long to compute of a column, of what is read or `behind` a reduction, is reduced, and wanted again
+// with what that comes to: its f32 is kept, but an exponential, of which the logit may be (schedule/lower).
+bool holds_computed(const GraphData& graph, bool behind) {
+    std::vector<int> phases(static_cast<std::size_t>(graph.size()), 0);  // reductions one above the other
+    std::vector<int> dear(static_cast<std::size_t>(graph.size()), -1);   // of which phase what takes long is in it
     bool reduced = false;
     bool again = false;
     for (const NodeId id : graph.live_nodes()) {
         const Node& node = graph.node(id);
-        const auto at = static_cast<std::size_t>(id);
-        const bool below = std::any_of(node.args.begin(), node.args.end(),
-                                       [&](NodeId arg) { return dear[static_cast<std::size_t>(arg)]; });
-        late[at] = node.kind == NodeKind::kReduce || std::any_of(node.args.begin(), node.args.end(), [&](NodeId arg) {
-                       return late[static_cast<std::size_t>(arg)];
-                   });
-        reduced = reduced || (below && node.kind == NodeKind::kReduce);
-        again = again || (below && late[at] && node.kind != NodeKind::kReduce);
+        const bool reduces = node.kind == NodeKind::kReduce;
+        int phase = 0;
+        int below = -1;
+        for (const NodeId arg : node.args) {
+            phase = std::max(phase, phases[static_cast<std::size_t>(arg)]);
+            below = std::max(below, dear[static_cast<std::size_t>(arg)]);
+        }
+        phase += reduces ? 1 : 0;
+        phases[static_cast<std::size_t>(id)] = phase;
+        reduced = reduced || (below >= 0 && reduces);
+        again = again || (below >= 0 && below < phase && !reduces);
         const bool special = node.kind == NodeKind::kMap && is_special(node.op) && node.op != Op::kExp;
-        dear[at] = !late[at] && !graph.column_axes(node).empty() && (special || below);
+        const bool is_dear = (special && (phase > 0) == behind) || below == phase;
+        if (is_dear && !reduces && !graph.column_axes(node).empty()) dear[static_cast<std::size_t>(id)] = phase;
     }
     return reduced && again;
 }
@@ -257,8 +261,9 @@ GroupFacts facts_of(const Group& group, const Target& target) {
     }
     if (facts.streams == 0 && !facts.stores_columns) facts.widest_bytes = widest_table;
     if (facts.narrowest_bytes > facts.widest_bytes) facts.narrowest_bytes = facts.widest_bytes = 4;
-    const int computed = holds_computed(graph) ? static_cast<int>(size_bytes(Dtype::kF32)) : 0;
+    const int computed = holds_computed(graph, false) ? static_cast<int>(size_bytes(Dtype::kF32)) : 0;
     facts.held_bytes = std::max(facts.widest_bytes, computed);
+    facts.holds_late = holds_computed(graph, true);
     return facts;
 }
 

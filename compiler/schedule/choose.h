@@ -18,14 +18,15 @@ struct GroupFacts {
     // one's.
     int widest_bytes = 4;
     int narrowest_bytes = 4;
-    int held_bytes = 4;      // of a column between phases: that, or an f32 that took long to compute
-    int stored_bytes = 0;    // of the widest output with columns; 0 where none is stored
-    int column_inputs = 0;   // tensors with columns that are read
-    int streams = 0;         // those of them that have columns of their own for each row
-    int table_bytes = 0;     // of a column, in the others of them, which are the same for all rows
-    int streamed_bytes = 0;  // of a column, in those, and in what is stored
-    int loads = 0;           // places where any of them is read for a column
-    int vectors = 0;         // that a loop loads for its columns: of such a tensor one of each position it is read at
+    int held_bytes = 4;       // of a column between phases: that, or an f32 that took long to compute
+    bool holds_late = false;  // such an f32 is computed behind a reduction, as a mixture's logarithm
+    int stored_bytes = 0;     // of the widest output with columns; 0 where none is stored
+    int column_inputs = 0;    // tensors with columns that are read
+    int streams = 0;          // those of them that have columns of their own for each row
+    int table_bytes = 0;      // of a column, in the others of them, which are the same for all rows
+    int streamed_bytes = 0;   // of a column, in those, and in what is stored
+    int loads = 0;            // places where any of them is read for a column
+    int vectors = 0;          // that a loop loads for its columns: of such a tensor one of each position it is read at
     int phases = 1;
     bool sums_exponentials = false;    // a pair of maximum and rescaled sum is among the reductions of online_phases
     int online_phases = 1;             // once reductions that can carry pairs do

@@ -2,6 +2,7 @@
 #include <array>
 #include <span>
 
+#include "base/floor_div.h"
 #include "compiler/schedule/row_schedules.h"
 
 namespace rowjit::reduced_rows {
@@ -110,6 +111,9 @@ bool sums_numbers_apart(const Schedule& s, const GroupFacts& facts) {
     return s.threads_per_row < kWarpThreads || (!whole && !meets_thrice);
 }
 
+// Of blocks that leave half of a multiprocessor's registers unused.
+constexpr std::array kOfFewThreads = {kTwoStages, kRegisters, kInTwoStages};
+
 std::span<const Ahead> kinds_in_block(const Schedule& s, const GroupFacts& facts) {
     if ((!facts.meets && facts.sums_of_columns == 0) || reads_partners_unevenly(s, facts)) return kNothingFirst;
     if (sums_numbers_apart(s, facts)) return kNumbersFirst;
@@ -160,6 +164,22 @@ std::vector<Schedule> all_staying(const std::vector<Schedule>& schedules, const 
         for (const int per_sm : kResidentThreadsPerSm) append(staying(s, per_sm, facts, target), &all);
     }
     return all;
+}
+
+// Two vectors and more a thread of rows in one block.
+std::vector<Schedule> staying_in_few_threads(const GroupFacts& facts, const Target& target, int vector) {
+    constexpr int kFewThreads = 256;
+    constexpr std::int64_t kMostVectors = 4;
+    std::vector<Schedule> few;
+    if (target.backend != Backend::kCuda || facts.sums_of_columns == 0 || !facts.meets) return few;
+    for (const int threads : {kFewThreads, kFewThreads / 2}) {
+        const std::int64_t vectors = ceil_div(facts.columns, std::int64_t{threads} * vector);
+        if (vectors < 2 || vectors > kMostVectors) continue;
+        Schedule s = row_schedule(Residency::kRegisters, threads, vector);
+        s.rows_per_block = 1;
+        append(ahead_of(staying_apart(s, kFewThreads / threads), kOfFewThreads, target), &few);
+    }
+    return few;
 }
 
 }  // namespace rowjit::reduced_rows

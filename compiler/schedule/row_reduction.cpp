@@ -233,8 +233,9 @@ std::vector<Schedule> gpu_schedules(const GroupFacts& facts, const Target& targe
                                resident_blocks(facts, target, parts.front().column_blocks) >= kPartsOfMany;
     const bool parts_first = waits_for_numbers(facts) || spares_blocks;
     schedules.insert(parts_first ? schedules.begin() : schedules.end(), parts.begin(), parts.end());
-    const std::vector<Schedule> of_many = of_functions(facts, target, vector);
-    schedules.insert(schedules.begin(), of_many.begin(), of_many.end());
+    for (const std::vector<Schedule>& of_many :
+         {of_functions(facts, target, vector), many_in_stages(facts, target, vector)})
+        schedules.insert(schedules.begin(), of_many.begin(), of_many.end());
     if (schedules.empty()) {
         schedules.push_back(row_schedule(Residency::kReload, preferred, vector));
         if (facts.sums_rows()) schedules.back().rows_per_block = 1;
@@ -244,17 +245,19 @@ std::vector<Schedule> gpu_schedules(const GroupFacts& facts, const Target& targe
         put_single_vectors_last(facts, &schedules);
         const std::vector<Schedule> even = summing_evenly(facts, target, vector);
         schedules.insert(behind_timed(facts, target, &schedules), even.begin(), even.end());
-        const std::vector<Schedule> three = of_three_tensors(facts, target, vector);
-        schedules.insert(schedules.begin(), three.begin(), three.end());
+        for (const std::vector<Schedule>& of_many :
+             {of_three_tensors(facts, target, vector), many_beside_sums(facts, target, vector)})
+            schedules.insert(schedules.begin(), of_many.begin(), of_many.end());
         // What is copied into shared memory without being ahead of anything: a gated norm's backward of 8192 bf16
         // columns takes 0.0797 ms so, 0.0536 in the registers of a cluster (H200).
         const auto is_ahead = [](const Schedule& s) { return s.residency != Residency::kShared; };
         if (facts.sums_of_columns > 0) std::ranges::stable_partition(schedules, is_ahead);
+        append(staying_in_few_threads(facts, target, vector), &schedules);
     }
-    const std::vector<Schedule> steps = waiting_in_steps(facts, target, vector);
-    schedules.insert(schedules.begin(), steps.begin(), steps.end());
-    const std::vector<Schedule> waiting = waiting_in_stages(facts, target, vector);
-    schedules.insert(schedules.begin(), waiting.begin(), waiting.end());
+    for (const std::vector<Schedule>& waiting :
+         {waiting_in_steps(facts, target, vector), waiting_in_stages(facts, target, vector),
+          holding_in_stages(facts, target, vector)})
+        schedules.insert(schedules.begin(), waiting.begin(), waiting.end());
     return schedules;
 }
 

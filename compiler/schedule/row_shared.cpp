@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "base/floor_div.h"
 #include "compiler/kernel.h"
 #include "compiler/schedule/row_schedules.h"
 
@@ -67,6 +68,33 @@ std::vector<Schedule> waiting_in_stages(const GroupFacts& facts, const Target& t
         schedules.push_back(staying_apart(s, resident));
     }
     return schedules;
+}
+
+// Wide rows of narrow floats of which something that takes long is computed behind a meeting, and is wanted again with
+// what it comes to, as a mixture's logarithm: rows in their stage, and that in half of the registers of threads that
+// have up to 64 columns, as few of a block as make a row in eight. H100, jsd with its gradient, ms so and as it was
+// taken before: of 32000 bf16 columns 0.207 (four blocks of 128 threads, four of which share a multiprocessor) and
+// 0.230, of 50304 0.170 (eight, five) and 0.215, of 128256 0.227 (eight of 256, two; 0.307 where three compute it
+// again) and 0.232, of 151936 0.290 (sixteen of 256, three) and 0.355.
+std::vector<Schedule> holding_in_stages(const GroupFacts& facts, const Target& target, int vector) {
+    constexpr std::int64_t kMostHeld = 64;
+    constexpr std::int64_t kLeastColumns = 2 * kBlockThreads * kMostHeld;
+    if (target.backend != Backend::kCuda || !target.clusters || !facts.holds_late || facts.sums_rows() ||
+        !facts.stores_columns || facts.steps || facts.widest_bytes >= 4 || facts.columns <= kLeastColumns)
+        return {};
+    int threads = kBlockThreads;
+    std::int64_t blocks = 1;
+    const auto held = [&] { return ceil_div(facts.columns, blocks * threads); };
+    while (blocks < kMostClusterBlocks / 2 && held() > kMostHeld) blocks *= 2;
+    if (held() > kMostHeld) threads = kMostThreads;
+    if (held() > kMostHeld) blocks = kMostClusterBlocks;
+    const std::int64_t holding = target.registers_per_sm / (2 * held() * threads);
+    const std::int64_t resident = std::min(resident_blocks(facts, target, blocks), holding);
+    if (held() > kMostHeld || resident == 0) return {};
+    Schedule s = row_schedule(Residency::kStages, threads, vector);
+    s.column_blocks = blocks;
+    s.stages = 1;
+    return {staying_apart(s, resident)};
 }
 
 // Rows of narrow floats that a cluster's registers have no room for, in its shared memory: as many blocks share a
@@ -145,23 +173,22 @@ std::vector<Schedule> in_few_parts(const GroupFacts& facts, const Target& target
     return schedules;
 }
 
-// Rows that meet in steps wait most of their time for the blocks of their cluster, so of the fewer the better. H200,
-// sparsemax of 128256 bf16 columns: 0.253 ms in the registers of 8 blocks of 256 threads, 0.301 of 16 of 128; of f32
-// 0.318 in the shared memory of 8, 0.419 in registers of 16.
+// Rows that meet in steps wait most of their time for the blocks and the warps of their cluster, so of the fewer the
+// better: four blocks of four warps where those have 128 columns a thread at most, else eight, else sixteen. H100,
+// sparsemax, ms so and as it was taken before: of 32000 f32 columns 0.190 and 0.242, of 50304 bf16 columns 0.167 and
+// 0.195 (eight blocks), of 128256 0.217 and 0.250 (eight of 256 threads), of f32 0.258 and 0.306 (shared memory), of
+// 151936 bf16 columns 0.139 and 0.180.
 std::vector<Schedule> waiting_in_steps(const GroupFacts& facts, const Target& target, int vector) {
-    constexpr int kThreads = 256;
-    constexpr std::int64_t kBlocks = kMostClusterBlocks / 2;
-    const std::vector<std::int64_t> sizes = cluster_sizes(facts, target);
-    if (!facts.steps || facts.sums_rows() || sizes.empty() || sizes.front() <= kBlocks) return {};
-    const std::int64_t columns = (facts.columns + kBlocks - 1) / kBlocks;
-    const bool fits = (columns + kThreads - 1) / kThreads * facts.widest_bytes <= kMaxBytesPerThread;
-    Schedule s = row_schedule(fits ? Residency::kRegisters : Residency::kShared, kThreads, vector);
-    s.column_blocks = kBlocks;
-    if (fits) return {s};
-    const std::int64_t resident =
-        std::min<std::int64_t>(resident_blocks(facts, target, kBlocks), kResidentThreadsPerSm.front() / kThreads);
-    if (resident < 2) return {};
-    return {sharing(s, static_cast<int>(resident) * kThreads)};
+    constexpr int kThreads = 128;
+    constexpr std::int64_t kLeastColumns = 16384;
+    constexpr std::int64_t kMostColumns = 128;
+    constexpr std::int64_t kMostNarrow = 160;
+    if (!target.clusters || !facts.steps || facts.sums_rows() || facts.columns <= kLeastColumns) return {};
+    const std::int64_t most = facts.widest_bytes < 4 ? kMostNarrow : kMostColumns;
+    const auto held = [&](std::int64_t blocks) { return ceil_div(facts.columns, blocks * kThreads); };
+    Schedule s = row_schedule(Residency::kRegisters, kThreads, vector);
+    s.column_blocks = held(4) <= kMostColumns ? 4 : held(8) <= most ? 8 : kMostClusterBlocks;
+    return {s};
 }
 
 }  // namespace rowjit::reduced_rows

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -299,6 +300,73 @@ output y = cast(h * rsqrt(mean(h * h) + 1e-6) * cast(w, f32), bf16)
         CHECK(wide.threads_per_row * wide.vector <= columns);
     }
     CHECK(schedule_of(8192, "f32", true).column_blocks == 1);
+}
+
+TEST_CASE("rows of many tensors are in stages, or beside sums in a cluster whose threads have a vector of each") {
+    const Target& target = find_target("sm_90a");
+    for (const Dtype dtype : {bf16, f32}) {
+        for (const std::int64_t columns : {4096, 8192}) {
+            CAPTURE(columns);
+            const Schedule s = first_of("attention_residual", columns, dtype);
+            CHECK(s.residency == Residency::kStages);
+            CHECK(s.blocks_per_sm == 1);
+            const Schedule beside =
+                legal_schedules(norms_backward("attention_residual", columns, dtype, target), target).at(0);
+            CHECK(beside.residency == Residency::kRegisters);
+            CHECK(beside.column_blocks * beside.threads_per_row * 8 == columns);
+        }
+    }
+    // Two rows at once where a multiprocessor has room for them, a part of one where it has none for a whole.
+    CHECK(first_of("attention_residual", 4096, bf16).stages == 2);
+    CHECK(first_of("attention_residual", 4096, f32).stages == 1);
+    CHECK(first_of("attention_residual", 8192, f32).column_blocks == 2);
+    // Registers have room for fewer columns, and threads that have as many as others are not found for all.
+    CHECK(first_of("attention_residual", 2048, f32).residency == Residency::kRegisters);
+    const Schedule uneven = legal_schedules(norms_backward("attention_residual", 3072, bf16, target), target).at(0);
+    CHECK(uneven.column_blocks == 1);
+}
+
+TEST_CASE("what is computed behind a meeting and wanted again waits in registers, beside rows in their stage") {
+    const auto with_gradient = [](std::int64_t columns, Dtype dtype) {
+        const Graph loss = make_graph("jsd", {columns, dtype, {}});
+        return gradient(loss, trained_inputs("jsd", loss), {.joint = true, .unit_cotangent = true});
+    };
+    for (const std::int64_t columns : {20480, 32000, 50304, 128256, 151936, 262144}) {
+        CAPTURE(columns);
+        const Schedule s = first_of(with_gradient(columns, bf16));
+        CHECK(s.residency == Residency::kStages);
+        const std::int64_t held =
+            (columns + s.column_blocks * s.threads_per_row - 1) / (s.column_blocks * s.threads_per_row);
+        CHECK(held <= 64);
+        CHECK(2 * held * s.threads_per_row * s.blocks_per_sm <= find_target("sm_90a").registers_per_sm);
+    }
+    CHECK(first_of(with_gradient(4096, bf16)).residency != Residency::kStages);
+}
+
+TEST_CASE("rows that meet in steps have few warps in few blocks") {
+    const auto shape = [](std::int64_t columns, Dtype dtype) {
+        const Schedule s = first_of("sparsemax", columns, dtype);
+        CHECK(s.residency == Residency::kRegisters);
+        return std::pair(s.column_blocks, s.threads_per_row);
+    };
+    CHECK(shape(32000, bf16) == std::pair<std::int64_t, int>(4, 128));
+    CHECK(shape(50304, f32) == std::pair<std::int64_t, int>(4, 128));
+    CHECK(shape(128256, f32) == std::pair<std::int64_t, int>(8, 128));
+    CHECK(shape(151936, bf16) == std::pair<std::int64_t, int>(8, 128));
+    CHECK(shape(200064, bf16) == std::pair<std::int64_t, int>(16, 128));
+}
+
+TEST_CASE("beside sums `tune` may try half of a multiprocessor's threads, which the static rule does not take") {
+    const Target& target = find_target("sm_90a");
+    const auto threads_per_sm = [](const Schedule& s) {
+        return s.threads_per_row * s.rows_per_block * s.blocks_per_sm;
+    };
+    for (const std::string_view op : {"rms_norm", "layer_norm", "add_rms_norm"}) {
+        CAPTURE(op);
+        const std::vector<Schedule> all = legal_schedules(norms_backward(op, 4096, bf16, target), target);
+        CHECK(threads_per_sm(all.at(0)) >= 512);
+        CHECK(std::ranges::count(all, 256, threads_per_sm) >= 3);
+    }
 }
 
 TEST_CASE("threads of a row are a part of a warp, or any number of whole warps") {

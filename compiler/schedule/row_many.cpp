@@ -1,0 +1,77 @@
+// Rows of so many tensors that one row of each fills a multiprocessor's registers or shared memory: the states of
+// earlier layers, streams that are mixed, the channels of a group.
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstdint>
+
+#include "compiler/kernel.h"
+#include "compiler/schedule/row_schedules.h"
+
+namespace rowjit::reduced_rows {
+namespace {
+
+// So many columns of all tensors that a block's threads would have 64 and more each, beside what is computed of them.
+constexpr std::int64_t kManyColumns = 64 * kMostThreads;
+
+bool is_many(const GroupFacts& facts, const Target& target) {
+    return target.backend == Backend::kCuda && target.clusters && facts.streams >= kManyTensors && facts.meets &&
+           facts.stores_columns && !facts.steps;
+}
+
+// Blocks of a cluster whose threads have `columns` of each tensor, all of them; 0 of a width that no such cluster has.
+std::int64_t blocks_of(const GroupFacts& facts, int threads, std::int64_t columns) {
+    const std::int64_t of_block = threads * columns;
+    const std::int64_t blocks = facts.columns / of_block;
+    const bool whole = facts.columns % of_block == 0 && std::has_single_bit(static_cast<std::uint64_t>(blocks));
+    return whole && blocks <= kMostClusterBlocks / 2 ? blocks : 0;
+}
+
+}  // namespace
+
+// Of which nothing is summed over rows and that meet more than once, in the stages that they are copied to: of two rows
+// in 16 warps, else of one in eight. H100, eight states, % of copy so and as they were taken before: of 4096 bf16
+// columns 94 and 87 (shared memory, one block), of f32 89 and 66 (read again), of 7168 bf16 columns 89 and 79. What no
+// block has room for is divided over a cluster. Fewer columns have room in registers: of 2048 f32 columns 96, in stages
+// 95.
+std::vector<Schedule> many_in_stages(const GroupFacts& facts, const Target& target, int vector) {
+    if (!is_many(facts, target) || facts.sums_rows() || facts.phases == 2 ||
+        facts.columns * facts.streams <= kManyColumns)
+        return {};
+    const std::int64_t bytes = row_bytes(facts) * facts.streams;
+    const std::int64_t room = target.shared_bytes_per_sm - 8 * kSystemSharedBytes;
+    const std::int64_t rows = std::min<std::int64_t>(room / bytes, 2);
+    int threads = rows == 2 ? kThreadsAlone : kMostThreads;
+    while (threads * std::int64_t{vector} > facts.columns) threads /= 2;
+    Schedule s = row_schedule(Residency::kRegisters, threads, vector);
+    while (s.column_blocks * room < bytes) s.column_blocks *= 2;
+    if (s.column_blocks > kMostClusterBlocks / 2) return {};
+    return ahead_of(staying_apart(s, 1), std::array{rows == 2 ? kInTwoStages : kInOneStage}, target);
+}
+
+// Beside sums over rows, in the registers of few threads in a cluster, eight columns of each tensor a thread, of up to
+// five narrow ones sixteen; f32 in blocks of twice the threads. H100, derivatives, ms so and as they were taken before:
+// of eight states of 1024 bf16 columns 0.126 and 0.153, of 2048 0.131 and 0.188, of 4096 0.145 and 0.175, of f32 0.141
+// and 0.177; of four states of 4096 bf16 columns 0.130 and 0.173, of 2048 f32 columns 0.117 and 0.135; of a group
+// norm's four channels of 4096 f32 columns 0.150 and 0.181, where numbers are summed alone, of which narrow rows lose
+// nothing in a block. Only where all threads have as many columns: of eight states of 3072 bf16 columns over four
+// blocks 0.331, and 0.230 before.
+std::vector<Schedule> many_beside_sums(const GroupFacts& facts, const Target& target, int vector) {
+    constexpr int kFew = 5;
+    constexpr int kNarrowThreads = 128;
+    constexpr std::int64_t kThreadsOfFew = 3 * kNarrowThreads;
+    constexpr std::int64_t kMostOfNumbers = 2;  // of 8192 columns in four blocks 0.254, and 0.211 before
+    const bool narrow = facts.widest_bytes < 4;
+    const bool few = facts.streams <= kFew;
+    const bool of_columns = facts.sums_of_columns > 0 && facts.phases > 2;
+    const bool of_numbers = facts.sums_of_columns == 0 && facts.sums_rows() && !narrow;
+    if (!is_many(facts, target) || !(of_columns || of_numbers)) return {};
+    if (of_numbers && !fills_shared_memory(facts, target)) return {};
+    const int threads = narrow || few ? kNarrowThreads : 2 * kNarrowThreads;
+    Schedule s = row_schedule(Residency::kRegisters, threads, vector);
+    s.column_blocks = blocks_of(facts, threads, narrow && few ? 16 : 8);
+    if (s.column_blocks == 0 || (of_numbers && s.column_blocks > kMostOfNumbers)) return {};
+    return {staying_apart(s, (!narrow && few ? kThreadsOfFew : 2 * kNarrowThreads) / threads)};
+}
+
+}  // namespace rowjit::reduced_rows
