@@ -9,6 +9,7 @@
 #include <tuple>
 
 #include "base/fail.h"
+#include "embedded/choices_h100.h"
 #include "embedded/choices_sm_90a.h"
 
 namespace rowjit {
@@ -83,6 +84,7 @@ ChoiceTable read_choice_table(const std::string& path) {
 
 const std::vector<ChoiceTable>& shipped_choices() {
     static const std::vector<ChoiceTable> tables = {
+        parse_choice_table(embedded::choices_h100, "choices_h100.json"),
         parse_choice_table(embedded::choices_sm_90a, "choices_sm_90a.json")};
     return tables;
 }

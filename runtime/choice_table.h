@@ -43,7 +43,7 @@ ChoiceTable parse_choice_table(std::string_view text, const std::string& source_
 // The same of a file. Throws Error(kIo) too.
 ChoiceTable read_choice_table(const std::string& path);
 
-// The tables that come with rowjit.
+// The tables that come with rowjit; one of a device comes before one of its architecture.
 const std::vector<ChoiceTable>& shipped_choices();
 
 }  // namespace rowjit

@@ -62,8 +62,8 @@ def include_direction(tree):
                 yield f"{path}:{number}: {complaint}"
 
 
-# What is embedded and no template, and the folder that reads it: docs/coverage.json, runtime/choices_sm_90a.json.
-EMBEDDED_DATA = {"embedded/coverage.h": "tools", "embedded/choices_sm_90a.h": "runtime"}
+# What is embedded and no template, and the folder that reads it: docs/coverage.json, runtime/choices_….json.
+EMBEDDED_DATA = {"embedded/coverage.h": "tools", "embedded/choices_h100.h": "runtime", "embedded/choices_sm_90a.h": "runtime"}
 
 
 def include_complaint(folder, bracket, included):

@@ -5,6 +5,7 @@
 
 #include "base/digest.h"
 #include "compiler/emit/gpu.h"
+#include "compiler/toolchain/toolchain.h"
 #include "dsl/library/registry.h"
 #include "rowjit/gradient.h"
 #include "runtime/tuning.h"
@@ -71,9 +72,14 @@ TEST_CASE("every choice that comes with rowjit is a schedule, and they are for H
             CHECK(choice.ms < choice.static_ms);
         }
     }
-    REQUIRE(shipped_choices().size() == 1);
-    CHECK(shipped_choices()[0].covers(h200()));
-    CHECK(shipped_choices()[0].covers(find_target("sm_90a")));
+    Target h100 = h200();
+    h100.label = "NVIDIA H100 80GB HBM3";
+    REQUIRE(shipped_choices().size() == 2);
+    CHECK(shipped_choices()[0].covers(h100));
+    CHECK_FALSE(shipped_choices()[0].covers(h200()));
+    CHECK(shipped_choices()[1].covers(h100));
+    CHECK(shipped_choices()[1].covers(h200()));
+    CHECK(shipped_choices()[1].covers(find_target("sm_90a")));
 }
 
 TEST_CASE("a device's own tuning comes before what was shipped, and what does not build is no choice") {
@@ -117,6 +123,24 @@ TEST_CASE("a pinned table decides in place of what this machine and bundles have
     CHECK(measured_choice(sources, h200(), group)->source == ChoiceSource::kShipped);
 }
 
+TEST_CASE("a device's own table comes before its architecture's where kernels can be compiled") {
+    Target h100 = h200();
+    h100.label = "NVIDIA H100 80GB HBM3";
+    const std::vector<ChoiceTable> none;
+    ChoiceTable of_h100 = table_with(legal_schedule(1));
+    of_h100.devices = {h100.label};
+    ChoiceTable of_both = table_with(legal_schedule(2));
+    of_both.devices.push_back(find_target("sm_90a").label);
+    of_both.devices.emplace_back("NVIDIA H100");
+    const std::vector<ChoiceTable> tables = {of_h100, of_both};
+    const ChoiceSources sources{.database = std::make_shared<const TuningDb>(""), .shipped = &tables};
+    const Group group = norm_group();
+    const std::size_t on_h100 = find_toolchain(h100) ? 1 : 2;
+    CHECK(print(measured_choice(sources, h100, group)->schedule) == legal_schedule(on_h100));
+    CHECK(print(measured_choice(sources, h200(), group)->schedule) == legal_schedule(2));
+    CHECK(print(measured_choice(sources, find_target("sm_90a"), group)->schedule) == legal_schedule(2));
+}
+
 // What their drivers report: an H100's memory of 2619 MHz and 5120 bits, an H200's of 3201 and 6144.
 TEST_CASE("what is compiled for an architecture is what its GPUs ask for, whichever they are") {
     const Target of_architecture = find_target("sm_90a");
@@ -126,7 +150,9 @@ TEST_CASE("what is compiled for an architecture is what its GPUs ask for, whiche
     Target of_h100 = of_architecture;
     of_h100.label = "NVIDIA H100 80GB HBM3";
     of_h100.bandwidth_gbps = 2916;
-    const ChoiceSources sources{.database = std::make_shared<const TuningDb>("")};
+    std::vector<ChoiceTable> tables = shipped_choices();
+    std::erase_if(tables, [&](const ChoiceTable& table) { return !table.covers(of_architecture); });
+    const ChoiceSources sources{.database = std::make_shared<const TuningDb>(""), .shipped = &tables};
     const auto sources_of = [&](const GraphData& graph, const Target& target) {
         std::string text;
         for (const Step& step : compile(graph, target, tuned_choice(sources, target)).steps)
