@@ -31,7 +31,7 @@ std::int64_t blocks_of(const GroupFacts& facts, int threads, std::int64_t column
 
 // Of which nothing is summed over rows and that meet more than once, in the stages that they are copied to: of two rows
 // in 16 warps, else of one in eight. H100, eight states, % of copy so and as they were taken before: of 4096 bf16
-// columns 94 and 87 (shared memory, one block), of f32 89 and 66 (read again), of 7168 bf16 columns 89 and 79. What no
+// columns 93 and 87 (shared memory, one block), of f32 89 and 66 (read again), of 7168 bf16 columns 89 and 51. What no
 // block has room for is divided over a cluster. Fewer columns have room in registers: of 2048 f32 columns 96, in stages
 // 95.
 std::vector<Schedule> many_in_stages(const GroupFacts& facts, const Target& target, int vector) {
@@ -51,8 +51,8 @@ std::vector<Schedule> many_in_stages(const GroupFacts& facts, const Target& targ
 
 // Beside sums over rows, in the registers of few threads in a cluster, eight columns of each tensor a thread, of up to
 // five narrow ones sixteen; f32 in blocks of twice the threads. H100, derivatives, ms so and as they were taken before:
-// of eight states of 1024 bf16 columns 0.126 and 0.153, of 2048 0.131 and 0.188, of 4096 0.145 and 0.175, of f32 0.141
-// and 0.177; of four states of 4096 bf16 columns 0.130 and 0.173, of 2048 f32 columns 0.117 and 0.135; of a group
+// of eight states of 1024 bf16 columns 0.129 and 0.271, of 2048 0.130 and 0.197, of 4096 0.144 and 0.178, of f32 0.143
+// and 0.190; of four states of 4096 bf16 columns 0.130 and 0.173, of 2048 f32 columns 0.117 and 0.135; of a group
 // norm's four channels of 4096 f32 columns 0.150 and 0.181, where numbers are summed alone, of which narrow rows lose
 // nothing in a block. Only where all threads have as many columns: of eight states of 3072 bf16 columns over four
 // blocks 0.331, and 0.230 before.

@@ -72,10 +72,10 @@ std::vector<Schedule> waiting_in_stages(const GroupFacts& facts, const Target& t
 
 // Wide rows of narrow floats of which something that takes long is computed behind a meeting, and is wanted again with
 // what it comes to, as a mixture's logarithm: rows in their stage, and that in half of the registers of threads that
-// have up to 64 columns, as few of a block as make a row in eight. H100, jsd with its gradient, ms so and as it was
-// taken before: of 32000 bf16 columns 0.207 (four blocks of 128 threads, four of which share a multiprocessor) and
-// 0.230, of 50304 0.170 (eight, five) and 0.215, of 128256 0.227 (eight of 256, two; 0.307 where three compute it
-// again) and 0.232, of 151936 0.290 (sixteen of 256, three) and 0.355.
+// have up to 64 columns, 128 of a block where eight such have a row. H100, jsd with its gradient, ms so and in the
+// schedules that others of its kind have: of 32000 bf16 columns 0.207 (four blocks of 128 threads, four of which share
+// a multiprocessor) and 0.230, of 50304 0.170 (eight, five) and 0.215, of 151936 0.290 (sixteen of 256, three) and
+// 0.355; of 128256, whose logarithm was exact then, 0.277 (eight of 256, two) and 0.307 where three compute it again.
 std::vector<Schedule> holding_in_stages(const GroupFacts& facts, const Target& target, int vector) {
     constexpr std::int64_t kMostHeld = 64;
     constexpr std::int64_t kLeastColumns = 2 * kBlockThreads * kMostHeld;
