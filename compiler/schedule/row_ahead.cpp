@@ -166,12 +166,13 @@ std::vector<Schedule> all_staying(const std::vector<Schedule>& schedules, const 
     return all;
 }
 
-// Two vectors and more a thread of rows in one block.
+// Two vectors and more a thread of rows in one block; two of eight states spilled.
 std::vector<Schedule> staying_in_few_threads(const GroupFacts& facts, const Target& target, int vector) {
     constexpr int kFewThreads = 256;
     constexpr std::int64_t kMostVectors = 4;
     std::vector<Schedule> few;
-    if (target.backend != Backend::kCuda || facts.sums_of_columns == 0 || !facts.meets) return few;
+    if (target.backend != Backend::kCuda || facts.sums_of_columns == 0 || !facts.meets || facts.streams >= kManyTensors)
+        return few;
     for (const int threads : {kFewThreads, kFewThreads / 2}) {
         const std::int64_t vectors = ceil_div(facts.columns, std::int64_t{threads} * vector);
         if (vectors < 2 || vectors > kMostVectors) continue;

@@ -35,6 +35,7 @@ std::int64_t blocks_of(const GroupFacts& facts, int threads, std::int64_t column
 // block has room for is divided over a cluster. Fewer columns have room in registers: of 2048 f32 columns 96, in stages
 // 95.
 std::vector<Schedule> many_in_stages(const GroupFacts& facts, const Target& target, int vector) {
+    constexpr std::int64_t kMostWhereAssemblersTakeMore = 16;  // columns of a thread; 32 spilled (sm_100a)
     if (!is_many(facts, target) || facts.sums_rows() || facts.phases == 2 ||
         facts.columns * facts.streams <= kManyColumns)
         return {};
@@ -45,7 +46,9 @@ std::vector<Schedule> many_in_stages(const GroupFacts& facts, const Target& targ
     while (threads * std::int64_t{vector} > facts.columns) threads /= 2;
     Schedule s = row_schedule(Residency::kRegisters, threads, vector);
     while (s.column_blocks * room < bytes) s.column_blocks *= 2;
-    if (s.column_blocks > kMostClusterBlocks / 2) return {};
+    const std::int64_t of_thread = facts.columns / (s.column_blocks * threads);
+    const bool spills = target.assembler_registers > 0 && of_thread > kMostWhereAssemblersTakeMore;
+    if (s.column_blocks > kMostClusterBlocks / 2 || spills) return {};
     return ahead_of(staying_apart(s, 1), std::array{rows == 2 ? kInTwoStages : kInOneStage}, target);
 }
 
