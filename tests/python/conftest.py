@@ -1,5 +1,7 @@
 """What the tests of the Python package share."""
 
+from collections.abc import Sequence
+
 import pytest
 import torch
 
@@ -30,8 +32,17 @@ def error(found: torch.Tensor, exact: torch.Tensor) -> float:
 def assert_as_good(found: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor, units: int = 1) -> None:
     """The bar of every operation: an error against the exact value no larger than eager's own and one unit in the last
     place of the largest value."""
-    assert found.dtype == eager.dtype
-    assert found.shape == eager.shape
-    finite = exact[exact.isfinite()]
-    unit = torch.finfo(found.dtype).eps * (finite.abs().max().item() if finite.numel() else 0)
-    assert error(found, exact) <= error(eager, exact) + units * unit
+    assert_as_good_in_the_mean([(found, eager, exact)], units)
+
+
+def assert_as_good_in_the_mean(draws: Sequence[tuple[torch.Tensor, torch.Tensor, torch.Tensor]], units: int = 1) -> None:
+    """The same of what was found, eager's and exact in each of several draws: of the sums of their errors and units."""
+    ours, eagers, room = 0.0, 0.0, 0.0
+    for found, eager, exact in draws:
+        assert found.dtype == eager.dtype
+        assert found.shape == eager.shape
+        finite = exact[exact.isfinite()]
+        room += units * torch.finfo(found.dtype).eps * (finite.abs().max().item() if finite.numel() else 0)
+        ours += error(found, exact)
+        eagers += error(eager, exact)
+    assert ours <= eagers + room

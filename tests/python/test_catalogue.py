@@ -3,7 +3,7 @@ exact value than eager is, and a unit in the last place."""
 
 import pytest
 import torch
-from conftest import assert_as_good
+from conftest import assert_as_good_in_the_mean
 from formulas import CASES, Case, make
 
 import rowjit
@@ -27,34 +27,39 @@ def as_tuple(results):
     return results if isinstance(results, tuple) else (results,)
 
 
+def results_of(case: Case, dtype: torch.dtype) -> list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+    """Each result and gradient of operands that are drawn: ours, eager's, and in f64."""
+    operands = [make(word, dtype) for word in case.operands.split()]
+    described = rowjit.operations()[case.op].operands
+    floats = [i for i, t in enumerate(operands)
+              if t is not None and t.is_floating_point() and t.dtype == dtype and not described[i].constant]
+
+    def run(function, to):
+        given = [t.to(to).requires_grad_() if i in floats else t.to(to) if t is not None and t.is_floating_point()
+                 and to == torch.float64 else t for i, t in enumerate(t if t is None else t.detach() for t in operands)]
+        results = as_tuple(function(*given))
+        differentiable = [r for r in results if r.requires_grad]
+        if not differentiable:
+            return [*results]
+        torch.manual_seed(1)
+        cotangents = [torch.randn(r.shape, dtype=torch.float64).to(dtype).to(r.dtype) for r in differentiable]
+        gradients = torch.autograd.grad(differentiable, [given[i] for i in floats], cotangents, allow_unused=True)
+        return [r.detach() for r in results] + [*gradients]
+
+    ours = run(lambda *t: getattr(rowjit.torch, case.op)(*t, **case.options), dtype)
+    found = zip(ours, run(case.formula, dtype), run(case.formula, torch.float64), strict=True)
+    return [triple for triple in found if triple[2] is not None]
+
+
 @pytest.mark.parametrize("case", CASES, ids=name_of)
 def test_operation_is_as_good_as_eager(case):
     for dtype in case.dtypes:
-        operands = [make(word, dtype) for word in case.operands.split()]
-        described = rowjit.operations()[case.op].operands
-        floats = [i for i, t in enumerate(operands)
-                  if t is not None and t.is_floating_point() and t.dtype == dtype and not described[i].constant]
-
-        def run(function, to, leaves=operands, floats=floats):
-            given = [t.to(to).requires_grad_() if i in floats else t.to(to) if t is not None and t.is_floating_point()
-                     and to == torch.float64 else t for i, t in enumerate(t if t is None else t.detach() for t in leaves)]
-            results = as_tuple(function(*given))
-            differentiable = [r for r in results if r.requires_grad]
-            if not differentiable:
-                return results, ()
-            torch.manual_seed(1)
-            cotangents = [torch.randn(r.shape, dtype=torch.float64).to(dtype).to(r.dtype) for r in differentiable]
-            wanted = [given[i] for i in floats]
-            return results, torch.autograd.grad(differentiable, wanted, cotangents, allow_unused=True)
-
-        ours, our_gradients = run(lambda *t: getattr(rowjit.torch, case.op)(*t, **case.options), dtype)
-        eager, eager_gradients = run(case.formula, dtype)
-        exact, exact_gradients = run(case.formula, torch.float64)
-        for found, by_eager, by_exact in zip(ours, eager, exact, strict=True):
-            if found.is_floating_point():
-                assert_as_good(found.detach(), by_eager.detach(), by_exact.detach(), case.units)
+        draws = [results_of(case, dtype)]
+        for seed in range(1, case.draws):
+            torch.manual_seed(seed)
+            draws.append(results_of(case, dtype))
+        for triples in zip(*draws, strict=True):
+            if triples[0][0].is_floating_point():
+                assert_as_good_in_the_mean(triples, case.units)
             else:
-                assert torch.equal(found, by_eager)
-        for found, by_eager, by_exact in zip(our_gradients, eager_gradients, exact_gradients, strict=True):
-            if by_exact is not None:
-                assert_as_good(found, by_eager, by_exact, case.units)
+                assert all(torch.equal(found, by_eager) for found, by_eager, _ in triples)
