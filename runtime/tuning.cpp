@@ -89,7 +89,8 @@ std::optional<MeasuredChoice> measured_choice(const ChoiceSources& sources, cons
     }
     for (const ChoiceTable& table : *sources.shipped) {
         // What is asked for by a device alone is not in what was compiled for its architecture.
-        if (!table.covers(find_target(target.name)) && !find_toolchain(target)) continue;
+        const bool of_device = table.covers(target) && !table.covers(find_target(target.name));
+        if (of_device && !find_toolchain(target)) continue;
         if (auto choice = tabled(table, ChoiceSource::kShipped)) return choice;
     }
     return std::nullopt;

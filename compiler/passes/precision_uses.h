@@ -242,6 +242,7 @@ class Uses {
     bool is_only_in_sums(ValueId value);
     const Inst* weight_of(ValueId value);
     const std::set<const Inst*>& weights_of(ValueId value);
+    bool is_weight_that_ends(const Inst& exponential, Ends ends);
     bool is_in_shares(ValueId value, Ends ends);
     bool is_weighted(ValueId value, const std::set<const Inst*>& weights);
     bool is_below_maximum(ValueId value);

@@ -16,10 +16,7 @@ bool Uses::is_weight_in_sums(const Inst& exponential) {
     return is_below_maximum(exponential.operands[0]) && is_as_summed(exponential) && is_only_summed(exponential.id);
 }
 
-bool Uses::only_weighs(const Inst& exponential) {
-    if (!is_below_maximum(exponential.operands[0])) return false;
-    return is_only_in_sums(exponential.id) || (is_gpu_ && is_in_shares(exponential.id, kShares));
-}
+bool Uses::only_weighs(const Inst& exponential) { return is_weight_that_ends(exponential, kShares); }
 
 bool Uses::is_as_summed(const Inst& exponential) const {
     const Inst* difference = maker(exponential.operands[0]);
@@ -41,9 +38,11 @@ bool Uses::is_log_of_weights(const Inst& logarithm) {
            std::ranges::all_of(weights, [&](const Inst* weight) { return is_share_or_factor(*weight); });
 }
 
-bool Uses::is_share_or_factor(const Inst& exponential) {
+bool Uses::is_share_or_factor(const Inst& exponential) { return is_weight_that_ends(exponential, kAlsoFactors); }
+
+bool Uses::is_weight_that_ends(const Inst& exponential, Ends ends) {
     if (!is_below_maximum(exponential.operands[0])) return false;
-    return is_only_in_sums(exponential.id) || (is_gpu_ && is_in_shares(exponential.id, kAlsoFactors));
+    return is_only_in_sums(exponential.id) || (is_gpu_ && is_in_shares(exponential.id, ends));
 }
 
 bool Uses::is_log_of_share(const Inst& difference) {

@@ -191,8 +191,7 @@ std::vector<Schedule> ending_in_cluster(const GroupFacts& facts, const Target& t
     const bool whole = facts.columns % (blocks * threads * vector) == 0;
     if (whole && bytes < blocks * part && facts.streams == 1) {
         const Schedule staying = staying_apart(s, kThreadsAlone / threads);
-        const std::vector<Schedule> ahead = ahead_of(staying, std::array{kRegisters}, target);
-        schedules.insert(schedules.begin(), ahead.begin(), ahead.end());
+        put_first(ahead_of(staying, std::array{kRegisters}, target), &schedules);
     }
     return schedules;
 }

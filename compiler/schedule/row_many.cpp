@@ -5,7 +5,6 @@
 #include <bit>
 #include <cstdint>
 
-#include "compiler/kernel.h"
 #include "compiler/schedule/row_schedules.h"
 
 namespace rowjit::reduced_rows {
@@ -36,11 +35,12 @@ std::int64_t blocks_of(const GroupFacts& facts, int threads, std::int64_t column
 // 95.
 std::vector<Schedule> many_in_stages(const GroupFacts& facts, const Target& target, int vector) {
     constexpr std::int64_t kMostWhereAssemblersTakeMore = 16;  // columns of a thread; 32 spilled (sm_100a)
+    constexpr std::int64_t kBesideRows = 8 * 1024;             // where threads meet, and the system's
     if (!is_many(facts, target) || facts.sums_rows() || facts.phases == 2 ||
         facts.columns * facts.streams <= kManyColumns)
         return {};
     const std::int64_t bytes = row_bytes(facts) * facts.streams;
-    const std::int64_t room = target.shared_bytes_per_sm - 8 * kSystemSharedBytes;
+    const std::int64_t room = target.shared_bytes_per_sm - kBesideRows;
     const std::int64_t rows = std::min<std::int64_t>(room / bytes, 2);
     int threads = rows == 2 ? kThreadsAlone : kMostThreads;
     while (threads * std::int64_t{vector} > facts.columns) threads /= 2;

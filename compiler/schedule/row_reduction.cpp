@@ -204,26 +204,20 @@ std::vector<Schedule> gpu_schedules(const GroupFacts& facts, const Target& targe
     // Round after round they take ten times as long, and registers for a condition of each column besides.
     if (one_pass && facts.keeps_greatest && !facts.sums_rows()) return first;
     append(fills_shared ? reloads : shared, &schedules);
-    const std::vector<Schedule> staying = staying_schedules(facts, target, vector);
-    schedules.insert(schedules.begin(), staying.begin(), staying.end());
+    put_first(staying_schedules(facts, target, vector), &schedules);
     const std::vector<Schedule> clusters = cluster_schedules(facts, target, vector);
     schedules.insert(wider_than_block(facts, target) ? schedules.begin() : schedules.end(), clusters.begin(),
                      clusters.end());
-    const std::vector<Schedule> ending = ending_in_cluster(facts, target, vector);
-    schedules.insert(schedules.begin(), ending.begin(), ending.end());
-    schedules.insert(schedules.begin(), first.begin(), first.end());
+    put_first(ending_in_cluster(facts, target, vector), &schedules);
+    put_first(first, &schedules);
     append(fills_shared ? shared : reloads, &schedules);
     // A row that fills a block with what a thread would hold of it, and waits for its numbers besides.
     if (waits_for_numbers(facts) && facts.stores_columns && facts.widest_bytes < 4 &&
-        row_bytes(facts) > kBlockRowBytes / 2) {
-        const std::vector<Schedule> staged = in_one_stage(facts, target, vector, 1);
-        schedules.insert(schedules.begin(), staged.begin(), staged.end());
-    }
+        row_bytes(facts) > kBlockRowBytes / 2)
+        put_first(in_one_stage(facts, target, vector, 1), &schedules);
     // Where it is read once at all, nothing is to be kept.
-    if (too_wide && (facts.stores_columns || facts.online_phases > 2)) {
-        const std::vector<Schedule> of_cluster = in_shared_of_cluster(facts, target, vector);
-        schedules.insert(schedules.begin(), of_cluster.begin(), of_cluster.end());
-    }
+    if (too_wide && (facts.stores_columns || facts.online_phases > 2))
+        put_first(in_shared_of_cluster(facts, target, vector), &schedules);
     const std::vector<Schedule> parts = in_few_parts(facts, target, vector);
     // Softmax of 131072 bf16 columns takes 0.137 ms in eight such blocks, 0.151 in the registers of sixteen; of 65536,
     // which registers of eight blocks hold, it is slower so, and of 200064, four of whose parts share a multiprocessor,
@@ -233,9 +227,8 @@ std::vector<Schedule> gpu_schedules(const GroupFacts& facts, const Target& targe
                                resident_blocks(facts, target, parts.front().column_blocks) >= kPartsOfMany;
     const bool parts_first = waits_for_numbers(facts) || spares_blocks;
     schedules.insert(parts_first ? schedules.begin() : schedules.end(), parts.begin(), parts.end());
-    for (const std::vector<Schedule>& of_many :
-         {of_functions(facts, target, vector), many_in_stages(facts, target, vector)})
-        schedules.insert(schedules.begin(), of_many.begin(), of_many.end());
+    put_first(of_functions(facts, target, vector), &schedules);
+    put_first(many_in_stages(facts, target, vector), &schedules);
     if (schedules.empty()) {
         schedules.push_back(row_schedule(Residency::kReload, preferred, vector));
         if (facts.sums_rows()) schedules.back().rows_per_block = 1;
@@ -245,19 +238,17 @@ std::vector<Schedule> gpu_schedules(const GroupFacts& facts, const Target& targe
         put_single_vectors_last(facts, &schedules);
         const std::vector<Schedule> even = summing_evenly(facts, target, vector);
         schedules.insert(behind_timed(facts, target, &schedules), even.begin(), even.end());
-        for (const std::vector<Schedule>& of_many :
-             {of_three_tensors(facts, target, vector), many_beside_sums(facts, target, vector)})
-            schedules.insert(schedules.begin(), of_many.begin(), of_many.end());
+        put_first(of_three_tensors(facts, target, vector), &schedules);
+        put_first(many_beside_sums(facts, target, vector), &schedules);
         // What is copied into shared memory without being ahead of anything: a gated norm's backward of 8192 bf16
         // columns takes 0.0797 ms so, 0.0536 in the registers of a cluster (H200).
         const auto is_ahead = [](const Schedule& s) { return s.residency != Residency::kShared; };
         if (facts.sums_of_columns > 0) std::ranges::stable_partition(schedules, is_ahead);
         append(staying_in_few_threads(facts, target, vector), &schedules);
     }
-    for (const std::vector<Schedule>& waiting :
-         {waiting_in_steps(facts, target, vector), waiting_in_stages(facts, target, vector),
-          holding_in_stages(facts, target, vector)})
-        schedules.insert(schedules.begin(), waiting.begin(), waiting.end());
+    put_first(waiting_in_steps(facts, target, vector), &schedules);
+    put_first(waiting_in_stages(facts, target, vector), &schedules);
+    put_first(holding_in_stages(facts, target, vector), &schedules);
     return schedules;
 }
 

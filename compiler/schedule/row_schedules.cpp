@@ -60,6 +60,10 @@ void append(const std::vector<Schedule>& more, std::vector<Schedule>* schedules)
     schedules->insert(schedules->end(), more.begin(), more.end());
 }
 
+void put_first(const std::vector<Schedule>& more, std::vector<Schedule>* schedules) {
+    schedules->insert(schedules->begin(), more.begin(), more.end());
+}
+
 namespace {
 
 // A thread of many columns of several tensors, where four blocks leave it too few registers with a third more: left

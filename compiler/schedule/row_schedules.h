@@ -68,6 +68,7 @@ std::int64_t bytes_per_thread(const Schedule& s, const GroupFacts& facts);
 std::int64_t threads_for(std::int64_t vectors, std::int64_t each, int warp_size);
 
 void append(const std::vector<Schedule>& more, std::vector<Schedule>* schedules);
+void put_first(const std::vector<Schedule>& more, std::vector<Schedule>* schedules);
 
 // With the registers that the compiler wants, or in few blocks before, where many columns of several tensors want many.
 std::vector<Schedule> lightly_sharing(const Schedule& s, std::int64_t columns_per_thread, const GroupFacts& facts);

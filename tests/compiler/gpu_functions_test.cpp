@@ -30,6 +30,21 @@ Graph graph_of(std::string_view dtype, std::string_view y) {
                     dtype, y));
 }
 
+// A row in f32, and the exponentials of it and of another less the greatest of each.
+struct TwoWeights {
+    Value x;
+    Value p;
+    Value q;
+};
+TwoWeights weights_of_two(Graph& g, std::int64_t columns, Dtype dtype) {
+    const Axis tokens = g.rows("tokens");
+    const Value x = cast(g.input("x", dtype, {tokens, columns}), f32);
+    const Value y = cast(g.input("y", dtype, {tokens, columns}), f32);
+    const Value p = exp(x - max(x));
+    const Value q = exp(y - max(y));
+    return {x, p, q};
+}
+
 }  // namespace
 
 TEST_CASE(
@@ -123,11 +138,7 @@ TEST_CASE("an exponential that only weighs the terms of sums is one instruction 
 TEST_CASE("of weights at most 1 a sum of differences and of logarithms of their mixtures loses nothing that it shows") {
     const auto divergence = [](Dtype dtype, bool logarithm_alone) {
         return [=](Graph& g, std::int64_t columns) {
-            const Axis tokens = g.rows("tokens");
-            const Value x = cast(g.input("x", dtype, {tokens, columns}), f32);
-            const Value y = cast(g.input("y", dtype, {tokens, columns}), f32);
-            const Value p = exp(x - max(x));
-            const Value q = exp(y - max(y));
+            const auto [x, p, q] = weights_of_two(g, columns, dtype);
             const Value logarithm = log(p + 0.5 * q);
             g.output("distance", sum(abs(p / sum(p) - q / sum(q))));
             g.output("mixed", sum(logarithm_alone ? logarithm : p * (x - max(x) - logarithm)));
@@ -149,11 +160,7 @@ TEST_CASE("of weights at most 1 a sum of differences and of logarithms of their 
 TEST_CASE("a share's logarithm that a weight multiplies before both are rounded loses nothing that they show") {
     const auto gradient = [](Dtype dtype, bool weighted) {
         return [=](Graph& g, std::int64_t columns) {
-            const Axis tokens = g.rows("tokens");
-            const Value x = cast(g.input("x", dtype, {tokens, columns}), f32);
-            const Value y = cast(g.input("y", dtype, {tokens, columns}), f32);
-            const Value p = exp(x - max(x));
-            const Value q = exp(y - max(y));
+            const auto [x, p, q] = weights_of_two(g, columns, dtype);
             const Value share = x - max(x) - log(p + 0.5 * q);
             const Value rest = 0.25 * share - sum(p * share) / sum(p);
             g.output("d", cast(weighted ? p * rest : rest, dtype));
@@ -167,11 +174,7 @@ TEST_CASE("a share's logarithm that a weight multiplies before both are rounded 
     CHECK(contains(body_of(gradient(f32, true), 1024), "rj_log("));
     // The difference of two weights shows their errors, though each is only multiplied and rounded.
     const auto difference = [](Graph& g, std::int64_t columns) {
-        const Axis tokens = g.rows("tokens");
-        const Value x = cast(g.input("x", bf16, {tokens, columns}), f32);
-        const Value y = cast(g.input("y", bf16, {tokens, columns}), f32);
-        const Value p = exp(x - max(x));
-        const Value q = exp(y - max(y));
+        const auto [x, p, q] = weights_of_two(g, columns, bf16);
         g.output("d", cast(p / sum(p) - q / sum(q), bf16));
     };
     CHECK(count(body_of(difference, 1024), "rj_exp(") == 2);
@@ -180,11 +183,7 @@ TEST_CASE("a share's logarithm that a weight multiplies before both are rounded 
 TEST_CASE("the logarithm of a weight's share is bounded, not chosen, where it is only multiplied by the weight") {
     const auto mixed = [](Dtype dtype, bool alone) {
         return [=](Graph& g, std::int64_t columns) {
-            const Axis tokens = g.rows("tokens");
-            const Value x = cast(g.input("x", dtype, {tokens, columns}), f32);
-            const Value y = cast(g.input("y", dtype, {tokens, columns}), f32);
-            const Value p = exp(x - max(x));
-            const Value q = exp(y - max(y));
+            const auto [x, p, q] = weights_of_two(g, columns, dtype);
             const Value share = select(p == 0.0, g.constant(f32, 0), x - max(x) - log(p * sum(q) + q * sum(p)));
             g.output("mixed", sum(p * share));
             if (alone) g.output("weighted", sum(q * share));

@@ -22,6 +22,12 @@ Target h200() {
     return target;
 }
 
+Target h100() {
+    Target target = find_target("sm_90a");
+    target.label = "NVIDIA H100 80GB HBM3";
+    return target;
+}
+
 Group norm_group() {
     return plan_graph(*make_graph("rms_norm", {.columns = 1024}).data(), find_target("sm_90a")).groups[0];
 }
@@ -72,12 +78,10 @@ TEST_CASE("every choice that comes with rowjit is a schedule, and they are for H
             CHECK(choice.ms < choice.static_ms);
         }
     }
-    Target h100 = h200();
-    h100.label = "NVIDIA H100 80GB HBM3";
     REQUIRE(shipped_choices().size() == 2);
-    CHECK(shipped_choices()[0].covers(h100));
+    CHECK(shipped_choices()[0].covers(h100()));
     CHECK_FALSE(shipped_choices()[0].covers(h200()));
-    CHECK(shipped_choices()[1].covers(h100));
+    CHECK(shipped_choices()[1].covers(h100()));
     CHECK(shipped_choices()[1].covers(h200()));
     CHECK(shipped_choices()[1].covers(find_target("sm_90a")));
 }
@@ -124,19 +128,16 @@ TEST_CASE("a pinned table decides in place of what this machine and bundles have
 }
 
 TEST_CASE("a device's own table comes before its architecture's where kernels can be compiled") {
-    Target h100 = h200();
-    h100.label = "NVIDIA H100 80GB HBM3";
-    const std::vector<ChoiceTable> none;
     ChoiceTable of_h100 = table_with(legal_schedule(1));
-    of_h100.devices = {h100.label};
+    of_h100.devices = {h100().label};
     ChoiceTable of_both = table_with(legal_schedule(2));
     of_both.devices.push_back(find_target("sm_90a").label);
     of_both.devices.emplace_back("NVIDIA H100");
     const std::vector<ChoiceTable> tables = {of_h100, of_both};
     const ChoiceSources sources{.database = std::make_shared<const TuningDb>(""), .shipped = &tables};
     const Group group = norm_group();
-    const std::size_t on_h100 = find_toolchain(h100) ? 1 : 2;
-    CHECK(print(measured_choice(sources, h100, group)->schedule) == legal_schedule(on_h100));
+    const std::size_t on_h100 = find_toolchain(h100()) ? 1 : 2;
+    CHECK(print(measured_choice(sources, h100(), group)->schedule) == legal_schedule(on_h100));
     CHECK(print(measured_choice(sources, h200(), group)->schedule) == legal_schedule(2));
     CHECK(print(measured_choice(sources, find_target("sm_90a"), group)->schedule) == legal_schedule(2));
 }
@@ -147,8 +148,7 @@ TEST_CASE("what is compiled for an architecture is what its GPUs ask for, whiche
     Target of_h200 = h200();
     of_h200.l2_bytes = std::int64_t{60} << 20;
     of_h200.bandwidth_gbps = 4278;
-    Target of_h100 = of_architecture;
-    of_h100.label = "NVIDIA H100 80GB HBM3";
+    Target of_h100 = h100();
     of_h100.bandwidth_gbps = 2916;
     std::vector<ChoiceTable> tables = shipped_choices();
     std::erase_if(tables, [&](const ChoiceTable& table) { return !table.covers(of_architecture); });
