@@ -1,5 +1,6 @@
 #include "compiler/toolchain/orc.h"
 
+#include <fmt/format.h>
 #include <llvm/ExecutionEngine/Orc/LLJIT.h>
 #include <llvm/ExecutionEngine/Orc/ObjectLinkingLayer.h>
 #include <llvm/IR/LLVMContext.h>
@@ -55,6 +56,10 @@ Processor processor(const Target& target) {
     return {target.label, target.cpu_features};
 }
 
+// Comparisons of f16 vectors that are masked and have their first operand in memory compare the wrong way round with
+// AVX512-FP16, up to LLVM 21 (llvm-project issue 159723). Without it they are of f32, as all arithmetic is.
+constexpr const char* kWithout = "-avx512fp16";
+
 std::unique_ptr<llvm::TargetMachine> target_machine(const Processor& cpu) {
     initialize_llvm();
     std::string complaint;
@@ -63,7 +68,8 @@ std::unique_ptr<llvm::TargetMachine> target_machine(const Processor& cpu) {
     llvm::TargetOptions options;
     // Standard fuses llvm.fmuladd, which only the math functions use, and no other pair of operations.
     options.AllowFPOpFusion = llvm::FPOpFusion::Standard;
-    return std::unique_ptr<llvm::TargetMachine>(x86->createTargetMachine(kTriple, cpu.name, cpu.features, options,
+    const std::string features = cpu.features.empty() ? kWithout : fmt::format("{},{}", cpu.features, kWithout);
+    return std::unique_ptr<llvm::TargetMachine>(x86->createTargetMachine(kTriple, cpu.name, features, options,
                                                                          llvm::Reloc::PIC_, llvm::CodeModel::Small,
                                                                          llvm::CodeGenOptLevel::Aggressive));
 }
