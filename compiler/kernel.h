@@ -89,6 +89,9 @@ struct Access {
     Kind kind = Kind::kUnknown;
     int anchor = 0;               // kVector: the lane that reads the vector's first element, lane 0 where none does
     std::vector<int> lanes = {};  // kVector: lane l is element lanes[l]; empty for the identity
+    // kGather, of a GPU's load whose lanes all lie in one run of so many elements, aligned, as every second column
+    // does: the run, of which lane l is element lanes[l]; 0 where they do not.
+    int run = 0;
 };
 
 enum class InstKind : std::uint8_t {

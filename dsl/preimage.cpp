@@ -157,6 +157,16 @@ class Solver {
         return rest % divisor;
     }
 
+    // Of what is known to be a multiple of the divisor: of 2h + 1 both it and 2h are at h, of which that says more.
+    Coord exact_quotient(const Coord& coord, std::int64_t divisor) const {
+        std::vector<Term> terms;
+        std::int64_t constant = 0;
+        split(coord, 1, &terms, &constant);
+        Coord sum(-floor_div(-constant, divisor) * divisor);
+        for (const Term& term : terms) sum = sum + term.unit * term.weight;
+        return quotient(sum, divisor);
+    }
+
     bool is_open(Axis axis) const { return axis.id >= kUnknown && axis.id < kFree && !solved_.contains(axis.id); }
 
     bool is_open(const Coord& coord) const {
@@ -237,8 +247,10 @@ class Solver {
     void solve_term(const Term& term, Coord target) {
         const std::int64_t weight = std::abs(term.weight);
         if (term.weight < 0) target = target * -1;
-        if (weight != 1) require(remainder(target, weight), 0, 0);
-        target = quotient(target, weight);
+        if (weight != 1) {
+            require(remainder(target, weight), 0, 0);
+            target = exact_quotient(target, weight);
+        }
         const Coord& unit = term.unit;
         switch (unit.kind()) {
             case Coord::Kind::kAxis: return solve_axis(unit.axis(), target);

@@ -173,7 +173,7 @@ const Inst* ColumnEmitter::packed_source(const Inst& accumulate) const {
     const Inst* made = made_here(accumulate.operands[0]);
     if (made != nullptr && takes_sizes(accumulate)) made = made_here(made->operands[0]);
     if (made != nullptr && made->kind == InstKind::kCast) made = made_here(made->operands[0]);
-    if (made == nullptr || !is_narrow(made->dtype) || elements_.contains(made)) return nullptr;
+    if (made == nullptr || !is_narrow(made->dtype)) return nullptr;
     const bool whole = made->kind == InstKind::kKept || (is_vector(*made) && lanes_of(*made, loop_) > 1);
     return whole ? made : nullptr;
 }
@@ -217,7 +217,7 @@ std::optional<std::int64_t> ColumnEmitter::lane_step(ValueId value) const {
 void ColumnEmitter::declare_permutations() {
     for (const Inst& inst : loop_.body) {
         const std::vector<int>& order = inst.access.lanes;
-        if (!is_vector(inst) || order.empty()) continue;
+        if ((!is_vector(inst) && !lies_in_run(inst)) || order.empty()) continue;
         if (flips(order)) {
             elements_[&inst] = fmt::format("l ^ {}", order[0]);
             continue;

@@ -16,7 +16,12 @@ namespace rowjit::gpu_emit {
 inline bool is_vector(const Inst& inst) { return inst.access.kind == Access::Kind::kVector; }
 inline bool is_uniform(const Inst& inst) { return inst.access.kind == Access::Kind::kUniform; }
 
-inline int lanes_of(const Inst& load, const ColumnLoop& loop) { return is_vector(load) ? loop.vector : 1; }
+inline bool lies_in_run(const Inst& inst) { return inst.access.run > 0; }
+
+// Elements of a load.
+inline int lanes_of(const Inst& load, const ColumnLoop& loop) {
+    return is_vector(load) ? loop.vector : lies_in_run(load) ? load.access.run : 1;
+}
 
 // "[2]" where a thread has as many vectors of a resident loop.
 std::string all_entries(const ColumnLoop& loop);

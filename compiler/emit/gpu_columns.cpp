@@ -105,8 +105,10 @@ void ColumnEmitter::find_accesses() {
             front_.push_back(&inst);
             continue;
         }
-        const bool whole = is_vector(inst) || inst.access.kind == Access::Kind::kSplat;
+        const bool whole = is_vector(inst) || lies_in_run(inst) || inst.access.kind == Access::Kind::kSplat;
         addresses_[&inst] = scope_.address(inst, inside_, whole ? column(inst.access.anchor) : lane_column());
+        if (lies_in_run(inst) && inst.access.lanes[0] > 0)  // lane 0 is not the first of it
+            addresses_[&inst].offset += fmt::format(" - {}", inst.access.lanes[0]);
         const bool reads = inst.kind == InstKind::kLoad || inst.accumulate;
         if ((whole && reads) || is_single_load(inst)) front_.push_back(&inst);
     }

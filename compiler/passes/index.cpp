@@ -91,6 +91,7 @@ class Indexer {
             // A peeled row's vectors are aligned wherever it begins.
             if (inst.access.kind == Access::Kind::kVector && !loop->is_peeled())
                 tensor.alignment = std::max(tensor.alignment, loop->vector);
+            if (inst.access.run > 0) tensor.alignment = std::max(tensor.alignment, elements_of_access(inst));
         }
     }
 
@@ -116,6 +117,12 @@ class Indexer {
         }
         if (in_order(inst, loop)) return {loop.vector == 1 ? Access::Kind::kGather : Access::Kind::kVector};
         return evaluate(inst, tensor, loop);
+    }
+
+    // Of a run, in one access of the most bytes that it may have.
+    static int elements_of_access(const Inst& inst) {
+        constexpr int kAccessBytes = 16;
+        return std::min(inst.access.run, kAccessBytes / static_cast<int>(size_bytes(inst.dtype)));
     }
 
     // The common case, seen without evaluating.
@@ -150,7 +157,7 @@ class Indexer {
         if (loop.vector == 1 || (rest != 0 && loop.tail != ColumnLoop::Tail::kScalar)) return {Access::Kind::kGather};
         const std::int64_t whole = loop.columns - rest;
         bool splat = true;
-        bool vector = true;
+        bool vector = !aligned_ || rows_are_aligned(tensor, loop.vector);
         std::vector<int> lanes(static_cast<std::size_t>(loop.vector));
         for (std::int64_t column = 0; column < whole && (splat || vector); column += loop.vector) {
             std::vector<std::int64_t> offsets;
@@ -176,39 +183,77 @@ class Indexer {
         std::sort(sorted.begin(), sorted.end());
         for (std::size_t lane = 0; lane < sorted.size(); ++lane)
             vector = vector && sorted[lane] == static_cast<int>(lane);
-        if (!vector)
-            return inst.kind == InstKind::kLoad && !aligned_ ? spread_vector(inst, tensor, loop)
-                                                             : Access{Access::Kind::kGather};
+        if (!vector) {
+            if (inst.kind != InstKind::kLoad) return {Access::Kind::kGather};
+            return aligned_ ? run_of_elements(inst, tensor, loop) : spread_vector(inst, tensor, loop);
+        }
         Access access{Access::Kind::kVector};
         access.anchor = static_cast<int>(std::find(lanes.begin(), lanes.end(), 0) - lanes.begin());
         if (!ordered) access.lanes = std::move(lanes);
         return access;
     }
 
-    // Where all vectors read alike from their own part of the row, some elements in several lanes and others in none,
-    // as both halves of complex numbers take the real one: that part, and what each lane takes of it.
-    Access spread_vector(const Inst& inst, const KernelTensor& tensor, const ColumnLoop& loop) const {
-        Access gather{Access::Kind::kGather};
-        for (const Coord& coord : inst.coords) {
-            if (!coord.data_nodes().empty()) return gather;  // it may lie outside, and the part of a row with it
-        }
+    // Of a row, as far as it is columns.
+    std::int64_t elements_of_row(const KernelTensor& tensor) const {
         std::int64_t elements = 1;
         const std::size_t first_column = tensor.axes.size() - tensor.column_strides.size();
         for (std::size_t i = first_column; i < tensor.axes.size(); ++i)
             elements += (kernel_.axis(tensor.axes[i]).extent - 1) * tensor.column_strides[i - first_column];
-        Access access{Access::Kind::kVector};
+        return elements;
+    }
+
+    // Whether rows that follow each other all begin at multiples of so many elements, where the first does: a part of a
+    // row of 33 columns does not, though it has 16 of them.
+    bool rows_are_aligned(const KernelTensor& tensor, std::int64_t elements) const {
+        const std::size_t first_column = tensor.axes.size() - tensor.column_strides.size();
+        if (first_column == 0 || first_column == tensor.axes.size()) return true;
+        return kernel_.axis(tensor.axes[first_column]).extent * tensor.column_strides[0] % elements == 0;
+    }
+
+    // Where all vectors read alike from their own part of the row, some elements in several lanes and others in none,
+    // as both halves of complex numbers take the real one: that part, and what each lane takes of it.
+    Access spread_vector(const Inst& inst, const KernelTensor& tensor, const ColumnLoop& loop) const {
+        const std::vector<int> lanes = lanes_in_parts(inst, tensor, loop, loop.vector);
+        if (lanes.empty()) return {Access::Kind::kGather};
+        return {.kind = Access::Kind::kVector, .lanes = lanes};
+    }
+
+    // Likewise on a GPU, of the fewest elements that all lanes are in: twice a vector's, of which every second is read,
+    // or half of them, each in two lanes.
+    Access run_of_elements(const Inst& inst, const KernelTensor& tensor, const ColumnLoop& loop) const {
+        constexpr int kMost = 16;
+        constexpr int kAccessBytes = 16;
+        const auto element = static_cast<int>(size_bytes(tensor.dtype));
+        if (loop.columns % loop.vector != 0 || inst.dtype != tensor.dtype) return {Access::Kind::kGather};
+        for (int run = 2; run <= std::min(2 * loop.vector, kMost) && run * element <= 2 * kAccessBytes; run *= 2) {
+            if (!rows_are_aligned(tensor, std::min(run, kAccessBytes / element))) break;
+            std::vector<int> lanes = lanes_in_parts(inst, tensor, loop, run);
+            if (!lanes.empty()) return {.kind = Access::Kind::kGather, .lanes = std::move(lanes), .run = run};
+        }
+        return {Access::Kind::kGather};
+    }
+
+    // Which element of its part of the row each lane reads, the same for all vectors, where parts are aligned to so
+    // many elements and have no others; none where they do not.
+    std::vector<int> lanes_in_parts(const Inst& inst, const KernelTensor& tensor, const ColumnLoop& loop,
+                                    std::int64_t part) const {
+        for (const Coord& coord : inst.coords) {
+            if (!coord.data_nodes().empty()) return {};  // it may lie outside, and the part of a row with it
+        }
+        const std::int64_t elements = elements_of_row(tensor);
+        std::vector<int> found;
         for (std::int64_t column = 0; column + loop.vector <= loop.columns; column += loop.vector) {
             std::vector<std::int64_t> offsets;
             for (int lane = 0; lane < loop.vector; ++lane) offsets.push_back(offset(inst, tensor, loop, column + lane));
-            const std::int64_t begin = *std::min_element(offsets.begin(), offsets.end()) / loop.vector * loop.vector;
+            const std::int64_t begin = *std::min_element(offsets.begin(), offsets.end()) / part * part;
             const std::int64_t last = *std::max_element(offsets.begin(), offsets.end());
-            if (last >= begin + loop.vector || begin + loop.vector > elements) return gather;
+            if (last >= begin + part || begin + part > elements) return {};
             std::vector<int> lanes;
             for (const std::int64_t place : offsets) lanes.push_back(static_cast<int>(place - begin));
-            if (column > 0 && lanes != access.lanes) return gather;
-            access.lanes = std::move(lanes);
+            if (column > 0 && lanes != found) return {};
+            found = std::move(lanes);
         }
-        return access.lanes.empty() ? gather : access;
+        return found;
     }
 
     Kernel& kernel_;

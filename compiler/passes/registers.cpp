@@ -133,6 +133,7 @@ std::int64_t loaded_registers(const Kernel& kernel, const Inst& load, const Colu
 // embedding of heads of 100 columns took more than the 255 registers there are for three of 16 lanes.
 std::int64_t batched_registers(const Kernel& kernel, const Inst& load, const ColumnLoop& loop, std::int64_t batch) {
     const std::int64_t loaded = std::min(batch, loaded_registers(kernel, load, loop));
+    if (load.access.run > 0) return std::max<std::int64_t>(1, loaded * load.access.run / loop.vector);
     if (load.access.kind != Access::Kind::kGather) return loaded;
     const auto bytes = static_cast<std::int64_t>(size_bytes(load.dtype));
     return loaded * std::max<std::int64_t>(1, kRegisterBytes / bytes) + loop.vector;
