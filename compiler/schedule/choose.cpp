@@ -12,12 +12,9 @@ namespace rowjit {
 
 namespace {
 
-// Where a thread holds the positions of an axis: the inputs that are read at some of their columns only, whose number
-// is that of no loop.
-std::set<NodeId> read_in_part(const GraphData& graph) {
+// Inputs that are read at some of their columns only, whose number is that of no loop.
+std::set<NodeId> read_at_positions(const GraphData& graph) {
     std::set<NodeId> found;
-    const auto unrolled = [](const AxisInfo& axis) { return axis.is_unrolled; };
-    if (std::none_of(graph.axes().begin(), graph.axes().end(), unrolled)) return found;
     const std::vector<NodeId> live = graph.live_nodes();
     for (const NodeId id : live) {
         if (graph.node(id).kind == NodeKind::kIndex) found.insert(graph.node(id).args[0]);
@@ -27,6 +24,12 @@ std::set<NodeId> read_in_part(const GraphData& graph) {
         for (const NodeId arg : graph.node(id).args) found.erase(arg);
     }
     return found;
+}
+
+// Whether a thread holds the positions of an axis, at each of which an input is then read in a part of its columns.
+bool holds_positions(const GraphData& graph) {
+    const auto unrolled = [](const AxisInfo& axis) { return axis.is_unrolled; };
+    return std::any_of(graph.axes().begin(), graph.axes().end(), unrolled);
 }
 
 // Whether a value has places of its own, as a list of the row's greatest elements: along columns that no input has, and
@@ -132,6 +135,19 @@ std::int64_t reduced_positions(const GraphData& graph) {
     return most;
 }
 
+// Whether so many rows of results are reduced, as a launch says or the graph, that there are threads enough for all.
+bool is_of_batches(const Group& group) {
+    constexpr std::int64_t kManyResults = 32768;
+    std::int64_t results = 1;
+    for (const AxisId axis : group.row_axes) {
+        const std::int64_t extent = group.graph->axis(axis).extent;
+        if (extent == kRuntimeExtent) return true;
+        results *= extent;
+    }
+    const bool promoted = !group.row_axes.empty() && group.graph->axis(group.row_axes.back()).is_promoted;
+    return promoted && group.row_axes.size() > 1 && results >= kManyResults;
+}
+
 // What lies along the innermost row axis, where that is one of columns.
 void note_promoted(const Group& group, GroupFacts* facts) {
     const GraphData& graph = *group.graph;
@@ -180,8 +196,7 @@ GroupFacts facts_of(const Group& group, const Target& target) {
     facts.scalar_rows = group.row_axes.empty();
     facts.promoted = std::any_of(group.row_axes.begin(), group.row_axes.end(),
                                  [&](AxisId axis) { return graph.axis(axis).is_promoted; });
-    facts.of_batches =
-        std::ranges::any_of(group.row_axes, [&](AxisId axis) { return graph.axis(axis).extent == kRuntimeExtent; });
+    facts.of_batches = is_of_batches(group);
     facts.reduced_positions = reduced_positions(graph);
     note_promoted(group, &facts);
     facts.widest_bytes = 1;
@@ -194,16 +209,18 @@ GroupFacts facts_of(const Group& group, const Target& target) {
         }
         facts.columns = std::max(facts.columns, columns);
     };
-    const auto tensor = [&](const Node& node) {
+    const std::set<NodeId> at_positions = read_at_positions(graph);
+    const auto tensor = [&](NodeId id) {
+        const Node& node = graph.node(id);
         if (graph.column_axes(node).empty()) return;
         const int bytes = static_cast<int>(size_bytes(node.dtype));
         const bool is_table = node.kind == NodeKind::kInput && graph.row_axes(node).empty();
-        if (!is_table) loop_over(node);
+        if (!is_table && !at_positions.contains(id)) loop_over(node);
         int& widest = is_table ? widest_table : facts.widest_bytes;
         widest = std::max(widest, bytes);
         facts.narrowest_bytes = std::min(facts.narrowest_bytes, bytes);
     };
-    const std::set<NodeId> in_part = read_in_part(graph);
+    const std::set<NodeId> in_part = holds_positions(graph) ? at_positions : std::set<NodeId>();
     const std::set<NodeId> of_block = sums_of_block(graph);
     for (const OutputInfo& output : graph.outputs()) loop_over(graph.node(output.node));  // an input may be one
     std::set<NodeId> read;  // inputs that are read in order, or position by position
@@ -226,12 +243,14 @@ GroupFacts facts_of(const Group& group, const Target& target) {
         facts.steps = facts.steps || node.kind == NodeKind::kFix;
         const bool of_column = node.kind == NodeKind::kMap && !graph.column_axes(node).empty();
         facts.row_maps += node.kind == NodeKind::kMap && !of_column ? 1 : 0;
+        facts.maps += of_column ? 1 : 0;
+        facts.table_functions += of_column && is_special(node.op) && graph.row_axes(node).empty() ? 1 : 0;
         if (of_column) facts.functions += node.op == Op::kUniform ? kFunctionsOfRandom : is_special(node.op) ? 1 : 0;
         facts.row_results += node.kind == NodeKind::kReduce && graph.axis(node.reduced[0]).is_row ? 1 : 0;
         facts.meets = facts.meets || (node.kind == NodeKind::kReduce && !of_block.contains(id));
         const bool part = node.kind == NodeKind::kIndex && in_part.contains(node.args[0]);
         if (!part && (node.kind != NodeKind::kInput || in_part.contains(id))) continue;
-        tensor(node);
+        tensor(id);
         const bool of_row = graph.column_axes(node).empty();
         facts.reads_numbers = facts.reads_numbers || (of_row && !graph.row_axes(node).empty());
         if (of_row) continue;
@@ -253,7 +272,7 @@ GroupFacts facts_of(const Group& group, const Target& target) {
             for (const AxisId axis : output.apart) facts.positions_apart *= graph.axis(axis).extent;
             continue;
         }
-        tensor(node);
+        tensor(output.node);
         if (!has_columns) continue;
         const int bytes = static_cast<int>(size_bytes(node.dtype));
         facts.stored_bytes = std::max(facts.stored_bytes, bytes);

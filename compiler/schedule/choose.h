@@ -39,6 +39,8 @@ struct GroupFacts {
     int sums_of_columns = 0;           // those of them that have columns, each of which a thread holds a register for
     std::int64_t positions_apart = 1;  // of the row axes that those sums are not over
     int functions = 0;                 // of each column, a random number as several
+    int maps = 0;                      // what is computed of each column, casts left out
+    int table_functions = 0;           // those of tables alone, which a block that stays computes once
     int row_maps = 0;                  // what is computed of a row's numbers, by each of its threads
     bool steps = false;                // a row meets in steps of a fixpoint, some number of times
     bool meets = false;                // the threads of a row do, over what is wanted of that row
@@ -52,7 +54,7 @@ struct GroupFacts {
     int promoted_bytes = 4;
     int promoted_read_bytes = 4;  // of those that are read
     bool scalar_rows = false;     // one row in all: no run-time row axis
-    bool of_batches = false;      // a launch says how many rows of promoted columns there are results of
+    bool of_batches = false;      // a launch says how many rows of promoted columns there are results of, or many are
     // Of the most that one result is reduced over; 0 where a launch says how many those are.
     std::int64_t reduced_positions = 1;
 

@@ -17,6 +17,7 @@ namespace {
 
 constexpr int kBlockThreads = 256;
 constexpr int kWalkingThreads = 128;
+constexpr int kThreadsPerSm = 2048;
 constexpr int kMostColumns = 16;  // of an access, or registers spill where bytes become f32
 // Vectors in flight per thread, of what comes from memory, and of all: weights come from a cache, but take registers
 // too, and of three tensors one each is enough. H200, with two and with one: dynamic_tanh of 4096 bf16 columns 0.0735
@@ -114,14 +115,20 @@ bool is_uneven(const GroupFacts& facts, const Columns& access, std::int64_t per_
     return facts.sums_rows() && facts.columns % (std::int64_t{divided.threads} * access.vector) != 0;
 }
 
-// As many as leave the fewest without a vector, which may be any number, as they never meet.
+constexpr std::int64_t kWarp = 32;
+
+// As many as leave the fewest without a vector, which may be any number, as they never meet; whole warps where some
+// number of blocks has them.
 Divided divide_evenly(std::int64_t vectors, std::int64_t per_thread) {
-    constexpr std::int64_t kWarp = 32;
     const std::int64_t blocks = ceil_div(vectors, kBlockThreads * per_thread);
     if (blocks > 1) {
-        const std::int64_t threads = ceil_div(vectors, blocks * per_thread);
-        const bool whole = threads * blocks * per_thread == vectors;  // which no condition guards
-        return {static_cast<int>(whole ? threads : ceil_div(threads, kWarp) * kWarp), blocks};
+        if (vectors % (blocks * per_thread) == 0)  // which no condition guards
+            return {static_cast<int>(vectors / (blocks * per_thread)), blocks};
+        for (std::int64_t more = blocks; more < 2 * blocks; ++more) {
+            if (vectors % (more * per_thread * kWarp) == 0)
+                return {static_cast<int>(vectors / (more * per_thread)), more};
+        }
+        return {static_cast<int>(ceil_div(ceil_div(vectors, blocks * per_thread), kWarp) * kWarp), blocks};
     }
     const auto places = [&](std::int64_t each) { return ceil_div(vectors, each) * each; };
     std::int64_t best = per_thread;
@@ -162,13 +169,27 @@ bool takes_one(const GroupFacts& facts, int vector) {
     return is_narrow(facts, vector) && !shares_numbers;
 }
 
+// Whether an even division has all of a row's vectors in whole warps, where halves would leave a tenth of their
+// threads' places without one.
+bool is_whole_evenly(std::int64_t columns, int vector, std::int64_t per_thread) {
+    const std::int64_t vectors = ceil_div(columns, vector);
+    const auto places = [&](const Divided& divided) { return divided.threads * divided.blocks * per_thread; };
+    const Divided even = divide_evenly(vectors, per_thread);
+    return places(even) == vectors && even.threads % kWarp == 0 &&
+           10 * places(divide_in_halves(vectors, per_thread)) > 11 * vectors;
+}
+
 // The most promising first. H100, % of copy by powers of two and evenly: of 80 bf16 columns dropout 82 and 102, a
 // head's rotation 96 and 105, of 40 74 and 93, kl_div's backward of 1152 92 and 101, relu of 24 83 and 104; but with
 // several vectors a thread, of which each access of neighbours then lies in other lines, silu of 40 f32 columns 104 and
 // 58, of 576 105 and 101.
-std::vector<Division> divisions(const GroupFacts& facts, int vector) {
+//
+// Functions want all threads at work, in whole warps: x + sin^2(a x) / a of 1536 bf16 columns takes 0.161 ms with 96
+// threads on a row, 0.181 with 128, of which a quarter has one vector of two (H200).
+std::vector<Division> divisions(const GroupFacts& facts, int vector, std::int64_t per_thread) {
     if (facts.sums_rows()) return {divide_in_halves};
-    if (computes_much(facts) || is_narrow(facts, vector)) return {divide_evenly, divide_in_halves};
+    const bool evens_out = facts.functions > 0 && is_whole_evenly(facts.columns, vector, per_thread);
+    if (computes_much(facts) || is_narrow(facts, vector) || evens_out) return {divide_evenly, divide_in_halves};
     return {divide_in_halves, divide_evenly};
 }
 
@@ -194,6 +215,90 @@ void add_gpu(const GroupFacts& facts, const Target& target, const Columns& acces
         schedules->push_back(s);
     }
     if (!facts.sums_rows() && stays_first) schedules->push_back(ending);
+}
+
+// Blocks that stay, of up to 1024 threads, which have a whole row, or the same part of every one, `each` columns a
+// thread. What takes long to compute of a column is the faster the longer that part is: the derivatives of a bias and a
+// gelu take, in ms, of 8192 bf16 columns in blocks of 1024 threads that have a row 0.133, in four times as many of 256
+// 0.148; of 5120 in blocks of 640 0.168, of 320 0.184 (H200).
+Schedule in_long_parts(const GroupFacts& facts, int each) {
+    constexpr std::int64_t kMostThreads = 1024;
+    Schedule s;
+    s.family = Family::kElementwise;
+    s.residency = Residency::kRegisters;
+    s.vector = each;
+    const std::int64_t vectors = facts.columns / each;
+    s.column_blocks = ceil_div(vectors, kMostThreads);
+    while (vectors % s.column_blocks != 0) ++s.column_blocks;
+    s.threads_per_row = static_cast<int>(vectors / s.column_blocks);
+    s.rows_per_block = 1;
+    s.blocks_per_sm = kThreadsPerSm / s.threads_per_row;
+    return s;
+}
+
+// The same of several rows at once, which is the faster for what memory bounds: derivatives of a bias and a gate of
+// 4096 bf16 columns 0.0856 ms in four rows of 256 columns, 0.0912 in a row of 1024; of a slope of 2048 columns 0.0983
+// and 0.106 (H200).
+Schedule in_short_parts(const GroupFacts& facts, int each) {
+    constexpr int kThreads = 64;
+    Schedule s;
+    s.family = Family::kElementwise;
+    s.residency = Residency::kRegisters;
+    s.vector = each;
+    const std::int64_t vectors = facts.columns / each;
+    s.threads_per_row = power_of_two_at_least(vectors, kThreads);
+    s.column_blocks = ceil_div(vectors, s.threads_per_row);
+    s.rows_per_block = kBlockThreads / s.threads_per_row;
+    s.blocks_per_sm = kThreadsPerSm / kBlockThreads;
+    return s;
+}
+
+// Columns beside sums of them that are stored narrow: a thread has as many as it has registers for sums of.
+std::vector<Schedule> beside_sums(const GroupFacts& facts) {
+    constexpr int kLongMaps = 16;
+    constexpr int kSums = 8;  // of a thread
+    constexpr std::int64_t kShortRow = 2048;
+    if (facts.sums_of_columns == 0 || facts.stored_bytes != 2) return {};
+    const bool takes_long = facts.maps >= kLongMaps;
+    const int each = takes_long ? kSums / std::min(2, facts.sums_of_columns) : kSums / 2;
+    if (vector_dividing(facts.columns, each) != each) return {};
+    return {takes_long && facts.columns > kShortRow ? in_long_parts(facts, each) : in_short_parts(facts, each)};
+}
+
+// What is computed of tables alone a block that stays computes once. H200, a decay and a gate of f32 columns, whose
+// decay is an exponential of its own: of 4096 0.129 ms in blocks of 1024 threads that stay, 0.154 in blocks of 256 that
+// end; of bf16 0.172 and 0.192.
+std::vector<Schedule> holding_functions(const GroupFacts& facts) {
+    constexpr int kEach = 4;
+    constexpr std::int64_t kLeastColumns = 1024;
+    const bool whole = facts.columns >= kLeastColumns && vector_dividing(facts.columns, kEach) == kEach;
+    if (facts.table_functions == 0 || facts.streams == 0 || facts.sums_rows() || !whole) return {};
+    return {in_long_parts(facts, kEach)};
+}
+
+// Vectors of a row that a thread takes at once.
+std::int64_t vectors_in_flight(const GroupFacts& facts, int vector) {
+    if (reads_at_many_places(facts)) return kVectorsOfManyPlaces;
+    if (holds_tables(facts) || takes_one(facts, vector)) return 1;
+    // Where nothing streams there is nothing to have in flight, and threads are worth more: tables of angles.
+    const bool computes_long = facts.functions > 0 && facts.widest_bytes < 4 && !facts.reads_numbers;
+    const std::int64_t most = computes_long ? kVectorsOfFunctions : kStreamedVectors;
+    const std::int64_t streamed = facts.streams == 0 ? 1 : std::min(most, kStreamedVectors / facts.streams);
+    const std::int64_t of_all = facts.column_inputs < kTensorsOfOne ? kVectors / std::max(1, facts.column_inputs) : 1;
+    return std::max<std::int64_t>(1, std::min(streamed, of_all));
+}
+
+// What is better than the divisions below for some rows that hold much; none of most.
+std::vector<Schedule> timed_first(const GroupFacts& facts, const Target& target, const Columns& access) {
+    std::vector<Schedule> schedules;
+    const bool tables = holds_tables(facts);
+    if (!tables && facts.functions > 0) schedules = facts.sums_rows() ? beside_sums(facts) : holding_functions(facts);
+    if (!schedules.empty()) return schedules;
+    if (tables || is_uneven(facts, access, vectors_in_flight(facts, access.vector))) {
+        if (const auto share = even_share(facts))
+            add_gpu(facts, target, {share->vector, false}, share->vectors, divide_in_halves, &schedules);
+    }
+    return schedules.empty() && !tables ? beside_sums(facts) : schedules;
 }
 
 // Rows that read rows beside them, taken as they follow each other: a vector a thread, and as many blocks as have room
@@ -263,30 +368,10 @@ FamilyOffer offer_elementwise(const GroupFacts& facts, const Target& target) {
         for (const int wanted : widths) accesses.push_back({wanted, true});
     }
     for (const int wanted : widths) accesses.push_back({vector_dividing(facts.columns, wanted), false});
+    if (!facts.peels()) offer.schedules = timed_first(facts, target, accesses.front());
     for (const Columns& access : accesses) {
-        // Where nothing streams there is nothing to have in flight, and threads are worth more: tables of angles.
-        const bool computes_long = facts.functions > 0 && facts.widest_bytes < 4 && !facts.reads_numbers;
-        const std::int64_t most = computes_long ? kVectorsOfFunctions : kStreamedVectors;
-        const std::int64_t streamed = facts.streams == 0 ? 1 : std::min(most, kStreamedVectors / facts.streams);
-        const std::int64_t of_all =
-            facts.column_inputs < kTensorsOfOne ? kVectors / std::max(1, facts.column_inputs) : 1;
-        const bool one = holds_tables(facts) || takes_one(facts, access.vector);
-        const std::int64_t in_flight = reads_at_many_places(facts) ? kVectorsOfManyPlaces
-                                       : one                       ? 1
-                                             : std::max<std::int64_t>(1, std::min(streamed, of_all));
-        if (offer.schedules.empty() && !access.peels && (holds_tables(facts) || is_uneven(facts, access, in_flight))) {
-            if (const auto share = even_share(facts))
-                add_gpu(facts, target, {share->vector, false}, share->vectors, divide_in_halves, &offer.schedules);
-        }
-        // Functions beside sums of columns that are stored narrow want registers for more blocks. Rows of bf16, ms with
-        // eight columns a thread and with four: the derivatives of a decay and a gate of 2560 0.103 and 0.081 (H100),
-        // of a bias and a gelu of 5120 0.122 and 0.109 (H200).
-        const bool wants_few = facts.functions > 0 && facts.sums_rows() && facts.stored_bytes == 2;
-        if (offer.schedules.empty() && !access.peels && wants_few) {
-            const int half = vector_dividing(facts.columns, std::max(1, stored / 2));
-            add_gpu(facts, target, {half, false}, 1, divide_in_halves, &offer.schedules);
-        }
-        for (const Division divide : divisions(facts, access.vector)) {
+        const std::int64_t in_flight = vectors_in_flight(facts, access.vector);
+        for (const Division divide : divisions(facts, access.vector, in_flight)) {
             for (const std::int64_t per_thread : {in_flight, std::int64_t{1}, std::int64_t{2}, std::int64_t{4}})
                 add_gpu(facts, target, access, per_thread, divide, &offer.schedules);
         }

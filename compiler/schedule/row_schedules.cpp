@@ -44,6 +44,11 @@ bool waits_alone(const GroupFacts& facts) {
 // Whether any column is in memory.
 bool has_columns(const GroupFacts& facts) { return facts.column_inputs > 0 || facts.stores_columns; }
 
+bool computes_long(const GroupFacts& facts) {
+    constexpr int kLongMaps = 8;
+    return facts.maps >= kLongMaps && facts.functions > 1 && facts.streams == 1 && in_small_parts(facts);
+}
+
 std::int64_t row_bytes(const GroupFacts& facts) { return facts.columns * facts.widest_bytes; }
 
 std::int64_t bytes_per_thread(const Schedule& s, const GroupFacts& facts) {

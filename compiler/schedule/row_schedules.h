@@ -60,6 +60,9 @@ bool waits_alone(const GroupFacts& facts);
 // Whether any column is in memory.
 bool has_columns(const GroupFacts& facts);
 
+// Whether what is computed of each column of one tensor takes as long as its memory, and registers besides.
+bool computes_long(const GroupFacts& facts);
+
 std::int64_t row_bytes(const GroupFacts& facts);
 
 std::int64_t bytes_per_thread(const Schedule& s, const GroupFacts& facts);
@@ -177,6 +180,9 @@ std::vector<Schedule> all_staying(const std::vector<Schedule>& schedules, const 
 // multiprocessor, 0.163 with 512), and the choices that come with rowjit take them there. An H200, whose rows come in
 // two thirds of the time, waits for the one that is on its way while another is computed.
 std::vector<Schedule> staying_in_few_threads(const GroupFacts& facts, const Target& target, int vector);
+
+// Rows beside sums that keep what is computed behind a reduction; none of others.
+std::vector<Schedule> computed_in_few_threads(const GroupFacts& facts, const Target& target, int vector);
 
 // ---- row_even.cpp ---------------------------------------------------------------------------------------------------
 
