@@ -113,8 +113,8 @@ std::vector<Schedule> of_three_tensors(const GroupFacts& facts, const Target& ta
     return ahead_of(staying_apart(s, kThreadsAlone / threads), std::array{kInTwoStages}, target);
 }
 
-// Of four there is less room still: few threads, of 16 to 20 columns each, whose rows stay in their stages. H200,
-// backwards of bf16 rows, ms so and as they were taken before: of a gated sum and its norm 1024 columns 0.103 and
+// Of four and five there is less room still: few threads, of 16 to 20 columns each, whose rows stay in their stages.
+// H200, backwards of bf16 rows, ms so and as they were taken before: of a gated sum and its norm 1024 columns 0.103 and
 // 0.109, 2048 0.104 and 0.116, 3072 0.0829 and 0.110, 5120 0.131 and 0.133; of a norm behind a dropout 1024 columns
 // 0.106 and 0.124, 2560 0.147 and 0.242, 5120 0.141 and 0.158.
 std::vector<Schedule> of_four_tensors(const GroupFacts& facts, const Target& target, int vector) {
@@ -122,7 +122,7 @@ std::vector<Schedule> of_four_tensors(const GroupFacts& facts, const Target& tar
     constexpr std::int64_t kShort = 2048;
     constexpr std::int64_t kMost = 5120;
     constexpr int kThreadsOfShort = 256;  // of a multiprocessor
-    if (target.backend != Backend::kCuda || facts.streams != 4 || facts.widest_bytes >= 4 ||
+    if (target.backend != Backend::kCuda || facts.streams < 4 || facts.streams > 5 || facts.widest_bytes >= 4 ||
         facts.sums_of_columns == 0 || !facts.meets || facts.phases > 2 || facts.loads > facts.column_inputs ||
         vector < 8 || facts.columns < kLeast || facts.columns > kMost)
         return {};
@@ -142,18 +142,15 @@ std::vector<Schedule> of_four_tensors(const GroupFacts& facts, const Target& tar
 }
 
 // Before a schedule of whose threads' places many are without a vector, the same of as few warps as have no such
-// places. H200, % of copy before and so: derivatives of four mixed streams (hyper_post) of 8960 bf16 columns 49 and 72,
-// of 12288 56 and 79, of 18432 44 and 67, of f32 64 and 80, 58 and 65 (of 8960 and 18432); kl_div of 6656 f32 columns
-// 58 and 71; dynamic_tanh's derivatives of 5376 f32 columns 70 and 75, of 18432 52 and 56. Not of norms, which choose
-// among numbers of warps themselves; nor of narrow columns that are summed or stored beside sums: of dynamic_tanh's of
-// 5376 bf16 columns 87 and 74, of poly_norm's 84 and 69.
+// places. H200, % of copy before and so: derivatives of four mixed streams (hyper_post) of 2880 bf16 columns 81 and 98;
+// kl_div of 6656 f32 columns 58 and 71. Not of norms, which choose among numbers of warps themselves; nor of columns
+// that are stored beside sums of numbers: poly_norm's derivatives of 5376 bf16 columns 84 and 69.
 void put_evened_first(const GroupFacts& facts, const Target& target, std::vector<Schedule>* schedules) {
     constexpr double kLeastAtWork = 0.85;
     const bool of_numbers =
         facts.sums_rows() && facts.sums_of_columns == 0 && !facts.stores_columns && facts.phases <= 3;
     const bool of_many = facts.streams >= kManyTensors && !facts.sums_rows();
-    const bool apart = !facts.meets && facts.widest_bytes >= 4;
-    if (target.backend != Backend::kCuda || !has_columns(facts) || !(of_numbers || of_many || apart)) return;
+    if (target.backend != Backend::kCuda || !has_columns(facts) || !(of_numbers || of_many)) return;
     std::vector<Schedule> all;
     for (const Schedule& s : *schedules) {
         Schedule evened = s;
@@ -287,6 +284,7 @@ std::vector<Schedule> gpu_schedules(const GroupFacts& facts, const Target& targe
     const bool parts_first = waits_for_numbers(facts) || spares_blocks;
     schedules.insert(parts_first ? schedules.begin() : schedules.end(), parts.begin(), parts.end());
     put_first(of_functions(facts, target, vector), &schedules);
+    put_first(many_in_rounds(facts, target, vector), &schedules);
     put_first(many_in_stages(facts, target, vector), &schedules);
     if (schedules.empty()) {
         schedules.push_back(row_schedule(Residency::kReload, preferred, vector));
@@ -301,6 +299,7 @@ std::vector<Schedule> gpu_schedules(const GroupFacts& facts, const Target& targe
         put_first(of_three_tensors(facts, target, vector), &schedules);
         put_first(of_four_tensors(facts, target, vector), &schedules);
         put_first(computed_in_few_threads(facts, target, vector), &schedules);
+        put_first(alone_in_long_parts(facts, target, vector), &schedules);
         put_first(many_beside_sums(facts, target, vector), &schedules);
         // What is copied into shared memory without being ahead of anything: a gated norm's backward of 8192 bf16
         // columns takes 0.0797 ms so, 0.0536 in the registers of a cluster (H200).

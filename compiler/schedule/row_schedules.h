@@ -159,8 +159,10 @@ std::vector<Schedule> waiting_in_steps(const GroupFacts& facts, const Target& ta
 
 // ---- row_many.cpp ---------------------------------------------------------------------------------------------------
 
-// Rows of many tensors: in stages, and in a cluster beside sums over rows. Each has none for rows that it is not for.
+// Rows of many tensors: in stages, in rounds, and in a cluster beside sums over rows. Each has none for rows that it is
+// not for.
 std::vector<Schedule> many_in_stages(const GroupFacts& facts, const Target& target, int vector);
+std::vector<Schedule> many_in_rounds(const GroupFacts& facts, const Target& target, int vector);
 std::vector<Schedule> many_beside_sums(const GroupFacts& facts, const Target& target, int vector);
 
 // ---- row_ahead.cpp --------------------------------------------------------------------------------------------------
@@ -180,6 +182,9 @@ std::vector<Schedule> all_staying(const std::vector<Schedule>& schedules, const 
 // multiprocessor, 0.163 with 512), and the choices that come with rowjit take them there. An H200, whose rows come in
 // two thirds of the time, waits for the one that is on its way while another is computed.
 std::vector<Schedule> staying_in_few_threads(const GroupFacts& facts, const Target& target, int vector);
+
+// Wide rows beside sums of their columns whose threads never meet; none of others.
+std::vector<Schedule> alone_in_long_parts(const GroupFacts& facts, const Target& target, int vector);
 
 // Rows beside sums that keep what is computed behind a reduction; none of others.
 std::vector<Schedule> computed_in_few_threads(const GroupFacts& facts, const Target& target, int vector);

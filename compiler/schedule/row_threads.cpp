@@ -72,17 +72,19 @@ bool crowds(int threads, const GroupFacts& facts) {
 
 namespace {
 
-// A narrow row that reads tables besides has two vectors a thread, and as many bytes in flight. H200, of 128 bf16
-// columns: a head's norm and rotation 0.0793 ms, 0.0992 with one; a gated norm 0.0925, 0.0949; but a norm of a weight
-// alone 0.1244, 0.1239. Beside sums of rows a thread has registers for so many columns: the derivative of a head's norm
-// and rotation takes 0.114 ms of f32 with two vectors of four, 0.119 with one; of bf16 0.119 with two of eight, 0.112
-// with one.
+// A narrow row that reads tables besides, or meets more than twice, has two vectors a thread, and as many bytes in
+// flight: a softmax of 128 f32 columns, its squares' sum and a biased maximum take 0.138 ms so, 0.193 with one (H200).
+// H200, of 128 bf16 columns: a head's norm and rotation 0.0793 ms, 0.0992 with one; a gated norm 0.0925, 0.0949; but a
+// norm of a weight alone 0.1244, 0.1239. Beside sums of rows a thread has registers for so many columns: the derivative
+// of a head's norm and rotation takes 0.114 ms of f32 with two vectors of four, 0.119 with one; of bf16 0.119 with two
+// of eight, 0.112 with one.
 constexpr std::int64_t kColumnsBesideSums = 8;
 
 int threads_of_narrow(int threads, const GroupFacts& facts, int vector) {
     const bool one_each = threads <= kWarpThreads && std::int64_t{threads} * vector >= facts.columns;
     const bool room = !facts.sums_rows() || 2 * vector <= kColumnsBesideSums;
-    return one_each && room && facts.column_inputs > 2 ? std::max(1, threads / 2) : threads;
+    const bool meets_often = facts.stores_columns && facts.phases > 3;
+    return one_each && room && (facts.column_inputs > 2 || meets_often) ? std::max(1, threads / 2) : threads;
 }
 
 // The share of a row's threads that have a vector of it, round after round.

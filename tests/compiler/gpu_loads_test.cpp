@@ -43,6 +43,28 @@ std::string cross_entropy_step(std::int64_t columns, bool prefetch) {
 
 }  // namespace
 
+TEST_CASE("every second column, and columns of which each is read twice, are loaded as the run that they lie in") {
+    const Graph graph = Graph::parse(R"(
+rows tokens
+columns half = 2880
+input x: bf16[tokens, 5760]
+g = cast(index(x, tokens, 2 * half), f32)
+u = cast(index(x, tokens, 2 * half + 1), f32)
+output y = cast((u + 1) * g, bf16)
+)");
+    const Target target = find_target("sm_90a");
+    const auto text = [&](const Graph& of) {
+        return emit_gpu_body(compile(*of.data(), target).steps.at(0).kernel, target);
+    };
+    const std::string forward = text(graph);
+    CHECK(count(forward, "rj_load_readonly<16>(x_row + ((c * 2) + 1) - 1)") == 1);
+    CHECK(count(forward, "rj_load_readonly<16>(x_row + (c * 2))") == 1);
+    const std::string backward = text(differentiate(graph).backward);
+    CHECK(contains(backward, "rj_load_readonly<8>(x_row + "));
+    CHECK(contains(backward, "rj_load_readonly<4>(d_y_row + (c / 2))"));
+    CHECK_FALSE(contains(backward, "rj_load_one"));
+}
+
 TEST_CASE("loads that are issued together are asked together before anything is computed of one") {
     const Target target = find_target("sm_90a");
     const auto text = [&](const Schedule& schedule, std::int64_t columns, LoadsTogether which = LoadsTogether::kWhole) {

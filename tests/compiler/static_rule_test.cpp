@@ -369,6 +369,74 @@ TEST_CASE("beside sums `tune` may try half of a multiprocessor's threads, which 
     }
 }
 
+TEST_CASE("columns beside sums have blocks of whole rows where they take long to compute, else parts of several rows") {
+    const auto backward_of = [](std::string_view text, std::int64_t columns) {
+        const Graph graph = Graph::parse(fmt::format(fmt::runtime(text), columns));
+        return first_of(differentiate(graph).backward);
+    };
+    constexpr std::string_view kGelu =
+        "rows tokens\ncolumns d = {}\ninput x: bf16[tokens, d]\ninput b: bf16[d]\nh = cast(x, f32) + cast(b, f32)\n"
+        "output y = cast(0.5 * h * (1 + tanh(0.7978845608 * (h + 0.044715 * h * h * h))), bf16)\n";
+    for (const std::int64_t columns : {3072, 4096, 5120, 7168, 8192, 14336}) {
+        CAPTURE(columns);
+        const Schedule s = backward_of(kGelu, columns);
+        CHECK(s.column_blocks * s.threads_per_row * s.vector == columns);
+        CHECK(s.column_blocks == (columns > 8192 ? 2 : 1));
+        CHECK(s.rows_per_block == 1);
+    }
+    constexpr std::string_view kSlope =
+        "rows tokens\ncolumns d = {}\ninput x: bf16[tokens, d]\ninput a: bf16[d]\nh = cast(x, f32)\n"
+        "output y = cast(select(h > 0, h, h * cast(a, f32)), bf16)\n";
+    const Schedule light = backward_of(kSlope, 4096);
+    CHECK(light.rows_per_block == 4);
+    CHECK(light.column_blocks * light.threads_per_row * light.vector == 4096);
+}
+
+TEST_CASE("what is computed of tables alone is held by blocks that stay") {
+    const auto decay = [](std::string_view of_table) {
+        return first_of(Graph::parse(fmt::format(
+            "rows tokens\ncolumns d = 4096\ninput x: f32[tokens, d]\ninput a: f32[d]\noutput y = exp(0 - {} * x)\n",
+            of_table)));
+    };
+    CHECK(decay("exp(a)").blocks_per_sm > 0);
+    CHECK(decay("a").blocks_per_sm == 0);
+}
+
+TEST_CASE("four tensors' rows and more stay in their stages beside sums, in threads that all have columns") {
+    for (const std::int64_t columns : {1024, 2048, 2880, 4096, 5120}) {
+        CAPTURE(columns);
+        const Graph graph = Graph::parse(fmt::format(R"(
+rows tokens
+columns d = {}
+input x: bf16[tokens, d]
+input a: bf16[tokens, d]
+input b: bf16[tokens, d]
+input w: bf16[d]
+h = cast(x, f32) + cast(a, f32) + cast(b, f32)
+output s = cast(h, bf16)
+output y = cast(h * rsqrt(mean(h * h) + 1e-5) * cast(w, f32), bf16)
+)",
+                                                     columns));
+        const Schedule s = first_of(differentiate(graph).backward);
+        CHECK(s.residency == Residency::kStages);
+        CHECK(s.threads_per_row * s.rows_per_block * s.blocks_per_sm <= 512);
+        CHECK(share_at_work(s, columns) > 0.9);
+    }
+}
+
+TEST_CASE("rows whose threads never meet, or of which nothing is kept, wait for no cluster's blocks") {
+    const Target& target = find_target("sm_90a");
+    for (const std::int64_t columns : {5376, 8960, 12288, 18432}) {
+        CAPTURE(columns);
+        const Schedule mixed = legal_schedules(norms_backward("hyper_post", columns, bf16, target), target).at(0);
+        CHECK(mixed.column_blocks == 1);
+        const Schedule apart = legal_schedules(norms_backward("dynamic_tanh", columns, f32, target), target).at(0);
+        CHECK(apart.column_blocks * 1536 * 4 < 2 * columns);
+        CHECK(share_at_work(apart, columns) > 0.9);
+    }
+    CHECK(share_at_work(first_of("kl_div", 6656, f32), 6656) > 0.9);
+}
+
 TEST_CASE("threads of a row are a part of a warp, or any number of whole warps") {
     const auto schedule =
         parse_schedule("row_reduction keep=registers threads=96 vector=8 blocks_per_sm=4 min_blocks=4");

@@ -72,6 +72,10 @@ TEST_CASE("columns that share a value are summed, and those of a stride are told
     const Solved strided = solved(g, index(g.input("y", f32, {d}), d, Coord(half) * 2));
     CHECK(strided.coords == std::vector<std::string>{"(d / 2)"});
     CHECK(strided.conditions == 1);
+    // The others are where those are, so that what is computed of a pair is computed once.
+    const Solved others = solved(g, index(g.input("z", f32, {d}), d, Coord(half) * 2 + 1));
+    CHECK(others.coords == strided.coords);
+    CHECK(others.conditions == 1);
 }
 
 TEST_CASE("a column split into groups is put together, and groups laid flat are taken apart") {
