@@ -228,9 +228,16 @@ Schedule in_long_parts(const GroupFacts& facts, int each) {
     s.residency = Residency::kRegisters;
     s.vector = each;
     const std::int64_t vectors = facts.columns / each;
-    s.column_blocks = ceil_div(vectors, kMostThreads);
-    while (vectors % s.column_blocks != 0) ++s.column_blocks;
-    s.threads_per_row = static_cast<int>(vectors / s.column_blocks);
+    const std::int64_t fewest = ceil_div(vectors, kMostThreads);
+    std::int64_t threads = ceil_div(ceil_div(vectors, fewest), kWarp) * kWarp;
+    s.column_blocks = fewest;
+    for (std::int64_t blocks = fewest; blocks < 2 * fewest; ++blocks) {
+        if (vectors % blocks != 0) continue;
+        threads = vectors / blocks;
+        s.column_blocks = blocks;
+        break;
+    }
+    s.threads_per_row = static_cast<int>(threads);
     s.rows_per_block = 1;
     s.blocks_per_sm = kThreadsPerSm / s.threads_per_row;
     return s;
@@ -288,7 +295,7 @@ std::int64_t vectors_in_flight(const GroupFacts& facts, int vector) {
     return std::max<std::int64_t>(1, std::min(streamed, of_all));
 }
 
-// What is better than the divisions below for some rows that hold much; none of most.
+// Of rows that hold sums of their columns or tables, what was found faster than divisions of all rows; none of others.
 std::vector<Schedule> timed_first(const GroupFacts& facts, const Target& target, const Columns& access) {
     std::vector<Schedule> schedules;
     const bool tables = holds_tables(facts);

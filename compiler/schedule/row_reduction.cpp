@@ -132,12 +132,11 @@ std::vector<Schedule> of_four_tensors(const GroupFacts& facts, const Target& tar
         return ahead_of(staying_apart(s, kThreadsOfShort / (threads * s.rows_per_block)), std::array{kInTwoStages},
                         target);
     }
-    Schedule best;
-    for (const int threads : {256, 224, 192, 160, 128}) {
+    Schedule best = row_schedule(Residency::kRegisters, kMostThreads, vector / 2);
+    for (const int threads : {224, 192, 160, 128}) {
         const Schedule s = row_schedule(Residency::kRegisters, threads, vector / 2);
-        if (best.threads_per_row == 1 || share_at_work(s, facts) > share_at_work(best, facts)) best = s;
+        if (share_at_work(s, facts) > share_at_work(best, facts)) best = s;
     }
-    best.rows_per_block = 1;
     return ahead_of(staying_apart(best, kThreadsAlone / best.threads_per_row), std::array{kInTwoStages}, target);
 }
 

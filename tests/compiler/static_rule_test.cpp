@@ -384,6 +384,10 @@ TEST_CASE("columns beside sums have blocks of whole rows where they take long to
         CHECK(s.column_blocks == (columns > 8192 ? 2 : 1));
         CHECK(s.rows_per_block == 1);
     }
+    // Of as many vectors as no number of blocks divides, the last threads of a row have none.
+    const Schedule prime = backward_of(kGelu, 8 * 2053);
+    CHECK(prime.column_blocks == 3);
+    CHECK(prime.threads_per_row == 704);
     constexpr std::string_view kSlope =
         "rows tokens\ncolumns d = {}\ninput x: bf16[tokens, d]\ninput a: bf16[d]\nh = cast(x, f32)\n"
         "output y = cast(select(h > 0, h, h * cast(a, f32)), bf16)\n";
