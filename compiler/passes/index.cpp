@@ -11,6 +11,8 @@
 namespace rowjit {
 namespace {
 
+constexpr int kAccessBytes = 16;
+
 class Indexer {
   public:
     Indexer(Kernel* kernel, bool aligned) : kernel_(*kernel), aligned_(aligned) {
@@ -121,7 +123,6 @@ class Indexer {
 
     // Of a run, in one access of the most bytes that it may have.
     static int elements_of_access(const Inst& inst) {
-        constexpr int kAccessBytes = 16;
         return std::min(inst.access.run, kAccessBytes / static_cast<int>(size_bytes(inst.dtype)));
     }
 
@@ -222,7 +223,6 @@ class Indexer {
     // or half of them, each in two lanes.
     Access run_of_elements(const Inst& inst, const KernelTensor& tensor, const ColumnLoop& loop) const {
         constexpr int kMost = 16;
-        constexpr int kAccessBytes = 16;
         const auto element = static_cast<int>(size_bytes(tensor.dtype));
         if (loop.columns % loop.vector != 0 || inst.dtype != tensor.dtype) return {Access::Kind::kGather};
         for (int run = 2; run <= std::min(2 * loop.vector, kMost) && run * element <= 2 * kAccessBytes; run *= 2) {
