@@ -131,8 +131,8 @@ ProductStep make_product(const Program& program, const Product& product) {
     return step;
 }
 
-// Loads of whole rows whose lanes each have an address of their own. A table that heads share is in the first-level
-// cache: rope_complex of f32 runs at 98 % of copy whose rotations are gathered.
+// Loads of whole rows whose lanes each have an address of their own, in no run. A table that heads share is in the
+// first-level cache: rope_complex of f32 runs at 98 % of copy whose rotations are gathered.
 std::ptrdiff_t gathers(const Kernel& kernel) {
     const auto columns = [&](const KernelTensor& tensor) {
         std::int64_t count = 1;
@@ -142,7 +142,7 @@ std::ptrdiff_t gathers(const Kernel& kernel) {
     std::int64_t whole = 0;
     for (const KernelTensor& tensor : kernel.tensors) whole = std::max(whole, columns(tensor));
     const auto is_gather = [&](const Inst& inst) {
-        return inst.kind == InstKind::kLoad && inst.access.kind == Access::Kind::kGather &&
+        return inst.kind == InstKind::kLoad && inst.access.kind == Access::Kind::kGather && inst.access.run == 0 &&
                columns(kernel.tensors[static_cast<std::size_t>(inst.index)]) == whole;
     };
     std::ptrdiff_t found = 0;
