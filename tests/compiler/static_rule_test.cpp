@@ -396,6 +396,20 @@ TEST_CASE("columns beside sums have blocks of whole rows where they take long to
     CHECK(light.column_blocks * light.threads_per_row * light.vector == 4096);
 }
 
+TEST_CASE("sums over the positions of many batches have vectors, whether a launch says how many batches or the graph") {
+    const auto sums_of = [](std::string_view batches) {
+        return first_of(
+            Graph::parse(fmt::format("rows batch{}\nrows positions\ncolumns d = 1024\n"
+                                     "input x: bf16[batch, positions, d]\n"
+                                     "output m = sum(cast(x, f32), positions)\n",
+                                     batches)));
+    };
+    const Schedule given = sums_of(" = 64");
+    CHECK(given.vector > 1);
+    CHECK(given == sums_of(""));
+    CHECK(sums_of(" = 4").vector == 1);  // of few, more threads add up each
+}
+
 TEST_CASE("what is computed of tables alone is held by blocks that stay") {
     const auto decay = [](std::string_view of_table) {
         return first_of(Graph::parse(fmt::format(
