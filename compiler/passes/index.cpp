@@ -93,7 +93,8 @@ class Indexer {
             // A peeled row's vectors are aligned wherever it begins.
             if (inst.access.kind == Access::Kind::kVector && !loop->is_peeled())
                 tensor.alignment = std::max(tensor.alignment, loop->vector);
-            if (inst.access.run > 0) tensor.alignment = std::max(tensor.alignment, elements_of_access(inst));
+            if (inst.access.run > 0)
+                tensor.alignment = std::max(tensor.alignment, elements_of_access(inst.access.run, inst.dtype));
         }
     }
 
@@ -122,8 +123,8 @@ class Indexer {
     }
 
     // Of a run, in one access of the most bytes that it may have.
-    static int elements_of_access(const Inst& inst) {
-        return std::min(inst.access.run, kAccessBytes / static_cast<int>(size_bytes(inst.dtype)));
+    static int elements_of_access(int run, Dtype dtype) {
+        return std::min(run, kAccessBytes / static_cast<int>(size_bytes(dtype)));
     }
 
     // The common case, seen without evaluating.
@@ -226,7 +227,7 @@ class Indexer {
         const auto element = static_cast<int>(size_bytes(tensor.dtype));
         if (loop.columns % loop.vector != 0 || inst.dtype != tensor.dtype) return {Access::Kind::kGather};
         for (int run = 2; run <= std::min(2 * loop.vector, kMost) && run * element <= 2 * kAccessBytes; run *= 2) {
-            if (!rows_are_aligned(tensor, std::min(run, kAccessBytes / element))) break;
+            if (!rows_are_aligned(tensor, elements_of_access(run, tensor.dtype))) break;
             std::vector<int> lanes = lanes_in_parts(inst, tensor, loop, run);
             if (!lanes.empty()) return {.kind = Access::Kind::kGather, .lanes = std::move(lanes), .run = run};
         }

@@ -193,13 +193,18 @@ std::vector<Division> divisions(const GroupFacts& facts, int vector, std::int64_
     return {divide_in_halves, divide_evenly};
 }
 
-void add_gpu(const GroupFacts& facts, const Target& target, const Columns& access, std::int64_t per_thread,
-             Division divide, std::vector<Schedule>* schedules) {
-    const Divided divided = divide(ceil_div(facts.columns, access.vector), per_thread);
+Schedule in_registers(int vector) {
     Schedule s;
     s.family = Family::kElementwise;
     s.residency = Residency::kRegisters;
-    s.vector = access.vector;
+    s.vector = vector;
+    return s;
+}
+
+void add_gpu(const GroupFacts& facts, const Target& target, const Columns& access, std::int64_t per_thread,
+             Division divide, std::vector<Schedule>* schedules) {
+    const Divided divided = divide(ceil_div(facts.columns, access.vector), per_thread);
+    Schedule s = in_registers(access.vector);
     s.peel = access.peels;
     s.threads_per_row = divided.threads;
     s.rows_per_block = block_threads(facts, target) / s.threads_per_row;
@@ -223,10 +228,7 @@ void add_gpu(const GroupFacts& facts, const Target& target, const Columns& acces
 // 0.148; of 5120 in blocks of 640 0.168, of 320 0.184 (H200).
 Schedule in_long_parts(const GroupFacts& facts, int each) {
     constexpr std::int64_t kMostThreads = 1024;
-    Schedule s;
-    s.family = Family::kElementwise;
-    s.residency = Residency::kRegisters;
-    s.vector = each;
+    Schedule s = in_registers(each);
     const std::int64_t vectors = facts.columns / each;
     const std::int64_t fewest = ceil_div(vectors, kMostThreads);
     std::int64_t threads = ceil_div(ceil_div(vectors, fewest), kWarp) * kWarp;
@@ -248,10 +250,7 @@ Schedule in_long_parts(const GroupFacts& facts, int each) {
 // and 0.106 (H200).
 Schedule in_short_parts(const GroupFacts& facts, int each) {
     constexpr int kThreads = 64;
-    Schedule s;
-    s.family = Family::kElementwise;
-    s.residency = Residency::kRegisters;
-    s.vector = each;
+    Schedule s = in_registers(each);
     const std::int64_t vectors = facts.columns / each;
     s.threads_per_row = power_of_two_at_least(vectors, kThreads);
     s.column_blocks = ceil_div(vectors, s.threads_per_row);
@@ -318,10 +317,7 @@ std::vector<Schedule> walking(const GroupFacts& facts) {
     std::vector<Schedule> schedules;
     const int stored = facts.access_columns();
     for (const int wanted : {stored, std::max(1, stored / 2)}) {
-        Schedule s;
-        s.family = Family::kElementwise;
-        s.residency = Residency::kRegisters;
-        s.vector = vector_dividing(facts.columns, wanted);
+        Schedule s = in_registers(vector_dividing(facts.columns, wanted));
         const std::int64_t vectors = facts.columns / s.vector;
         int threads = kWalkingThreads;
         while (threads > kFewestThreads && vectors > threads && vectors % threads != 0) threads /= 2;

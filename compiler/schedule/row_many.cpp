@@ -56,7 +56,7 @@ std::vector<Schedule> many_in_stages(const GroupFacts& facts, const Target& targ
 // rounds, of which a cluster's blocks would each have one and wait for each other. H200, derivatives of four mixed
 // streams of 8960 bf16 columns: 0.129 ms so, 0.175 in four blocks.
 std::vector<Schedule> many_in_rounds(const GroupFacts& facts, const Target& target, int vector) {
-    if (!is_many(facts, target) || facts.sums_rows() || facts.phases != 2 || !wider_than_block(facts, target) ||
+    if (!is_many(facts, target) || facts.phases != 2 || !wider_than_block(facts, target) ||
         !crowds(kMostThreads, facts))
         return {};
     return {row_schedule(Residency::kShared, kMostThreads, vector)};

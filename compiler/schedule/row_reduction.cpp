@@ -87,6 +87,12 @@ std::vector<Schedule>::iterator behind_timed(const GroupFacts& facts, const Targ
     });
 }
 
+// Whether narrow rows that are each read once and met over once have sums of their columns beside them.
+bool sums_narrow_rows(const GroupFacts& facts, const Target& target, int vector) {
+    return target.backend == Backend::kCuda && facts.widest_bytes < 4 && facts.sums_of_columns > 0 && facts.meets &&
+           facts.phases <= 2 && facts.loads <= facts.column_inputs && vector >= 8;
+}
+
 // Three tensors' narrow rows beside their sums stay in the stages they were copied to, in sixteen warps: registers for
 // three tensors leave room for fewer, of more vectors each. H200, backwards of bf16 rows, ms so and with those: of
 // add_rms_norm 2176 columns 0.0494 and 0.0573, 2816 0.0642 and 0.0778, 4096 0.0897 and 0.0949, 5632 0.0622 and 0.0690;
@@ -104,10 +110,7 @@ std::vector<Schedule> of_three_tensors(const GroupFacts& facts, const Target& ta
     const std::int64_t least_of_whole = sums_one ? 4096 : 4608;
     const bool of_half = facts.columns >= least_of_half && facts.columns <= kMostOfHalf;
     const bool of_whole = facts.columns >= least_of_whole && facts.columns <= kMost && facts.functions == 0;
-    if (target.backend != Backend::kCuda || facts.streams != 3 || facts.widest_bytes >= 4 ||
-        facts.sums_of_columns == 0 || !facts.meets || facts.phases > 2 || facts.loads > facts.column_inputs ||
-        vector < 8 || (!of_half && !of_whole))
-        return {};
+    if (!sums_narrow_rows(facts, target, vector) || facts.streams != 3 || (!of_half && !of_whole)) return {};
     const int threads = of_half ? kThreadsAlone / 2 : kThreadsAlone;
     const Schedule s = row_schedule(Residency::kRegisters, threads, vector);
     return ahead_of(staying_apart(s, kThreadsAlone / threads), std::array{kInTwoStages}, target);
@@ -117,14 +120,13 @@ std::vector<Schedule> of_three_tensors(const GroupFacts& facts, const Target& ta
 // H200, backwards of bf16 rows, ms so and as they were taken before: of a gated sum and its norm 1024 columns 0.103 and
 // 0.109, 2048 0.104 and 0.116, 3072 0.0829 and 0.110, 5120 0.131 and 0.133; of a norm behind a dropout 1024 columns
 // 0.106 and 0.124, 2560 0.147 and 0.242, 5120 0.141 and 0.158.
-std::vector<Schedule> of_four_tensors(const GroupFacts& facts, const Target& target, int vector) {
+std::vector<Schedule> of_four_or_five_tensors(const GroupFacts& facts, const Target& target, int vector) {
     constexpr std::int64_t kLeast = 768;
     constexpr std::int64_t kShort = 2048;
     constexpr std::int64_t kMost = 5120;
     constexpr int kThreadsOfShort = 256;  // of a multiprocessor
-    if (target.backend != Backend::kCuda || facts.streams < 4 || facts.streams > 5 || facts.widest_bytes >= 4 ||
-        facts.sums_of_columns == 0 || !facts.meets || facts.phases > 2 || facts.loads > facts.column_inputs ||
-        vector < 8 || facts.columns < kLeast || facts.columns > kMost)
+    if (!sums_narrow_rows(facts, target, vector) || facts.streams < 4 || facts.streams > 5 || facts.columns < kLeast ||
+        facts.columns > kMost)
         return {};
     if (facts.columns <= kShort) {
         const auto threads = static_cast<int>(threads_for(facts.columns / vector, 2, target.warp_size));
@@ -296,7 +298,7 @@ std::vector<Schedule> gpu_schedules(const GroupFacts& facts, const Target& targe
         const std::vector<Schedule> even = summing_evenly(facts, target, vector);
         schedules.insert(behind_timed(facts, target, &schedules), even.begin(), even.end());
         put_first(of_three_tensors(facts, target, vector), &schedules);
-        put_first(of_four_tensors(facts, target, vector), &schedules);
+        put_first(of_four_or_five_tensors(facts, target, vector), &schedules);
         put_first(computed_in_few_threads(facts, target, vector), &schedules);
         put_first(alone_in_long_parts(facts, target, vector), &schedules);
         put_first(many_beside_sums(facts, target, vector), &schedules);

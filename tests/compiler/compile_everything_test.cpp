@@ -323,9 +323,8 @@ TEST_CASE("a thread gives a few registers for one more block where nothing is re
         return;
     }
     std::set<std::string> gave;
-    for (const auto& [op, columns] :
-         {std::pair("rope_complex", 128), std::pair("rope_qk", 128), std::pair("dynamic_tanh", 4096),
-          std::pair("hyper_post", 4096), std::pair("softmax", 4096)}) {
+    for (const auto& [op, columns] : {std::pair("rope_qk", 128), std::pair("dynamic_tanh", 4096),
+                                      std::pair("hyper_post", 4096), std::pair("softmax", 4096)}) {
         for (const bool backward : {false, true}) {
             const Graph forward = make_graph(op, {columns, bf16, {}});
             const Graph graph = backward ? differentiate(forward).backward : forward;
@@ -338,12 +337,10 @@ TEST_CASE("a thread gives a few registers for one more block where nothing is re
                 CHECK(made.functions.front().spill_bytes == 0);
                 const std::vector<Artifact> left_alone = every_way_of_loads(step.kernel, target);
                 if (std::ranges::count(left_alone, made.binary, &Artifact::binary) > 0) continue;
+                gave.insert(op);
                 INFO(std::string(op), std::string(backward ? " backward " : " "), step.kernel.name);
                 const auto [fewest, most] = std::ranges::minmax(left_alone | std::views::transform(blocks));
-                // Or it was told how many blocks there are anyway, and asks for its loads sooner.
-                const auto waits = [](const Artifact& artifact) { return artifact.functions.front().load_waits; };
-                CHECK((blocks(made) > fewest || waits(made) < waits(left_alone.front())));
-                if (blocks(made) > fewest) gave.insert(op);
+                CHECK(blocks(made) > fewest);
                 CHECK(blocks(made) >= most);
                 const bool reduces = step.kernel.schedule.family == Family::kRowReduction;
                 CHECK((!reduces || fewest == 1));
