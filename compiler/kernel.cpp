@@ -135,6 +135,10 @@ class Printer {
                 case InstKind::kSearch:
                     return fmt::format("search {} for {}", kernel_.tensors[static_cast<std::size_t>(inst.index)].name,
                                        joined);
+                case InstKind::kSumWhere:
+                    return fmt::format("sum of {} where {} is {}",
+                                       kernel_.tensors[static_cast<std::size_t>(inst.index)].name,
+                                       kernel_.tensors[static_cast<std::size_t>(inst.places)].name, joined);
                 case InstKind::kCarry: return fmt::format("carry {} += {}", labels({inst.index}), joined);
                 case InstKind::kCarried: return fmt::format("carried {}", labels({inst.index}));
             }

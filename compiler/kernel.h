@@ -109,6 +109,7 @@ enum class InstKind : std::uint8_t {
     kCarry,       // operands[0], or the product of two, added to carried[index] at this lane's place, or to the row's
                   // own outside loops
     kSearch,      // the last position of tensors[index], sorted, whose element is at most operands[0]; −1 for none
+    kSumWhere,    // the sum of tensors[index] over `axis` where tensors[places] is operands[0]; both lie along it
     kCarried,     // carried[index] at this lane's place, of all the block's rows; only in Kernel::after
 };
 
@@ -134,6 +135,7 @@ struct Inst {
     Op op = Op::kAdd;
     int index = -1;
     AxisId axis = -1;
+    int places = -1;  // kSumWhere: a tensor of integers
     double value = 0;
     std::vector<Coord> coords = {};  // kLoad, kStore: one per axis of the tensor, over axes and ValueIds as data
     bool accumulate = false;
@@ -376,9 +378,10 @@ struct Kernel {
     int value_count = 0;
     std::int64_t most_row_blocks = 0;  // blocks along the rows, of clusters if fewer run at once; 0: all there are
 
-    int scratch_regions = 0;                // passes/barriers
-    std::int64_t scratch_region_bytes = 0;  // likewise, of all the block's rows
-    std::int64_t shared_bytes_per_row = 0;  // slots
+    int scratch_regions = 0;                   // passes/barriers
+    std::int64_t scratch_region_bytes = 0;     // likewise, of all the block's rows
+    std::int64_t shared_bytes_per_row = 0;     // slots
+    std::int64_t sums_where_offset_bytes = 0;  // of a vector of each thread (passes/barriers)
     std::int64_t mailbox_offset_bytes = 0;  // clusters: of the scratch regions' transaction barriers (passes/barriers)
     std::int64_t stages_offset_bytes = 0;   // of the first stage in shared memory (passes/stages)
     std::int64_t stage_bytes = 0;           // likewise, of each
@@ -396,8 +399,9 @@ struct Kernel {
     }
     // Whether the instruction asks a tensor that a kernel writes, this one or one that it waits for.
     bool reads_made(const Inst& inst) const {
-        const bool reads = inst.kind == InstKind::kLoad || inst.kind == InstKind::kSearch;
-        return reads && !is_read_only(tensors[static_cast<std::size_t>(inst.index)]);
+        const auto is_made = [&](int tensor) { return !is_read_only(tensors[static_cast<std::size_t>(tensor)]); };
+        if (inst.kind == InstKind::kSumWhere) return is_made(inst.index) || is_made(inst.places);
+        return (inst.kind == InstKind::kLoad || inst.kind == InstKind::kSearch) && is_made(inst.index);
     }
     // Whether a thread's rows load from, or store to, different places.
     bool by_row(const Inst& access) const;

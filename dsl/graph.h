@@ -61,6 +61,9 @@ enum class NodeKind : std::uint8_t {
     // Σ args[0]·args[1] over the axes `reduced`, which both have: of floats of one or two dtypes, accumulated in f32
     // (f64 of f64) and rounded once to dtype.
     kMatmul,
+    // The sum over the column axis `reduced` of args[0] where args[1] is args[2], which has no such axis: f32 of narrow
+    // floats. Only the planner makes it (compiler/plan/sums_where.h).
+    kSumWhere,
 };
 
 std::string_view name(NodeKind kind);
@@ -74,7 +77,7 @@ struct Node {
     Op op = Op::kAdd;                               // kMap
     Monoid monoid = Monoid::kSum;                   // kReduce
     int component = 0;                              // kReduce: which of the monoid's values
-    std::vector<AxisId> reduced = {};               // kReduce, kPartialSum, kMatmul
+    std::vector<AxisId> reduced = {};               // kReduce, kPartialSum, kMatmul, kSumWhere
     double value = 0;                               // kConst, kScalar
     AxisId axis = -1;                               // kIota, kExtent, kPartialSum, kReduce
     std::vector<Coord> coords = {};                 // kIndex: one per axis of args[0]
@@ -93,8 +96,8 @@ struct Node {
     bool is_segmented() const { return kind == NodeKind::kReduce && axis >= 0; }
     // Whether args[i] is read at places that the node finds itself, so that it must be a tensor in memory.
     bool reads_from_memory(std::size_t i) const {
-        const bool first = kind == NodeKind::kIndex || kind == NodeKind::kSearch;
-        return (first && i == 0) || (kind == NodeKind::kReduce && i == 1);
+        const bool first = kind == NodeKind::kIndex || kind == NodeKind::kSearch || kind == NodeKind::kSumWhere;
+        return (first && i == 0) || ((kind == NodeKind::kReduce || kind == NodeKind::kSumWhere) && i == 1);
     }
 };
 
@@ -163,6 +166,8 @@ class GraphData {
     // that become rows. The result's axes are the outermost, the slots and what else is left.
     NodeId add_partial_sum(NodeId arg, AxisId slots, Dtype dtype, std::vector<AxisId> reduced);
     NodeId add_matmul(NodeId left, NodeId right, std::vector<AxisId> contracted, Dtype dtype);
+    // The sum of `terms` over the column axis `reduced` at those positions where `places` is `place`.
+    NodeId add_sum_where(NodeId terms, NodeId places, NodeId place, AxisId reduced);
     NodeId add_state(NodeId start);
     NodeId add_fix(NodeId state, NodeId next, int most_steps);
     void add_output(OutputInfo output);

@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "base/fail.h"
 #include "dsl/graph.h"
+#include "dsl/ops.h"
 
 namespace rowjit {
 
@@ -121,6 +122,20 @@ NodeId GraphData::add_partial_sum(NodeId arg, AxisId slots, Dtype dtype, std::ve
     std::copy_if(first, from.axes.end(), std::back_inserter(result.axes), is_left);
     result.reduced = std::move(reduced);
     result.axis = slots;
+    return intern(std::move(result));
+}
+
+NodeId GraphData::add_sum_where(NodeId terms, NodeId places, NodeId place, AxisId reduced) {
+    RJ_CHECK(is_integer(node(places).dtype) && node(place).dtype == node(places).dtype &&
+                 contains(node(terms).axes, reduced) && contains(node(places).axes, reduced) &&
+                 !contains(node(place).axes, reduced),
+             "sums of {} where {} is {}", describe(terms), describe(places), describe(place));
+    Node result{.kind = NodeKind::kSumWhere,
+                .dtype = accumulator_dtype(node(terms).dtype),
+                .axes = merge_axes("sum_where", {terms, places, place}),
+                .args = {terms, places, place}};
+    std::erase(result.axes, reduced);
+    result.reduced = {reduced};
     return intern(std::move(result));
 }
 

@@ -314,7 +314,8 @@ class Interpreter {
             case NodeKind::kMatmul: matmul(node, result.own); break;
             case NodeKind::kState:  // the fix's
             case NodeKind::kInput:
-            case NodeKind::kPartialSum: break;  // the planner's
+            case NodeKind::kPartialSum:
+            case NodeKind::kSumWhere: break;  // the planner's
         }
         result.data = result.own.data();
     }

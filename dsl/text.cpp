@@ -141,6 +141,9 @@ class Printer {
                                    node.most_steps);
             case NodeKind::kSearch: return fmt::format("search({}, {})", operand(node.args[0]), operand(node.args[1]));
             case NodeKind::kMatmul: return matmul(node);
+            case NodeKind::kSumWhere:
+                return fmt::format("sum_where({}, {} == {}, {})", operand(node.args[0]), operand(node.args[1]),
+                                   operand(node.args[2]), graph_.axis(node.reduced[0]).label());
             case NodeKind::kPartialSum:
                 return fmt::format("partial_sum({}, {})", operand(node.args[0]), graph_.axis(node.axis).label());
             case NodeKind::kInput:

@@ -13,7 +13,7 @@
 //   prelude_memory.h                global memory, and rows that begin anywhere
 //   prelude_integers.h              what integers lack, and quotients of row indices
 //   prelude_random.h                random numbers by their position
-//   prelude_coordinates.h           coordinates of data, and searches
+//   prelude_coordinates.h           coordinates of data, searches, and sums over positions
 //   prelude_folds.h                 reductions: one value folded by one operation
 //   prelude_sums.h                  running sums
 //   prelude_online.h                several numbers that one pass carries together
@@ -32,7 +32,11 @@
 //   rj_shuffle_xor_word<mask>(word)               lane's word from lane ^ mask; every lane of the warp takes part
 //   rj_shuffle_from_word<lanes>(word, lane)       likewise from that lane of each group of so many neighbours
 //   rj_lanes, rj_ballot(condition)                a warp's lanes as bits: where it holds; every lane takes part
-//   rj_first_of(lanes)                            the first of some lanes
+//   rj_first_of(lanes), rj_count_of(lanes)        the first of some lanes, and how many they are
+//   rj_here()                                     lanes that are here with this one: all of the warp, or some, or itself
+//   rj_ballot_of(lanes, condition)                of lanes that are here together, those where it holds
+//   rj_meet_lanes(lanes)                          likewise, ordering their shared memory
+//   rj_equals_before(lanes, word)                 how many of them before this one have the same word
 //   rj_shared_load<T>, rj_shared_store<T>         dynamic shared memory by byte offset, aligned to T
 //   rj_copy_ahead<bytes>(offset, from)            from memory into this thread's own part of shared memory, in its time
 //   rj_copies_issued, rj_wait_for_copies<n>       what was issued up to here is a turn; until all but the last n turns

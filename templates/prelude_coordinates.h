@@ -1,4 +1,5 @@
-// Coordinates of data, which may be negative or lie outside, and the place in a sorted tensor that a row looks for.
+// Coordinates of data, which may be negative or lie outside, the place in a sorted tensor that a row looks for, and sums
+// of what its positions have for one place.
 
 // Floor division and its remainder in [0, divisor), for coordinates that may be negative.
 template <class T>
@@ -69,4 +70,92 @@ RJ_DEVICE long long rj_search(const T* sorted, long long stride, long long count
         return rj_search_among(sorted, stride, places, key);
     };
     return count <= 0x7fffffffll ? among(static_cast<unsigned>(count)) : among(static_cast<unsigned long long>(count));
+}
+
+// Of a vector's neighbouring places what terms of the row's positions are for each, in the positions' order. The lanes
+// of a team have one row, and their vectors lie side by side: those that are here look through the positions together,
+// each at one of them, and add it where its place is kept, in shared memory from `offset_bytes` on, which has room for a
+// vector of each thread. Several positions of one place take turns.
+template <class Sum, int kTeam, int kLanes>
+struct rj_sums_where {
+    Sum sums[kLanes];
+
+    // Of lane 0 first, which looks for all.
+    template <class Place, class Term>
+    RJ_DEVICE Sum at(int lane, long long place, int offset_bytes, const Place* places, long long places_stride,
+                     const Term* terms, long long terms_stride, int count) {
+        if (lane == 0) {
+#pragma unroll
+            for (int l = 0; l < kLanes; ++l) sums[l] = 0;
+            if constexpr (kTeam == 1) {
+                look(place, places, places_stride, terms, terms_stride, count);
+            } else {
+                look_together(place, offset_bytes, places, places_stride, terms, terms_stride, count);
+            }
+        }
+        return sums[lane];
+    }
+    template <class Place, class Term>
+    RJ_DEVICE void look(long long first, const Place* places, long long places_stride, const Term* terms,
+                        long long terms_stride, int count) {
+        RJ_ROLLED
+        for (int k = 0; k < count; ++k) {
+            const long long from_first = static_cast<long long>(rj_load_one(places + k * places_stride)) - first;
+            if (!rj_inside(from_first, kLanes)) continue;
+            const int lane = static_cast<int>(from_first);
+            const Sum term = rj_load_one(terms + k * terms_stride);
+#pragma unroll
+            for (int l = 0; l < kLanes; ++l) {
+                if (l == lane) sums[l] += term;
+            }
+        }
+    }
+    template <class Place, class Term>
+    RJ_DEVICE void look_together(long long first, int offset_bytes, const Place* places, long long places_stride,
+                                 const Term* terms, long long terms_stride, int count) {
+        const int lane = rj_thread() % RJ_WARP_SIZE;
+        const int first_lane = lane / kTeam * kTeam;
+        const rj_lanes all = ~rj_lanes{0} >> (static_cast<int>(sizeof(rj_lanes)) * 8 - kTeam) << first_lane;
+        const rj_lanes team = rj_here() & all;
+        const int rank = rj_count_of(team & ((rj_lanes{1} << lane) - 1));
+        const int size = rj_count_of(team);
+        const int own_offset = offset_bytes + rj_thread() * kLanes * static_cast<int>(sizeof(Sum));
+        const int team_offset = own_offset - (lane - first_lane) * kLanes * static_cast<int>(sizeof(Sum));
+        const long long of_team = first - (lane - first_lane) * kLanes;
+        rj_shared_store(own_offset, *this);
+        rj_meet_lanes(team);
+        RJ_ROLLED
+        for (int k = 0; k < count; k += size) {
+            const int own = k + rank;
+            int at = -1;  // the place's, of the team's
+            if (own < count) {
+                const long long from = static_cast<long long>(rj_load_one(places + own * places_stride)) - of_team;
+                const int within = static_cast<int>(from);
+                if (rj_inside(from, kTeam * kLanes) && (team >> (first_lane + within / kLanes) & 1) != 0) at = within;
+            }
+            const rj_lanes found = rj_ballot_of(team, at >= 0);
+            if (found == 0) continue;
+            int turn = -1;
+            Sum term = 0;
+            if (at >= 0) {
+                turn = rj_equals_before(found, at);
+                term = rj_load_one(terms + own * terms_stride);
+            }
+            const int offset = team_offset + at * static_cast<int>(sizeof(Sum));
+            int now = 0;
+            do {
+                if (turn == now) rj_shared_store(offset, rj_shared_load<Sum>(offset) + term);
+                rj_meet_lanes(team);
+            } while (rj_ballot_of(team, turn > now++) != 0);
+        }
+        *this = rj_shared_load<rj_sums_where>(own_offset);
+        rj_meet_lanes(team);
+    }
+};
+// Likewise of one place, for a lane alone.
+template <class Sum, class Place, class Term>
+RJ_DEVICE Sum rj_sum_where(long long place, const Place* places, long long places_stride, const Term* terms,
+                           long long terms_stride, int count) {
+    rj_sums_where<Sum, 1, 1> sums;
+    return sums.at(0, place, 0, places, places_stride, terms, terms_stride, count);
 }

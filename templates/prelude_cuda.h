@@ -54,6 +54,13 @@ RJ_DEVICE unsigned rj_shuffle_from_word(unsigned word, int lane) {
 typedef unsigned rj_lanes;
 RJ_DEVICE rj_lanes rj_ballot(bool condition) { return __ballot_sync(0xffffffffu, condition); }
 RJ_DEVICE int rj_first_of(rj_lanes lanes) { return __ffs(static_cast<int>(lanes)) - 1; }
+RJ_DEVICE int rj_count_of(rj_lanes lanes) { return __popc(lanes); }
+RJ_DEVICE rj_lanes rj_here() { return __activemask(); }
+RJ_DEVICE rj_lanes rj_ballot_of(rj_lanes lanes, bool condition) { return __ballot_sync(lanes, condition); }
+RJ_DEVICE void rj_meet_lanes(rj_lanes lanes) { __syncwarp(lanes); }
+RJ_DEVICE int rj_equals_before(rj_lanes lanes, int word) {
+    return __popc(__match_any_sync(lanes, word) & ((1u << (threadIdx.x & 31)) - 1));
+}
 
 // ---- bits ---------------------------------------------------------------------------------------------------------
 

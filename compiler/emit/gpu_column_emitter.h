@@ -157,6 +157,10 @@ class ColumnEmitter {
     std::string packed(const Inst& inst) const;
     void gather(const Inst& accumulate);
 
+    // Sums over positions (gpu_column_sums.cpp).
+    void find_sums_where();
+    void declare_sums_where();
+
     // Random numbers (gpu_column_random.cpp).
     void declare_fractions();
     void declare_uniforms();
@@ -214,6 +218,12 @@ class ColumnEmitter {
     std::map<const Inst*, std::string> divisors_;
     std::map<ValueId, std::string> lane_divisors_;  // of the lanes that are open
     std::map<const Inst*, std::string> uniforms_;
+    // Of a kSumWhere whose lanes look through the positions together: the sums of a vector, and what is looked through.
+    struct SumsWhere {
+        std::string name;
+        std::string rows;
+    };
+    std::map<const Inst*, SumsWhere> sums_where_;
     std::map<std::pair<std::string, bool>, std::string> fractions_;  // by limit, and whether it lies beyond
     std::map<const Inst*, std::string> arrays_;
     std::map<const Inst*, std::string> terms_;        // of pairs, all that a thread has

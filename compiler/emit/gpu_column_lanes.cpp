@@ -49,6 +49,7 @@ void ColumnEmitter::offer() {
 void ColumnEmitter::compute() {
     declare_lane_arrays();
     declare_uniforms();
+    declare_sums_where();
     declare_permutations();
     take_kept();
     conditions();
@@ -252,6 +253,11 @@ void ColumnEmitter::lane_inst(const Inst& inst) {
         default: break;
     }
     if (uniforms_.contains(&inst)) return lane_uniform(inst);
+    if (const auto sums = sums_where_.find(&inst); sums != sums_where_.end()) {
+        const std::string place = gpu_converted(Dtype::kI64, scope_.value(inst.operands[0]));
+        return scope_.define(inst, fmt::format("{}.at({}, {}, {}, {})", sums->second.name, lane(), place,
+                                               scope_.kernel().sums_where_offset_bytes, sums->second.rows));
+    }
     if (const std::optional<std::size_t> random = compared_random(inst))
         return scope_.define(inst, asked_of_word(inst, *random));
     if (const std::optional<WholeByte> byte = whole_byte(inst)) return scope_.define(inst, text_of(inst, *byte));

@@ -59,6 +59,7 @@ void ColumnEmitter::run() {
     RJ_CHECK(loop_.tail != ColumnLoop::Tail::kScalar, "emit gpu: {}: a scalar tail", scope_.kernel().name);
     out_.blank();
     find_accesses();
+    find_sums_where();
     find_chosen();
     choose_group();
     declare_divisors();

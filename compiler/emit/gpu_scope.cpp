@@ -75,6 +75,12 @@ void GpuScope::find_uses() {
             for (const Axis axis : coord.axes()) axes_used_.insert(axis.id);
         }
         if (inst.kind == InstKind::kCoord) axes_used_.insert(inst.axis);
+        if (inst.kind == InstKind::kSumWhere) {
+            for (const int tensor : {inst.index, inst.places}) {
+                const std::vector<AxisId>& axes = kernel_.tensors[static_cast<std::size_t>(tensor)].axes;
+                axes_used_.insert(axes.begin(), axes.end());
+            }
+        }
         note_near_row(inst);
     });
     for (const ValueId value : in_pairs) rounded_.erase(value);
@@ -416,7 +422,22 @@ bool GpuScope::is_of_row(const Inst& inst) const {
     });
 }
 
-std::string GpuScope::computed(const Inst& inst, const std::string& divisor) const {
+std::string GpuScope::looked_through(const Inst& sum, const GpuLoop& loop) {
+    std::vector<std::string> rows;
+    for (const int index : {sum.places, sum.index}) {
+        const std::vector<AxisId>& axes = kernel_.tensors[static_cast<std::size_t>(index)].axes;
+        Inst first{.kind = InstKind::kLoad, .dtype = kernel_.tensors[static_cast<std::size_t>(index)].dtype};
+        first.index = index;
+        for (const AxisId axis : axes) first.coords.push_back(axis == sum.axis ? Coord(0) : Coord(Axis{axis}));
+        rows.push_back(address(first, loop, "").text());
+        const auto along = static_cast<std::size_t>(std::ranges::find(axes, sum.axis) - axes.begin());
+        rows.push_back(stride(first, along));
+    }
+    rows.push_back(std::to_string(kernel_.axis(sum.axis).extent));
+    return gpu_joined(rows, ", ");
+}
+
+std::string GpuScope::computed(const Inst& inst, const std::string& divisor) {
     switch (inst.kind) {
         case InstKind::kMap:
             if (kernel_.product && inst.id == kernel_.product->inside)
@@ -431,6 +452,9 @@ std::string GpuScope::computed(const Inst& inst, const std::string& divisor) con
                                argument(KernelArgument::Kind::kStride, inst.index, axis), extent(axis),
                                gpu_converted(Dtype::kI64, value(inst.operands[0])));
         }
+        case InstKind::kSumWhere:
+            return fmt::format("rj_sum_where<{}>({}, {})", gpu_value_type(inst.dtype),
+                               gpu_converted(Dtype::kI64, value(inst.operands[0])), looked_through(inst, {}));
         default: break;
     }
     RJ_CHECK(false, "emit gpu: {}: instruction kind {} in this scope", kernel_.name, static_cast<int>(inst.kind));

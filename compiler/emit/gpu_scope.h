@@ -114,11 +114,13 @@ class GpuScope {
     // Handles what reads better in place than behind a name: constants, scalars, casts that change nothing.
     bool bind_inline(const Inst& inst);
     // Maps, casts and extents; `divisor` stands for the second operand of a division where it is prepared.
-    std::string computed(const Inst& inst, const std::string& divisor = {}) const;
+    std::string computed(const Inst& inst, const std::string& divisor = {});
     std::string coordinate(const Inst& inst, const GpuLoop& loop, const std::string& position) const;
 
     // The address of a load or store at the column `position` of the loop. Declares the row's pointer before a column
     // loop, so this comes before the loop's first line.
+    // Of a kSumWhere: where its places and its terms begin and how far one is from the next, and how many there are.
+    std::string looked_through(const Inst& sum, const GpuLoop& loop);
     GpuAddress address(const Inst& inst, const GpuLoop& loop, const std::string& position);
     // How many columns of a peeled row come before its whole vectors; declared like a row's pointer.
     std::string head();

@@ -205,7 +205,8 @@ bool KernelEmitter::takes_pairs(const ColumnLoop& loop) const {
             case InstKind::kAccumulate:
                 return kernel_.accumulators[static_cast<std::size_t>(inst.index)].monoid != Monoid::kGreatest;
             case InstKind::kCoord:
-            case InstKind::kSearch: return false;
+            case InstKind::kSearch:
+            case InstKind::kSumWhere: return false;
             default: return true;
         }
     });

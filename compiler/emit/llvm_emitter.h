@@ -234,6 +234,11 @@ class KernelEmitter {
     std::optional<std::int64_t> lane_step(ValueId id, const Lanes& lanes) const;
     Value* emit_search(const Inst& inst);
     Value* search(const Inst& inst, Value* key);
+    Value* emit_sum_where(const Inst& inst, const Lanes& lanes);
+    Value* sums_of_run(const Inst& inst, const Lanes& lanes, Value* places);
+    Value* any_in_run(const Inst& inst, const Lanes& lanes, Value* first, int width);
+    Value* sum_where(const Inst& inst, const Lanes& lanes, int lane, Value* place);
+    Value* position_of(const Inst& sum, int tensor, const Lanes& lanes, int lane, Value* position, int width);
     Value* emit_coord(AxisId axis, const Lanes& lanes, Dtype dtype);
     Value* emit_load(const Inst& inst, const Lanes& lanes);
     void emit_store(const Inst& inst, const Lanes& lanes);

@@ -30,6 +30,7 @@ void KernelEmitter::emit_inst(const Inst& inst, const Lanes& lanes) {
         }
         case InstKind::kLoad: return define(inst.id, inst.dtype, emit_load(inst, lanes), inst.label);
         case InstKind::kSearch: return define(inst.id, inst.dtype, emit_search(inst), inst.label);
+        case InstKind::kSumWhere: return define(inst.id, inst.dtype, emit_sum_where(inst, lanes), inst.label);
         case InstKind::kStore: return emit_store(inst, lanes);
         case InstKind::kAccumulate: return emit_accumulate(inst, lanes);
         case InstKind::kKeep: {

@@ -16,6 +16,7 @@
 #include <iterator>
 
 #include "base/check.h"
+#include "base/dtype.h"
 #include "compiler/passes/passes.h"
 
 namespace rowjit {
@@ -119,6 +120,20 @@ void add_scratch(Kernel* kernel, const Target& target) {
     }
 }
 
+// Where the lanes of a warp add up what they look through together.
+std::int64_t sums_where_bytes(const Kernel& kernel) {
+    std::int64_t most = 0;
+    for (const Stmt& stmt : kernel.body) {
+        const auto* loop = std::get_if<ColumnLoop>(&stmt.node);
+        if (loop == nullptr) continue;
+        for (const Inst& inst : loop->body) {
+            if (inst.kind != InstKind::kSumWhere) continue;
+            most = std::max(most, loop->vector * static_cast<std::int64_t>(size_bytes(inst.dtype)));
+        }
+    }
+    return most * kernel.block_threads();
+}
+
 }  // namespace
 
 int meetings_of_steps(Block::const_iterator open) {
@@ -151,6 +166,10 @@ Kernel place_barriers(Kernel kernel, const Target& target) {
     if (schedule.threads_per_row > alone || schedule.shares > 0 || kernel.cluster_blocks() > 1)
         add_scratch(&kernel, target);
     kernel.shared_bytes = std::max(kernel.shared_bytes, join_bytes(kernel));
+    if (const std::int64_t bytes = sums_where_bytes(kernel); bytes > 0) {
+        kernel.sums_where_offset_bytes = (kernel.shared_bytes + 15) / 16 * 16;
+        kernel.shared_bytes = kernel.sums_where_offset_bytes + bytes;
+    }
     return kernel;
 }
 

@@ -121,6 +121,11 @@ class Verifier {
             RJ_CHECK(in_table(inst.index, kernel_.tensors.size()) && inst.operands.size() == 1, "{}: {}: search of {}",
                      after_, kernel_.name, inst.index);
         }
+        if (inst.kind == InstKind::kSumWhere) {
+            RJ_CHECK(in_table(inst.index, kernel_.tensors.size()) && in_table(inst.places, kernel_.tensors.size()) &&
+                         inst.operands.size() == 1,
+                     "{}: {}: a sum of {} where {}", after_, kernel_.name, inst.index, inst.places);
+        }
         if (inst.kind == InstKind::kAccumulate) {
             RJ_CHECK(in_table(inst.index, kernel_.accumulators.size()), "{}: {}: accumulator {}", after_, kernel_.name,
                      inst.index);

@@ -17,6 +17,7 @@
 #include "compiler/plan/logistic.h"
 #include "compiler/plan/rewrite.h"
 #include "compiler/plan/shared_sums.h"
+#include "compiler/plan/sums_where.h"
 #include "dsl/coordinate_value.h"
 #include "rowjit/error.h"
 
@@ -301,7 +302,8 @@ class Canonicalizer {
                 return push_reduce(node, coords);
             case NodeKind::kSearch: return to_->add_search(node.args[0], push(node.args[1], coords));
             case NodeKind::kMatmul: return to_->add_index(source, coords);  // of what the library leaves in memory
-            case NodeKind::kPartialSum: break;                              // the planner's
+            case NodeKind::kSumWhere:
+            case NodeKind::kPartialSum: break;  // the planner's
         }
         RJ_CHECK(false, "canonicalize: {}", to_->describe(source));
     }
@@ -523,7 +525,7 @@ std::shared_ptr<const GraphData> without_dead_nodes(const GraphData& graph) {
 
 std::shared_ptr<const GraphData> canonicalize(const GraphData& graph, const std::set<AxisId>& unrolled) {
     const std::shared_ptr<const GraphData> canonical = write_logistic(Canonicalizer(graph, unrolled).run());
-    return without_dead_nodes(*share_sums(sum_columns_first(canonical)));
+    return without_dead_nodes(*sum_where_placed(share_sums(sum_columns_first(canonical))));
 }
 
 }  // namespace rowjit

@@ -178,7 +178,8 @@ void Cutter::cut_sums_of_sums() {
         if (!reduces_columns(graph_, node)) continue;
         const std::int64_t terms = graph_.column_count(graph_.node(node.args[0]));
         if (terms > 1 && columns >= kFew * terms && node.state < 0) cut(id);
-        columns = terms;
+        // A number that the whole row comes to is no term of its own: what columns are divided by, as their softmax is.
+        columns = graph_.column_axes(node).empty() ? 0 : terms;
     }
 }
 

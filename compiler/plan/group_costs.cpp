@@ -86,6 +86,10 @@ double threads_of_row(const GraphData& group) {
 // and another search, which only looked as cheap, had been.
 constexpr double kSearchSpecials = 64;
 
+// A vector's lanes look through the positions of a sum together, a warp's lanes at one each: eight instructions for as
+// many columns, of which sixteen are a special.
+constexpr double kSumWhereSpecials = 1. / 256;
+
 }  // namespace
 
 double group_bytes(const GraphData& group, double rows) {
@@ -133,6 +137,10 @@ double predicted_us(const GraphData& group, const Target& target, double rows) {
         const Node& node = group.node(id);
         if (node.kind == NodeKind::kSearch && !group.column_axes(node).empty())
             specials += computed_elements[static_cast<std::size_t>(id)] * kSearchSpecials;
+        if (node.kind == NodeKind::kSumWhere) {
+            const auto positions = static_cast<double>(group.axis(node.reduced[0]).extent);
+            specials += computed_elements[static_cast<std::size_t>(id)] * positions * kSumWhereSpecials;
+        }
         if (node.kind != NodeKind::kMap) continue;
         const double once = computed_elements[static_cast<std::size_t>(id)] * specials_of(node.op);
         const bool repeated = row_threads > 1 && group.column_axes(node).empty();

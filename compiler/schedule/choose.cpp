@@ -12,17 +12,17 @@ namespace rowjit {
 
 namespace {
 
-// Inputs that are read at some of their columns only, whose number is that of no loop.
-std::set<NodeId> read_at_positions(const GraphData& graph) {
+// Inputs that nodes of one kind alone read, where they find the place themselves: the number of their columns is that
+// of no loop.
+std::set<NodeId> found_by(NodeKind kind, const GraphData& graph) {
     std::set<NodeId> found;
-    const std::vector<NodeId> live = graph.live_nodes();
-    for (const NodeId id : live) {
-        if (graph.node(id).kind == NodeKind::kIndex) found.insert(graph.node(id).args[0]);
+    std::set<NodeId> otherwise;
+    for (const NodeId id : graph.live_nodes()) {
+        const Node& node = graph.node(id);
+        for (std::size_t i = 0; i < node.args.size(); ++i)
+            (node.kind == kind && node.reads_from_memory(i) ? found : otherwise).insert(node.args[i]);
     }
-    for (const NodeId id : live) {
-        if (graph.node(id).kind == NodeKind::kIndex) continue;
-        for (const NodeId arg : graph.node(id).args) found.erase(arg);
-    }
+    std::erase_if(found, [&](NodeId id) { return otherwise.contains(id); });
     return found;
 }
 
@@ -209,7 +209,8 @@ GroupFacts facts_of(const Group& group, const Target& target) {
         }
         facts.columns = std::max(facts.columns, columns);
     };
-    const std::set<NodeId> at_positions = read_at_positions(graph);
+    const std::set<NodeId> at_positions = found_by(NodeKind::kIndex, graph);
+    const std::set<NodeId> of_sums_where = found_by(NodeKind::kSumWhere, graph);  // which lanes do not load
     const auto tensor = [&](NodeId id) {
         const Node& node = graph.node(id);
         if (graph.column_axes(node).empty()) return;
@@ -226,8 +227,11 @@ GroupFacts facts_of(const Group& group, const Target& target) {
     std::set<NodeId> read;  // inputs that are read in order, or position by position
     for (const NodeId id : graph.live_nodes()) {
         const Node& node = graph.node(id);
+        if (of_sums_where.contains(id)) continue;
         for (const NodeId arg : node.args) {
-            if (graph.node(arg).kind != NodeKind::kInput || graph.column_axes(graph.node(arg)).empty()) continue;
+            if (of_sums_where.contains(arg) || graph.node(arg).kind != NodeKind::kInput ||
+                graph.column_axes(graph.node(arg)).empty())
+                continue;
             const bool at_position = node.kind == NodeKind::kIndex;
             const bool elsewhere = at_position && !in_part.contains(arg);
             const bool is_first = !elsewhere && read.insert(arg).second;

@@ -78,7 +78,10 @@ std::optional<Declined> Lowering::alias_conflict() const {
         if (output.alias.empty()) continue;
         for (const NodeId id : graph_.live_nodes()) {
             const Node& node = graph_.node(id);
-            if (node.kind != NodeKind::kIndex || graph_.node(node.args[0]).name != output.alias) continue;
+            bool elsewhere = false;
+            for (std::size_t i = 0; i < node.args.size(); ++i)
+                elsewhere |= node.reads_from_memory(i) && graph_.node(node.args[i]).name == output.alias;
+            if (!elsewhere) continue;
             return Declined{fmt::format("output '{}' overwrites input '{}', which is also read at other coordinates",
                                         output.name, output.alias)};
         }

@@ -40,7 +40,7 @@ constexpr double kTooMany = 1000;
 constexpr double kCpuRoundCost = 2.5;
 
 double recompute_cost(const Node& node, bool narrow_exps, bool is_gpu) {
-    if (node.kind == NodeKind::kSearch) return kSpecialCost;
+    if (node.kind == NodeKind::kSearch || node.kind == NodeKind::kSumWhere) return kSpecialCost;
     if (node.kind == NodeKind::kMap) {
         if (narrow_exps && node.op == Op::kExp && node.dtype == Dtype::kF32) return kNarrowExpCost;
         if (is_special(node.op) || node.op == Op::kUniform) return kSpecialCost;

@@ -292,7 +292,8 @@ void Lowering::open_range(const Range& range) {
 // Whether it differs along the open loop's rows by their segment alone.
 bool Lowering::is_of_segment(const Node& node) const {
     const bool computes = node.kind == NodeKind::kMap || node.kind == NodeKind::kCast;
-    const bool finds = node.kind == NodeKind::kIndex || node.kind == NodeKind::kSearch;
+    const bool finds =
+        node.kind == NodeKind::kIndex || node.kind == NodeKind::kSearch || node.kind == NodeKind::kSumWhere;
     if (!computes && !finds) return false;
     const bool at_position = std::ranges::any_of(node.coords, [&](const Coord& coord) {
         return std::ranges::any_of(coord.axes(), [&](Axis axis) { return axis.id == open_range_.axes[0]; });

@@ -178,11 +178,10 @@ void Lowering::visit(const std::vector<NodeId>& roots, const std::set<NodeId>& k
         if (added != nullptr) added->push_back(id);
         if (kept.contains(id)) continue;
         if (graph_.node(id).kind == NodeKind::kInput) continue;
-        for (const NodeId arg : operands(id)) {
-            // An index loads its input itself; only its data coordinates are evaluated.
-            const bool loads = graph_.node(id).kind == NodeKind::kIndex || graph_.node(id).kind == NodeKind::kSearch;
-            if (loads && arg == graph_.node(id).args[0] && !turns_.contains(id)) continue;
-            work.push_back(arg);
+        // An index loads its input itself; only its data coordinates are evaluated.
+        const std::vector<NodeId> args = operands(id);
+        for (std::size_t i = 0; i < args.size(); ++i) {
+            if (turns_.contains(id) || !graph_.node(id).reads_from_memory(i)) work.push_back(args[i]);
         }
     }
 }

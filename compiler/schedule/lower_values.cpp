@@ -12,6 +12,7 @@
 
 #include "base/check.h"
 #include "base/dtype.h"
+#include "compiler/plan/masks.h"
 #include "compiler/schedule/lowering.h"
 
 namespace rowjit::lowering {
@@ -68,25 +69,6 @@ ValueId Lowering::turned(const Turn& turn, const Node& node) {
     return emit(std::move(inst), node);
 }
 
-// Whether a mask holds everywhere: reverse mode spreads a value along axes by one.
-bool Lowering::holds_everywhere(NodeId mask) const {
-    const Node& node = graph_.node(mask);
-    if (node.kind != NodeKind::kMap) return false;
-    if (node.op == Op::kAnd) return holds_everywhere(node.args[0]) && holds_everywhere(node.args[1]);
-    if (node.op != Op::kGe || !is_coordinate(node.args[0])) return false;
-    const Node& least = graph_.node(node.args[1]);
-    return least.kind == NodeKind::kConst && least.value <= 0;
-}
-
-// Along an axis, in any integer that has all of its places.
-bool Lowering::is_coordinate(NodeId id) const {
-    const Node& node = graph_.node(id);
-    if (node.kind == NodeKind::kIota) return true;
-    if (node.kind != NodeKind::kCast || (node.dtype != Dtype::kI32 && node.dtype != Dtype::kI64)) return false;
-    const Node& iota = graph_.node(node.args[0]);
-    return iota.kind == NodeKind::kIota && graph_.axis(iota.axis).extent != kRuntimeExtent;
-}
-
 // Offsets do not decrease: what lies from one of them up to the next is found at the first, also where others before
 // it are equal to it, and the bounds of the axis only take positions away.
 bool Lowering::finds_open_segment(const Node& node) const {
@@ -118,6 +100,15 @@ ValueId Lowering::compute(NodeId id) {
             inst.index = tensor_of_input_.at(node.args[0]);
             inst.operands = {value(node.args[1])};
             return emit(std::move(inst), node, fmt::format("search in {}", graph_.node(node.args[0]).name));
+        case NodeKind::kSumWhere:
+            inst.kind = InstKind::kSumWhere;
+            inst.index = tensor_of_input_.at(node.args[0]);
+            inst.places = tensor_of_input_.at(node.args[1]);
+            inst.axis = node.reduced[0];
+            inst.operands = {value(node.args[2])};
+            return emit(std::move(inst), node,
+                        fmt::format("sum of {} where {} is {}", graph_.node(node.args[0]).name,
+                                    graph_.node(node.args[1]).name, describe_value(node.args[2])));
         case NodeKind::kScalar:
             inst.kind = InstKind::kScalar;
             inst.index = scalar_of_node_.at(id);
@@ -135,7 +126,7 @@ ValueId Lowering::compute(NodeId id) {
             inst.axis = node.axis;
             return emit(std::move(inst), node, fmt::format("extent of {}", graph_.axis(node.axis).label()));
         case NodeKind::kMap:
-            if (node.op == Op::kSelect && holds_everywhere(node.args[0])) return value(node.args[1]);
+            if (node.op == Op::kSelect && holds_everywhere(graph_, node.args[0])) return value(node.args[1]);
             [[fallthrough]];
         case NodeKind::kCast:
             inst.kind = node.kind == NodeKind::kMap ? InstKind::kMap : InstKind::kCast;

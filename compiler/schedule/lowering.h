@@ -188,8 +188,6 @@ class Lowering {
     std::optional<ValueId> known_value(NodeId id) const;
     ValueId value(NodeId id);
     ValueId turned(const Turn& turn, const Node& node);
-    bool holds_everywhere(NodeId mask) const;
-    bool is_coordinate(NodeId id) const;
     bool finds_open_segment(const Node& node) const;
     ValueId compute(NodeId id);
     static std::vector<Coord> own_coords(const std::vector<AxisId>& axes);

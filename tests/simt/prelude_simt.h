@@ -63,6 +63,12 @@ RJ_DEVICE rj_lanes rj_ballot(bool condition) {
     return lanes;
 }
 RJ_DEVICE int rj_first_of(rj_lanes lanes) { return __builtin_ctzll(lanes); }
+RJ_DEVICE int rj_count_of(rj_lanes lanes) { return __builtin_popcountll(lanes); }
+// Each lane may be alone where it is: the machine runs one thread at a time.
+RJ_DEVICE rj_lanes rj_here() { return rj_lanes{1} << (rj_thread() % RJ_WARP_SIZE); }
+RJ_DEVICE rj_lanes rj_ballot_of(rj_lanes lanes, bool condition) { return condition ? lanes : 0; }
+RJ_DEVICE void rj_meet_lanes(rj_lanes) {}
+RJ_DEVICE int rj_equals_before(rj_lanes, int) { return 0; }
 
 RJ_DEVICE unsigned rj_bits(float value) {
     unsigned bits;
