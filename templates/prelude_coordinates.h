@@ -122,34 +122,52 @@ struct rj_sums_where {
         const int own_offset = offset_bytes + rj_thread() * kLanes * static_cast<int>(sizeof(Sum));
         const int team_offset = own_offset - (lane - first_lane) * kLanes * static_cast<int>(sizeof(Sum));
         const long long of_team = first - (lane - first_lane) * kLanes;
-        rj_shared_store(own_offset, *this);
-        rj_meet_lanes(team);
+        // Most vectors have none of the positions: several are asked about at once.
+        constexpr int kTurns = 4;
+        bool any = false;
         RJ_ROLLED
-        for (int k = 0; k < count; k += size) {
-            const int own = k + rank;
-            int at = -1;  // the place's, of the team's
-            if (own < count) {
+        for (int k = rank; k < count + rank; k += kTurns * size) {
+            int at[kTurns];  // the places', of the team's; -1 elsewhere
+            bool is_near = false;
+#pragma unroll
+            for (int turn = 0; turn < kTurns; ++turn) {
+                const int own = k + turn * size;
+                at[turn] = -1;
+                if (own >= count) continue;
                 const long long from = static_cast<long long>(rj_load_one(places + own * places_stride)) - of_team;
-                const int within = static_cast<int>(from);
-                if (rj_inside(from, kTeam * kLanes) && (team >> (first_lane + within / kLanes) & 1) != 0) at = within;
+                if (rj_inside(from, kTeam * kLanes)) at[turn] = static_cast<int>(from);
+                is_near = is_near || at[turn] >= 0;
             }
-            const rj_lanes found = rj_ballot_of(team, at >= 0);
-            if (found == 0) continue;
-            int turn = -1;
-            Sum term = 0;
-            if (at >= 0) {
-                turn = rj_equals_before(found, at);
-                term = rj_load_one(terms + own * terms_stride);
+            if (rj_ballot_of(team, is_near) == 0) continue;
+            if (!any) rj_shared_store(own_offset, *this);
+            any = true;
+            rj_meet_lanes(team);
+#pragma unroll
+            for (int turn = 0; turn < kTurns; ++turn) {
+                const bool is_here = at[turn] >= 0 && (team >> (first_lane + at[turn] / kLanes) & 1) != 0;
+                add_together(team, is_here, team_offset + at[turn] * static_cast<int>(sizeof(Sum)),
+                             terms + (k + turn * size) * terms_stride);
             }
-            const int offset = team_offset + at * static_cast<int>(sizeof(Sum));
-            int now = 0;
-            do {
-                if (turn == now) rj_shared_store(offset, rj_shared_load<Sum>(offset) + term);
-                rj_meet_lanes(team);
-            } while (rj_ballot_of(team, turn > now++) != 0);
         }
-        *this = rj_shared_load<rj_sums_where>(own_offset);
-        rj_meet_lanes(team);
+        if (any) *this = rj_shared_load<rj_sums_where>(own_offset);
+        rj_meet_lanes(team);  // before another vector's sums lie there
+    }
+    // A lane's term to what lies at its offset; those of one offset in the lanes' order.
+    template <class Term>
+    static RJ_DEVICE void add_together(rj_lanes team, bool is_here, int offset, const Term* term) {
+        const rj_lanes found = rj_ballot_of(team, is_here);
+        if (found == 0) return;
+        int before = -1;
+        Sum added = 0;
+        if (is_here) {
+            before = rj_equals_before(found, offset);
+            added = rj_load_one(term);
+        }
+        int now = 0;
+        do {
+            if (before == now) rj_shared_store(offset, rj_shared_load<Sum>(offset) + added);
+            rj_meet_lanes(team);
+        } while (rj_ballot_of(team, before > now++) != 0);
     }
 };
 // Likewise of one place, for a lane alone.

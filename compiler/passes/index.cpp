@@ -227,7 +227,9 @@ class Indexer {
         const auto element = static_cast<int>(size_bytes(tensor.dtype));
         if (loop.columns % loop.vector != 0 || inst.dtype != tensor.dtype) return {Access::Kind::kGather};
         for (int run = 2; run <= std::min(2 * loop.vector, kMost) && run * element <= 2 * kAccessBytes; run *= 2) {
-            if (!rows_are_aligned(tensor, elements_of_access(run, tensor.dtype))) break;
+            // Rows of every second element may follow each other without the last gap.
+            const int together = elements_of_access(run, tensor.dtype);
+            if (!rows_are_aligned(tensor, together) || elements_of_row(tensor) % together != 0) break;
             std::vector<int> lanes = lanes_in_parts(inst, tensor, loop, run);
             if (!lanes.empty()) return {.kind = Access::Kind::kGather, .lanes = std::move(lanes), .run = run};
         }

@@ -183,6 +183,27 @@ void Cutter::cut_sums_of_sums() {
     }
 }
 
+// The kernel that makes the terms of a row's positions has them at hand: what the row comes to over the same positions,
+// and those terms are not made of, is made there too, so that the threads of a wide row, which have the columns, need
+// not meet over a few positions.
+void Cutter::cut_sums_of_positions() {
+    std::set<AxisId> positions;
+    std::vector<NodeId> terms;
+    for (const NodeId id : graph_.live_nodes()) {
+        const Node& node = graph_.node(id);
+        if (node.kind != NodeKind::kSumWhere || graph_.node(node.args[0]).kind == NodeKind::kInput) continue;
+        positions.insert(node.reduced[0]);
+        terms.push_back(node.args[0]);
+    }
+    const std::vector<bool> makes_terms = needs(graph_, terms);
+    for (const NodeId id : graph_.live_nodes()) {
+        const Node& node = graph_.node(id);
+        const bool of_positions = reduces_columns(graph_, node) && node.reduced.size() == 1 &&
+                                  positions.contains(node.reduced[0]) && graph_.column_axes(node).empty();
+        if (of_positions && node.state < 0 && !makes_terms[static_cast<std::size_t>(id)]) cut(id);
+    }
+}
+
 // Whether a row that is stored comes from a reduction that the value comes from.
 bool Cutter::stores_beside(NodeId value) const {
     const std::vector<NodeId>& below = reach(value).nodes;

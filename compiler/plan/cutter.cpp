@@ -58,6 +58,7 @@ Cutter::Cutter(const GraphData& graph, const Target& target, Repeated repeated, 
     if (runs_beside_) cut_sums_beside_steps();
     if (is_gpu_) cut_many_sums();
     if (is_gpu_) cut_sums_of_sums();
+    if (is_gpu_) cut_sums_of_positions();
     if (repeated == Repeated::kApart) {
         cut_numbers();
         cut_broadcast();

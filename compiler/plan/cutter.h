@@ -93,6 +93,7 @@ class Cutter {
     void cut_sums_beside_steps();
     void cut_many_sums();
     void cut_sums_of_sums();
+    void cut_sums_of_positions();
     bool stores_beside(NodeId value) const;
     std::int64_t widest_row_bytes(NodeId value) const;
     void cut_product(NodeId id);

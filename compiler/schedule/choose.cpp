@@ -26,6 +26,19 @@ std::set<NodeId> found_by(NodeKind kind, const GraphData& graph) {
     return found;
 }
 
+// Whether an output's columns have a loop of their own, which is short beside another's: what that one's vectors are
+// does not go by it.
+bool lies_aside(const GraphData& graph, const Node& output) {
+    constexpr std::int64_t kShort = 16;
+    const std::vector<AxisId> columns = graph.column_axes(output);
+    return std::any_of(graph.outputs().begin(), graph.outputs().end(), [&](const OutputInfo& other) {
+        const Node& wide = graph.node(other.node);
+        const auto in_wide = [&](AxisId axis) { return contains(wide.axes, axis); };
+        return other.slots < 0 && graph.column_count(output) * kShort <= graph.column_count(wide) &&
+               std::ranges::none_of(columns, in_wide);
+    });
+}
+
 // Whether a thread holds the positions of an axis, at each of which an input is then read in a part of its columns.
 bool holds_positions(const GraphData& graph) {
     const auto unrolled = [](const AxisInfo& axis) { return axis.is_unrolled; };
@@ -279,7 +292,7 @@ GroupFacts facts_of(const Group& group, const Target& target) {
         tensor(output.node);
         if (!has_columns) continue;
         const int bytes = static_cast<int>(size_bytes(node.dtype));
-        facts.stored_bytes = std::max(facts.stored_bytes, bytes);
+        if (!lies_aside(graph, node)) facts.stored_bytes = std::max(facts.stored_bytes, bytes);
         facts.streamed_bytes += bytes;
     }
     if (facts.streams == 0 && !facts.stores_columns) facts.widest_bytes = widest_table;

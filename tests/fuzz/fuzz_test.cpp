@@ -288,6 +288,8 @@ const std::vector<Found> kFoundOnGpus = {
     {"a part of rows of which the next does not begin at a multiple of its columns",
      "rows t\ncolumns c = 33\ncolumns half = 16\ninput x: bf16[t, c]\ninput z: bf16[t, c]\nv = index(z, t, half)\n"
      "low = x <= -0.5\ny = select(low, v, 0)\noutput y\n"},
+    {"columns each read twice, of rows of every second element that follow each other without the last gap",
+     "rows t\ncolumns c = 32\ninput x: bf16[t, c] strides(2)\noutput y = index(x, t, c / 2)\n"},
     {"every second column, and columns of which each is read twice",
      "rows t\ncolumns half = 40\ncolumns c = 80\ninput x: bf16[t, c]\ninput z: f32[t, half]\n"
      "g = cast(index(x, t, 2 * half), f32)\nu = cast(index(x, t, 2 * half + 1), f32)\noutput y = g * u\n"
