@@ -312,8 +312,10 @@ int Cutter::cuts_behind(NodeId root) const {
         for (const NodeId arg : graph_.node(id).args) {
             if (arg == root || !is_cut_[static_cast<std::size_t>(arg)]) continue;
             const auto beside = stored_numbers_.find(arg);
-            const bool together =
-                with != stored_numbers_.end() && beside != stored_numbers_.end() && with->second == beside->second;
+            const bool alike =
+                graph_.node(root).axes == graph_.node(arg).axes && graph_.node(root).dtype == graph_.node(arg).dtype;
+            const bool together = alike && with != stored_numbers_.end() && beside != stored_numbers_.end() &&
+                                  with->second == beside->second;
             most = std::max(most, cuts_behind(arg) + (together ? 0 : 1));
         }
     }

@@ -206,7 +206,9 @@ void Lowering::plan_turns() {
         const std::int64_t vectors = std::int64_t{loop.vector} * schedule().threads_per_row;
         const bool whole = loop.tail == ColumnLoop::Tail::kNone && turn.columns % vectors == 0;
         const bool fetched = schedule().fetches_ahead() && phase_[id] == 0 && !is_input(turn.own);
-        if (whole && !fetched) turns_[id] = {turn.own, turn.columns / vectors};
+        // What is loaded column by column is in no vector that could be turned.
+        const bool apart = is_input(turn.own) && column_strides(graph_.node(turn.own)).back() != 1;
+        if (whole && !fetched && !apart) turns_[id] = {turn.own, turn.columns / vectors};
     }
     // What is made of turned values itself would be another loop's.
     for (auto turn = turns_.begin(); turn != turns_.end();) {

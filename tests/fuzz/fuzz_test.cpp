@@ -288,6 +288,9 @@ const std::vector<Found> kFoundOnGpus = {
     {"a part of rows of which the next does not begin at a multiple of its columns",
      "rows t\ncolumns c = 33\ncolumns half = 16\ninput x: bf16[t, c]\ninput z: bf16[t, c]\nv = index(z, t, half)\n"
      "low = x <= -0.5\ny = select(low, v, 0)\noutput y\n"},
+    {"columns turned by half a row, each apart from the next in memory",
+     "rows h = 4\ncolumns c = 16\ninput x: f16[h, c] strides(2)\nv = fma(x, x, x) * 0.03125\n"
+     "output y = index(v, h, (c + 8) % 16)\n"},
     {"columns each read twice, of rows of every second element that follow each other without the last gap",
      "rows t\ncolumns c = 32\ninput x: bf16[t, c] strides(2)\noutput y = index(x, t, c / 2)\n"},
     {"every second column, and columns of which each is read twice",
