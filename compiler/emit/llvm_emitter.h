@@ -236,7 +236,6 @@ class KernelEmitter {
     Value* search(const Inst& inst, Value* key);
     Value* emit_sum_where(const Inst& inst, const Lanes& lanes);
     Value* sums_of_run(const Inst& inst, const Lanes& lanes, Value* places);
-    Value* any_in_run(const Inst& inst, const Lanes& lanes, Value* first, int width);
     Value* sum_where(const Inst& inst, const Lanes& lanes, int lane, Value* place);
     Value* position_of(const Inst& sum, int tensor, const Lanes& lanes, int lane, Value* position, int width);
     Value* emit_coord(AxisId axis, const Lanes& lanes, Dtype dtype);

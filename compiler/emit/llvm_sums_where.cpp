@@ -1,5 +1,5 @@
 // Sums over positions for the processor: which of a row's terms lie at a vector's columns. Few do, so that a vector
-// first asks all positions, several at once, and goes through them one by one where any is its own.
+// asks several positions at once, and goes through them one by one where any is its own.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -36,36 +36,36 @@ Value* KernelEmitter::emit_sum_where(const Inst& inst, const Lanes& lanes) {
     return sums;
 }
 
-// Of lanes whose places follow one another.
+// Of lanes whose places follow one another: a number of each on the stack, to which those of the row's terms are added
+// that lie there.
 Value* KernelEmitter::sums_of_run(const Inst& inst, const Lanes& lanes, Value* places) {
     llvm::AllocaInst* sums = stack(carried(inst.dtype, lanes.width), inst.label);
     b_.CreateStore(number(inst.dtype, 0, lanes.width), sums);
-    emit_where_any(any_in_run(inst, lanes, lane_of(places, 0), lanes.width), "found",
-                   [&] { b_.CreateStore(sum_where(inst, lanes, 0, places), sums); });
-    return b_.CreateLoad(sums->getAllocatedType(), sums);
-}
-
-// Whether any of the row's places is one of `width` from `first` on.
-Value* KernelEmitter::any_in_run(const Inst& inst, const Lanes& lanes, Value* first, int width) {
-    const KernelTensor& tensor = kernel_.tensors[static_cast<std::size_t>(inst.places)];
-    const std::int64_t count_all = kernel_.axis(inst.axis).extent;
-    const bool dense = !kernel_.axis(inst.axis).is_row && tensor.column_strides == std::vector<std::int64_t>{1};
-    const std::int64_t whole = dense ? count_all / kAskedAtOnce * kAskedAtOnce : 0;
-    llvm::AllocaInst* any = stack(b_.getInt1Ty(), "any");
-    llvm::AllocaInst* any_of_turn = stack(llvm::FixedVectorType::get(b_.getInt1Ty(), kAskedAtOnce), "any_of_turn");
-    b_.CreateStore(b_.getFalse(), any);
-    b_.CreateStore(llvm::Constant::getNullValue(any_of_turn->getAllocatedType()), any_of_turn);
-    const auto ask = [&](llvm::AllocaInst* found, Value* position, int positions) {
-        Value* from_first =
-            b_.CreateSub(position_of(inst, inst.places, lanes, 0, position, positions), spread(first, positions));
-        Value* here = b_.CreateICmpULT(from_first, spread(i64(width), positions));
-        b_.CreateStore(b_.CreateOr(b_.CreateLoad(found->getAllocatedType(), found), here), found);
+    Value* first = lane_of(places, 0);
+    const auto add_term = [&](Value* position) {
+        Value* place = b_.CreateSub(position_of(inst, inst.places, lanes, 0, position, 1), first);
+        emit_where_any(b_.CreateICmpULT(place, i64(lanes.width)), "here", [&] {
+            Value* sum = b_.CreateInBoundsGEP(sums->getAllocatedType()->getScalarType(), sums, place);
+            Value* before = b_.CreateLoad(sums->getAllocatedType()->getScalarType(), sum);
+            Value* term = position_of(inst, inst.index, lanes, 0, position, 1);
+            b_.CreateStore(is_float(inst.dtype) ? b_.CreateFAdd(before, term) : b_.CreateAdd(before, term), sum);
+        });
     };
-    count(i64(0), i64(whole), i64(kAskedAtOnce), "positions",
-          [&](Value* position) { ask(any_of_turn, position, kAskedAtOnce); });
-    count(i64(whole), i64(count_all), i64(1), "position", [&](Value* position) { ask(any, position, 1); });
-    Value* turns = b_.CreateLoad(any_of_turn->getAllocatedType(), any_of_turn);
-    return b_.CreateOr(b_.CreateOrReduce(turns), b_.CreateLoad(b_.getInt1Ty(), any));
+    const KernelTensor& asked = kernel_.tensors[static_cast<std::size_t>(inst.places)];
+    const std::int64_t all = kernel_.axis(inst.axis).extent;
+    const bool is_dense = !kernel_.axis(inst.axis).is_row && asked.column_strides == std::vector<std::int64_t>{1};
+    const std::int64_t whole = is_dense ? all / kAskedAtOnce * kAskedAtOnce : 0;
+    if (whole > 0) {
+        count(i64(0), i64(whole), i64(kAskedAtOnce), "positions", [&](Value* begin) {
+            Value* asked_places = position_of(inst, inst.places, lanes, 0, begin, kAskedAtOnce);
+            Value* here = b_.CreateICmpULT(b_.CreateSub(asked_places, spread(first, kAskedAtOnce)),
+                                           spread(i64(lanes.width), kAskedAtOnce));
+            emit_where_any(b_.CreateOrReduce(here), "any_here",
+                           [&] { count(begin, b_.CreateAdd(begin, i64(kAskedAtOnce)), i64(1), "position", add_term); });
+        });
+    }
+    if (whole < all) count(i64(whole), i64(all), i64(1), "position", add_term);
+    return b_.CreateLoad(sums->getAllocatedType(), sums);
 }
 
 // Of the row that a lane has, for one place or for one of each lane.

@@ -208,3 +208,15 @@ TEST_CASE("groups that no block has room for together are joined as far as they 
     for (const Group& group : plan.groups) CHECK(group.graph->outputs().size() <= 4);
     CHECK(tried < 300);  // of some 50 pieces' 1000 pairs
 }
+
+// Seed 920157 of the random graphs, as far as its derivative needs: numbers of two dtypes that are too many at once.
+TEST_CASE("numbers of two dtypes that are stored at once wait for each other in no ring") {
+    const Graph graph = Graph::parse(
+        "rows t\ncolumns g = 5\ncolumns c = 7\ninput x: bf16[t, g, c]\ninput place: i64[]\n"
+        "v1 = index(x, t, g, place)\nv2 = index(v1, t, g * -1 + 4)\nv3 = min(x, t)\nv4 = v3 + v1\n"
+        "v7 = tanh(sin(v1) + v3)\ny1 = sum(v7, t) * v2 * 0.015625\n"
+        "at = ((const(2002, i64) + iota(t)) * 1001 + iota(g, i64)) * 1001 + iota(c, i64)\n"
+        "v18 = select(uniform(13, 3, at) >= 0.5, v4, 0)\ny2 = select(iota(g) < 3, v18, 0)\n"
+        "y0 = min(tanh(fma(y2, v4, y2)))\noutput y0\noutput y1\noutput y2\n");
+    CHECK(compile(*differentiate(graph).backward.data(), find_target("sm_90a")).steps.size() > 1);
+}

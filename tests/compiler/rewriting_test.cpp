@@ -136,3 +136,30 @@ TEST_CASE("sums of what is known to be zero at some places of a concatenation ne
     CHECK(needed[static_cast<std::size_t>(*unrolled->find_input("a"))]);
     CHECK(!needed[static_cast<std::size_t>(*unrolled->find_input("b"))]);
 }
+
+TEST_CASE("the gradient of columns that a row reads at many positions is looked up, beside no reduction over them") {
+    const Graph forward = Graph::parse(
+        "rows tokens\ncolumns k = 64\ninput x: bf16[tokens, 50304]\ninput ids: i64[tokens, k]\n"
+        "input q: f32[tokens, k]\nh = cast(x, f32)\nm = max(h)\nl = m + log(sum(exp(h - m)))\n"
+        "output loss = sum(exp(q) * (q - (cast(index(x, tokens, ids), f32) - l)))\n");
+    const Graph backward = differentiate(forward, {"x"}).backward;
+    for (const char* name : {"sm_90a", "gfx942"}) {
+        const Plan plan = plan_graph(*backward.data(), find_target(name));
+        REQUIRE(plan.groups.size() == 2);
+        const GraphData& wide = *plan.groups[1].graph;
+        const auto count = [&](NodeKind kind) {
+            const std::vector<NodeId> live = wide.live_nodes();
+            return std::ranges::count_if(live, [&](NodeId id) { return wide.node(id).kind == kind; });
+        };
+        CHECK(count(NodeKind::kSumWhere) == 1);
+        CHECK(count(NodeKind::kReduce) == 0);
+    }
+}
+
+TEST_CASE("few positions of a row's softmax are summed in its kernel: its sum is one number, not one of each") {
+    const Graph router = Graph::parse(
+        "rows tokens\ncolumns experts = 128\ncolumns k = 8\ninput x: f32[tokens, experts]\n"
+        "input ids: i64[tokens, k]\ne = exp(x - max(x, experts))\n"
+        "w = index(e / sum(e, experts), tokens, ids)\noutput gates = w / sum(w, k)\n");
+    CHECK(plan_graph(*router.data(), find_target("sm_90a")).groups.size() == 1);
+}
