@@ -1,5 +1,5 @@
-// Coordinates of data, which may be negative or lie outside, the place in a sorted tensor that a row looks for, and sums
-// of what its positions have for one place.
+// Coordinates of data, which may be negative or lie outside, the place in a sorted tensor that a row looks for, and
+// sums of what its positions have for one place.
 
 // Floor division and its remainder in [0, divisor), for coordinates that may be negative.
 template <class T>
@@ -74,8 +74,8 @@ RJ_DEVICE long long rj_search(const T* sorted, long long stride, long long count
 
 // Of a vector's neighbouring places what terms of the row's positions are for each, in the positions' order. The lanes
 // of a team have one row, and their vectors lie side by side: those that are here look through the positions together,
-// each at one of them, and add it where its place is kept, in shared memory from `offset_bytes` on, which has room for a
-// vector of each thread. Several positions of one place take turns.
+// each at one of them, and add it where its place is kept, in shared memory from `offset_bytes` on, which has room for
+// a vector of each thread. Several positions of one place take turns.
 template <class Sum, int kTeam, int kLanes>
 struct rj_sums_where {
     Sum sums[kLanes];
