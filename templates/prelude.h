@@ -33,8 +33,8 @@
 //   rj_shuffle_from_word<lanes>(word, lane)       likewise from that lane of each group of so many neighbours
 //   rj_lanes, rj_ballot(condition)                a warp's lanes as bits: where it holds; every lane takes part
 //   rj_first_of(lanes), rj_count_of(lanes)        the first of some lanes, and how many they are
-//   rj_here()                                     lanes that are here with this one: all of the warp, or some, or
-//   itself rj_ballot_of(lanes, condition)                of lanes that are here together, those where it holds
+//   rj_here()                                     lanes that are here with this one: all of the warp, some, or itself
+//   rj_ballot_of(lanes, condition)                of lanes that are here together, those where it holds
 //   rj_meet_lanes(lanes)                          likewise, ordering their shared memory
 //   rj_equals_before(lanes, word)                 how many of them before this one have the same word
 //   rj_shared_load<T>, rj_shared_store<T>         dynamic shared memory by byte offset, aligned to T
