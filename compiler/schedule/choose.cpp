@@ -39,6 +39,22 @@ bool lies_aside(const GraphData& graph, const Node& output) {
     });
 }
 
+// Whether each column is read at a place of its own in a row of several sectors of memory, which data give.
+bool is_read_at_places(const GraphData& graph, const Node& node) {
+    constexpr std::int64_t kLeastBytes = 1024;
+    if (node.kind != NodeKind::kIndex) return false;
+    const Node& source = graph.node(node.args[0]);
+    const std::int64_t bytes = graph.column_count(source) * static_cast<std::int64_t>(size_bytes(source.dtype));
+    if (graph.row_axes(source).empty() || bytes < kLeastBytes) return false;
+    for (std::size_t i = 0; i < source.axes.size(); ++i) {
+        if (graph.axis(source.axes[i]).is_row) continue;
+        for (const std::int32_t data : node.coords[i].data_nodes()) {
+            if (!graph.column_axes(graph.node(data)).empty()) return true;
+        }
+    }
+    return false;
+}
+
 // Whether a thread holds the positions of an axis, at each of which an input is then read in a part of its columns.
 bool holds_positions(const GraphData& graph) {
     const auto unrolled = [](const AxisInfo& axis) { return axis.is_unrolled; };
@@ -255,6 +271,7 @@ GroupFacts facts_of(const Group& group, const Target& target) {
         }
         // A loop runs over the columns of what it computes, which may be more than any tensor has (an outer product).
         facts.columns = std::max(facts.columns, node.kind == NodeKind::kInput ? 1 : graph.column_count(node));
+        if (is_read_at_places(graph, node)) facts.at_places = std::max(facts.at_places, graph.column_count(node));
         facts.rows_beside += reads_beside(group, node) ? 1 : 0;
         facts.segmented = facts.segmented || node.is_segmented() || adds_parts_of_each(graph, node);
         facts.steps = facts.steps || node.kind == NodeKind::kFix;

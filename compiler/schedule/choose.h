@@ -34,6 +34,7 @@ struct GroupFacts {
     bool stores_columns = false;       // some output has columns of the row's, not places of its own
     bool shares_columns = false;       // some tensor with columns is one for all rows: weights
     bool reads_numbers = false;        // some tensor that is read has a number for each row, as a target's class
+    std::int64_t at_places = 0;        // columns that are read of a wide row, each at a place that its data give
     int rows_beside = 0;               // values of columns that are read of another row, a constant number away
     int sums_of_rows = 0;              // outputs that are parts of sums over the group's rows
     int sums_of_columns = 0;           // those of them that have columns, each of which a thread holds a register for

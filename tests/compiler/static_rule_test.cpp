@@ -487,3 +487,18 @@ TEST_CASE("a thread has the registers that its scheduler has for it") {
     REQUIRE(!kernel);
     CHECK(kernel.reason().find("blocks of 288 threads have 96") != std::string::npos);
 }
+
+TEST_CASE("columns that a row reads at places of its own are a thread's each, those of a table are vectors") {
+    const auto gathered = [](int places, std::string_view source) {
+        return Graph::parse(
+            fmt::format("rows tokens\ncolumns d = 8192\ncolumns k = {}\ninput x: bf16[{}]\ninput ids: i64[tokens, k]\n"
+                        "output y = index(x, {}ids)\n",
+                        places, source, source == "d" ? "" : "tokens, "));
+    };
+    const Schedule few = first_of(gathered(128, "tokens, d"));
+    CHECK(few.vector == 1);
+    CHECK(few.threads_per_row == 128);
+    CHECK(few.rows_per_block == 2);
+    CHECK(first_of(gathered(512, "tokens, d")).threads_per_row == 256);
+    CHECK(first_of(gathered(512, "d")).vector == 8);
+}
