@@ -30,9 +30,15 @@ NodeId unmasked(const GraphData& graph, NodeId id) {
     return is_masked && holds_everywhere(graph, node.args[0]) ? node.args[1] : id;
 }
 
-// Whether a row has one for each position along the axis, and nothing else.
-bool lies_along(const GraphData& graph, NodeId id, AxisId axis) {
-    return graph.column_axes(graph.node(id)) == std::vector<AxisId>{axis};
+// Whether a row has one for each position along the axis, and nothing else, and its rows stand as the sum's do.
+bool lies_along(const GraphData& graph, NodeId id, AxisId axis, const Node& sum) {
+    const Node& node = graph.node(id);
+    if (graph.column_axes(node) != std::vector<AxisId>{axis}) return false;
+    auto next = sum.axes.begin();
+    return std::ranges::all_of(graph.row_axes(node), [&](AxisId row) {
+        next = std::find(next, sum.axes.end(), row);
+        return next != sum.axes.end();
+    });
 }
 
 bool is_zero(const Node& node) { return node.kind == NodeKind::kConst && node.value == 0; }
@@ -52,7 +58,15 @@ std::optional<SumWhere> sum_where(const GraphData& graph, const Node& node) {
                          condition.args[place_first ? 0 : 1]};
     const AxisId along = node.reduced[0];
     if (!is_column(graph, found.place) || !is_integer(graph.node(found.places).dtype)) return std::nullopt;
-    if (!lies_along(graph, found.places, along) || !lies_along(graph, found.terms, along)) return std::nullopt;
+    if (!lies_along(graph, found.places, along, node) || !lies_along(graph, found.terms, along, node))
+        return std::nullopt;
+    // A mask may spread the sum along axes that neither has, and the place may be the position itself.
+    const AxisId column = coordinate_axis(graph, found.place);
+    const bool is_whole = std::ranges::all_of(node.axes, [&](AxisId axis) {
+        return axis == column || contains(graph.node(found.places).axes, axis) ||
+               contains(graph.node(found.terms).axes, axis);
+    });
+    if (!is_whole || column == along) return std::nullopt;
     if (size_bytes(accumulator_dtype(node.dtype)) < 4 || node.dtype == Dtype::kBool) return std::nullopt;
     return found;
 }
