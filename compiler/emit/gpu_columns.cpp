@@ -1,7 +1,8 @@
 // A column loop around its lanes: what stands before it, its iterations in groups, and their loads. The rest of
 // ColumnEmitter is in gpu_column_chosen.cpp (loads of which a vector needs one), gpu_column_lanes.cpp (what is
-// computed), gpu_column_random.cpp (random numbers), gpu_column_words.cpp (two lanes a word), gpu_column_kept.cpp (what
-// loops keep for each other) and gpu_column_passing.cpp (what most vectors leave out).
+// computed), gpu_column_random.cpp (random numbers), gpu_column_sums.cpp (sums over positions), gpu_column_words.cpp
+// (two lanes a word), gpu_column_kept.cpp (what loops keep for each other) and gpu_column_passing.cpp (what most
+// vectors leave out).
 #include "compiler/emit/gpu_columns.h"
 
 #include <fmt/format.h>

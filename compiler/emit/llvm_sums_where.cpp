@@ -13,6 +13,10 @@ namespace {
 
 constexpr int kAskedAtOnce = 8;  // positions, of 64 bits
 
+Value* plus(LaneBuilder& b, Dtype dtype, Value* sum, Value* term) {
+    return is_float(dtype) ? b.CreateFAdd(sum, term) : b.CreateAdd(sum, term);
+}
+
 }  // namespace
 
 Value* KernelEmitter::emit_sum_where(const Inst& inst, const Lanes& lanes) {
@@ -48,7 +52,7 @@ Value* KernelEmitter::sums_of_run(const Inst& inst, const Lanes& lanes, Value* p
             Value* sum = b_.CreateInBoundsGEP(sums->getAllocatedType()->getScalarType(), sums, place);
             Value* before = b_.CreateLoad(sums->getAllocatedType()->getScalarType(), sum);
             Value* term = position_of(inst, inst.index, lanes, 0, position, 1);
-            b_.CreateStore(is_float(inst.dtype) ? b_.CreateFAdd(before, term) : b_.CreateAdd(before, term), sum);
+            b_.CreateStore(plus(b_, inst.dtype, before, term), sum);
         });
     };
     const KernelTensor& asked = kernel_.tensors[static_cast<std::size_t>(inst.places)];
@@ -78,8 +82,7 @@ Value* KernelEmitter::sum_where(const Inst& inst, const Lanes& lanes, int lane, 
         Value* here = b_.CreateICmpEQ(spread(position_of(inst, inst.places, lanes, lane, position, 1), width), place);
         Value* term = spread(position_of(inst, inst.index, lanes, lane, position, 1), width);
         Value* before = b_.CreateLoad(sum->getAllocatedType(), sum);
-        Value* with = is_float(inst.dtype) ? b_.CreateFAdd(before, term) : b_.CreateAdd(before, term);
-        b_.CreateStore(b_.CreateSelect(here, with, before), sum);
+        b_.CreateStore(b_.CreateSelect(here, plus(b_, inst.dtype, before, term), before), sum);
     });
     return b_.CreateLoad(sum->getAllocatedType(), sum);
 }

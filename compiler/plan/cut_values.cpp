@@ -195,6 +195,7 @@ void Cutter::cut_sums_of_positions() {
         positions.insert(node.reduced[0]);
         terms.push_back(node.args[0]);
     }
+    if (terms.empty()) return;
     const std::vector<bool> makes_terms = needs(graph_, terms);
     for (const NodeId id : graph_.live_nodes()) {
         const Node& node = graph_.node(id);

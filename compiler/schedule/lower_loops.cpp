@@ -292,8 +292,7 @@ void Lowering::open_range(const Range& range) {
 // Whether it differs along the open loop's rows by their segment alone.
 bool Lowering::is_of_segment(const Node& node) const {
     const bool computes = node.kind == NodeKind::kMap || node.kind == NodeKind::kCast;
-    const bool finds =
-        node.kind == NodeKind::kIndex || node.kind == NodeKind::kSearch || node.kind == NodeKind::kSumWhere;
+    const bool finds = node.reads_from_memory(0);
     if (!computes && !finds) return false;
     const bool at_position = std::ranges::any_of(node.coords, [&](const Coord& coord) {
         return std::ranges::any_of(coord.axes(), [&](Axis axis) { return axis.id == open_range_.axes[0]; });
