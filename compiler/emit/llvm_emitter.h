@@ -163,6 +163,7 @@ class KernelEmitter {
     const ColumnLoop* loop_that_fetches(const std::vector<const ColumnLoop*>& alike) const;
     Fetches fetches_of(const ColumnLoop& loop) const;
     void fetch(const ColumnLoop& loop, const Lanes& lanes);
+    void fetch_lines(const Inst& load, Value* from, int elements);
     bool streams(const Inst& inst, const ColumnLoop& loop) const;
     void emit_blocks();
     bool adds_to_all_rows(const Inst& inst) const;
@@ -217,6 +218,7 @@ class KernelEmitter {
     void emit_row_reductions(Value* first, Value* last);
     void emit_result_chunk(Value* first, Value* lanes);
     void emit_rows_loop(std::size_t statement, const RowsLoop& loop, Value* lanes, Value* whole);
+    void fetch_next_row(const RowsLoop& loop, Value* position, Value* end, const Lanes& lanes);
     void branch(Value* condition, const std::function<void()>& taken, const std::function<void()>& other);
     void for_lanes(Value* lanes, Value* whole, const std::function<void(const Lanes&)>& body);
     void emit_row_values(std::size_t statements, const Lanes& lanes, bool stores);

@@ -7,11 +7,28 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
+#include <vector>
 
 #include "base/check.h"
 #include "compiler/emit/llvm_emitter.h"
 
 namespace rowjit::cpu_emit {
+namespace {
+
+// The instructions of a body that make these values, and what they are made of.
+std::vector<const Inst*> makers_in(const std::vector<Inst>& body, std::set<ValueId> values) {
+    std::vector<const Inst*> makers;
+    for (auto inst = body.rbegin(); inst != body.rend(); ++inst) {
+        if (!values.contains(inst->id)) continue;
+        makers.push_back(&*inst);
+        each_use(*inst, [&](ValueId used) { values.insert(used); });
+    }
+    std::reverse(makers.begin(), makers.end());
+    return makers;
+}
+
+}  // namespace
 
 void KernelEmitter::emit_row_reductions(Value* first, Value* last) {
     loop_while_below(first, last, "result", [&](Value* result) {
@@ -63,6 +80,7 @@ void KernelEmitter::emit_rows_loop(std::size_t statement, const RowsLoop& loop, 
             set_mixed_radix(position, loop.axes);
             for_lanes(lanes, whole, [&](const Lanes& group) {
                 emit_row_values(statement, group, false);
+                fetch_next_row(loop, position, end, group);
                 emit_body(loop.body, group);
             });
         });
@@ -104,6 +122,24 @@ void KernelEmitter::emit_rows_loop(std::size_t statement, const RowsLoop& loop, 
             row_level_ = 0;
         },
         [&] { fold(kReducedLevels - 1, begin, end); });
+}
+
+// Rows that are read at places from memory lie anywhere, so that a core fetches none of them by itself: each asks for
+// the next one's lines, the last for its own.
+void KernelEmitter::fetch_next_row(const RowsLoop& loop, Value* position, Value* end, const Lanes& lanes) {
+    if (lanes.width == 1) return;
+    Value* next = b_.CreateBinaryIntrinsic(llvm::Intrinsic::smin, b_.CreateNSWAdd(position, i64(1)),
+                                           b_.CreateNSWSub(end, i64(1)));
+    for (const Inst& load : loop.body) {
+        if (load.kind != InstKind::kLoad || load.coords.empty()) continue;
+        std::set<ValueId> places;
+        each_use(load, [&](ValueId used) { places.insert(used); });
+        if (places.empty()) continue;
+        set_mixed_radix(next, loop.axes);
+        for (const Inst* maker : makers_in(loop.body, places)) emit_inst(*maker, lanes);
+        if (reach_of_rows(load) == Reach::kVector) fetch_lines(load, address(load, lanes, 0, outside_), lanes.width);
+        set_mixed_radix(position, loop.axes);
+    }
 }
 
 void KernelEmitter::branch(Value* condition, const std::function<void()>& taken, const std::function<void()>& other) {

@@ -185,13 +185,18 @@ void KernelEmitter::fetch(const ColumnLoop& loop, const Lanes& lanes) {
             distance = strides_.at({inst->index, kernel_.row_axes.back()});
             if (grouped_) distance = b_.CreateMul(distance, i64(kRowsAbreast));
         }
-        Value* next = b_.CreateGEP(element, here, distance);
-        for (int lane = 0; lane < lanes.width; lane += static_cast<int>(kLineBytes / element_bytes)) {
-            Value* place = b_.CreateGEP(element, next, i64(lane));
-            constexpr std::uint32_t kOfSecondLevel = 2;
-            b_.CreateIntrinsic(llvm::Intrinsic::prefetch, {b_.getPtrTy()},
-                               {place, b_.getInt32(0), b_.getInt32(kOfSecondLevel), b_.getInt32(1)});
-        }
+        fetch_lines(*inst, b_.CreateGEP(element, here, distance), lanes.width);
+    }
+}
+
+// So many elements' lines of the load's tensor, from an address on.
+void KernelEmitter::fetch_lines(const Inst& load, Value* from, int elements) {
+    const Dtype dtype = kernel_.tensors[static_cast<std::size_t>(load.index)].dtype;
+    for (int lane = 0; lane < elements; lane += static_cast<int>(kLineBytes / size_bytes(dtype))) {
+        Value* place = b_.CreateGEP(stored_type(b_, dtype), from, i64(lane));
+        constexpr std::uint32_t kOfSecondLevel = 2;
+        b_.CreateIntrinsic(llvm::Intrinsic::prefetch, {b_.getPtrTy()},
+                           {place, b_.getInt32(0), b_.getInt32(kOfSecondLevel), b_.getInt32(1)});
     }
 }
 
