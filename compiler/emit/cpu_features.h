@@ -13,9 +13,10 @@ struct CpuFeatures {
     bool word_permutes = false;      // AVX-512BW's permutation of 16-bit lanes: x86-64-v4
     bool bf16_rounding = false;      // AVX-512-BF16's conversion, for which denormals are zeros: Zen 4, Cooper Lake
     bool divides_slowly = true;      // base/cpu_families.def has this …
+    bool underflows_slowly = true;   // … this
     bool fetches_light_rows = true;  // … this
-    bool streams_abreast = true;     // … and this
-    std::int64_t streamed_bytes = std::int64_t{64} << 20;  // … and this
+    bool streams_abreast = true;     // … this
+    std::int64_t streamed_bytes = std::int64_t{32} << 20;  // … and this
     // Rows of no more than this are fetched while those before them are finished: a quarter of a second-level cache of
     // today's servers, of which as much has those rows, and half what is made of them.
     std::int64_t fetched_bytes = std::int64_t{256} << 10;

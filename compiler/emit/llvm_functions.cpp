@@ -318,15 +318,15 @@ Value* exp_by_range(Builder& b, llvm::Function* function, Lanewise usual) {
 // e^x = 2^⌊t⌋ · 2^(t − ⌊t⌋), t = x log2 e rounded, which is off by |x| 2^-24 at most: 2^-23 of it near 1, 2^-17 where
 // the result is hardly a normal number. Both instructions take any t as it should be taken, infinities too, so nothing
 // is bounded first: 6 cycles of the multipliers on Zen 4, 5 of the adders, where the exact one takes 7 and 7.
-Value* exp2_by_instruction(Builder& b, Value* t, std::span<const double> coefficients) {
+Value* exp2_by_instruction(Builder& b, Value* t, std::span<const double> coefficients, double least) {
     constexpr std::uint32_t kRoundDown = 1;
     Value* fraction = by_instruction(b, kReduce, t, b.getInt32(kRoundDown));
     Value* power = multiply_add(b, horner(b, fraction, coefficients), fraction, constant(t, 1));
-    return scale_by_instruction(b, power, t);
+    return scale_by_instruction(b, power, t, least);
 }
 
-Value* exp_by_instruction(Builder& b, Value* x, std::span<const double> coefficients) {
-    return exp2_by_instruction(b, b.CreateFMul(x, constant(x, 1 / M_LN2)), coefficients);
+Value* exp_by_instruction(Builder& b, Value* x, std::span<const double> coefficients, double least = kLeastPower) {
+    return exp2_by_instruction(b, b.CreateFMul(x, constant(x, 1 / M_LN2)), coefficients, least);
 }
 
 // x = 2^k (1 + f) with 1 + f in [√½, √2); x positive and normal.
@@ -523,7 +523,7 @@ Value* tanh_f32(Builder& b, Value* x, bool full_width) {
 Value* tanh_narrow(Builder& b, Value* x) {
     Value* a = absolute(b, x);
     // Past 10 it rounds to 1.
-    Value* power = has_instructions(b, x) ? exp2_by_instruction(b, b.CreateFMul(a, constant(x, 2 / M_LN2)), kExp2)
+    Value* power = has_instructions(b, x) ? exp2_by_instruction(b, b.CreateFMul(a, constant(x, 2 / M_LN2)), kExp2, -kInfinity)
                                           : exp_by_bits(b, at_most(b, b.CreateFMul(a, constant(x, 2)), 20), kExp2Half);
     Value* one = constant(x, 1);
     Value* large = multiply_add(b, reciprocal(b, b.CreateFAdd(power, one)), constant(x, -2), one);
@@ -588,7 +588,10 @@ Value* multiplied_by_reciprocal(Builder& b, Value* x, Value* y) { return b.Creat
 
 Value* exp_in_sum(Builder& b, Value* x) {
     if (is_f64(x) || !has_instructions(b, x)) return least_weight_or_exp(b, x);
-    return call_shared(b, "exp_in_sum", x, [](Builder& body, Value* lanes) { return exp_narrow(body, lanes, false); });
+    constexpr double kLeastNormalPower = -125;
+    return call_shared(b, "exp_in_sum", x, [](Builder& body, Value* lanes) {
+        return exp_by_instruction(body, lanes, kExp2, kLeastNormalPower);
+    });
 }
 
 Value* least_weight_or_exp(Builder& b, Value* x) {

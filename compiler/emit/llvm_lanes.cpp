@@ -124,28 +124,34 @@ Value* joined(Builder& b, Value* low, Value* high) {
     return b.CreateShuffleVector(low, high, mask);
 }
 
-Value* by_instruction(Builder& b, const Masked& instruction, Value* x, Value* second) {
+Value* by_instruction(Builder& b, const Masked& instruction, Value* x, Value* second, Value* where) {
     constexpr std::uint64_t kCurrentRounding = 4;
     const unsigned lanes = width(x);
     if (lanes > kZmmLanes) {
         const auto half = [&](unsigned from) {
-            const bool has_lanes = second != nullptr && is_vector(second);
-            Value* part = has_lanes ? lanes_of(b, second, from, lanes / 2) : second;
-            return by_instruction(b, instruction, lanes_of(b, x, from, lanes / 2), part);
+            const auto part = [&](Value* v) {
+                return v != nullptr && is_vector(v) ? lanes_of(b, v, from, lanes / 2) : v;
+            };
+            return by_instruction(b, instruction, part(x), part(second), part(where));
         };
         return joined(b, half(0), half(lanes / 2));
     }
     const auto id = lanes == 16 ? instruction.of_512 : lanes == 8 ? instruction.of_256 : instruction.of_128;
-    Value* all = lanes == 16 ? b.getInt16(0xFFFF) : static_cast<Value*>(b.getInt8(0xFF));
+    llvm::Type* mask_type = lanes == 16 ? b.getInt16Ty() : b.getInt8Ty();
+    Value* mask = llvm::Constant::getAllOnesValue(mask_type);
+    if (where != nullptr) mask = b.CreateZExt(b.CreateBitCast(where, b.getIntNTy(lanes)), mask_type);
     std::vector<Value*> arguments = {x};
     if (second != nullptr) arguments.push_back(second);
-    arguments.push_back(llvm::PoisonValue::get(x->getType()));
-    arguments.push_back(all);
+    arguments.push_back(where != nullptr ? constant(x, 0) : llvm::PoisonValue::get(x->getType()));
+    arguments.push_back(mask);
     if (lanes == 16) arguments.push_back(b.getInt32(kCurrentRounding));
     return b.CreateIntrinsic(id, {}, arguments);
 }
 
-Value* scale_by_instruction(Builder& b, Value* x, Value* k) { return by_instruction(b, kScale, x, k); }
+Value* scale_by_instruction(Builder& b, Value* x, Value* k, double least) {
+    Value* large = b.cpu.underflows_slowly && least > -kInfinity ? b.CreateFCmpUGE(k, constant(k, least)) : nullptr;
+    return by_instruction(b, kScale, x, k, large);
+}
 
 Value* look_up(Builder& b, std::span<const double> table, Value* indices) {
     const unsigned lanes = width(indices);

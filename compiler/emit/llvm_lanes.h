@@ -113,14 +113,18 @@ inline constexpr Masked kReduce = {llvm::Intrinsic::x86_avx512_mask_reduce_ps_51
                                    llvm::Intrinsic::x86_avx512_mask_reduce_ps_256,
                                    llvm::Intrinsic::x86_avx512_mask_reduce_ps_128};
 
-// On all lanes, 16, 8 or 4 at a time: `x`, and `second`, a vector as wide, a number or none.
-Value* by_instruction(Builder& b, const Masked& instruction, Value* x, Value* second = nullptr);
+// On all lanes, 16, 8 or 4 at a time: `x`, and `second`, a vector as wide, a number or none. Where `where` is given and
+// does not hold a lane is 0, and nothing is computed for it.
+Value* by_instruction(Builder& b, const Masked& instruction, Value* x, Value* second = nullptr, Value* where = nullptr);
 
 // Whether it has lanes for them.
 inline bool has_instructions(const Builder& b, const Value* x) { return b.cpu.scalef && width(x) >= 4; }
 
-// x · 2^⌊k⌋.
-Value* scale_by_instruction(Builder& b, Value* x, Value* k);
+// Powers of two by which what is below 2 comes to less than half of the smallest denormal.
+inline constexpr double kLeastPower = -152;
+
+// x · 2^⌊k⌋, for k below `least` 0 where a processor takes long over results that are no normal numbers.
+Value* scale_by_instruction(Builder& b, Value* x, Value* k, double least = kLeastPower);
 
 // Whether x fills registers of AVX-512, whose permutations look up 16 numbers.
 inline bool looks_up(const Builder& b, const Value* x) { return b.cpu.scalef && width(x) % kZmmLanes == 0; }

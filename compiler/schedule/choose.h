@@ -1,6 +1,7 @@
 // Which schedules a group can have, and which is best without measuring.
 #pragma once
 
+#include <array>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,7 @@ struct GroupFacts {
     int streamed_bytes = 0;   // of a column, in those, and in what is stored
     int loads = 0;            // places where any of them is read for a column
     int vectors = 0;          // that a loop loads for its columns: of such a tensor one of each position it is read at
+    bool of_groups = false;   // a row's columns have several axes: heads, or groups
     int phases = 1;
     bool sums_exponentials = false;    // a pair of maximum and rescaled sum is among the reductions of online_phases
     int online_phases = 1;             // once reductions that can carry pairs do
@@ -72,6 +74,10 @@ struct GroupFacts {
 };
 
 GroupFacts facts_of(const Group& group, const Target& target);
+
+// Columns of a CPU's vector that are also offered where columns have groups: 40 of a half head of 80 are whole vectors
+// of 8, and no partner in them is read lane by lane.
+inline constexpr std::array kCpuGroupVectors = {8, 4};
 
 // A family's answer: schedules from most to least promising by its static rule, or why it does not apply.
 struct FamilyOffer {

@@ -372,6 +372,7 @@ FamilyOffer offer_elementwise(const GroupFacts& facts, const Target& target) {
         const bool whole = facts.columns % four_registers == 0 && facts.column_inputs <= 2;
         std::vector<int> vectors = {32, 16, 64};
         if (whole) std::ranges::rotate(vectors, std::ranges::find(vectors, four_registers));
+        if (facts.of_groups) vectors.insert(vectors.end(), kCpuGroupVectors.begin(), kCpuGroupVectors.end());
         for (const int vector : vectors) {
             s.vector = vector;
             offer.schedules.push_back(s);

@@ -357,7 +357,9 @@ std::vector<Schedule> cpu_schedules(const GroupFacts& facts) {
     const bool pairs_pay = facts.sums_exponentials && facts.columns > kCpuTwoPassColumns;
     const bool pairs_alone = facts.keeps_greatest || (pairs_pay && facts.online_phases == 2 && !facts.stores_columns);
     if (facts.columns <= kCpuKeptColumns && !pairs_alone) {
-        for (const int vector : {32, 16}) {
+        std::vector<int> vectors = {32, 16};
+        if (facts.of_groups) vectors.insert(vectors.end(), kCpuGroupVectors.begin(), kCpuGroupVectors.end());
+        for (const int vector : vectors) {
             schedules.push_back(row_schedule(Residency::kRegisters, 1, vector));
             schedules.back().rows_per_block = 1;
         }

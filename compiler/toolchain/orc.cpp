@@ -77,6 +77,7 @@ std::unique_ptr<llvm::TargetMachine> target_machine(const Processor& cpu) {
 struct Family {
     std::string_view name;
     bool divides_slowly;
+    bool underflows_slowly;
     bool fetches_light_rows;
     bool streams_abreast;
     std::int64_t streamed_mib;
@@ -102,6 +103,7 @@ CpuFeatures emitted_features(const llvm::TargetMachine& machine) {
     features.bf16_rounding = info.checkFeatures("+avx512bf16,+avx512bw,+avx512dq");
     const Family& known = family(machine.getTargetCPU().str());
     features.divides_slowly = known.divides_slowly;
+    features.underflows_slowly = known.underflows_slowly;
     features.fetches_light_rows = known.fetches_light_rows;
     features.streams_abreast = known.streams_abreast;
     features.streamed_bytes = known.streamed_mib << 20;

@@ -63,6 +63,19 @@ TEST_CASE("vectors are as short as lie whole where a group of columns turns with
     CHECK(compile(*softmax.data(), find_target("sm_90a")).steps[0].kernel.schedule.peel);
 }
 
+TEST_CASE("a CPU's vectors lie whole in groups of columns too, and in tables that groups share") {
+    const auto vector_of = [](const Graph& graph) {
+        return compile(*graph.data(), find_target("x86-64-v4")).steps.at(0).kernel.schedule.vector;
+    };
+    CHECK(vector_of(turned_within_heads()) == 4);
+    const auto of_heads = [&](std::int64_t columns) {
+        return vector_of(make_graph("rope_qk", {.columns = columns, .dtype = bf16}));
+    };
+    CHECK(of_heads(80) == 8);
+    CHECK(of_heads(96) == 16);
+    CHECK(of_heads(128) == 32);
+}
+
 TEST_CASE("the first of a kernel's legal schedules is the one that compile takes") {
     for (const char* name : {"sm_90a", "gfx942", "x86-64-v3"}) {
         const Target target = find_target(name);
