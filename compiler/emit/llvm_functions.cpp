@@ -523,8 +523,9 @@ Value* tanh_f32(Builder& b, Value* x, bool full_width) {
 Value* tanh_narrow(Builder& b, Value* x) {
     Value* a = absolute(b, x);
     // Past 10 it rounds to 1.
-    Value* power = has_instructions(b, x) ? exp2_by_instruction(b, b.CreateFMul(a, constant(x, 2 / M_LN2)), kExp2, -kInfinity)
-                                          : exp_by_bits(b, at_most(b, b.CreateFMul(a, constant(x, 2)), 20), kExp2Half);
+    Value* power = has_instructions(b, x)
+                       ? exp2_by_instruction(b, b.CreateFMul(a, constant(x, 2 / M_LN2)), kExp2, -kInfinity)
+                       : exp_by_bits(b, at_most(b, b.CreateFMul(a, constant(x, 2)), 20), kExp2Half);
     Value* one = constant(x, 1);
     Value* large = multiply_add(b, reciprocal(b, b.CreateFAdd(power, one)), constant(x, -2), one);
     Value* square = b.CreateFMul(x, x);

@@ -147,8 +147,8 @@ double predicted_us(const GraphData& group, const Target& target, double rows) {
         (repeated ? of_rows : specials) += once * (repeated ? row_threads : 1);
     }
     const double memory_us = group_bytes(group, rows) / (target.bandwidth_gbps * 1e3);
-    // 16 special-function lanes per multiprocessor at about 1.7 GHz. A CPU core computes about four vectorised results a
-    // nanosecond: silu of bf16, an exponential and a division, 4.6 elements in cache with AVX-512 and 3.2 with AVX2.
+    // 16 special-function lanes per multiprocessor at about 1.7 GHz. A CPU core computes about four vectorised results
+    // a nanosecond: silu of bf16, an exponential and a division, 4.6 elements in cache with AVX-512 and 3.2 with AVX2.
     const double per_us = target.is_gpu() ? target.sm_count * 16 * 1.7e3 : target.sm_count * 4e3;
     const double launch_us = target.is_gpu() ? kLaunchUs : kCpuLaunchUs;
     return launch_us + std::max(memory_us, specials / per_us) + of_rows / per_us;

@@ -312,9 +312,8 @@ GroupFacts facts_of(const Group& group, const Target& target) {
         if (!lies_aside(graph, node)) facts.stored_bytes = std::max(facts.stored_bytes, bytes);
         facts.streamed_bytes += bytes;
     }
-    facts.of_groups = std::ranges::any_of(graph.live_nodes(), [&](NodeId id) {
-        return graph.column_axes(graph.node(id)).size() > 1;
-    });
+    facts.of_groups = std::ranges::any_of(graph.live_nodes(),
+                                          [&](NodeId id) { return graph.column_axes(graph.node(id)).size() > 1; });
     if (facts.streams == 0 && !facts.stores_columns) facts.widest_bytes = widest_table;
     if (facts.narrowest_bytes > facts.widest_bytes) facts.narrowest_bytes = facts.widest_bytes = 4;
     const int computed = holds_computed(graph, false) ? static_cast<int>(size_bytes(Dtype::kF32)) : 0;

@@ -216,12 +216,13 @@ bool multiplies(const GraphData& graph) {
 
 TEST_CASE("the rows that a segment gathers are asked for ahead, those that lie in order are not") {
     const auto asks = [](const char* rows) {
-        const Graph graph = Graph::parse(fmt::format("rows tokens\nrows ids = tokens\nrows ends = 9\nrows segments = 8\n"
-                                                     "columns c = 256\ninput x: bf16[tokens, c]\n"
-                                                     "input order: i64[ids]\ninput offsets: i64[ends]\n"
-                                                     "v = {}\n"
-                                                     "output y = sum(v, ids, into=segments, offsets=offsets)\n",
-                                                     rows));
+        const Graph graph =
+            Graph::parse(fmt::format("rows tokens\nrows ids = tokens\nrows ends = 9\nrows segments = 8\n"
+                                     "columns c = 256\ninput x: bf16[tokens, c]\n"
+                                     "input order: i64[ids]\ninput offsets: i64[ends]\n"
+                                     "v = {}\n"
+                                     "output y = sum(v, ids, into=segments, offsets=offsets)\n",
+                                     rows));
         const Target& target = find_target("x86-64-v4");
         const Program program = compile(*graph.data(), target);
         return print_assembly(program.steps.back().kernel, target).find("prefetch") != std::string::npos;

@@ -210,7 +210,8 @@ TEST_CASE("a weight is within a unit of e^x down to e^-86, and 0 or no more than
 }
 
 TEST_CASE("powers of two that come to nothing are masked where a processor takes long over them") {
-    const std::string intel = print_assembly(unary_kernel(Op::kExp, Dtype::kF32, true, false), find_target("x86-64-v4"));
+    const std::string intel =
+        print_assembly(unary_kernel(Op::kExp, Dtype::kF32, true, false), find_target("x86-64-v4"));
     CHECK(intel.find("vscalefps") != std::string::npos);
     CHECK(intel.find("{z}") != std::string::npos);
 }
