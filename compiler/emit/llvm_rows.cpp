@@ -125,7 +125,7 @@ void KernelEmitter::emit_rows_loop(std::size_t statement, const RowsLoop& loop, 
 }
 
 // Rows that are read at places from memory lie anywhere, so that a core fetches none of them by itself: each asks for
-// the next one's lines, the last for its own.
+// the next one's lines, the last for its own. Places that are searched for would be twice.
 void KernelEmitter::fetch_next_row(const RowsLoop& loop, Value* position, Value* end, const Lanes& lanes) {
     if (lanes.width == 1) return;
     Value* next = b_.CreateBinaryIntrinsic(llvm::Intrinsic::smin, b_.CreateNSWAdd(position, i64(1)),
@@ -134,9 +134,13 @@ void KernelEmitter::fetch_next_row(const RowsLoop& loop, Value* position, Value*
         if (load.kind != InstKind::kLoad || load.coords.empty()) continue;
         std::set<ValueId> places;
         each_use(load, [&](ValueId used) { places.insert(used); });
-        if (places.empty()) continue;
+        const std::vector<const Inst*> makers = makers_in(loop.body, places);
+        const bool searched = std::ranges::any_of(makers, [](const Inst* maker) {
+            return maker->kind == InstKind::kSearch || maker->kind == InstKind::kSumWhere;
+        });
+        if (makers.empty() || searched) continue;
         set_mixed_radix(next, loop.axes);
-        for (const Inst* maker : makers_in(loop.body, places)) emit_inst(*maker, lanes);
+        for (const Inst* maker : makers) emit_inst(*maker, lanes);
         if (reach_of_rows(load) == Reach::kVector) fetch_lines(load, address(load, lanes, 0, outside_), lanes.width);
         set_mixed_radix(position, loop.axes);
     }
