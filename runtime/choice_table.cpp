@@ -10,6 +10,7 @@
 
 #include "base/fail.h"
 #include "embedded/choices_h100.h"
+#include "embedded/choices_h200.h"
 #include "embedded/choices_sm_90a.h"
 
 namespace rowjit {
@@ -85,6 +86,7 @@ ChoiceTable read_choice_table(const std::string& path) {
 const std::vector<ChoiceTable>& shipped_choices() {
     static const std::vector<ChoiceTable> tables = {
         parse_choice_table(embedded::choices_h100, "choices_h100.json"),
+        parse_choice_table(embedded::choices_h200, "choices_h200.json"),
         parse_choice_table(embedded::choices_sm_90a, "choices_sm_90a.json")};
     return tables;
 }

@@ -78,12 +78,14 @@ TEST_CASE("every choice that comes with rowjit is a schedule, and they are for H
             CHECK(choice.ms < choice.static_ms);
         }
     }
-    REQUIRE(shipped_choices().size() == 2);
+    REQUIRE(shipped_choices().size() == 3);
     CHECK(shipped_choices()[0].covers(h100()));
     CHECK_FALSE(shipped_choices()[0].covers(h200()));
-    CHECK(shipped_choices()[1].covers(h100()));
+    CHECK_FALSE(shipped_choices()[1].covers(h100()));
     CHECK(shipped_choices()[1].covers(h200()));
-    CHECK(shipped_choices()[1].covers(find_target("sm_90a")));
+    CHECK(shipped_choices()[2].covers(h100()));
+    CHECK(shipped_choices()[2].covers(h200()));
+    CHECK(shipped_choices()[2].covers(find_target("sm_90a")));
 }
 
 TEST_CASE("a device's own tuning comes before what was shipped, and what does not build is no choice") {
