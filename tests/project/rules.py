@@ -63,7 +63,12 @@ def include_direction(tree):
 
 
 # What is embedded and no template, and the folder that reads it: docs/coverage.json, runtime/choices_….json.
-EMBEDDED_DATA = {"embedded/coverage.h": "tools", "embedded/choices_h100.h": "runtime", "embedded/choices_sm_90a.h": "runtime"}
+EMBEDDED_DATA = {
+    "embedded/coverage.h": "tools",
+    "embedded/choices_h100.h": "runtime",
+    "embedded/choices_h200.h": "runtime",
+    "embedded/choices_sm_90a.h": "runtime",
+}
 
 
 def include_complaint(folder, bracket, included):
