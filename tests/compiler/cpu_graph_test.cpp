@@ -481,7 +481,7 @@ TEST_CASE("rows pass the caches where a launch reads and writes as many as a fam
         return text.substr(at, text.find('\n', at) - at);
     };
     CHECK(threshold("relu", "znver4").ends_with(std::to_string(16 << 20)));
-    CHECK(threshold("relu", "sapphirerapids").ends_with(std::to_string(64 << 20)));
+    CHECK(threshold("relu", "sapphirerapids").ends_with(std::to_string(32 << 20)));
     CHECK(threshold("rms_norm", "znver4").ends_with(std::to_string(16 << 20)));
 }
 
