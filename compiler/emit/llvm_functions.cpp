@@ -125,7 +125,7 @@ constexpr double kHalfPiHigh = 0x1.921fb544p+0;
 constexpr double kHalfPiLow = 0x1.0b4611a626331p-34;
 constexpr double kTwoOverPi = 0x1.45f306dc9c883p-1;
 
-// x = k ln 2 + r with |r| ≤ ln 2 / 2 (and a little), for |x| ≤ 150 ln 2; `lost` is what rounding r took from it.
+// x = k ln 2 + r with |r| ≤ ln 2 / 2 (and a little), for |x| ≤ 153 ln 2; `lost` is what rounding r took from it.
 struct Reduced {
     Value* k_integer;
     Value* k;
@@ -144,7 +144,8 @@ Reduced reduce_by_ln2(Builder& b, Value* x) {
 }
 
 // Beyond these arguments e^x is 0 or infinity, and the exponent's arithmetic would wrap.
-constexpr double kLeastExponent = -104;
+constexpr double kLeastExponent = -106;
+static_assert(kLeastExponent / M_LN2 < kLeastPower - 0.5, "what is bounded shall be masked where underflows take long");
 constexpr double kGreatestExponent = 89;
 
 // 2^k as f32, −126 ≤ k ≤ 127.
@@ -171,7 +172,7 @@ Value* exp_reduced(Builder& b, const Reduced& reduced, bool full_width) {
     return b.CreateFAdd(above, multiply_add(b, square, horner(b, r, kExp), rest));
 }
 
-// x · 2^k, rounded once, for k of either sign up to 150.
+// x · 2^k, rounded once, for k of either sign up to 153.
 Value* scale(Builder& b, Value* x, const Reduced& reduced) {
     if (has_instructions(b, x)) return scale_by_instruction(b, x, reduced.k);
     // In two factors: each is a normal number, so only the last product rounds, into a denormal or to infinity.

@@ -131,7 +131,7 @@ void KernelEmitter::fetch_next_row(const RowsLoop& loop, Value* position, Value*
     Value* next = b_.CreateBinaryIntrinsic(llvm::Intrinsic::smin, b_.CreateNSWAdd(position, i64(1)),
                                            b_.CreateNSWSub(end, i64(1)));
     for (const Inst& load : loop.body) {
-        if (load.kind != InstKind::kLoad || load.coords.empty()) continue;
+        if (load.kind != InstKind::kLoad) continue;
         std::set<ValueId> places;
         each_use(load, [&](ValueId used) { places.insert(used); });
         const std::vector<const Inst*> makers = makers_in(loop.body, places);
