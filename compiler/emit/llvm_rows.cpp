@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <ranges>
 #include <set>
 #include <vector>
 
@@ -19,10 +20,10 @@ namespace {
 // The instructions of a body that make these values, and what they are made of.
 std::vector<const Inst*> makers_in(const std::vector<Inst>& body, std::set<ValueId> values) {
     std::vector<const Inst*> makers;
-    for (auto inst = body.rbegin(); inst != body.rend(); ++inst) {
-        if (!values.contains(inst->id)) continue;
-        makers.push_back(&*inst);
-        each_use(*inst, [&](ValueId used) { values.insert(used); });
+    for (const Inst& inst : std::views::reverse(body)) {
+        if (!values.contains(inst.id)) continue;
+        makers.push_back(&inst);
+        each_use(inst, [&](ValueId used) { values.insert(used); });
     }
     std::reverse(makers.begin(), makers.end());
     return makers;
