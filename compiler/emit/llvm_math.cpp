@@ -226,7 +226,13 @@ ROWJIT_BINARY(logical_or) { return b.CreateOr(x, y); }
 // Gone before a kernel is made; the identity.
 Value* detach(Builder& /*b*/, Value* x, Value* /*y*/, Value* /*z*/) { return x; }
 ROWJIT_UNARY(logical_not) { return b.CreateNot(x); }
-ROWJIT_TERNARY(select) { return b.CreateSelect(x, y, z); }
+// A condition of columns that are known here, as of one half of a head, leaves what it chooses a constant or alone.
+ROWJIT_TERNARY(select) {
+    const auto* known = llvm::dyn_cast<llvm::Constant>(x);
+    if (known != nullptr && known->isAllOnesValue()) return y;
+    if (known != nullptr && known->isNullValue()) return z;
+    return b.CreateSelect(x, y, z);
+}
 ROWJIT_TERNARY(uniform) {
     return call_shared(b, "uniform", shaped(b.getFloatTy(), x), {x, y, z}, [](Builder& body, llvm::Function* f) {
         return uniform_by_lane(body, f->getArg(0), f->getArg(1), f->getArg(2));

@@ -25,7 +25,8 @@ std::optional<std::int64_t> known_integer(const Node& node) {
 
 std::optional<Places> places(const GraphData& graph, NodeId id);
 
-// x − floor(x / d)·d, which is how a coordinate's remainder is written, of whatever x: 0 … d − 1.
+// x − floor(x / d)·d, which is how a coordinate's remainder is written: 0 … d − 1, and of x that all have one quotient
+// what lies between their remainders.
 std::optional<Places> remainder(const GraphData& graph, const Node& difference) {
     const Node& multiple = graph.node(difference.args[1]);
     if (multiple.kind != NodeKind::kMap || multiple.op != Op::kMul) return std::nullopt;
@@ -36,8 +37,9 @@ std::optional<Places> remainder(const GraphData& graph, const Node& difference) 
     const auto divisor = known_integer(graph.node(quotient.args[1]));
     const auto dividend = places(graph, quotient.args[0]);
     if (!divisor || *divisor <= 0 || !dividend) return std::nullopt;
-    const bool is_itself = dividend->least >= 0 && dividend->greatest < *divisor;
-    return is_itself ? *dividend : Places{0, *divisor - 1};
+    const std::int64_t least = floor_div(dividend->least, *divisor) * *divisor;
+    const bool have_one_quotient = dividend->greatest - least < *divisor;
+    return have_one_quotient ? Places{dividend->least - least, dividend->greatest - least} : Places{0, *divisor - 1};
 }
 
 std::optional<Places> places(const GraphData& graph, NodeId id) {
@@ -116,7 +118,7 @@ std::optional<double> value_of(const GraphData& graph, const Node& node) {
 // it is one of them, that chooses what those come to: a constant has no axes, and the next map sees through it.
 NodeId with_known_choices(GraphData& graph, NodeId id) {
     const auto is_known = [&](NodeId arg) { return known_choice(graph, graph.node(arg)).has_value(); };
-    const bool is_map = graph.node(id).kind == NodeKind::kMap && graph.node(id).args.size() >= 2;
+    const bool is_map = graph.node(id).kind == NodeKind::kMap;
     if (!is_map || std::ranges::none_of(graph.node(id).args, is_known)) return id;
     Node node = graph.node(id);
     const std::vector<NodeId> choices = node.args;
@@ -138,6 +140,20 @@ NodeId with_known_choices(GraphData& graph, NodeId id) {
     return graph.add_copy(known, [](NodeId arg) { return arg; });
 }
 
+// x + −0 and x − 0 are x, to the sign of a zero; x + 0 is not.
+NodeId fold_zero(const GraphData& graph, NodeId id) {
+    const Node& node = graph.node(id);
+    if (node.kind != NodeKind::kMap || !is_float(node.dtype)) return id;
+    const auto is_zero = [&](NodeId arg, bool negative) {
+        const Node& zero = graph.node(arg);
+        return zero.kind == NodeKind::kConst && zero.value == 0 && std::signbit(zero.value) == negative;
+    };
+    if (node.op == Op::kSub) return is_zero(node.args[1], false) ? node.args[0] : id;
+    if (node.op != Op::kAdd) return id;
+    if (is_zero(node.args[1], true)) return node.args[0];
+    return is_zero(node.args[0], true) ? node.args[1] : id;
+}
+
 // A choice that is known, as at one position of an unrolled axis, is what is chosen, where that has all the axes.
 NodeId fold_select(const GraphData& graph, NodeId id) {
     const auto chosen = known_choice(graph, graph.node(id));
@@ -151,7 +167,7 @@ NodeId folded(GraphData& graph, NodeId id) {
     const Node& node = graph.node(id);
     if ((node.kind != NodeKind::kMap && node.kind != NodeKind::kCast) || is_storage(node.dtype)) return id;
     const auto value = value_of(graph, node);
-    return value ? graph.add_const(node.dtype, *value) : fold_select(graph, id);
+    return value ? graph.add_const(node.dtype, *value) : fold_zero(graph, fold_select(graph, id));
 }
 
 }  // namespace rowjit

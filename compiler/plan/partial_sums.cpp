@@ -118,8 +118,10 @@ const Node* sum_of_columns(const GraphData& graph, const Node& node) {
 
 // A block adds its rows one after the other, which over some hundred rows costs f32 a few units. Where the sum is seen
 // in f32 the CPU, whose parts lie in its cache, takes f64.
-Dtype parts_dtype(Dtype dtype, const Target& target) {
-    return dtype == Dtype::kF32 && !target.is_gpu() ? Dtype::kF64 : accumulator_dtype(dtype);
+Dtype parts_dtype(const GraphData& graph, NodeId sum, const Target& target) {
+    const Dtype dtype = graph.node(sum).dtype;
+    const bool is_seen = dtype == Dtype::kF32 && shows_wide(graph, sum);
+    return is_seen && !target.is_gpu() ? Dtype::kF64 : accumulator_dtype(dtype);
 }
 
 bool reduces_slots(const GraphData& graph, const Node& node) {
@@ -189,7 +191,7 @@ PartialSums split_row_sums(const std::shared_ptr<const GraphData>& graph, const 
         std::vector<AxisId> reduced = node.reduced;
         if (columns != nullptr) reduced.insert(reduced.end(), columns->reduced.begin(), columns->reduced.end());
         const NodeId parts =
-            result->add_partial_sum(summand, slots, parts_dtype(node.dtype, target), std::move(reduced));
+            result->add_partial_sum(summand, slots, parts_dtype(*graph, id, target), std::move(reduced));
         result->set_label(parts, node.label.empty() ? "parts" : node.label + "_parts");
         copy = result->add_reduce(Monoid::kSum, parts, {slots});
         result->set_label(copy, node.label);
