@@ -144,6 +144,7 @@ std::ptrdiff_t gathers(const Kernel& kernel, bool of_tables) {
     for (const KernelTensor& tensor : kernel.tensors) whole = std::max(whole, columns(tensor));
     const auto is_gather = [&](const Inst& inst) {
         return inst.kind == InstKind::kLoad && inst.access.kind == Access::Kind::kGather && inst.access.run == 0 &&
+               !inst.access.in_periods &&
                (of_tables || columns(kernel.tensors[static_cast<std::size_t>(inst.index)]) == whole);
     };
     std::ptrdiff_t found = 0;

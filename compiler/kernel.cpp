@@ -161,8 +161,9 @@ class Printer {
         static constexpr std::array<std::string_view, 5> kAccess = {"", " uniform", " splat", " vector", " gather"};
         return fmt::format("{}[{}]{}", kernel_.tensors[static_cast<std::size_t>(inst.index)].name,
                            fmt::join(coords, ", "),
-                           inst.access.run > 0 ? fmt::format(" of a run of {}", inst.access.run)
-                                               : kAccess[static_cast<std::size_t>(inst.access.kind)]);
+                           inst.access.run > 0      ? fmt::format(" of a run of {}", inst.access.run)
+                           : inst.access.in_periods ? " in periods"
+                                                    : kAccess[static_cast<std::size_t>(inst.access.kind)]);
     }
 
     std::string axes(const std::vector<AxisId>& ids) const {

@@ -89,9 +89,14 @@ struct Access {
     Kind kind = Kind::kUnknown;
     int anchor = 0;               // kVector: the lane that reads the vector's first element, lane 0 where none does
     std::vector<int> lanes = {};  // kVector: lane l is element lanes[l]; empty for the identity
-    // kGather, of a GPU's load whose lanes all lie in one run of so many elements, aligned, as every second column
-    // does: the run, of which lane l is element lanes[l]; 0 where they do not.
+    // kGather, of a load whose lanes all lie in one run of so many elements, as every second column does: the run, of
+    // which lane l is element lanes[l]; 0 where they do not. On a GPU it is aligned.
     int run = 0;
+    // kGather, on a CPU: in each of the loop's periods the lanes lie alike, those of a vector in a few vectors of the
+    // row, as those of a head whose half no vector divides.
+    bool in_periods = false;
+
+    static constexpr int kMostVectors = 4;  // as which the lanes of one are loaded or stored
 };
 
 enum class InstKind : std::uint8_t {
@@ -232,6 +237,9 @@ struct ColumnLoop {
     bool unrolled = false;  // registers hold an array entry per iteration; loads of all iterations are issued first
     Tail tail = Tail::kNone;
     bool backward = false;  // GPU, serial: from the last columns to the first, which the caches have of the loop before
+    // CPU: so many columns, a few vectors of a few groups or the row, are taken at once, with accesses in_periods; 0
+    // where there are none.
+    std::int64_t period = 0;
     std::vector<Inst> body = {};
 
     // Whether nothing of it loops: there is one iteration, or all are unrolled.

@@ -52,6 +52,14 @@ bool whole_row_at_once(const Value* from, const Value* to, const ColumnLoop& loo
     return whole && loop.columns / loop.vector <= kVectorsAtOnce && needs_other_columns(loop);
 }
 
+bool are_periods(const Value* from, const Value* to, const ColumnLoop& loop) {
+    const auto* first = llvm::dyn_cast<llvm::ConstantInt>(from);
+    const auto* last = llvm::dyn_cast<llvm::ConstantInt>(to);
+    if (loop.period == 0 || first == nullptr || last == nullptr) return false;
+    if (loop.period == loop.columns) return first->isZero();  // the row, whose tail is not of [from, to)
+    return first->getSExtValue() % loop.period == 0 && last->getSExtValue() % loop.period == 0;
+}
+
 }  // namespace
 
 bool rounds_often(const ColumnLoop& loop) {
@@ -225,11 +233,13 @@ void KernelEmitter::emit_columns(const ColumnLoop& loop, Value* from, Value* to,
     const llvm::SaveAndRestore in_pairs(b_.in_pairs, takes_pairs(loop) && (keeps_pairs_ || !keeps(loop)));
     const int unroll = abreast_ ? 1 : unroll_of(loop);
     const std::vector<const Inst*> test = abreast_ ? std::vector<const Inst*>() : passing_test(kernel_, loop);
-    const auto body = [&](Value* column, int copies) {
+    const auto body = [&](Value* column, int copies, Period period = {}) {
         std::vector<Lanes> turn;
         for (int copy = 0; copy < copies; ++copy) {
             Value* mine = b_.CreateAdd(column, i64(std::int64_t{copy} * loop.vector));
-            turn.push_back({&loop.axes, loop.vector, mine, b_.CreateSub(mine, first_column), loop.vector, copy});
+            turn.push_back(
+                {&loop.axes, loop.vector, mine, b_.CreateSub(mine, first_column), loop.vector, copy, period});
+            period.place += loop.vector;
         }
         emit_where_some_pass(test, turn, [&] {
             if (!abreast_ && branches_often(loop)) {
@@ -244,16 +254,34 @@ void KernelEmitter::emit_columns(const ColumnLoop& loop, Value* from, Value* to,
         const char* name = copies == 1 ? "column" : "columns";
         count(first, last, i64(std::int64_t{loop.vector} * copies), name, [&](Value* column) { body(column, copies); });
     };
+    const auto periods = [&](Value* first, Value* last) {
+        count(first, last, i64(loop.period), "period", [&](Value* begin) {
+            std::int64_t place = 0;
+            while (place + loop.vector <= loop.period) {
+                const auto copies =
+                    static_cast<int>(std::min<std::int64_t>(unroll, (loop.period - place) / loop.vector));
+                body(b_.CreateAdd(begin, i64(place)), copies, {begin, loop.period, place});
+                place += std::int64_t{copies} * loop.vector;
+            }
+        });
+    };
     const bool in_blocks =
         std::any_of(loop.body.begin(), loop.body.end(), [&](const Inst& i) { return sums_in_blocks(i, loop); });
-    const auto all_turns = [&](Value* first, Value* last) {
-        if (!in_blocks) return turns(first, last, unroll);
-        count(first, last, i64(kSumBlock), "block", [&](Value* begin) {
-            Value* end = b_.CreateAdd(begin, i64(kSumBlock));
-            turns(begin, b_.CreateBinaryIntrinsic(llvm::Intrinsic::smin, end, last, {}, "block_end"), unroll);
+    const auto in_sum_blocks = [&](Value* first, Value* last, std::int64_t columns, const auto& visit) {
+        if (!in_blocks) return visit(first, last);
+        count(first, last, i64(columns), "block", [&](Value* begin) {
+            Value* end = b_.CreateAdd(begin, i64(columns));
+            visit(begin, b_.CreateBinaryIntrinsic(llvm::Intrinsic::smin, end, last, {}, "block_end"));
             in_each_row([&] { end_block(loop); });
         });
     };
+    const auto all_turns = [&](Value* first, Value* last) {
+        in_sum_blocks(first, last, kSumBlock, [&](Value* begin, Value* end) { turns(begin, end, unroll); });
+    };
+    if (are_periods(from, to, loop)) {
+        const std::int64_t block = std::max<std::int64_t>(1, kSumBlock / loop.period) * loop.period;
+        return in_sum_blocks(from, to, block, periods);
+    }
     if (!abreast_ && whole_row_at_once(from, to, loop)) {
         const std::int64_t end = llvm::cast<llvm::ConstantInt>(to)->getSExtValue();
         std::int64_t first = llvm::cast<llvm::ConstantInt>(from)->getSExtValue();
@@ -372,11 +400,14 @@ void KernelEmitter::store_placed_sums() {
 
 // Fewer columns than a vector: the powers of two they are made of, widest first, with no loop.
 void KernelEmitter::emit_column_tail(const ColumnLoop& loop, Value* from, Value* first_column) {
+    const std::int64_t rest = loop.columns % loop.vector;
     std::int64_t done = 0;
     for (int width = loop.vector / 2; width > 0; width /= 2) {
-        if ((loop.columns % loop.vector & width) == 0) continue;
+        if ((rest & width) == 0) continue;
         Value* column = b_.CreateAdd(from, i64(done));
-        emit_copy(loop, {&loop.axes, loop.vector, column, b_.CreateSub(column, first_column), width, 0});
+        Lanes lanes{&loop.axes, loop.vector, column, b_.CreateSub(column, first_column), width, 0};
+        if (loop.period == loop.columns) lanes.period = {i64(0), loop.period, loop.columns - rest + done};
+        emit_copy(loop, lanes);
         in_each_row([&] { fold_terms(); });
         done += width;
     }

@@ -35,6 +35,13 @@ inline constexpr std::int64_t kReducedBlock = 16;
 inline constexpr int kReducedLevels = 4;
 
 // What the lanes of one copy of a loop body stand for.
+// Of a loop that has periods (ColumnLoop::period), that in which lanes are, and how far lane 0 is in it.
+struct Period {
+    Value* begin = nullptr;
+    std::int64_t columns = 0;
+    std::int64_t place = 0;
+};
+
 struct Lanes {
     const std::vector<AxisId>* axes = nullptr;  // the columns, outermost first; or the innermost row axis; null: none
     int vector = 1;                             // of the loop: what its accesses were classified for
@@ -42,6 +49,16 @@ struct Lanes {
     Value* place = nullptr;                     // of lane 0 within kept slots or accumulators, i64
     int width = 1;
     int chain = 0;  // which accumulator chain this copy feeds
+    Period period = {};
+};
+
+// Where lanes lie that are known to lie among a few vectors: lane l at places[l], and all elements from `least` to
+// `greatest` are there to be loaded. Empty where they are not known.
+struct PlacesOfLanes {
+    Value* zero = nullptr;  // the address of place 0
+    std::vector<std::int64_t> places = {};
+    std::int64_t least = 0;
+    std::int64_t greatest = 0;
 };
 
 // Whether all lanes of a vector read one number.
@@ -242,6 +259,9 @@ class KernelEmitter {
     Value* position_of(const Inst& sum, int tensor, const Lanes& lanes, int lane, Value* position, int width);
     Value* emit_coord(AxisId axis, const Lanes& lanes, Dtype dtype);
     Value* emit_load(const Inst& inst, const Lanes& lanes);
+    PlacesOfLanes places_of_lanes(const Inst& inst, const Lanes& lanes, Value* outside);
+    Value* load_places(const Inst& inst, const PlacesOfLanes& lie);
+    void store_places(const Inst& inst, const PlacesOfLanes& lie, Value* stored);
     void emit_store(const Inst& inst, const Lanes& lanes);
     void emit_accumulate(const Inst& inst, const Lanes& lanes);
     void fold_terms();

@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "base/dtype.h"
 #include "compiler/emit/llvm_emitter.h"
+#include "compiler/passes/passes.h"
 
 namespace rowjit::cpu_emit {
 
@@ -206,13 +207,19 @@ Value* KernelEmitter::emit_coord(AxisId axis, const Lanes& lanes, Dtype dtype) {
     }
     std::vector<std::uint32_t> offsets(static_cast<std::size_t>(lanes.width));
     std::iota(offsets.begin(), offsets.end(), 0);
+    const std::int64_t positions = kernel_.axis(axis).extent;
+    if (lanes.period.columns > 0 && lanes.period.columns % (inner * positions) == 0) {  // known, the same in each
+        for (std::uint32_t& lane : offsets)
+            lane = static_cast<std::uint32_t>((lanes.period.place + lane) / inner % positions);
+        return convert(b_, Dtype::kI32, dtype, llvm::ConstantDataVector::get(b_.getContext(), offsets));
+    }
     Value* columns = spread(b_.CreateTrunc(lanes.column, b_.getInt32Ty()), lanes.width);
     columns = b_.CreateAdd(columns, llvm::ConstantDataVector::get(b_.getContext(), offsets));
     const auto splat = [&](std::int64_t v) {
         return llvm::ConstantInt::get(columns->getType(), static_cast<std::uint64_t>(v));
     };
     if (inner > 1) columns = b_.CreateUDiv(columns, splat(inner));
-    if (found != axes.begin()) columns = b_.CreateURem(columns, splat(kernel_.axis(axis).extent));
+    if (found != axes.begin()) columns = b_.CreateURem(columns, splat(positions));
     return convert(b_, Dtype::kI32, dtype, columns);
 }
 
@@ -230,6 +237,8 @@ Value* KernelEmitter::emit_load(const Inst& inst, const Lanes& lanes) {
         }
         stored = load_memory(inst, place, lanes.width);
         if (!inst.access.lanes.empty()) stored = b_.CreateShuffleVector(stored, inst.access.lanes);
+    } else if (const PlacesOfLanes lie = places_of_lanes(inst, lanes, outside_); !lie.places.empty()) {
+        stored = load_places(inst, lie);
     } else {
         for (int lane = 0; lane < lanes.width; ++lane) {
             Value* element = load_memory(inst, address(inst, lanes, lane, outside_), 1);
@@ -243,6 +252,81 @@ Value* KernelEmitter::emit_load(const Inst& inst, const Lanes& lanes) {
     Value* loaded = widen(b_, dtype, stored);
     if (is_one_number(inst.access.kind)) loaded = with_narrow_nan(dtype, loaded);
     return convert(b_, dtype, inst.dtype, loaded);
+}
+
+PlacesOfLanes KernelEmitter::places_of_lanes(const Inst& inst, const Lanes& lanes, Value* outside) {
+    const Access& access = inst.access;
+    llvm::Type* element = stored_type(b_, kernel_.tensors[static_cast<std::size_t>(inst.index)].dtype);
+    const auto before = [&](Value* first, std::int64_t place) { return b_.CreateGEP(element, first, i64(-place)); };
+    if (access.run > 0 && lanes.width == lanes.vector) {
+        return {before(address(inst, lanes, 0, outside), access.lanes[0]),
+                {access.lanes.begin(), access.lanes.end()},
+                0,
+                access.run - 1};
+    }
+    if (!access.in_periods || lanes.period.columns == 0) return {};
+    const auto place = [&](std::int64_t column) { return place_in_row(kernel_, inst, *lanes.axes, column); };
+    PlacesOfLanes lie;
+    for (int lane = 0; lane < lanes.width; ++lane) lie.places.push_back(place(lanes.period.place + lane));
+    lie.least = lie.greatest = place(0);
+    for (std::int64_t column = 1; column < lanes.period.columns; ++column) {
+        lie.least = std::min(lie.least, place(column));
+        lie.greatest = std::max(lie.greatest, place(column));
+    }
+    Lanes first = lanes;
+    first.column = lanes.period.begin;
+    lie.zero = before(address(inst, first, 0, outside), place(0));
+    return lie;
+}
+
+// As one vector where lanes follow each other, or else as vectors that begin a multiple of their width behind the first
+// element, so that other loads share them, of which shuffles take the lanes.
+Value* KernelEmitter::load_places(const Inst& inst, const PlacesOfLanes& lie) {
+    const std::vector<std::int64_t>& places = lie.places;
+    const auto width = static_cast<int>(places.size());
+    llvm::Type* element = stored_type(b_, kernel_.tensors[static_cast<std::size_t>(inst.index)].dtype);
+    const auto load_from = [&](std::int64_t place) {
+        return load_memory(inst, b_.CreateGEP(element, lie.zero, i64(place)), width);
+    };
+    const auto breaks = [](std::int64_t one, std::int64_t next) { return next != one + 1; };
+    if (std::ranges::adjacent_find(places, breaks) == places.end()) return load_from(places[0]);
+
+    Value* taken = nullptr;
+    std::vector<int> from(places.size(), -1);  // of `taken`, by lane
+    for (auto next = from.begin(); next != from.end(); next = std::ranges::find(from, -1)) {
+        const std::int64_t behind_first = places[static_cast<std::size_t>(next - from.begin())] - lie.least;
+        const std::int64_t begin = std::min(lie.least + behind_first / width * width, lie.greatest + 1 - width);
+        Value* vector = load_from(begin);
+        // Two vectors are brought together by one shuffle, and what comes behind them meets lanes.
+        const int behind = taken == nullptr ? 0 : width;
+        for (std::size_t lane = 0; lane < places.size(); ++lane) {
+            const std::int64_t within = places[lane] - begin;
+            if (from[lane] < 0 && within >= 0 && within < width) from[lane] = behind + static_cast<int>(within);
+        }
+        if (taken == nullptr) {
+            taken = vector;
+            continue;
+        }
+        taken = b_.CreateShuffleVector(taken, vector, from);
+        for (std::size_t lane = 0; lane < from.size(); ++lane)
+            from[lane] = from[lane] < 0 ? -1 : static_cast<int>(lane);
+    }
+    return b_.CreateShuffleVector(taken, from);
+}
+
+// A run of lanes that follow each other at a time.
+void KernelEmitter::store_places(const Inst& inst, const PlacesOfLanes& lie, Value* stored) {
+    llvm::Type* element = stored_type(b_, kernel_.tensors[static_cast<std::size_t>(inst.index)].dtype);
+    for (std::size_t first = 0; first < lie.places.size();) {
+        std::vector<int> lanes;
+        do {
+            lanes.push_back(static_cast<int>(first + lanes.size()));
+        } while (first + lanes.size() < lie.places.size() &&
+                 lie.places[first + lanes.size()] == lie.places[first] + std::ssize(lanes));
+        Value* to = b_.CreateGEP(element, lie.zero, i64(lie.places[first]));
+        store_memory(inst, to, lanes.size() == 1 ? lane_of(stored, lanes[0]) : b_.CreateShuffleVector(stored, lanes));
+        first += lanes.size();
+    }
 }
 
 void KernelEmitter::emit_store(const Inst& inst, const Lanes& lanes) {
@@ -263,6 +347,8 @@ void KernelEmitter::emit_store(const Inst& inst, const Lanes& lanes) {
         }
         return store_memory(inst, address(inst, lanes, inst.access.anchor, discarded_), stored);
     }
+    const PlacesOfLanes lie = places_of_lanes(inst, lanes, discarded_);
+    if (!lie.places.empty()) return store_places(inst, lie, stored);
     for (int lane = 0; lane < lanes.width; ++lane) {
         store_memory(inst, address(inst, lanes, lane, discarded_), lane_of(stored, lane));
     }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <span>
 
 #include "base/check.h"
 #include "compiler/passes/passes.h"
@@ -93,9 +94,66 @@ class Indexer {
             // A peeled row's vectors are aligned wherever it begins.
             if (inst.access.kind == Access::Kind::kVector && !loop->is_peeled())
                 tensor.alignment = std::max(tensor.alignment, loop->vector);
-            if (inst.access.run > 0)
+            if (inst.access.run > 0 && aligned_)
                 tensor.alignment = std::max(tensor.alignment, elements_of_access(inst.access.run, inst.dtype));
         }
+        if (!aligned_) find_period(loop);
+    }
+
+    // The fewest vectors after which most of what is gathered lies alike, further on: those of a whole number of
+    // groups, or the row.
+    void find_period(ColumnLoop* loop) const {
+        constexpr std::int64_t kMostVectors = 8;
+        if (loop->vector == 1 || kernel_.schedule.column_blocks > 1) return;
+        std::vector<Inst*> best;
+        for (std::int64_t vectors = 1; vectors <= kMostVectors; ++vectors) {
+            const std::int64_t period = std::min(vectors * loop->vector, loop->columns);
+            if (loop->columns % period != 0) continue;
+            std::vector<Inst*> alike;
+            for (Inst& inst : loop->body) {
+                if (is_gathered_by_columns(inst) && lies_in_periods(inst, *loop, period)) alike.push_back(&inst);
+            }
+            if (alike.size() > best.size()) loop->period = period, best = std::move(alike);
+            if (period == loop->columns) break;
+        }
+        for (Inst* inst : best) inst->access.in_periods = true;
+    }
+
+    bool is_gathered_by_columns(const Inst& inst) const {
+        if (!touches_memory(inst) || inst.access.kind != Access::Kind::kGather || inst.access.run > 0) return false;
+        const KernelTensor& tensor = kernel_.tensors[static_cast<std::size_t>(inst.index)];
+        for (std::size_t i = 0; i < inst.coords.size(); ++i) {
+            const bool by_row = kernel_.axis(tensor.axes[i]).is_row;
+            for (const Axis axis : inst.coords[i].axes()) {
+                if (kernel_.axis(axis.id).is_row != by_row) return false;
+            }
+        }
+        return !takes_data(inst);
+    }
+
+    bool lies_in_periods(const Inst& inst, const ColumnLoop& loop, std::int64_t period) const {
+        const auto place = [&](std::int64_t column) { return place_in_row(kernel_, inst, loop.axes, column); };
+        std::vector<std::int64_t> first;
+        for (std::int64_t column = 0; column < period; ++column) first.push_back(place(column));
+        for (std::int64_t begin = period; begin < loop.columns; begin += period) {
+            const std::int64_t further = place(begin) - first[0];
+            for (std::int64_t column = 0; column < period; ++column) {
+                if (place(begin + column) != first[static_cast<std::size_t>(column)] + further) return false;
+            }
+        }
+        const auto [least, greatest] = std::ranges::minmax(first);
+        if (greatest - least + 1 < loop.vector) return false;
+        for (std::int64_t column = 0; column + loop.vector <= period; column += loop.vector) {
+            const auto lanes =
+                std::span(first).subspan(static_cast<std::size_t>(column), static_cast<std::size_t>(loop.vector));
+            std::set<std::int64_t> parts;  // vectors of the row that are loaded, runs of lanes that are stored
+            for (std::size_t lane = 0; lane < lanes.size(); ++lane) {
+                const auto run = lanes[lane] - static_cast<std::int64_t>(lane);
+                parts.insert(inst.kind == InstKind::kLoad ? (lanes[lane] - least) / loop.vector : run);
+            }
+            if (std::ssize(parts) > Access::kMostVectors) return false;
+        }
+        return true;
     }
 
     Access classify(const Inst& inst, const KernelTensor& tensor, const ColumnLoop& loop,
@@ -106,11 +164,11 @@ class Indexer {
                 if (lane_values.contains(data)) return {Access::Kind::kGather};
             }
             const std::vector<Axis> axes = inst.coords[i].axes();
-            const bool mentions_column =
-                std::any_of(axes.begin(), axes.end(), [&](Axis axis) { return !kernel_.axis(axis.id).is_row; });
-            if (mentions_column && (kernel_.axis(tensor.axes[i]).is_row || !inst.coords[i].data_nodes().empty())) {
-                return {Access::Kind::kGather};
-            }
+            const auto is_row = [&](Axis axis) { return kernel_.axis(axis.id).is_row; };
+            const bool mentions_column = !std::ranges::all_of(axes, is_row);
+            // Of a coordinate that rows turn, as a column modulo the width in a circulant, each row has other places.
+            const bool by_row_too = kernel_.axis(tensor.axes[i]).is_row || std::ranges::any_of(axes, is_row);
+            if (mentions_column && (by_row_too || !inst.coords[i].data_nodes().empty())) return {Access::Kind::kGather};
             by_column = by_column || mentions_column;
         }
         if (!by_column) return {Access::Kind::kUniform};
@@ -133,27 +191,6 @@ class Indexer {
                (loop.columns % loop.vector == 0 || loop.tail == ColumnLoop::Tail::kScalar);
     }
 
-    // The offset in elements that column `column` reads, row part left out.
-    std::int64_t offset(const Inst& inst, const KernelTensor& tensor, const ColumnLoop& loop,
-                        std::int64_t column) const {
-        const auto at = [&](Axis axis) -> std::int64_t {
-            std::int64_t rest = column;
-            for (std::size_t i = loop.axes.size(); i-- > 0;) {
-                const std::int64_t extent = kernel_.axis(loop.axes[i]).extent;
-                if (loop.axes[i] == axis.id) return rest % extent;
-                rest /= extent;
-            }
-            return 0;  // a row axis: its part is the same for all lanes
-        };
-        const std::size_t first_column = tensor.axes.size() - tensor.column_strides.size();
-        std::int64_t sum = 0;
-        for (std::size_t i = first_column; i < tensor.axes.size(); ++i) {
-            const auto no_data = [](std::int32_t) -> std::int64_t { return 0; };
-            sum += inst.coords[i].evaluate(at, no_data) * tensor.column_strides[i - first_column];
-        }
-        return sum;
-    }
-
     Access evaluate(const Inst& inst, const KernelTensor& tensor, const ColumnLoop& loop) const {
         const std::int64_t rest = loop.columns % loop.vector;
         if (loop.vector == 1 || (rest != 0 && loop.tail != ColumnLoop::Tail::kScalar)) return {Access::Kind::kGather};
@@ -163,7 +200,8 @@ class Indexer {
         std::vector<int> lanes(static_cast<std::size_t>(loop.vector));
         for (std::int64_t column = 0; column < whole && (splat || vector); column += loop.vector) {
             std::vector<std::int64_t> offsets;
-            for (int lane = 0; lane < loop.vector; ++lane) offsets.push_back(offset(inst, tensor, loop, column + lane));
+            for (int lane = 0; lane < loop.vector; ++lane)
+                offsets.push_back(place_in_row(kernel_, inst, loop.axes, column + lane));
             const std::int64_t base = *std::min_element(offsets.begin(), offsets.end());
             vector = vector && (!aligned_ || base % loop.vector == 0);
             for (std::size_t lane = 0; lane < offsets.size(); ++lane) {
@@ -176,7 +214,8 @@ class Indexer {
         // A tail takes these columns in narrower vectors: they go on as the whole ones do, or one by one if permuted.
         const bool ordered = std::is_sorted(lanes.begin(), lanes.end());
         for (std::int64_t column = whole + 1; column < loop.columns; ++column) {
-            const std::int64_t step = offset(inst, tensor, loop, column) - offset(inst, tensor, loop, column - 1);
+            const std::int64_t step =
+                place_in_row(kernel_, inst, loop.axes, column) - place_in_row(kernel_, inst, loop.axes, column - 1);
             splat = splat && step == 0;
             vector = vector && (step == 1 || !ordered);
         }
@@ -187,21 +226,12 @@ class Indexer {
             vector = vector && sorted[lane] == static_cast<int>(lane);
         if (!vector) {
             if (inst.kind != InstKind::kLoad) return {Access::Kind::kGather};
-            return aligned_ ? run_of_elements(inst, tensor, loop) : spread_vector(inst, tensor, loop);
+            return aligned_ ? run_of_elements(inst, tensor, loop) : parts_of_vector(inst, tensor, loop);
         }
         Access access{Access::Kind::kVector};
         access.anchor = static_cast<int>(std::find(lanes.begin(), lanes.end(), 0) - lanes.begin());
         if (!ordered) access.lanes = std::move(lanes);
         return access;
-    }
-
-    // Of a row, as far as it is columns.
-    std::int64_t elements_of_row(const KernelTensor& tensor) const {
-        std::int64_t elements = 1;
-        const std::size_t first_column = tensor.axes.size() - tensor.column_strides.size();
-        for (std::size_t i = first_column; i < tensor.axes.size(); ++i)
-            elements += (kernel_.axis(tensor.axes[i]).extent - 1) * tensor.column_strides[i - first_column];
-        return elements;
     }
 
     // Whether rows that follow each other all begin at multiples of so many elements, where the first does: a part of a
@@ -212,12 +242,17 @@ class Indexer {
         return kernel_.axis(tensor.axes[first_column]).extent * tensor.column_strides[0] % elements == 0;
     }
 
-    // Where all vectors read alike from their own part of the row, some elements in several lanes and others in none,
-    // as both halves of complex numbers take the real one: that part, and what each lane takes of it.
-    Access spread_vector(const Inst& inst, const KernelTensor& tensor, const ColumnLoop& loop) const {
-        const std::vector<int> lanes = lanes_in_parts(inst, tensor, loop, loop.vector);
-        if (lanes.empty()) return {Access::Kind::kGather};
-        return {.kind = Access::Kind::kVector, .lanes = lanes};
+    // Where all vectors read alike from their own part of the row, some elements in several lanes and others in none:
+    // that part, of one vector as both halves of complex numbers take the real one, or of a few as every fourth column
+    // does, and what each lane takes of it.
+    Access parts_of_vector(const Inst& inst, const KernelTensor& tensor, const ColumnLoop& loop) const {
+        for (int run = loop.vector; run <= Access::kMostVectors * loop.vector; run *= 2) {
+            std::vector<int> lanes = lanes_in_parts(inst, tensor, loop, run);
+            if (lanes.empty()) continue;
+            if (run == loop.vector) return {.kind = Access::Kind::kVector, .lanes = std::move(lanes)};
+            return {.kind = Access::Kind::kGather, .lanes = std::move(lanes), .run = run};
+        }
+        return {Access::Kind::kGather};
     }
 
     // Likewise on a GPU, of the fewest elements that all lanes are in: twice a vector's, of which every second is read,
@@ -229,25 +264,29 @@ class Indexer {
         for (int run = 2; run <= std::min(2 * loop.vector, kMost) && run * element <= 2 * kAccessBytes; run *= 2) {
             // Rows of every second element may follow each other without the last gap.
             const int together = elements_of_access(run, tensor.dtype);
-            if (!rows_are_aligned(tensor, together) || elements_of_row(tensor) % together != 0) break;
+            if (!rows_are_aligned(tensor, together) || elements_of_row(kernel_, tensor) % together != 0) break;
             std::vector<int> lanes = lanes_in_parts(inst, tensor, loop, run);
             if (!lanes.empty()) return {.kind = Access::Kind::kGather, .lanes = std::move(lanes), .run = run};
         }
         return {Access::Kind::kGather};
     }
 
+    // Data may lie outside the row, and the part of it that lanes are in with them.
+    static bool takes_data(const Inst& inst) {
+        return std::ranges::any_of(inst.coords, [](const Coord& coord) { return !coord.data_nodes().empty(); });
+    }
+
     // Which element of its part of the row each lane reads, the same for all vectors, where parts are aligned to so
     // many elements and have no others; none where they do not.
     std::vector<int> lanes_in_parts(const Inst& inst, const KernelTensor& tensor, const ColumnLoop& loop,
                                     std::int64_t part) const {
-        for (const Coord& coord : inst.coords) {
-            if (!coord.data_nodes().empty()) return {};  // it may lie outside, and the part of a row with it
-        }
-        const std::int64_t elements = elements_of_row(tensor);
+        if (takes_data(inst)) return {};
+        const std::int64_t elements = elements_of_row(kernel_, tensor);
         std::vector<int> found;
         for (std::int64_t column = 0; column + loop.vector <= loop.columns; column += loop.vector) {
             std::vector<std::int64_t> offsets;
-            for (int lane = 0; lane < loop.vector; ++lane) offsets.push_back(offset(inst, tensor, loop, column + lane));
+            for (int lane = 0; lane < loop.vector; ++lane)
+                offsets.push_back(place_in_row(kernel_, inst, loop.axes, column + lane));
             const std::int64_t begin = *std::min_element(offsets.begin(), offsets.end()) / part * part;
             const std::int64_t last = *std::max_element(offsets.begin(), offsets.end());
             if (last >= begin + part || begin + part > elements) return {};
@@ -277,6 +316,35 @@ bool takes_columns_in_order(const Kernel& kernel, const Inst& inst, const Column
         stride *= kernel.axis(loop.axes[i]).extent;
     }
     return true;
+}
+
+std::int64_t place_in_row(const Kernel& kernel, const Inst& inst, const std::vector<AxisId>& axes,
+                          std::int64_t column) {
+    const auto at = [&](Axis axis) -> std::int64_t {
+        std::int64_t rest = column;
+        for (std::size_t i = axes.size(); i-- > 0;) {
+            const std::int64_t extent = kernel.axis(axes[i]).extent;
+            if (axes[i] == axis.id) return rest % extent;
+            rest /= extent;
+        }
+        return 0;  // a row axis: its part is the same for all lanes
+    };
+    const KernelTensor& tensor = kernel.tensors[static_cast<std::size_t>(inst.index)];
+    const std::size_t first_column = tensor.axes.size() - tensor.column_strides.size();
+    std::int64_t place = 0;
+    for (std::size_t i = first_column; i < tensor.axes.size(); ++i) {
+        const auto no_data = [](std::int32_t) -> std::int64_t { return 0; };
+        place += inst.coords[i].evaluate(at, no_data) * tensor.column_strides[i - first_column];
+    }
+    return place;
+}
+
+std::int64_t elements_of_row(const Kernel& kernel, const KernelTensor& tensor) {
+    std::int64_t elements = 1;
+    const std::size_t first_column = tensor.axes.size() - tensor.column_strides.size();
+    for (std::size_t i = first_column; i < tensor.axes.size(); ++i)
+        elements += (kernel.axis(tensor.axes[i]).extent - 1) * tensor.column_strides[i - first_column];
+    return elements;
 }
 
 Kernel index_accesses(Kernel kernel, const Target& target) {

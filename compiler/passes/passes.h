@@ -23,6 +23,11 @@ Kernel index_accesses(Kernel kernel, const Target& target);
 // Whether the tensor's columns are the loop's, one after the other, each read or written at its own coordinates.
 bool takes_columns_in_order(const Kernel& kernel, const Inst& inst, const ColumnLoop& loop);
 
+// Where in its row of a tensor an access along these column axes is at a column, in elements, as far as columns decide
+// it; and how many elements such a row has.
+std::int64_t place_in_row(const Kernel& kernel, const Inst& inst, const std::vector<AxisId>& axes, std::int64_t column);
+std::int64_t elements_of_row(const Kernel& kernel, const KernelTensor& tensor);
+
 // Gives every all-reduce that spans warps a region of shared scratch, puts a barrier where a region would be written
 // while it may still be read, and sums the block's dynamic shared memory. Needs: lowered loops. Gives:
 // AllReduce::scratch, Kernel::scratch_regions and Kernel::shared_bytes.

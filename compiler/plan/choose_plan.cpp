@@ -105,12 +105,12 @@ std::set<AxisId> small_axes(const GraphData& graph) {
     return kept_whole || overwrites ? std::set<AxisId>() : found;
 }
 
-bool is_strided(const std::vector<std::int64_t>& column_strides) {
-    return !column_strides.empty() && *std::min_element(column_strides.begin(), column_strides.end()) > 1;
+bool is_strided(const std::vector<std::int64_t>& column_strides, std::int64_t most_together = 1) {
+    return !column_strides.empty() && *std::min_element(column_strides.begin(), column_strides.end()) > most_together;
 }
 
 // Whether neighbours along the columns that read lie apart in what they read, as heads do of which a row has one place.
-bool is_strided(const GraphData& graph, const Node& index) {
+bool is_strided(const GraphData& graph, const Node& index, std::int64_t most_together) {
     const Node& source = graph.node(index.args[0]);
     const std::size_t first_column = source.axes.size() - source.column_strides.size();
     std::vector<std::int64_t> strides;
@@ -119,10 +119,12 @@ bool is_strided(const GraphData& graph, const Node& index) {
         if (std::ranges::any_of(along, [&](Axis axis) { return !graph.axis(axis.id).is_row; }))
             strides.push_back(source.column_strides[i]);
     }
-    return is_strided(strides);
+    return is_strided(strides, most_together);
 }
 
-bool has_strided(const GraphData& graph) {
+bool has_strided(const GraphData& graph, const Target& target) {
+    constexpr std::int64_t kMostVectors = 4;  // as Access::kMostVectors, of which a CPU's loads take their lanes
+    const std::int64_t most_together = target.is_gpu() ? 1 : kMostVectors;
     std::set<NodeId> read_in_order;
     const std::vector<NodeId> live = graph.live_nodes();
     for (const NodeId id : live) {
@@ -131,9 +133,10 @@ bool has_strided(const GraphData& graph) {
     }
     const auto reads_apart = [&](NodeId id) {
         const Node& node = graph.node(id);
-        if (node.kind == NodeKind::kInput) return read_in_order.contains(id) && is_strided(node.column_strides);
+        if (node.kind == NodeKind::kInput)
+            return read_in_order.contains(id) && is_strided(node.column_strides, most_together);
         return node.kind == NodeKind::kIndex && graph.node(node.args[0]).kind == NodeKind::kInput &&
-               is_strided(graph, node);
+               is_strided(graph, node, most_together);
     };
     const auto stores_apart = [](const OutputInfo& output) { return is_strided(output.column_strides); };
     return std::ranges::any_of(live, reads_apart) || std::ranges::any_of(graph.outputs(), stores_apart);
@@ -151,11 +154,20 @@ bool waits_for_wide_sums(const GraphData& graph) {
     });
 }
 
+// Whether a CPU's rows, with which it is done one after the other, have fewer columns than a vector.
+bool has_narrow_rows(const GraphData& graph, const Target& target) {
+    constexpr std::int64_t kFewColumns = 8;
+    std::int64_t columns = 1;
+    for (const NodeId id : graph.live_nodes()) columns = std::max(columns, graph.column_count(graph.node(id)));
+    return !target.is_gpu() && columns > 1 && columns < kFewColumns;
+}
+
 double cost_us(const Plan& plan, const Target& target) {
     double total_us = 0;
     for (const Group& group : plan.groups) {
         const double us = predicted_us(*group.graph, target, kPlanningRows);
-        total_us += us * (has_strided(*group.graph) ? kStridedCost : 1);
+        const bool apart = has_strided(*group.graph, target) || has_narrow_rows(*group.graph, target);
+        total_us += us * (apart ? kStridedCost : 1);
     }
     return total_us;
 }

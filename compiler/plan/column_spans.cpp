@@ -17,6 +17,7 @@ namespace {
 
 // Each is stored from a value of its own, which a thread holds.
 constexpr std::int64_t kMostSpans = 4;
+constexpr std::int64_t kLineBytes = 64;
 
 // What the value is beyond the place along the axis; nothing where it is no such sum.
 std::optional<std::int64_t> beyond_place(const GraphData& graph, NodeId value, AxisId axis) {
@@ -94,6 +95,8 @@ Division division_of(const GraphData& graph, const OutputInfo& output, const Tar
     const std::int64_t columns = graph.axis(whole).extent;
     const std::int64_t span = std::gcd(columns, common_divisor_of_ends(graph, output.node, whole));
     if (span == columns || columns / span > kMostSpans) return {};
+    // A CPU stores whole lines past its caches; of others it takes a few groups at once (Access::in_periods).
+    if (!target.is_gpu() && span * static_cast<std::int64_t>(size_bytes(node.dtype)) % kLineBytes != 0) return {};
     const AxisId within = axis_of(graph, span);
     const bool makes_axis = !target.is_gpu() && size_bytes(node.dtype) < 4;
     if (contains(node.axes, within) || (within < 0 && !makes_axis)) return {};
