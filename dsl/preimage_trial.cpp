@@ -104,7 +104,13 @@ void check_preimage(const GraphData& graph, const Node& index, const Support& su
     std::vector<Coord> varied;
     for (std::size_t i = 0; i < source.size(); ++i) {
         if (has_data(index.coords[i])) return;
-        if (!index.coords[i].is_axis(Axis{source[i]})) varied.emplace_back(Axis{source[i]});
+        if (index.coords[i].is_axis(Axis{source[i]})) continue;
+        varied.emplace_back(Axis{source[i]});
+        // Another axis may turn it, as the row does a circulant's columns, and itself be read in order.
+        for (const Axis axis : index.coords[i].axes()) {
+            const auto at = std::ranges::find(index.axes, axis.id) - index.axes.begin();
+            varied.push_back(preimage.coords[static_cast<std::size_t>(at)]);
+        }
     }
     for (const AxisId axis : preimage.summed) varied.emplace_back(Axis{axis});
     for (const Bounded& condition : preimage.conditions) {

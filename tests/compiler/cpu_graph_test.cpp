@@ -838,6 +838,52 @@ TEST_CASE("strided columns, packed halves and gathered columns are read where th
     check("packed", *g.data(), {{"tokens", 6}});
 }
 
+TEST_CASE("what turns within groups, lies some columns apart or in rows of its own is taken in periods, and exact") {
+    struct Case {
+        const char* what;
+        const char* text;
+        std::int64_t period;  // under the schedule that is taken; 0 for none
+    };
+    const Case cases[] = {
+        {"partners within heads, and tables that heads share",
+         "rows t\ncolumns h = 6\ncolumns d = 80\ninput x: bf16[t, h, d]\ninput cos: f32[t, d]\n"
+         "p = index(x, t, h, (d + 20) % 40 + d / 40 * 40)\nk = iota(d)\n"
+         "output y = cast(x, f32) * cos + cast(select(k - floor_div(k, 40) * 40 < 20, -p, p), f32)\n",
+         160},
+        {"a row and what is behind its last vector",
+         "rows t\ncolumns c = 72\ninput x: bf16[t, c]\ninput w: f32[c]\n"
+         "output y = index(x, t, c * -1 + 71) * cast(index(w, (c + 5) % 72), bf16)\n",
+         72},
+        {"every third column",
+         "rows t\ncolumns c = 384\ncolumns d = 128\ninput x: bf16[t, c]\noutput y = index(x, t, 3 * d + 1)\n", 64},
+        {"groups with gaps between them, which are read and stored",
+         "rows t\ncolumns h = 8\ncolumns d = 40\ninput x: bf16[t, h, d] strides(48, 1)\n"
+         "input z: f32[t, h, d] strides(41, 1)\noutput y = cast(x, f32) * z strides(44, 1)\n",
+         320},
+        {"a sum of blocks",
+         "rows t\ncolumns h = 40\ncolumns d = 40\ninput x: bf16[t, h, d]\n"
+         "output y = sum(cast(x, f32) * cast(index(x, t, h, 39 - d), f32))\n",
+         160},
+        {"a circulant", "rows t\ncolumns c = 64\ninput x: f32[t, c]\noutput y = index(x, t, (c + t) % 64) * x\n", 0},
+        {"a maximum of four neighbours",
+         "rows t\ncolumns d = 96\ncolumns k = 4\ninput x: bf16[t, d, k]\noutput y = max(x, k)\n", 0},
+    };
+    for (const Case& c : cases) {
+        const Graph graph = Graph::parse(c.text);
+        const Plan plan = plan_graph(*graph.data(), host());
+        for (const Schedule& schedule : legal_schedules(plan.groups[0], host())) {
+            check(fmt::format("{} {}", c.what, print(schedule)), *graph.data(), {{"t", 5}}, [&](const Group& group) {
+                return group.name == plan.groups[0].name ? std::optional(schedule) : std::nullopt;
+            });
+        }
+        const Program program = compile(*graph.data(), find_target("x86-64-v4"));
+        for (const Stmt& stmt : program.steps[0].kernel.body) {
+            const auto* loop = std::get_if<ColumnLoop>(&stmt.node);
+            if (loop != nullptr) CHECK_MESSAGE(loop->period == c.period, c.what);
+        }
+    }
+}
+
 TEST_CASE("quotients of whole numbers are rounded down, by constants and by what is read") {
     Graph g;
     const Axis tokens = g.rows("tokens");

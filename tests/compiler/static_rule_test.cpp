@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -63,17 +64,22 @@ TEST_CASE("vectors are as short as lie whole where a group of columns turns with
     CHECK(compile(*softmax.data(), find_target("sm_90a")).steps[0].kernel.schedule.peel);
 }
 
-TEST_CASE("a CPU's vectors lie whole in groups of columns too, and in tables that groups share") {
-    const auto vector_of = [](const Graph& graph) {
-        return compile(*graph.data(), find_target("x86-64-v4")).steps.at(0).kernel.schedule.vector;
+TEST_CASE("a CPU's vectors are whole where groups of columns turn, a few of them at a time") {
+    const auto kernel_of = [](const Graph& graph) {
+        return compile(*graph.data(), find_target("x86-64-v4")).steps.at(0).kernel;
     };
-    CHECK(vector_of(turned_within_heads()) == 4);
-    const auto of_heads = [&](std::int64_t columns) {
-        return vector_of(make_graph("rope_qk", {.columns = columns, .dtype = bf16}));
-    };
-    CHECK(of_heads(80) == 8);
-    CHECK(of_heads(96) == 16);
-    CHECK(of_heads(128) == 32);
+    const auto period = [](const Kernel& kernel) { return std::get<ColumnLoop>(kernel.body.back().node).period; };
+    CHECK(kernel_of(turned_within_heads()).schedule.vector == 64);
+    for (const auto& [columns, at_once] : std::map<std::int64_t, std::int64_t>{{80, 160}, {96, 96}, {112, 224}}) {
+        CAPTURE(columns);
+        const Kernel heads = kernel_of(make_graph("rope_qk", {.columns = columns, .dtype = bf16}));
+        CHECK(heads.schedule.vector == 32);
+        CHECK(period(heads) == at_once);
+    }
+    // Halves that whole vectors lie in are two outputs.
+    const Kernel whole = kernel_of(make_graph("rope_qk", {.columns = 128, .dtype = bf16}));
+    CHECK(whole.schedule.vector == 32);
+    CHECK(period(whole) == 0);
 }
 
 TEST_CASE("the first of a kernel's legal schedules is the one that compile takes") {

@@ -304,6 +304,9 @@ TEST_CASE("the gradient of what is chosen by a column's place is its finite diff
         written("output y = select(k < 0, p, x)\n"),
         written("output y = select(cast(k, f32) < 5.5, index(x, tokens, 5 - d % 6), p)\n"),
         written("output y = select(k < 6, index(p * x, tokens, (d + 1) % 6), p)\n"),
+        // As a circulant's rows.
+        written("output y = index(x * x, tokens, (d + tokens) % 12) * x\n"),
+        written("output y = select(k < 6, index(x, tokens, (d - tokens) % 6), p) * x\n"),
     };
     for (const std::string& graph : graphs) {
         CAPTURE(graph);

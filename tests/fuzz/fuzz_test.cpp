@@ -297,6 +297,8 @@ const std::vector<Found> kFoundOnGpus = {
      "rows t\ncolumns half = 40\ncolumns c = 80\ninput x: bf16[t, c]\ninput z: f32[t, half]\n"
      "g = cast(index(x, t, 2 * half), f32)\nu = cast(index(x, t, 2 * half + 1), f32)\noutput y = g * u\n"
      "h = cast(index(x, t, c), f32)\noutput w = h * index(z, t, c / 2)\n"},
+    {"columns that the row turns",
+     "rows t\ncolumns c = 64\ninput x: bf16[t, c]\noutput y = index(x, t, (c + t) % 64) * x\n"},
 };
 
 }  // namespace

@@ -73,8 +73,8 @@ class Generator {
 
   private:
     void declare_axes() {
-        static const std::vector<std::int64_t> kWide = {1,  2,   3,   7,   8,   16,  31,  33,
-                                                        64, 100, 127, 128, 130, 255, 256, 300};
+        static const std::vector<std::int64_t> kWide = {1,  2,   3,   7,   8,   16,  31,  33,  64, 80,
+                                                        96, 100, 127, 128, 130, 240, 255, 256, 300};
         static const std::vector<std::int64_t> kNarrow = {1, 2, 3, 4, 5, 8};
         if (!dice_.one_in(12)) axes_.push_back(graph_.rows("t"));
         if (dice_.one_in(5)) axes_.push_back(graph_.rows("u"));
@@ -259,18 +259,38 @@ class Generator {
         return dice_.pick(columns);
     }
 
+    // As the partners of several rotary embeddings in one head.
+    Coord turned_in_groups(Axis axis) {
+        const std::int64_t extent = graph_.extent(axis);
+        std::int64_t group = std::min<std::int64_t>(extent, 2 + dice_.roll(39));
+        while (extent % group != 0) ++group;
+        const Coord within = (Coord(axis) + dice_.roll(static_cast<int>(group))) % group;
+        return dice_.one_in(2) ? Coord(axis) / group * group + within : within;
+    }
+
+    // As a circulant's columns.
+    Coord turned_by_row(const Value& value, Axis axis) {
+        for (const Axis row : value.axes()) {
+            if (is_row(row)) return (Coord(axis) + Coord(row)) % graph_.extent(axis);
+        }
+        return Coord(axis);
+    }
+
     std::optional<Known> affine() {
         Known a = any();
         const std::optional<Axis> axis = column_of(a.value);
         if (!axis) return std::nullopt;
         const std::int64_t extent = graph_.extent(*axis);
         const Axis half = graph_.columns(fmt::format("half_{}", graph_.data()->axis(axis->id).name), extent / 2);
-        switch (dice_.roll(6)) {
+        switch (dice_.roll(9)) {
             case 0: a.value = index(a.value, *axis, (Coord(*axis) + extent / 2) % extent); break;
             case 1: a.value = index(a.value, *axis, Coord(half)); break;
             case 2: a.value = index(a.value, *axis, Coord(half) + (extent - extent / 2)); break;
             case 3: a.value = index(a.value, *axis, Coord(half) * 2); break;
             case 4: a.value = index(a.value, *axis, Coord(*axis) / 2); break;
+            case 5:
+            case 6: a.value = index(a.value, *axis, turned_in_groups(*axis)); break;
+            case 7: a.value = index(a.value, *axis, turned_by_row(a.value, *axis)); break;
             default: a.value = index(a.value, *axis, Coord(static_cast<std::int64_t>(extent - 1)) - Coord(*axis));
         }
         return a;
