@@ -32,8 +32,11 @@ class Canonicalizer {
           to_(std::make_shared<GraphData>(axes(from, unrolled))),
           full_width_(!has_narrow_inputs(from)) {}
 
-    std::shared_ptr<const GraphData> run() {
-        for (const NodeId id : from_.live_nodes()) mapped_[id] = convert(from_.node(id));
+    std::shared_ptr<const GraphData> run(const std::set<NodeId>& kept) {
+        for (const NodeId id : from_.live_nodes()) {
+            mapped_[id] = convert(from_.node(id));
+            if (kept.contains(id)) kept_.insert(mapped_[id]);
+        }
         for (OutputInfo output : from_.outputs()) {
             output.node = mapped_.at(output.node);
             add_output(std::move(output));
@@ -276,6 +279,7 @@ class Canonicalizer {
             case NodeKind::kMap:
             case NodeKind::kCast: {
                 if (is_of_another_row(node, coords) && joins_sums(source)) return to_->add_index(source, coords);
+                if (kept_.contains(source) && !rows_stay(node, coords)) return to_->add_index(source, coords);
                 const NodeId copy = to_->add_copy(
                     node, [&](NodeId arg) { return push(arg, select_coords(node, coords, to_->node(arg).axes)); });
                 return folded(*to_, copy);
@@ -508,6 +512,7 @@ class Canonicalizer {
 
     const GraphData& from_;
     const std::set<AxisId>& unrolled_;
+    std::set<NodeId> kept_;  // of to_
     std::shared_ptr<GraphData> to_;
     bool full_width_;                // whether all that is read is
     std::vector<bool> of_wide_row_;  // by node of to_, as far as was asked
@@ -523,8 +528,9 @@ std::shared_ptr<const GraphData> without_dead_nodes(const GraphData& graph) {
 
 }  // namespace
 
-std::shared_ptr<const GraphData> canonicalize(const GraphData& graph, const std::set<AxisId>& unrolled) {
-    const std::shared_ptr<const GraphData> canonical = write_logistic(Canonicalizer(graph, unrolled).run());
+std::shared_ptr<const GraphData> canonicalize(const GraphData& graph, const std::set<AxisId>& unrolled,
+                                              const std::set<NodeId>& kept) {
+    const std::shared_ptr<const GraphData> canonical = write_logistic(Canonicalizer(graph, unrolled).run(kept));
     return without_dead_nodes(*sum_where_placed(share_sums(sum_columns_first(canonical))));
 }
 

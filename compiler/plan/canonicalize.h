@@ -16,6 +16,8 @@ namespace rowjit {
 
 // The positions of `unrolled` axes become values of their own: nothing has such an axis any more but inputs, which are
 // read at each position, and outputs, which are stored in pieces. A reduction over one is the fold of its terms.
-std::shared_ptr<const GraphData> canonicalize(const GraphData& graph, const std::set<AxisId>& unrolled = {});
+// Values of the given graph that are `kept` are not computed again for other rows, but read where their row is stored.
+std::shared_ptr<const GraphData> canonicalize(const GraphData& graph, const std::set<AxisId>& unrolled = {},
+                                              const std::set<NodeId>& kept = {});
 
 }  // namespace rowjit

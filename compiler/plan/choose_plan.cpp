@@ -1,10 +1,14 @@
 #include "compiler/plan/choose_plan.h"
 
 #include <algorithm>
+#include <map>
+#include <memory>
 #include <set>
+#include <utility>
 
 #include "compiler/plan/canonicalize.h"
 #include "compiler/plan/column_spans.h"
+#include "compiler/plan/group_costs.h"
 #include "compiler/plan/nested_sums.h"
 
 namespace rowjit {
@@ -105,6 +109,60 @@ std::set<AxisId> small_axes(const GraphData& graph) {
     return kept_whole || overwrites ? std::set<AxisId>() : found;
 }
 
+bool is_elementwise(const Node& node) { return node.kind == NodeKind::kMap || node.kind == NodeKind::kCast; }
+
+bool reads_other_rows(const GraphData& graph, const Node& index) {
+    const Node& source = graph.node(index.args[0]);
+    for (std::size_t i = 0; i < source.axes.size(); ++i) {
+        if (graph.axis(source.axes[i]).is_row && !index.coords[i].is_axis(Axis{source.axes[i]})) return true;
+    }
+    return false;
+}
+
+// Values of columns with functions that several rows read, each of which would compute them again: as what flows back
+// to a convolution's sum, which each of its taps reads at a row of its own. Of those that make each other, the last.
+std::set<NodeId> read_by_several_rows(const GraphData& graph) {
+    const std::vector<NodeId> live = graph.live_nodes();
+    std::map<NodeId, std::vector<std::vector<Coord>>> readers;  // at which coordinates each is read
+    std::map<NodeId, bool> has_functions;
+    for (const NodeId id : live) {
+        const Node& node = graph.node(id);
+        bool& has = has_functions[id];
+        has = node.kind == NodeKind::kMap && specials_of(node.op) >= 1;
+        if (!is_elementwise(node)) continue;
+        for (const NodeId arg : node.args) has = has || has_functions[arg];
+    }
+    // Calls goes_on(node, index) for what is read at other rows and, where it says so, for what that is computed from.
+    const auto each_read = [&](const auto& goes_on) {
+        for (const NodeId id : live) {
+            const Node& index = graph.node(id);
+            if (index.kind != NodeKind::kIndex || !reads_other_rows(graph, index)) continue;
+            std::vector<NodeId> work = {index.args[0]};
+            while (!work.empty()) {
+                const NodeId next = work.back();
+                work.pop_back();
+                const Node& node = graph.node(next);
+                const bool may_stay = is_elementwise(node) && has_functions[next] && !graph.column_axes(node).empty();
+                if (may_stay && goes_on(next, index)) work.insert(work.end(), node.args.begin(), node.args.end());
+            }
+        }
+    };
+    each_read([&](NodeId id, const Node& index) {
+        std::vector<std::vector<Coord>>& at = readers[id];
+        // What several read, or one a second time, is read so too in what it is computed from.
+        if (at.size() > 1 || std::ranges::find(at, index.coords) != at.end()) return false;
+        at.push_back(index.coords);
+        return true;
+    });
+    std::set<NodeId> found;
+    std::set<NodeId> passed;
+    each_read([&](NodeId id, const Node&) {
+        if (readers[id].size() > 1) found.insert(id);
+        return readers[id].size() < 2 && passed.insert(id).second;
+    });
+    return found;
+}
+
 bool is_strided(const std::vector<std::int64_t>& column_strides, std::int64_t most_together = 1) {
     return !column_strides.empty() && *std::min_element(column_strides.begin(), column_strides.end()) > most_together;
 }
@@ -198,13 +256,18 @@ Plan cheapest_plan(const GraphData& graph, const Target& target, const Runs& run
         best_runs = true;
         return true;
     };
-    const auto try_unrolled = [&](const GraphData& of, const std::set<AxisId>& axes, double worth) {
-        const std::shared_ptr<const GraphData> unrolled = canonicalize(of, axes);
-        const bool taken = consider(make_plan(unrolled, target, Repeated::kWithRows, stem), worth);
-        if (taken || !best_runs) canonical = unrolled;
+    const auto try_canonical = [&](std::shared_ptr<const GraphData> other, double worth) {
+        const bool taken = consider(make_plan(other, target, Repeated::kWithRows, stem), worth);
+        if (taken || !best_runs) canonical = std::move(other);
     };
-    if (const std::set<AxisId> axes = small_axes(graph); !axes.empty()) try_unrolled(graph, axes, 1);
-    if (const auto divided = divide_outputs(graph, target)) try_unrolled(divided->graph, divided->spans, kSameTraffic);
+    if (const std::set<AxisId> axes = small_axes(graph); !axes.empty()) try_canonical(canonicalize(graph, axes), 1);
+    if (const auto divided = divide_outputs(graph, target))
+        try_canonical(canonicalize(divided->graph, divided->spans), kSameTraffic);
+    if (computes_long(best, target)) {
+        constexpr double kStored = 0.8;  // the share of the time that storing what rows share must leave
+        const std::set<NodeId> shared = read_by_several_rows(graph);
+        if (!shared.empty()) try_canonical(canonicalize(graph, {}, shared), kStored);
+    }
     const auto waits = [](const Group& group) { return waits_for_wide_sums(*group.graph); };
     if (target.is_gpu() && std::any_of(best.groups.begin(), best.groups.end(), waits)) {
         const std::shared_ptr<const GraphData> nested = nest_sums(canonical);

@@ -209,6 +209,22 @@ TEST_CASE("groups that no block has room for together are joined as far as they 
     CHECK(tried < 300);  // of some 50 pieces' 1000 pairs
 }
 
+TEST_CASE("what a convolution's taps each read at a row of their own is computed once, where that takes long") {
+    const std::string taps =
+        "rows t\ncolumns d = 4096\ninput x: bf16[t, d]\ninput w: f32[d]\nh = cast(x, f32) * w\n"
+        "far = index(x, iota(t, i64) - 1, d)\n";
+    const auto kernels = [](const std::string& text) {
+        return compile(*Graph::parse(text).data(), find_target("x86-64-v4")).steps.size();
+    };
+    const auto of_two_rows = [](const std::string& value) {
+        return "v = " + value + "\noutput y = index(v, iota(t, i64) + 1, d) + index(v, iota(t, i64) + 2, d)\n";
+    };
+    CHECK(kernels(taps + of_two_rows("sin(exp(tanh(log(h))) / (1 + exp(-h))) / exp(h)")) == 2);
+    CHECK(kernels(taps + of_two_rows("h + w")) == 1);
+    CHECK(kernels(taps + "v = sin(exp(tanh(log(h))) / (1 + exp(-h))) / exp(h)\n"
+                         "output y = index(v, iota(t, i64) + 1, d)\n") == 1);
+}
+
 // Seed 920157 of the random graphs, as far as its derivative needs: numbers of two dtypes that are too many at once.
 TEST_CASE("numbers of two dtypes that are stored at once wait for each other in no ring") {
     const Graph graph = Graph::parse(
