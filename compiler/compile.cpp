@@ -131,10 +131,16 @@ ProductStep make_product(const Program& program, const Product& product) {
     return step;
 }
 
-// Loads of whole rows whose lanes each have an address of their own, in no run. A table that heads share is in a GPU's
-// first-level cache: rope_complex of f32 runs at 98 % of copy whose rotations are gathered. A CPU takes the lanes of
-// any one by one.
-std::ptrdiff_t gathers(const Kernel& kernel, bool of_tables) {
+// Of a kernel's accesses, in the order that they cost.
+struct Apart {
+    std::ptrdiff_t gathered = 0;    // loads of whole rows whose lanes each have an address of their own, in no run
+    std::ptrdiff_t in_periods = 0;  // loads of a few vectors, and stores in pieces, which do not pass the caches
+    auto operator<=>(const Apart&) const = default;
+};
+
+// A table that heads share is in a GPU's first-level cache: rope_complex of f32 runs at 98 % of copy whose rotations
+// are gathered. A CPU takes the lanes of any one by one.
+Apart accesses_apart(const Kernel& kernel, bool of_tables) {
     const auto columns = [&](const KernelTensor& tensor) {
         std::int64_t count = 1;
         for (const AxisId axis : tensor.axes) count *= kernel.axis(axis).is_row ? 1 : kernel.axis(axis).extent;
@@ -147,30 +153,46 @@ std::ptrdiff_t gathers(const Kernel& kernel, bool of_tables) {
                !inst.access.in_periods &&
                (of_tables || columns(kernel.tensors[static_cast<std::size_t>(inst.index)]) == whole);
     };
-    std::ptrdiff_t found = 0;
-    each_inst(kernel, [&](const Inst& inst) { found += is_gather(inst) ? 1 : 0; });
+    Apart found;
+    each_inst(kernel, [&](const Inst& inst) {
+        found.gathered += is_gather(inst) ? 1 : 0;
+        found.in_periods += inst.access.in_periods ? 1 : 0;
+    });
     // The ends of a peeled row are few columns, which are loaded one by one beside whole vectors.
     for (const Stmt& stmt : kernel.body) {
         const auto* loop = std::get_if<ColumnLoop>(&stmt.node);
         if (loop == nullptr || loop->part != ColumnLoop::Part::kEnds) continue;
-        found -= std::count_if(loop->body.begin(), loop->body.end(), is_gather);
+        found.gathered -= std::count_if(loop->body.begin(), loop->body.end(), is_gather);
     }
     return found;
 }
 
+// Lanes of a CPU's widest register of the kernel's narrowest floats.
+int register_lanes(const Kernel& kernel) {
+    constexpr std::size_t kRegisterBytes = 64;
+    std::size_t element = sizeof(double);
+    for (const KernelTensor& tensor : kernel.tensors) {
+        if (is_float(tensor.dtype)) element = std::min(element, size_bytes(tensor.dtype));
+    }
+    return static_cast<int>(kRegisterBytes / element);
+}
+
 // The kernel, or one whose shorter vectors lie where its own are gathered, as those that a group of columns divides
-// which turn within it.
+// which turn within it. In periods nothing is gathered, and a whole register takes them as it is.
 Kernel without_gathers(const Group& group, Kernel kernel, const std::vector<Schedule>& schedules,
                        const Target& target) {
     const bool of_tables = !target.is_gpu();
-    std::ptrdiff_t least = gathers(kernel, of_tables);
+    Apart least = accesses_apart(kernel, of_tables);
     std::set<int> tried = {kernel.schedule.vector};
     for (const Schedule& schedule : schedules) {
-        if (least == 0) break;
+        if (least == Apart{}) break;
         if (schedule.vector > kernel.schedule.vector || !tried.insert(schedule.vector).second) continue;
         auto narrower = build_kernel(group, schedule, target);
-        const std::ptrdiff_t left = narrower ? gathers(*narrower, of_tables) : least;
-        if (left >= least) continue;
+        if (!narrower) continue;
+        const Apart left = accesses_apart(*narrower, of_tables);
+        const bool has_fewer =
+            schedule.vector < register_lanes(*narrower) ? left.gathered < least.gathered : left < least;
+        if (!has_fewer) continue;
         least = left;
         kernel = std::move(*narrower);
     }
