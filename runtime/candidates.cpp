@@ -69,11 +69,15 @@ class GroupCheck {
     std::optional<Answers> more_;
 };
 
-// A group sees only the axes it uses.
+// A group sees only the axes it uses. Of blocks of a column axis, as of a weight's gradient that is rounded some rows
+// at a time, nobody gives the number: as many as the longest that is given.
 RowExtents of_group(const RowExtents& rows, const GraphData& graph) {
+    std::int64_t longest = 1;
+    for (const auto& [name, extent] : rows) longest = std::max(longest, extent);
     RowExtents own;
     for (const AxisInfo& axis : graph.axes()) {
         if (const auto found = rows.find(axis.name); found != rows.end()) own.insert(*found);
+        if (axis.blocks > 0) own.emplace(axis.name, std::min(axis.blocks, longest));
     }
     return own;
 }

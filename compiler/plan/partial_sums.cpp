@@ -231,6 +231,7 @@ std::shared_ptr<const GraphData> with_whole_sums(const GraphData& group) {
     // What sums were along is given parts by the same names again. Parts that are read are one.
     for (AxisInfo& axis : axes) {
         if (axis.is_slots) axis = {axis.name + "_whole", 1, true};
+        axis.blocks = 0;  // of a column axis of which it sees some at a time it has rows
     }
     auto result = std::make_shared<GraphData>(std::move(axes));
     std::vector<NodeId> mapped(static_cast<std::size_t>(group.size()), -1);

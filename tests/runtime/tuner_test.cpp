@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "cache/entry.h"
+#include "compiler/plan/plan.h"
 #include "dsl/library/registry.h"
 #include "rowjit/gradient.h"
 #include "runtime/tuning.h"
@@ -217,6 +218,20 @@ TEST_CASE("memory that is lacking for the timing is no candidate's fault and end
     CHECK(place.jobs(tried()[0], true) == 1);
     place.set("");
     CHECK(place.tune(softmax_graph())[0].timed.size() == tried().size());
+}
+
+TEST_CASE("what a loop of chunks rounds some rows at a time is tuned as rows of which nobody gave the number") {
+    const Workplace place("");
+    const Graph loss = make_graph("fused_linear_cross_entropy", {2000, bf16, {{"hidden", "16"}}});
+    const Graph joint = gradient(loss, {"hidden", "weight"}, {.joint = true, .unit_cotangent = true});
+    const Plan plan = plan_graph(*joint.data(), Device("cpu").impl().target());
+    const auto sees_blocks = [](const Group& group) {
+        return std::ranges::any_of(group.row_axes, [&](AxisId axis) { return group.graph->axis(axis).blocks > 0; });
+    };
+    REQUIRE(std::ranges::any_of(plan.groups, sees_blocks));
+    const std::vector<TunedKernel> tuned = place.tune(joint, {.max_candidates = 1});
+    const auto blocks = std::ranges::find_if(plan.groups, sees_blocks);
+    CHECK(std::ranges::any_of(tuned, [&](const TunedKernel& one) { return one.kernel == blocks->name && one.ms > 0; }));
 }
 
 TEST_CASE("a tuner that is killed goes on where it was: nothing is compiled again, nothing rejected is tried again") {
