@@ -870,11 +870,15 @@ TEST_CASE("what turns within groups, lies some columns apart or in rows of its o
     };
     for (const Case& c : cases) {
         const Graph graph = Graph::parse(c.text);
-        const Plan plan = plan_graph(*graph.data(), host());
-        for (const Schedule& schedule : legal_schedules(plan.groups[0], host())) {
-            check(fmt::format("{} {}", c.what, print(schedule)), *graph.data(), {{"t", 5}}, [&](const Group& group) {
-                return group.name == plan.groups[0].name ? std::optional(schedule) : std::nullopt;
-            });
+        for (const Target& target : {find_target("x86-64-v2"), find_target("x86-64-v3"), host()}) {
+            const Plan plan = plan_graph(*graph.data(), target);
+            for (const Schedule& schedule : legal_schedules(plan.groups[0], target)) {
+                const ScheduleChoice choice = [&](const Group& group) {
+                    return group.name == plan.groups[0].name ? std::optional(schedule) : std::nullopt;
+                };
+                check(fmt::format("{} {} {}", c.what, target.name, print(schedule)), *graph.data(), {{"t", 5}}, choice,
+                      {.seed = 3, .out_of_range = true}, 1, target);
+            }
         }
         const Program program = compile(*graph.data(), find_target("x86-64-v4"));
         for (const Stmt& stmt : program.steps[0].kernel.body) {
