@@ -123,7 +123,6 @@ bool reads_other_rows(const GraphData& graph, const Node& index) {
 // to a convolution's sum, which each of its taps reads at a row of its own. Of those that make each other, the last.
 std::set<NodeId> read_by_several_rows(const GraphData& graph) {
     const std::vector<NodeId> live = graph.live_nodes();
-    std::map<NodeId, std::vector<std::vector<Coord>>> readers;  // at which coordinates each is read
     std::map<NodeId, bool> has_functions;
     for (const NodeId id : live) {
         const Node& node = graph.node(id);
@@ -147,18 +146,19 @@ std::set<NodeId> read_by_several_rows(const GraphData& graph) {
             }
         }
     };
+    std::map<NodeId, const std::vector<Coord>*> first_read;
+    std::set<NodeId> of_several;
     each_read([&](NodeId id, const Node& index) {
-        std::vector<std::vector<Coord>>& at = readers[id];
+        const auto [first, is_first] = first_read.emplace(id, &index.coords);
         // What several read, or one a second time, is read so too in what it is computed from.
-        if (at.size() > 1 || std::ranges::find(at, index.coords) != at.end()) return false;
-        at.push_back(index.coords);
-        return true;
+        return is_first || (*first->second != index.coords && of_several.insert(id).second);
     });
     std::set<NodeId> found;
     std::set<NodeId> passed;
     each_read([&](NodeId id, const Node&) {
-        if (readers[id].size() > 1) found.insert(id);
-        return readers[id].size() < 2 && passed.insert(id).second;
+        const bool is_of_several = of_several.contains(id);
+        if (is_of_several) found.insert(id);
+        return !is_of_several && passed.insert(id).second;
     });
     return found;
 }
