@@ -50,17 +50,25 @@ constexpr std::array<double, 4> kExp2Eighth = {0x1.62e43p-1, 0x1.ebfbep-3, 0x1.c
 // log((1 + s) / (1 − s)) = 2s + s z q(z), z = s², to 35 bits.
 constexpr std::array<double, 4> kLog = {0x1.555554p-1, 0x1.999c26p-2, 0x1.23d3c8p-2, 0x1.f142fap-3};
 
-// log m = −log rᵢ + log(1 + f), f = m rᵢ − 1, m in [¾, 1½) and i the four bits below its first. Row 0 has the rᵢ,
-// chosen so that −log rᵢ, in row 1, is an f32 to 37 bits; beside 1 both are exact.
-constexpr std::array<Table16, 2> kLogTables = {{
-    {1, 0x1.d40f4ep-1, 0x1.badefep-1, 0x1.a42dbp-1, 0x1.8f9708p-1, 0x1.7cf1b6p-1, 0x1.6c138p-1, 0x1.5caeb8p-1,
-     0x1.4e5f7ep+0, 0x1.41525ap+0, 0x1.352496p+0, 0x1.29e368p+0, 0x1.1f81eep+0, 0x1.159aaep+0, 0x1.0cadccp+0, 1},
-    {0, 0x1.6f874p-4, 0x1.290ddap-3, 0x1.94c6f2p-3, 0x1.fbab7ep-3, 0x1.2ec494p-2, 0x1.5d2504p-2, 0x1.8961fep-2,
-     -0x1.117d5ap-2, -0x1.d1707ap-3, -0x1.824e78p-3, -0x1.365b36p-3, -0x1.db6deep-4, -0x1.4bda8ep-4, -0x1.8bff52p-5, 0},
+// log m = −log rᵢ + log(1 + f), f = m rᵢ − 1, m in [¾, 1½) and i the four bits below its first. Row 0 has the rᵢ, of so
+// few bits that f is exact, beside 1 they are 1; row 1 −log rᵢ, which rows 2 and 3 add up to: what 17 bits behind the
+// point have of it, and the rest.
+constexpr std::array<Table16, 4> kLogTables = {{
+    {1, 0x1.dp-1, 0x1.cp-1, 0x1.ap-1, 0x1.9p-1, 0x1.8p-1, 0x1.7p-1, 0x1.6p-1, 0x1.5p+0, 0x1.4p+0, 0x1.3p+0, 0x1.3p+0,
+     0x1.2p+0, 0x1.1p+0, 0x1.1p+0, 1},
+    {0, 0x1.9335e6p-4, 0x1.1178e8p-3, 0x1.a93ed4p-3, 0x1.f991c6p-3, 0x1.269622p-2, 0x1.522aep-2, 0x1.7fafa4p-2,
+     -0x1.1675cap-2, -0x1.c8ff7cp-3, -0x1.5ff308p-3, -0x1.5ff308p-3, -0x1.e27076p-4, -0x1.f0a30cp-5, -0x1.f0a30cp-5, 0},
+    {0, 0x1.9338p-4, 0x1.1178p-3, 0x1.a94p-3, 0x1.f99p-3, 0x1.2696p-2, 0x1.522ap-2, 0x1.7fbp-2, -0x1.1676p-2,
+     -0x1.c9p-3, -0x1.5ff4p-3, -0x1.5ff4p-3, -0x1.e27p-4, -0x1.f0ap-5, -0x1.f0ap-5, 0},
+    {0, -0x1.0d1536p-19, 0x1.d044fcp-20, -0x1.2c3752p-19, 0x1.c6cb3cp-19, 0x1.089a6ep-21, 0x1.c0e714p-19,
+     -0x1.7109fap-20, 0x1.aa2a2cp-21, 0x1.070cacp-20, 0x1.f1eb0ep-20, 0x1.f1eb0ep-20, -0x1.db8abcp-22, -0x1.86008cp-20,
+     -0x1.86008cp-20, 0},
 }};
 
-// log(1 + f) = f + f² q(f) for −1/32 ≤ f ≤ 1/16, to 28 bits.
-constexpr std::array<double, 3> kLogNearOne = {-0x1.0001bcp-1, 0x1.556ceap-2, -0x1.e423dep-3};
+// log(1 + f) = f + f² q(f) for −1/26 ≤ f ≤ 1/16, absolutely to 27 bits, and relatively to 28.
+constexpr std::array<double, 3> kLogNearOne = {-0x1.0001c4p-1, 0x1.5591a4p-2, -0x1.e8e512p-3};
+
+constexpr std::array<double, 4> kLogNearOneExact = {-0x1.fffffap-2, 0x1.55587p-2, -0x1.00403ep-2, 0x1.86ed7cp-3};
 
 // tanh x = x + x³ q(x²) up to the split, to 27 bits.
 constexpr double kTanhSplit = 0.625;
@@ -81,9 +89,38 @@ constexpr std::array<double, 6> kErfSmall = {0x1.06eba6p-3,  -0x1.8126dcp-2, 0x1
 constexpr std::array<double, 7> kErfLarge = {0x1.077e2p-3,  0x1.452d3cp-1,   0x1.b36b7ap-4, -0x1.864186p-6,
                                              0x1.e0f558p-9, -0x1.5968eap-12, 0x1.8eeb3p-17};
 
-// erf x = erf xᵢ + t q(t), t = x − xᵢ, i = round(kErfPerOne · x), to 25 bits and more; of i = 0, where xᵢ is 0, it is
-// t + t q(t). Row 0 has the xᵢ, chosen so that erf xᵢ, in row 1, is an f32 to 37 bits and more where it is not close to
-// 1; the other rows q's coefficients.
+// Tables of erf and tanh, of 16 points xᵢ: f x = f xᵢ + t q(t), t = x − xᵢ, and of i = 0, where xᵢ is 0, t + t q(t).
+// Row 0 has the xᵢ, chosen so that f xᵢ, in row 1, is an f32 to 37 bits and more where it is not close to 1; the other
+// rows q's coefficients.
+
+// Of tanh i is the two last bits of the exponent of 1 + x, and the first two behind its point; to 27 bits and more.
+constexpr double kTanhEnd = 9.5;
+
+constexpr std::array<Table16, 8> kTanhTables = {{
+    {0, 0x1.80169p-2, 0x1.400dfap-1, 0x1.c0129cp-1, 0x1.3fed1ep+0, 0x1.bff09ap+0, 0x1.1ff226p+1, 0x1.5ff05ep+1,
+     0x1.c01338p+1, 0x1.2004d2p+2, 0x1.6005f2p+2, 0x1.9fef28p+2, 0x1.fe2804p+2, 0x1.154246p+3, 0, 0},
+    {0, 0x1.6f08e8p-2, 0x1.1bfe2cp-1, 0x1.686fb4p-1, 0x1.b247a4p-1, 0x1.e1f878p-1, 0x1.f4bd6ep-1, 0x1.fbd406p-1,
+     0x1.ff1174p-1, 0x1.ffdfacp-1, 0x1.fffbap-1, 0x1.ffff68p-1, 0x1.fffff8p-1, 0x1.fffffep-1, 0, 0},
+    {0x1.d2dc3cp-28, 0x1.be38aep-1, 0x1.627a08p-1, 0x1.0242d2p-1, 0x1.1f48fcp-2, 0x1.d26162p-4, 0x1.645bfp-5,
+     0x1.09e80ep-6, 0x1.dcab24p-9, 0x1.029936p-11, 0x1.180058p-14, 0x1.30017cp-17, 0x1.006184p-21, 0x1.ffe902p-24, 0,
+     0},
+    {-0x1.c1085ep-20, -0x1.3fe168p-2, -0x1.893cd6p-2, -0x1.6b9eaap-2, -0x1.e75a3p-3, -0x1.b706ccp-4, -0x1.5c859cp-5,
+     -0x1.07bd64p-6, -0x1.dbcc5cp-9, -0x1.02888cp-11, -0x1.17fd9ap-14, -0x1.300092p-17, -0x1.000e3cp-21,
+     -0x1.fef9f6p-24, 0, 0},
+    {-0x1.55415p-2, -0x1.6da44ap-3, -0x1.2359ccp-6, 0x1.4f3bc8p-4, 0x1.bbc34p-4, 0x1.01d822p-4, 0x1.bc25a2p-6,
+     0x1.59e59p-7, 0x1.3bbf36p-9, 0x1.582e46p-12, 0x1.74e65cp-15, 0x1.94e6f4p-18, 0x1.4f3ccep-22, 0x1.508248p-24, 0, 0},
+    {-0x1.5684c6p-10, 0x1.58569ep-3, 0x1.1a553cp-3, 0x1.f1b9eap-5, -0x1.9b79c6p-7, -0x1.817f8cp-6, -0x1.9414d8p-7,
+     -0x1.4e874ep-8, -0x1.397fc2p-10, -0x1.57e1dcp-13, -0x1.74e3b6p-16, -0x1.94fb0ep-19, -0x1.536486p-23,
+     -0x1.3d1a2ep-25, 0, 0},
+    {0x1.260dbap-3, 0x1.30efaap-6, -0x1.bb8fb8p-5, -0x1.e16beap-5, -0x1.43054p-6, 0x1.c82a1cp-9, 0x1.04c634p-8,
+     0x1.f6a394p-10, 0x1.00bfacp-11, 0x1.1e3ecep-14, 0x1.3711dcp-17, 0x1.51e8bep-20, 0x1.41440ep-24, 0x1.96a232p-27, 0,
+     0},
+    {-0x1.34e07p-5, -0x1.1e355ap-4, -0x1.82a39ep-6, 0x1.a2948cp-7, 0x1.eeda9ep-7, 0x1.1376c2p-9, -0x1.776dbep-11,
+     -0x1.1e606p-11, -0x1.4aa84cp-13, -0x1.7b5b72p-16, -0x1.9ddf7ap-19, -0x1.c0a522p-22, -0x1.925c7ep-26,
+     -0x1.0be4f4p-29, 0, 0},
+}};
+
+// Of erf i = round(kErfPerOne · x); to 25 bits and more.
 constexpr double kErfPerOne = 3.9;
 
 constexpr double kErfEnd = 3.97;
@@ -368,17 +405,68 @@ Value* log_specials(Builder& b, Value* result, Value* x) {
     return b.CreateSelect(b.CreateFCmpUEQ(x, constant(x, kInfinity)), x, result);
 }
 
+// Of an odd function's `tables` the value at x, whose size is `a` and whose point `indices` choose.
+Value* odd_by_table(Builder& b, Value* x, Value* a, Value* indices, std::span<const Table16> tables) {
+    Value* t = b.CreateFSub(a, look_up(b, tables[0], indices));
+    Value* slope = look_up(b, tables.back(), indices);
+    for (std::size_t i = tables.size() - 1; i-- > 2;) slope = multiply_add(b, slope, t, look_up(b, tables[i], indices));
+    Value* near_zero = b.CreateICmpEQ(b.CreateAnd(indices, integer(indices, 15)), integer(indices, 0));
+    Value* start = b.CreateSelect(near_zero, t, look_up(b, tables[1], indices));
+    return with_sign(b, multiply_add(b, slope, t, start), x);
+}
+
 Value* erf_by_table(Builder& b, Value* x) {
     Value* a = at_most(b, absolute(b, x), kErfEnd);
     Value* indices = bits_of(b, multiply_add(b, a, constant(x, kErfPerOne), constant(x, kRoundF32)));
-    Value* t = b.CreateFSub(a, look_up(b, kErfTables[0], indices));
-    Value* slope = look_up(b, kErfTables.back(), indices);
-    for (std::size_t i = kErfTables.size() - 1; i-- > 2;) {
-        slope = multiply_add(b, slope, t, look_up(b, kErfTables[i], indices));
+    return odd_by_table(b, x, a, indices, kErfTables);
+}
+
+Value* tanh_by_table(Builder& b, Value* x) {
+    constexpr int kBelowQuarters = 21;
+    constexpr std::int64_t kOne = 0x3F800000 >> kBelowQuarters;
+    Value* a = at_most(b, absolute(b, x), kTanhEnd);
+    Value* quarters = bits_of(b, b.CreateFAdd(a, constant(x, 1)));
+    quarters = b.CreateLShr(quarters, integer(quarters, kBelowQuarters));
+    return odd_by_table(b, x, a, b.CreateSub(quarters, integer(quarters, kOne)), kTanhTables);
+}
+
+// x = 2^k m, m in [¾, 1½), by the instructions that take a number apart: they know denormals, of infinity and 0 k is
+// that and −∞, and of what is below 0 m is NaN. m is split by kLogTables.
+struct MantissaByTable {
+    Value* k;
+    Value* index;
+    Value* inverse;  // rᵢ
+    Value* f;        // m rᵢ − 1, exactly
+};
+
+MantissaByTable split_by_table(Builder& b, Value* x) {
+    constexpr std::uint32_t kFromThreeQuarters = 3;
+    constexpr std::uint32_t kNanBelowZero = 2 << 2;
+    Value* m = by_instruction(b, kMantissa, x, b.getInt32(kFromThreeQuarters | kNanBelowZero));
+    Value* k = b.CreateFSub(by_instruction(b, kExponent, x), by_instruction(b, kExponent, m));
+    Value* index = b.CreateLShr(bits_of(b, m), integer(bits_of(b, m), 19));
+    Value* inverse = look_up(b, kLogTables[0], index);
+    return {k, index, inverse, multiply_add(b, m, inverse, constant(x, -1))};
+}
+
+// The logarithm of what was split, and of `lost` more, relative to 2^k / rᵢ, or nothing. k ln 2 and −log rᵢ are in two
+// parts, of which the higher ones' sum is exact; what adding f to it loses is added with the lower ones, so that the
+// logarithm of a row's sum is rounded once, as eager's is. Where the higher parts are infinite nothing else counts.
+Value* log_by_table(Builder& b, const MantissaByTable& split, Value* lost) {
+    Value* one = constant(split.f, 1);  // more than any of these is, and what they are taken for where they are NaN
+    const auto finite = [&](Value* v) { return b.CreateSelect(b.CreateFCmpOLT(v, one), v, one); };
+    Value* high = multiply_add(b, split.k, constant(split.k, kLn2High), look_up(b, kLogTables[2], split.index));
+    Value* sum = b.CreateFAdd(high, split.f);
+    Value* rest = finite(b.CreateFSub(split.f, b.CreateFSub(sum, high)));
+    Value* f = split.f;
+    if (lost != nullptr) {
+        lost = finite(lost);
+        rest = b.CreateFAdd(rest, lost);
+        f = b.CreateFAdd(f, lost);
     }
-    Value* near_zero = b.CreateICmpEQ(b.CreateAnd(indices, integer(indices, 15)), integer(indices, 0));
-    Value* start = b.CreateSelect(near_zero, t, look_up(b, kErfTables[1], indices));
-    return with_sign(b, multiply_add(b, slope, t, start), x);
+    Value* low = multiply_add(b, split.k, constant(f, kLn2Low), look_up(b, kLogTables[3], split.index));
+    low = multiply_add(b, b.CreateFMul(f, f), horner(b, f, kLogNearOneExact), b.CreateFAdd(low, rest));
+    return b.CreateFAdd(sum, low);
 }
 
 // sin (quadrant 0) or cos (quadrant 1): both are a sine or cosine polynomial of the same reduced argument.
@@ -460,18 +548,14 @@ Value* exp_f32(Builder& b, Value* x, bool full_width) {
 }
 
 Value* log_narrow(Builder& b, Value* x) {
-    constexpr std::uint32_t kFromThreeQuarters = 3;
-    constexpr std::uint32_t kNanBelowZero = 2 << 2;
-    Value* m = by_instruction(b, kMantissa, x, b.getInt32(kFromThreeQuarters | kNanBelowZero));
-    Value* k = b.CreateFSub(by_instruction(b, kExponent, x), by_instruction(b, kExponent, m));
-    Value* index = b.CreateLShr(bits_of(b, m), integer(bits_of(b, m), 19));
-    Value* f = multiply_add(b, m, look_up(b, kLogTables[0], index), constant(x, -1));
-    Value* above = multiply_add(b, b.CreateFMul(f, f), horner(b, f, kLogNearOne), f);
-    Value* low = multiply_add(b, k, constant(x, kLn2Low), look_up(b, kLogTables[1], index));
-    return multiply_add(b, k, constant(x, kLn2High), b.CreateFAdd(above, low));
+    const MantissaByTable split = split_by_table(b, x);
+    Value* above = multiply_add(b, b.CreateFMul(split.f, split.f), horner(b, split.f, kLogNearOne), split.f);
+    Value* low = multiply_add(b, split.k, constant(x, kLn2Low), look_up(b, kLogTables[1], split.index));
+    return multiply_add(b, split.k, constant(x, kLn2High), b.CreateFAdd(above, low));
 }
 
 Value* log_f32(Builder& b, Value* x) {
+    if (looks_up(b, x)) return log_by_table(b, split_by_table(b, x), nullptr);
     Value* denormal = b.CreateFCmpOLT(x, constant(x, 0x1p-126));
     Mantissa m = split_mantissa(b, b.CreateSelect(denormal, b.CreateFMul(x, constant(x, 0x1p23)), x));
     m.k = b.CreateFSub(m.k, b.CreateSelect(denormal, constant(x, 23), constant(x, 0)));
@@ -479,13 +563,18 @@ Value* log_f32(Builder& b, Value* x) {
 }
 
 Value* log1p_f32(Builder& b, Value* x) {
-    Value* sum = b.CreateFAdd(x, constant(x, 1));
-    Mantissa m = split_mantissa(b, sum);
-    // What rounding 1 + x lost: the larger of the two is subtracted first, which is exact. Where no exponent was split
-    // off, x itself is f and nothing was lost.
     Value* one = constant(x, 1);
-    Value* lost = b.CreateSelect(b.CreateFCmpOGT(x, one), b.CreateFSub(one, b.CreateFSub(sum, x)),
-                                 b.CreateFSub(x, b.CreateFSub(sum, one)));
+    Value* sum = b.CreateFAdd(x, one);
+    // What rounding 1 + x lost: the larger of the two is subtracted first, which is exact.
+    Value* larger = at_least(b, x, 1);
+    Value* lost = b.CreateFSub(at_most(b, x, 1), b.CreateFSub(sum, larger));
+    if (looks_up(b, x)) {
+        const MantissaByTable split = split_by_table(b, sum);
+        Value* in_units = by_instruction(b, kScale, lost, b.CreateFNeg(split.k));
+        return with_sign(b, log_by_table(b, split, b.CreateFMul(in_units, split.inverse)), x);
+    }
+    Mantissa m = split_mantissa(b, sum);
+    // Where no exponent was split off, x itself is f and nothing was lost.
     Value* whole = b.CreateFCmpOEQ(m.k, constant(x, 0));
     m.f = b.CreateSelect(whole, x, m.f);
     Value* correction = b.CreateSelect(whole, constant(x, 0), b.CreateFDiv(lost, sum));
@@ -496,6 +585,7 @@ Value* log1p_f32(Builder& b, Value* x) {
 }
 
 Value* tanh_f32(Builder& b, Value* x, bool full_width) {
+    if (looks_up(b, x)) return tanh_by_table(b, x);
     Value* one = constant(x, 1);
     Value* a = absolute(b, x);
     const Reduced reduced = reduce_by_ln2(b, at_most(b, b.CreateFMul(a, constant(x, 2)), 20));  // rounds to 1 there

@@ -105,17 +105,35 @@ for i in range(1, 16):
     reach = mp.mpf("0.5") / PER_ONE + abs(x - i / PER_ONE)
     fit(f"erf, {i} of 16", -reach, reach, 4, lambda t: (mp.erf(x + t) - mp.erf(x)) / t, lambda t: abs(t) / mp.erf(x + t))
 
-# log(m) = -log(r_i) + log(1 + f), f = m r_i - 1, of m in [3/4, 3/2) the i-th sixteenth of its binade; r_i near the
-# inverse of its middle, beside 1 it is 1. Each gives a column of kLogTables.
+# log(m) = -log(r_i) + log(1 + f), f = m r_i - 1, of m in [3/4, 3/2) the i-th sixteenth of its binade. r_i is near the
+# inverse of its middle, of so few bits that f is exact; beside 1 it is 1. Each gives a column of kLogTables: r_i,
+# -log r_i, and that as 17 bits behind the point and the rest.
 low, high = mp.mpf(0), mp.mpf(0)
 for i in range(16):
-    unit = one if i < 8 else one / 2
+    unit, grid = (one, 32) if i < 8 else (one / 2, 16)
     begin, end = (1 + mp.mpf(i) / 16) * unit, (1 + mp.mpf(i + 1) / 16) * unit
-    r = 1.0 if i in (0, 15) else exact_near(mp.log, 2 / (begin + end))
-    print(f"// r {r.hex()}, -log r {f32(-mp.log(r)).hex()}")
+    r = 1.0 if i in (0, 15) else round(float(2 / (begin + end)) * grid) / grid
+    value = -mp.log(r)
+    upper = mp.nint(value * 2**17) / 2**17
+    print(f"// r {r.hex()}, -log r {f32(value).hex()}, {float(upper).hex()} + {f32(value - upper).hex()}")
     low, high = min(low, begin * r - 1), max(high, end * r - 1)
-# log(1 + f) = f + f^2 q(f), absolutely
+# log(1 + f) = f + f^2 q(f), absolutely, and relatively
 fit("log near 1", low, high, 2, lambda f: (mp.log(1 + f) - f) / f**2, lambda f: f**2)
+fit("log near 1, relatively", low, high, 3, lambda f: (mp.log(1 + f) - f) / f**2, lambda f: f**2 / abs(mp.log(1 + f)))
+
+# tanh(x) = tanh(x_i) + t q(t), t = x - x_i, i the last four bits of 1 + x before the 21 below them: quarters of binades.
+# Each gives a column of kTanhTables, of i = 0 where x_i is 0 t + t q(t). What is past 9.5 is taken for that.
+for i in range(14):
+    unit = mp.mpf(2) ** (i // 4)
+    begin = unit * (1 + mp.mpf(i % 4) / 4) - 1
+    end = min(begin + unit / 4, mp.mpf("9.5"))
+    if i == 0:
+        fit("tanh, 0 of 14", mp.mpf("1e-3"), end, 5, lambda x: mp.tanh(x) / x - 1, lambda x: x / mp.tanh(x))
+        continue
+    x = exact_near(mp.tanh, mp.atanh(min(f32(mp.tanh((begin + end) / 2)), 1 - 2.0**-24)))
+    print(f"// x {x.hex()}, tanh x {f32(mp.tanh(x)).hex()}")
+    fit(f"tanh, {i} of 14", begin - x, end - x, 5, lambda t: (mp.tanh(x + t) - mp.tanh(x)) / t,
+        lambda t: abs(t) / mp.tanh(x + t))
 
 quarter = mp.pi / 4 * mp.mpf("1.001")
 fit("sin", mp.mpf("1e-3"), quarter, 3, lambda r: (mp.sin(r) - r) / r**3, lambda r: r**3 / mp.sin(r), lambda r: r * r)
