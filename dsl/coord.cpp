@@ -222,6 +222,29 @@ bool Coord::bounds(const std::function<std::int64_t(Axis)>& extent, std::int64_t
     RJ_CHECK(false, "coordinate kind {}", static_cast<int>(kind()));
 }
 
+namespace {
+
+// Adds the terms of the sum that are an axis's place times a multiple of the divisor to `multiples`, the others to
+// `rest`.
+void add_multiples(const Coord& a, std::int64_t divisor, Coord* multiples, Coord* rest) {
+    if (a.kind() == Coord::Kind::kAdd) {
+        add_multiples(a.left(), divisor, multiples, rest);
+        add_multiples(a.right(), divisor, multiples, rest);
+        return;
+    }
+    Coord* part = a.kind() == Coord::Kind::kMul && a.constant() % divisor == 0 ? multiples : rest;
+    *part = *part + a;
+}
+
+// A sum of multiples of the divisor by it.
+Coord divided(const Coord& multiples, std::int64_t divisor) {
+    if (multiples.kind() == Coord::Kind::kAdd)
+        return divided(multiples.left(), divisor) + divided(multiples.right(), divisor);
+    return multiples.kind() == Coord::Kind::kMul ? multiples.left() * (multiples.constant() / divisor) : multiples;
+}
+
+}  // namespace
+
 Coord Coord::decided(const std::function<std::int64_t(Axis)>& extent) const {
     switch (kind()) {
         case Kind::kConst:
@@ -232,14 +255,20 @@ Coord Coord::decided(const std::function<std::int64_t(Axis)>& extent) const {
         case Kind::kDiv:
         case Kind::kMod: break;
     }
-    const Coord dividend = left().decided(extent);
     const bool divides = kind() == Kind::kDiv;
+    const Coord dividend = left().decided(extent);
+    Coord multiples = 0;
+    Coord rest = dividend;
+    if (dividend.data_nodes().empty()) {  // arithmetic on data wraps
+        rest = 0;
+        add_multiples(dividend, constant(), &multiples, &rest);
+    }
     std::int64_t low = 0;
     std::int64_t high = 0;
-    if (!dividend.bounds(extent, &low, &high) || floor_div(low, constant()) != floor_div(high, constant()))
-        return divides ? dividend / constant() : dividend % constant();
+    if (!rest.bounds(extent, &low, &high) || floor_div(low, constant()) != floor_div(high, constant()))
+        return divides ? divided(multiples, constant()) + rest / constant() : rest % constant();
     const std::int64_t quotient = floor_div(low, constant());
-    return divides ? Coord(quotient) : dividend + Coord(-quotient * constant());
+    return divides ? divided(multiples, constant()) + Coord(quotient) : rest + Coord(-quotient * constant());
 }
 
 std::vector<Axis> Coord::axes() const {

@@ -243,12 +243,7 @@ LaunchPlan::Parameter LaunchPlan::make_parameter(const Step& step, const KernelA
             const auto row = std::find(facts.row_axes.begin(), facts.row_axes.end(), argument.axis);
             if (row != facts.row_axes.end())
                 return {From::kRowStride, tensor, static_cast<int>(row - facts.row_axes.begin())};
-            // A column axis that the planner promoted: its stride was declared.
-            const ProgramTensor& declared = program_.tensors[static_cast<std::size_t>(tensor)];
-            const auto axis = std::find(declared.axes.begin(), declared.axes.end(), argument.axis);
-            RJ_CHECK(axis != declared.axes.end(), "{}: no axis {}", declared.name, argument.axis);
-            const auto column = static_cast<std::size_t>(axis - declared.axes.begin()) - facts.row_axes.size();
-            return {From::kColumnStride, tensor, 0, declared.column_strides[column]};
+            return {From::kColumnStride, tensor, 0, promoted_stride(step, argument, tensor)};
         }
         case KernelArgument::Kind::kExtent: {
             const auto place = std::find(extent_axes_.begin(), extent_axes_.end(), argument.axis);
@@ -264,6 +259,25 @@ LaunchPlan::Parameter LaunchPlan::make_parameter(const Step& step, const KernelA
         case KernelArgument::Kind::kSide: return {From::kSide, argument.index};
     }
     RJ_CHECK(false, "argument kind {}", static_cast<int>(argument.kind));
+}
+
+// Elements between neighbours along a column axis that the planner promoted: as it was declared, or as the planner says
+// where it divided what was declared.
+std::int64_t LaunchPlan::promoted_stride(const Step& step, const KernelArgument& argument, int tensor) const {
+    const ProgramTensor& declared = program_.tensors[static_cast<std::size_t>(tensor)];
+    const auto place = std::find(declared.axes.begin(), declared.axes.end(), argument.axis);
+    if (place != declared.axes.end()) {
+        const std::size_t first_column = declared.axes.size() - declared.column_strides.size();
+        return declared.column_strides[static_cast<std::size_t>(place - declared.axes.begin()) - first_column];
+    }
+    const KernelTensor& here = step.kernel.tensors[static_cast<std::size_t>(argument.index)];
+    std::size_t promoted = 0;
+    for (const AxisId axis : here.axes) {
+        if (!step.kernel.axis(axis).is_promoted) continue;
+        if (axis == argument.axis && promoted < here.promoted_strides.size()) return here.promoted_strides[promoted];
+        ++promoted;
+    }
+    RJ_CHECK(false, "{}: no axis {}", declared.name, argument.axis);
 }
 
 LaunchPlan::ProductAxis::Stride LaunchPlan::stride_in(AxisId axis, int tensor) const {

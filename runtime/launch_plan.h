@@ -194,6 +194,7 @@ class LaunchPlan {
     Parameter make_parameter(const Step& step, const KernelArgument& argument) const;
     ProductLaunch make_product(const ProductStep& step, StreamHandle stream);
     ProductAxis make_axis(AxisId axis, int first, int second) const;
+    std::int64_t promoted_stride(const Step& step, const KernelArgument& argument, int tensor) const;
     ProductAxis::Stride stride_in(AxisId axis, int tensor) const;
     std::int64_t typical_blocks() const;
     void note_alignment(int tensor, std::int64_t alignment_bytes);

@@ -3,8 +3,10 @@
 // per compile, and any quasi-affine coordinate (rotary partner, packed halves, groups) is judged exactly.
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
 #include <span>
+#include <utility>
 
 #include "base/check.h"
 #include "compiler/passes/passes.h"
@@ -166,9 +168,10 @@ class Indexer {
             const std::vector<Axis> axes = inst.coords[i].axes();
             const auto is_row = [&](Axis axis) { return kernel_.axis(axis.id).is_row; };
             const bool mentions_column = !std::ranges::all_of(axes, is_row);
-            // Of a coordinate that rows turn, as a column modulo the width in a circulant, each row has other places.
-            const bool by_row_too = kernel_.axis(tensor.axes[i]).is_row || std::ranges::any_of(axes, is_row);
-            if (mentions_column && (by_row_too || !inst.coords[i].data_nodes().empty())) return {Access::Kind::kGather};
+            const bool along_row = kernel_.axis(tensor.axes[i]).is_row;
+            const bool shifted = mentions_column && std::ranges::any_of(axes, is_row);
+            if (mentions_column && (along_row || !inst.coords[i].data_nodes().empty())) return {Access::Kind::kGather};
+            if (shifted && !lie_alike(inst.coords[i], column_stride(tensor, i), loop)) return {Access::Kind::kGather};
             by_column = by_column || mentions_column;
         }
         if (!by_column) return {Access::Kind::kUniform};
@@ -178,6 +181,46 @@ class Indexer {
         }
         if (in_order(inst, loop)) return {loop.vector == 1 ? Access::Kind::kGather : Access::Kind::kVector};
         return evaluate(inst, tensor, loop);
+    }
+
+    static std::int64_t column_stride(const KernelTensor& tensor, std::size_t axis) {
+        return tensor.column_strides[axis - (tensor.axes.size() - tensor.column_strides.size())];
+    }
+
+    // Whether the rows that take part in a coordinate of columns shift all of them by as much, as the place of a head
+    // in a row of heads does, and by whole vectors where those are aligned. Rows that turn it, as where a circulant's
+    // column is taken modulo the width, have other places each.
+    bool lie_alike(const Coord& coord, std::int64_t stride, const ColumnLoop& loop) const {
+        const auto is_row = [&](Axis axis) { return kernel_.axis(axis.id).is_row; };
+        const std::vector<Axis> axes = coord.axes();
+        if (std::ranges::none_of(axes, is_row)) return true;
+        switch (coord.kind()) {
+            case Coord::Kind::kAdd:
+                return lie_alike(coord.left(), stride, loop) && lie_alike(coord.right(), stride, loop);
+            case Coord::Kind::kMul: return lie_alike(coord.left(), stride * coord.constant(), loop);
+            default: return std::ranges::all_of(axes, is_row) && (!aligned_ || stride % loop.vector == 0);
+        }
+    }
+
+    // The least and greatest element that rows add to the places in a tensor's row (lie_alike); nothing where they may
+    // add any number.
+    std::optional<std::pair<std::int64_t, std::int64_t>> shifts(const Inst& inst, const KernelTensor& tensor) const {
+        std::pair<std::int64_t, std::int64_t> shifts = {0, 0};
+        for (std::size_t i = tensor.axes.size() - tensor.column_strides.size(); i < tensor.axes.size(); ++i) {
+            const Coord of_rows = inst.coords[i].substitute(
+                [&](Axis axis) { return kernel_.axis(axis.id).is_row ? Coord(axis) : Coord(0); },
+                [](std::int32_t) { return Coord(0); });
+            const Coord at_first =
+                inst.coords[i].substitute([](Axis) { return Coord(0); }, [](std::int32_t) { return Coord(0); });
+            const auto extent = [&](Axis axis) { return kernel_.axis(axis.id).extent; };
+            std::int64_t low = 0;
+            std::int64_t high = 0;
+            if (!of_rows.bounds(extent, &low, &high)) return std::nullopt;
+            const std::int64_t first = at_first.constant();
+            shifts.first += (low - first) * column_stride(tensor, i);
+            shifts.second += (high - first) * column_stride(tensor, i);
+        }
+        return shifts;
     }
 
     // Of a run, in one access of the most bytes that it may have.
@@ -280,8 +323,9 @@ class Indexer {
     // many elements and have no others; none where they do not.
     std::vector<int> lanes_in_parts(const Inst& inst, const KernelTensor& tensor, const ColumnLoop& loop,
                                     std::int64_t part) const {
-        if (takes_data(inst)) return {};
-        const std::int64_t elements = elements_of_row(kernel_, tensor);
+        const auto shifted = takes_data(inst) ? std::nullopt : shifts(inst, tensor);
+        if (!shifted || shifted->first < 0 || (aligned_ && shifted->second > 0)) return {};
+        const std::int64_t elements = elements_of_row(kernel_, tensor) - shifted->second;
         std::vector<int> found;
         for (std::int64_t column = 0; column + loop.vector <= loop.columns; column += loop.vector) {
             std::vector<std::int64_t> offsets;

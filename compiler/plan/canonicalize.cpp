@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <set>
 #include <unordered_map>
@@ -242,7 +243,7 @@ class Canonicalizer {
     // may give its operands the axes in two orders, and no node exchanges them.
     NodeId push_from(const Node& index, NodeId source, const std::vector<Coord>& coords) {
         try {
-            return push(source, coords);
+            return push_with(index.axes, source, coords);
         } catch (const Error& error) {
             if (error.code() != ErrorCode::kInvalidGraph) throw;
             fail(ErrorCode::kUnsupported,
@@ -255,12 +256,34 @@ class Canonicalizer {
     // `source` at `coords`, with the index pushed through every computation down to the inputs. Each value is pushed to
     // the same coordinates once: one that is used twice at each of n steps is met in 2ⁿ ways.
     NodeId push(NodeId source, const std::vector<Coord>& coords) {
-        for (const auto& [at, result] : pushed_[source]) {
-            if (at == coords) return result;
-        }
+        std::vector<Pushed>& known = pushed_[source];
+        const auto is_this = [&](const Pushed& one) { return one.keeps_axes == keeps_axes_ && one.at == coords; };
+        if (const auto found = std::ranges::find_if(known, is_this); found != known.end()) return found->result;
         const NodeId result = push_once(source, coords);
-        pushed_[source].emplace_back(coords, result);
+        pushed_[source].push_back({coords, keeps_axes_, result});
         return result;
+    }
+
+    // The same with all of `axes`, in the coordinates' order. What is one number for all columns of a group need not
+    // have the columns, where what it is joined with has them: it is pushed without, unless that is all that there is,
+    // or the axes that are left are in two orders.
+    NodeId push_with(const std::vector<AxisId>& axes, NodeId source, const std::vector<Coord>& coords) {
+        try {
+            const NodeId result = push_keeping_axes(false, source, coords);
+            if (to_->node(result).axes == axes) return result;
+        } catch (const Error& error) {
+            if (error.code() != ErrorCode::kInvalidGraph) throw;
+        }
+        return push_keeping_axes(true, source, coords);
+    }
+
+    NodeId push_keeping_axes(bool keeps_axes, NodeId source, const std::vector<Coord>& coords) {
+        struct Restored {
+            bool& flag;
+            const bool before;
+            ~Restored() { flag = before; }
+        } const restored{keeps_axes_, std::exchange(keeps_axes_, keeps_axes)};
+        return push(source, coords);
     }
 
     NodeId push_once(NodeId source, const std::vector<Coord>& coords) {
@@ -274,8 +297,10 @@ class Canonicalizer {
             case NodeKind::kIota: return add_coordinate_value(*to_, coords[0], node.dtype);
             // Equal states are one, so the step that is pushed from the next state meets this one.
             case NodeKind::kState: return to_->add_state(push(node.args[0], coords));
-            case NodeKind::kFix:
-                return to_->add_fix(push(node.args[0], coords), push(node.args[1], coords), node.most_steps);
+            case NodeKind::kFix: {
+                const NodeId start = push_keeping_axes(true, node.args[0], coords);
+                return to_->add_fix(start, push_keeping_axes(true, node.args[1], coords), node.most_steps);
+            }
             case NodeKind::kMap:
             case NodeKind::kCast: {
                 if (is_of_another_row(node, coords) && joins_sums(source)) return to_->add_index(source, coords);
@@ -303,6 +328,7 @@ class Canonicalizer {
                 // Nor a row's columns for a row that stands elsewhere in the batch, as where one is compared with all
                 // or is found by a search.
                 if (is_of_another_row(node, coords)) return to_->add_index(source, coords);
+                if (kept_.contains(source)) return to_->add_index(source, coords);
                 return push_reduce(node, coords);
             case NodeKind::kSearch: return to_->add_search(node.args[0], push(node.args[1], coords));
             case NodeKind::kMatmul: return to_->add_index(source, coords);  // of what the library leaves in memory
@@ -312,12 +338,16 @@ class Canonicalizer {
         RJ_CHECK(false, "canonicalize: {}", to_->describe(source));
     }
 
-    // Makes each coordinate what the extents make of it, but where that loses the only mention of an axis: a position
-    // that is one wherever it is asked, as c / 2 of two columns, would leave the value without an axis that what reads
-    // it may reduce, or index.
+    // Makes each coordinate what the extents make of it; where axes are kept not if that loses the only mention of one:
+    // a position that is one wherever it is asked, as c / 2 of two columns, would leave the value without an axis that
+    // what reads it may reduce, or index.
     void decide(std::vector<Coord>* coords) const {
         for (Coord& coord : *coords) {
             Coord simple = coord.decided([&](Axis axis) { return to_->axis(axis.id).extent; });
+            if (!keeps_axes_) {
+                coord = std::move(simple);
+                continue;
+            }
             const auto is_kept = [&](AxisId axis) {
                 return mentions(simple, axis) || std::ranges::any_of(*coords, [&](const Coord& other) {
                            return &other != &coord && mentions(other, axis);
@@ -331,26 +361,49 @@ class Canonicalizer {
         }
     }
 
-    // The reduced axes stay; where a coordinate already mentions one of them, it is renamed inside the reduction.
-    NodeId push_reduce(const Node& node, const std::vector<Coord>& coords) {
-        const Node arg = to_->node(node.args[0]);
-        std::vector<AxisId> reduced;
-        std::vector<Coord> inner;
-        for (const AxisId axis : arg.axes) {
-            if (std::find(node.reduced.begin(), node.reduced.end(), axis) == node.reduced.end()) {
-                inner.push_back(coords[position(node, axis)]);
+    // The coordinates of what is reduced, and the axes that it is reduced along there.
+    struct Inside {
+        std::vector<Coord> coords = {};
+        std::vector<AxisId> reduced = {};
+    };
+
+    // The reduced axes stay but those `renamed`.
+    Inside inside(const Node& reduce, const std::vector<Coord>& coords, const std::map<AxisId, AxisId>& renamed) const {
+        Inside inside;
+        for (const AxisId axis : to_->node(reduce.args[0]).axes) {
+            if (!contains(reduce.reduced, axis)) {
+                inside.coords.push_back(coords[position(reduce, axis)]);
                 continue;
             }
-            const bool clashes =
-                std::any_of(coords.begin(), coords.end(), [&](const Coord& coord) { return mentions(coord, axis); });
-            const AxisId kept = clashes ? fresh_axis(axis) : axis;
-            reduced.push_back(kept);
-            inner.emplace_back(Axis{kept});
+            const auto other = renamed.find(axis);
+            inside.reduced.push_back(other == renamed.end() ? axis : other->second);
+            inside.coords.emplace_back(Axis{inside.reduced.back()});
         }
-        const NodeId moved = push(node.args[0], inner);
+        return inside;
+    }
+
+    // Where a coordinate mentions a reduced axis that axis is renamed inside the reduction, unless what is reduced is
+    // the same all along the one that was mentioned, as the columns of a group are for each of them.
+    NodeId push_reduce(const Node& node, const std::vector<Coord>& coords) {
+        std::map<AxisId, AxisId> renamed;
+        for (const AxisId axis : node.reduced) {
+            if (std::ranges::any_of(coords, [&](const Coord& coord) { return mentions(coord, axis); }))
+                renamed[axis] = fresh_axis(axis);
+        }
+        Inside at = inside(node, coords, renamed);
+        const bool keeps_axes = keeps_axes_ || node.is_segmented();
+        NodeId moved = push_keeping_axes(keeps_axes, node.args[0], at.coords);
+        const auto varies_along = [&](AxisId axis) { return contains(to_->node(moved).axes, axis); };
+        if (!std::ranges::all_of(at.reduced, varies_along)) {
+            moved = push_keeping_axes(true, node.args[0], at.coords);
+        } else if (!renamed.empty() &&
+                   std::ranges::none_of(renamed, varies_along, &std::pair<const AxisId, AxisId>::first)) {
+            at = inside(node, coords, {});
+            moved = push_keeping_axes(keeps_axes, node.args[0], at.coords);
+        }
         const NodeId result = node.is_segmented()
-                                  ? to_->add_segment_reduce(node.monoid, moved, reduced[0], node.args[1], node.axis)
-                                  : to_->add_reduce(node.monoid, moved, reduced, node.component);
+                                  ? to_->add_segment_reduce(node.monoid, moved, at.reduced[0], node.args[1], node.axis)
+                                  : to_->add_reduce(node.monoid, moved, at.reduced, node.component);
         to_->set_label(result, node.label);
         return result;
     }
@@ -517,7 +570,13 @@ class Canonicalizer {
     bool full_width_;                // whether all that is read is
     std::vector<bool> of_wide_row_;  // by node of to_, as far as was asked
     std::unordered_map<NodeId, NodeId> mapped_;
-    std::unordered_map<NodeId, std::vector<std::pair<std::vector<Coord>, NodeId>>> pushed_;  // of to_: where, and what
+    bool keeps_axes_ = true;  // whether what is pushed shall have all axes of the coordinates (push_with)
+    struct Pushed {
+        std::vector<Coord> at;
+        bool keeps_axes;
+        NodeId result;
+    };
+    std::unordered_map<NodeId, std::vector<Pushed>> pushed_;  // by node of to_
 };
 
 // Folding and pushing leave nodes that nothing uses; a second copy keeps only what the outputs need.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <optional>
 
 #include "base/dtype.h"
@@ -24,6 +25,16 @@ std::optional<std::int64_t> known_integer(const Node& node) {
 }
 
 std::optional<Places> places(const GraphData& graph, NodeId id);
+
+// A number of places so many times over, where that is exact in the dtype.
+std::optional<Places> multiplied(const Places& places, std::int64_t factor, Dtype dtype) {
+    const std::int64_t most = dtype == Dtype::kI32 ? std::numeric_limits<std::int32_t>::max() : kMostPlaces;
+    std::int64_t ends[2] = {places.least, places.greatest};
+    for (std::int64_t& end : ends) {
+        if (__builtin_mul_overflow(end, factor, &end) || end > most || end < -most) return std::nullopt;
+    }
+    return Places{std::min(ends[0], ends[1]), std::max(ends[0], ends[1])};
+}
 
 // x − floor(x / d)·d, which is how a coordinate's remainder is written: 0 … d − 1, and of x that all have one quotient
 // what lies between their remainders.
@@ -61,6 +72,9 @@ std::optional<Places> places(const GraphData& graph, NodeId id) {
     switch (node.op) {
         case Op::kAdd: return Places{left->least + right->least, left->greatest + right->greatest};
         case Op::kSub: return Places{left->least - right->greatest, left->greatest - right->least};
+        case Op::kMul:
+            if (right->least == right->greatest) return multiplied(*left, right->least, node.dtype);
+            return left->least == left->greatest ? multiplied(*right, left->least, node.dtype) : std::nullopt;
         case Op::kFloorDiv:
             if (right->least != right->greatest || right->least <= 0) return std::nullopt;
             return Places{floor_div(left->least, right->least), floor_div(left->greatest, right->least)};
@@ -140,13 +154,14 @@ NodeId with_known_choices(GraphData& graph, NodeId id) {
     return graph.add_copy(known, [](NodeId arg) { return arg; });
 }
 
-// x + −0 and x − 0 are x, to the sign of a zero; x + 0 is not.
+// x + −0 and x − 0 are x, to the sign of a zero; x + 0 is not, but of whole numbers.
 NodeId fold_zero(const GraphData& graph, NodeId id) {
     const Node& node = graph.node(id);
-    if (node.kind != NodeKind::kMap || !is_float(node.dtype)) return id;
+    if (node.kind != NodeKind::kMap) return id;
     const auto is_zero = [&](NodeId arg, bool negative) {
         const Node& zero = graph.node(arg);
-        return zero.kind == NodeKind::kConst && zero.value == 0 && std::signbit(zero.value) == negative;
+        const bool is_it = zero.kind == NodeKind::kConst && zero.value == 0;
+        return is_it && (is_integer(node.dtype) || std::signbit(zero.value) == negative);
     };
     if (node.op == Op::kSub) return is_zero(node.args[1], false) ? node.args[0] : id;
     if (node.op != Op::kAdd) return id;

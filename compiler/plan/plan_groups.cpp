@@ -202,8 +202,11 @@ void Planner::add_outputs(const Piece& piece, NodeId root, const std::map<NodeId
     const NodeId copy = mapped.at(root);
     if (is_temporary(root) && !piece.copies) {
         OutputInfo stored{temporary_name(root), copy, "", false, strides_among_columns(root, *into)};
-        stored.promoted_strides = order_axes(node.axes, {}, *into).promoted_strides;
-        if (const auto packed = packed_.find(root); packed != packed_.end()) stored.piece = piece_of_packed(root);
+        if (packed_.contains(root)) {
+            stored.piece = piece_of_packed(root);
+        } else {
+            stored.promoted_strides = order_axes(node.axes, {}, *into).promoted_strides;
+        }
         if (const auto over = reused_.find(root); over != reused_.end()) {
             stored.alias = temporary_name(over->second);
             stored.column_strides = into->node(*into->find_input(stored.alias)).column_strides;

@@ -154,7 +154,7 @@ void Lowering::declare_tensors() {
         }
         KernelTensor tensor{
             output.tensor(), node.dtype, whole_axes(output), output.column_strides, output.accumulate, true, false};
-        if (!output.piece) tensor.promoted_strides = output.promoted_strides;
+        tensor.promoted_strides = output.promoted_strides;
         if (output.slots >= 0) {
             tensor.dtype = output.parts_dtype;
             tensor.axes = parts_axes(output);

@@ -114,6 +114,12 @@ TEST_CASE("quotients and remainders that the extents decide are left out") {
     CHECK(decided((d + 1) % 64) == "((d + 1) % 64)");
     CHECK(decided((d % 64 + 64) / 128 + d) == "d");
     CHECK(decided(Coord(kE) % 64) == "(e % 64)");  // of any number of rows
+    const Coord e = kE;
+    CHECK(decided((e * 64 + d) / 64) == "e");
+    CHECK(decided((e * 64 + d) % 64) == "d");
+    CHECK(decided((e * 128 + d + 64) / 64) == "e * 2 + 1");
+    CHECK(decided((e * 64 + d + 1) / 64) == "e + ((d + 1) / 64)");
+    CHECK(decided((e * 32 + d) / 64) == "((e * 32 + d) / 64)");
 }
 
 TEST_CASE("substitution replaces axes and simplifies again") {

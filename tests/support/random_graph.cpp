@@ -135,6 +135,7 @@ class Generator {
         if (dice_.one_in(16)) return dropped();
         if (dice_.one_in(16)) return threshold();
         if (dice_.one_in(20)) return over_segments();
+        if (dice_.one_in(16)) return of_groups();
         switch (dice_.roll(12)) {
             case 0: return unary();
             case 1: return unary();
@@ -276,13 +277,50 @@ class Generator {
         return Coord(axis);
     }
 
+    // As the heads of a flat row, one of each row along another axis.
+    Value part_of_row(const Value& value, Axis axis) {
+        for (const Axis row : value.axes()) {
+            const std::int64_t parts = graph_.extent(row);
+            if (!is_row(row) || parts < 2 || parts > graph_.extent(axis)) continue;
+            const std::int64_t width = graph_.extent(axis) / parts;
+            return index(value, axis, Coord(row) * width + Coord(graph_.columns(fmt::format("part_{}", width), width)));
+        }
+        return value;
+    }
+
+    // Something of each group of columns, or of those that have one place in theirs; read back at the columns that it
+    // is of, or of another group.
+    std::optional<Known> of_groups() {
+        const Known a = any();
+        const std::optional<Axis> axis = column_of(a.value);
+        if (!axis) return std::nullopt;
+        const std::int64_t extent = graph_.extent(*axis);
+        std::int64_t width = 2 + dice_.roll(static_cast<int>(std::min<std::int64_t>(extent, 40)));
+        while (width < extent && extent % width != 0) ++width;
+        if (width >= extent) return std::nullopt;
+        const std::int64_t count = extent / width;
+        const Axis groups = graph_.columns(fmt::format("groups_{}_{}", count, width), count);
+        const Axis within = graph_.columns(fmt::format("within_{}_{}", count, width), width);
+        Known grouped = a;
+        grouped.value = index(a.value, *axis, Coord(groups) * width + Coord(within));
+        const bool each_group = !dice_.one_in(3);
+        const std::optional<Known> made = reduced(grouped, each_group ? within : groups, false);
+        if (!made) return std::nullopt;
+        const int turn = dice_.one_in(4) ? dice_.roll(static_cast<int>(count)) : 0;
+        const Coord group = (Coord(*axis) / width + turn) % (turn == 0 ? extent : count);
+        Known back = *made;
+        back.value = each_group ? index(back.value, groups, group) : index(back.value, within, Coord(*axis) % width);
+        if (dice_.one_in(4) || back.value.dtype() != a.value.dtype()) return back;
+        return Known{a.value * back.value, a.bound * back.bound, false, back.reductions};
+    }
+
     std::optional<Known> affine() {
         Known a = any();
         const std::optional<Axis> axis = column_of(a.value);
         if (!axis) return std::nullopt;
         const std::int64_t extent = graph_.extent(*axis);
         const Axis half = graph_.columns(fmt::format("half_{}", graph_.data()->axis(axis->id).name), extent / 2);
-        switch (dice_.roll(9)) {
+        switch (dice_.roll(10)) {
             case 0: a.value = index(a.value, *axis, (Coord(*axis) + extent / 2) % extent); break;
             case 1: a.value = index(a.value, *axis, Coord(half)); break;
             case 2: a.value = index(a.value, *axis, Coord(half) + (extent - extent / 2)); break;
@@ -291,6 +329,7 @@ class Generator {
             case 5:
             case 6: a.value = index(a.value, *axis, turned_in_groups(*axis)); break;
             case 7: a.value = index(a.value, *axis, turned_by_row(a.value, *axis)); break;
+            case 8: a.value = part_of_row(a.value, *axis); break;
             default: a.value = index(a.value, *axis, Coord(static_cast<std::int64_t>(extent - 1)) - Coord(*axis));
         }
         return a;
