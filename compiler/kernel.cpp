@@ -215,6 +215,17 @@ std::set<ValueId> Kernel::lane_values() const {
     return values;
 }
 
+std::optional<std::int64_t> Kernel::known_stride(const KernelArgument& stride) const {
+    const KernelTensor& tensor = tensors[static_cast<std::size_t>(stride.index)];
+    std::size_t promoted = 0;
+    for (const AxisId id : tensor.axes) {
+        if (!axis(id).is_promoted || promoted == tensor.promoted_strides.size()) continue;
+        const std::int64_t elements = tensor.promoted_strides[promoted++];
+        if (id == stride.axis) return elements;
+    }
+    return std::nullopt;
+}
+
 std::vector<AxisId> Kernel::inner_axes() const {
     return {row_axes.begin() + static_cast<std::ptrdiff_t>(outer.size()), row_axes.end()};
 }

@@ -372,8 +372,9 @@ struct Kernel {
     // The outermost row axes, if any, that those sums are not over. Slots are those of one position along them, and so
     // are the rows that a block takes until it has stored its part.
     std::vector<AxisId> outer;
-    // The innermost row axes, if any, that those sums are not over. A thread takes rows at one position along them, and
-    // the blocks of as many rows as there are positions have one part together.
+    // On a GPU the innermost row axes, if any, that those sums are not over. A thread takes rows at one position along
+    // them, and the blocks of as many rows as there are positions have one part together. A CPU's block takes rows of
+    // every position, each of which has a place in its part.
     std::vector<AxisId> apart;
     std::optional<Walk> walk;  // Schedule::ahead
     std::optional<OwnProduct> product;
@@ -413,6 +414,9 @@ struct Kernel {
     }
     // Whether a thread's rows load from, or store to, different places.
     bool by_row(const Inst& access) const;
+    // What a stride's argument is wherever the tensor lies, along a column axis that the planner promoted; nothing where
+    // a launch says.
+    std::optional<std::int64_t> known_stride(const KernelArgument& stride) const;
     // The row axes along which a block comes from row to row: all but the outer ones.
     std::vector<AxisId> inner_axes() const;
     // Of the innermost row axes that sums over rows leave.

@@ -270,14 +270,9 @@ std::int64_t LaunchPlan::promoted_stride(const Step& step, const KernelArgument&
         const std::size_t first_column = declared.axes.size() - declared.column_strides.size();
         return declared.column_strides[static_cast<std::size_t>(place - declared.axes.begin()) - first_column];
     }
-    const KernelTensor& here = step.kernel.tensors[static_cast<std::size_t>(argument.index)];
-    std::size_t promoted = 0;
-    for (const AxisId axis : here.axes) {
-        if (!step.kernel.axis(axis).is_promoted) continue;
-        if (axis == argument.axis && promoted < here.promoted_strides.size()) return here.promoted_strides[promoted];
-        ++promoted;
-    }
-    RJ_CHECK(false, "{}: no axis {}", declared.name, argument.axis);
+    const auto known = step.kernel.known_stride(argument);
+    RJ_CHECK(known, "{}: no axis {}", declared.name, argument.axis);
+    return *known;
 }
 
 LaunchPlan::ProductAxis::Stride LaunchPlan::stride_in(AxisId axis, int tensor) const {

@@ -37,6 +37,7 @@ nlohmann::json argument_json(const Kernel& kernel, const KernelArgument& argumen
                          {"unit", "elements"},
                          {"tensor", kernel.tensors[static_cast<std::size_t>(argument.index)].name},
                          {"axis", kernel.axis(argument.axis).label()}});
+            if (const auto elements = kernel.known_stride(argument)) json["elements"] = *elements;
             return json;
         case KernelArgument::Kind::kExtent:
             json.update({{"kind", "extent"}, {"size_bytes", 8}, {"axis", kernel.axis(argument.axis).label()}});

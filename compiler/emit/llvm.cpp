@@ -285,7 +285,7 @@ void KernelEmitter::emit_summing_blocks(Value* rows, Value* begin, Value* end) {
             set_mixed_radix(b_.CreateUDiv(block, blocks, "outer_row"), kernel_.outer);
         }
         axis_[static_cast<std::size_t>(kernel_.slots_axis)] = part;
-        emit_block(kernel_.before);
+        clear_part();
         Value* first = b_.CreateUDiv(b_.CreateMul(rows, part), blocks, "row_begin");
         Value* next = b_.CreateAdd(part, i64(1));
         Value* last = b_.CreateUDiv(b_.CreateMul(rows, next), blocks, "row_end");
@@ -297,6 +297,23 @@ void KernelEmitter::emit_summing_blocks(Value* rows, Value* begin, Value* end) {
         }
         emit_rows(first, last);
         emit_block(kernel_.after);
+    });
+}
+
+// A block's part begins at zero, in each of its places where rows have places of their own there.
+void KernelEmitter::clear_part() {
+    std::vector<AxisId> places;
+    const std::vector<AxisId> rows = kernel_.inner_axes();
+    for (const KernelTensor& tensor : kernel_.tensors) {
+        if (!contains(tensor.axes, kernel_.slots_axis)) continue;
+        for (const AxisId axis : rows) {
+            if (contains(tensor.axes, axis) && !contains(places, axis)) places.push_back(axis);
+        }
+    }
+    if (places.empty()) return emit_block(kernel_.before);
+    count(i64(0), positions_of(places), i64(1), "place", [&](Value* place) {
+        set_mixed_radix(place, places);
+        emit_block(kernel_.before);
     });
 }
 

@@ -185,6 +185,7 @@ class KernelEmitter {
     void emit_blocks();
     bool adds_to_all_rows(const Inst& inst) const;
     bool adds_to_all_rows(const ColumnLoop& loop) const;
+    void clear_part();
     void emit_summing_blocks(Value* rows, Value* begin, Value* end);
     void emit_rows(Value* first, Value* last);
     void emit_row(Value* row);

@@ -93,7 +93,7 @@ bool KernelEmitter::takes_strips() const {
         } else if (const auto* loop = std::get_if<ColumnLoop>(&stmt.node)) {
             for (const Inst& inst : loop->body) {
                 if (inst.kind == InstKind::kStore) {
-                    if (inst.accumulate) return false;
+                    if (inst.accumulate && (kernel_.slots_axis < 0 || adds_to_all_rows(inst))) return false;
                     stores_wide =
                         stores_wide || size_bytes(kernel_.tensors[static_cast<std::size_t>(inst.index)].dtype) >= 4;
                 }

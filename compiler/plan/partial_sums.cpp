@@ -23,6 +23,9 @@ constexpr std::int64_t kMostColumns = 65536;
 // Rows whose parts lie side by side are held by a block each.
 constexpr std::int64_t kMostColumnsApart = 8192;
 
+// On a CPU those parts lie in the second-level cache of the core that adds to them, in f64 where the sums are seen in f32.
+constexpr std::int64_t kMostPlacesOfCore = 32768;
+
 // Where a cluster shares a row, its shared memory holds a row of so many bytes of the widest tensor, and of two such
 // tensors, and its registers so many columns of sums: more spilled (NVRTC 13; two sums of 262144 columns for sm_90a, of
 // 200064 for sm_100a), and sums in memory have a part of that size for each block.
@@ -153,7 +156,6 @@ void give_back_strides(std::vector<std::int64_t>* promoted, std::vector<std::int
 bool can_lie_apart(const GraphData& graph, const Node& operand, const std::vector<AxisId>& apart,
                    const Target& target) {
     if (apart.empty()) return true;
-    if (!target.is_gpu()) return false;
     std::int64_t positions = 1;
     std::int64_t columns = 1;
     for (const AxisId axis : operand.axes) {
@@ -163,6 +165,7 @@ bool can_lie_apart(const GraphData& graph, const Node& operand, const std::vecto
         if (is_apart) positions *= extent;
         if (!is_apart && !graph.axis(axis).is_row) columns *= extent;
     }
+    if (!target.is_gpu()) return positions * columns <= kMostPlacesOfCore;
     // Where rows of so few threads, a vector of narrow floats each, fill warps, so do those of more.
     constexpr std::int64_t kColumnsPerThread = 8;
     const std::int64_t vectors = std::clamp<std::int64_t>(columns / kColumnsPerThread, 1, target.warp_size);

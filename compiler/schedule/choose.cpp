@@ -327,7 +327,7 @@ std::vector<FamilyOffer> offers(const Group& group, const Target& target) {
     std::vector<FamilyOffer> all = {offer_elementwise(facts, target), offer_row_reduction(facts, target),
                                     offer_rows_reduction(facts, target)};
     for (FamilyOffer& offer : all) {
-        if (facts.positions_apart > 1) take_rows_side_by_side(facts, target, &offer.schedules);
+        if (target.is_gpu() && facts.positions_apart > 1) take_rows_side_by_side(facts, target, &offer.schedules);
         keep_first_of_equal(&offer.schedules);
     }
     return all;

@@ -99,7 +99,7 @@ std::optional<Declined> Lowering::bound_grid() {
         if (output.slots < 0) continue;
         kernel_.slots_axis = output.slots;
         kernel_.outer = output.outer;
-        kernel_.apart = output.apart;
+        if (target_.is_gpu()) kernel_.apart = output.apart;
     }
     const bool sums = kernel_.slots_axis >= 0;
     // Blocks that share a row are so many of those on a multiprocessor, in a cluster or not.

@@ -32,6 +32,7 @@
 #include "tests/support/differences.h"
 #include "tests/support/extrema.h"
 #include "tests/support/fixpoints.h"
+#include "tests/support/groups_of_columns.h"
 #include "tests/support/refusal.h"
 
 namespace rowjit {
@@ -135,7 +136,8 @@ class ProgramRun {
                 }
                 case KernelArgument::Kind::kStride: {
                     const auto& tensor = program_.tensors[static_cast<std::size_t>(step.tensors[index])];
-                    run.bind(argument.name, stride(tensor, argument.axis));
+                    const bool declares = contains(tensor.axes, argument.axis);
+                    run.bind(argument.name, declares ? stride(tensor, argument.axis) : *kernel.known_stride(argument));
                     break;
                 }
                 case KernelArgument::Kind::kExtent: run.bind(argument.name, extent(argument.axis)); break;
@@ -788,6 +790,38 @@ TEST_CASE("the gradients of a norm's input and of its weight come from one kerne
     }
 }
 
+TEST_CASE("columns along one axis have what their groups come to, found once, and so have the gradients") {
+    for (const auto& [groups, width] : {std::pair<std::int64_t, std::int64_t>{3, 40}, {4, 64}, {64, 4}}) {
+        for (const GroupedColumns& of : grouped_columns(groups, width)) {
+            const std::string what = fmt::format("{}, {} of {}", of.what, groups, width);
+            check(what, *of.graph.data(), {{"tokens", 9}});
+            check(what + " backward", *differentiate(of.graph).backward.data(), {{"tokens", 9}});
+        }
+    }
+}
+
+// Each row of a block adds to its own place of the block's part.
+TEST_CASE("gradients of a weight for each group and of a number for each head are parts of the rows' kernel") {
+    for (const char* text : {"rows t\ncolumns g = 5\ncolumns d = {}\ninput x: bf16[t, g, d]\ninput w: bf16[g, d]\n"
+                             "h = cast(x, f32)\nn = h * rsqrt(mean(h * h, d) + 1e-6)\n"
+                             "output y = cast(n * cast(w, f32), bf16)\n",
+                             "rows t\nrows g = 3\ncolumns d = {}\ninput x: bf16[t, g, d]\ninput w: f32[g, d]\n"
+                             "input slope: f32[g]\nh = cast(x, f32)\nn = h * rsqrt(mean(h * h) + 1e-6)\n"
+                             "output y = cast(n * w * slope, bf16)\n"}) {
+        for (const std::int64_t width : {16, 64, 130}) {
+            const Graph graph = Graph::parse(fmt::format(fmt::runtime(text), width));
+            const Graph backward = differentiate(graph).backward;
+            const Plan plan = plan_graph(*backward.data(), host());
+            CHECK(std::ranges::any_of(plan.groups, [](const Group& group) {
+                const std::vector<OutputInfo>& outputs = group.graph->outputs();
+                return std::ranges::any_of(outputs, [](const OutputInfo& output) { return !output.apart.empty(); });
+            }));
+            for (const std::int64_t rows : {0, 1, 5, 64, 301})
+                check(fmt::format("{} rows of {}", rows, width), *backward.data(), {{"t", rows}});
+        }
+    }
+}
+
 TEST_CASE("a norm's gradient and those of each batch's scale and shift come from one kernel, and a second adds parts") {
     const Graph forward = Graph::parse(R"(
         rows batch
@@ -865,6 +899,14 @@ TEST_CASE("what turns within groups, lies some columns apart or in rows of its o
          "output y = sum(cast(x, f32) * cast(index(x, t, h, 39 - d), f32))\n",
          160},
         {"a circulant", "rows t\ncolumns c = 64\ninput x: f32[t, c]\noutput y = index(x, t, (c + t) % 64) * x\n", 0},
+        {"heads of a flat row, and partners in them",
+         "rows t\nrows h = 3\ncolumns d = 40\ncolumns c = 120\ninput x: bf16[t, c]\n"
+         "output y = index(x, t, h * 40 + d) * index(x, t, h * 40 + (d + 20) % 40)\n",
+         0},
+        {"every second column of a part of a flat row",
+         "rows t\nrows h = 3\ncolumns d = 32\ncolumns c = 191\ninput x: bf16[t, c]\n"
+         "output y = index(x, t, h * 64 + d * 2) * index(x, t, h * -64 + d * 2 + 128)\n",
+         0},
         {"a maximum of four neighbours",
          "rows t\ncolumns d = 96\ncolumns k = 4\ninput x: bf16[t, d, k]\noutput y = max(x, k)\n", 0},
     };

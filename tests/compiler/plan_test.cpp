@@ -5,14 +5,17 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "compiler/compile.h"
 #include "compiler/plan/canonicalize.h"
 #include "rowjit/coord.h"
 #include "rowjit/gradient.h"
+#include "tests/support/groups_of_columns.h"
 #include "tests/support/refusal.h"
 
 using namespace rowjit;
@@ -221,6 +224,36 @@ TEST_CASE("what a convolution's taps each read at a row of their own is computed
     CHECK(kernels(taps + of_two_rows("h + w")) == 1);
     CHECK(kernels(taps + "v = sin(exp(tanh(log(h))) / (1 + exp(-h))) / exp(h)\n"
                          "output y = index(v, iota(t, i64) + 1, d)\n") == 1);
+}
+
+TEST_CASE("what groups of columns come to is found once for each group, not for each of its columns") {
+    for (const char* name : {"sm_90a", "x86-64-v4"}) {
+        for (const GroupedColumns& of : grouped_columns(32, 128)) {
+            const auto groups_of = [&](const Graph& graph) {
+                return plan_graph(*graph.data(), find_target(name)).groups;
+            };
+            std::vector<Group> groups = groups_of(of.graph);
+            for (Group& group : groups_of(differentiate(of.graph).backward)) groups.push_back(std::move(group));
+            for (const Group& group : groups) {
+                for (const NodeId id : group.graph->live_nodes()) {
+                    const Node& node = group.graph->node(id);
+                    const bool reduces = node.kind == NodeKind::kReduce && !group.graph->axis(node.reduced[0]).is_row;
+                    if (!reduces) continue;
+                    std::int64_t times = 1;
+                    for (const AxisId axis : node.axes)
+                        times *= std::max<std::int64_t>(group.graph->axis(axis).extent, 1);
+                    CHECK_MESSAGE(times <= 128, of.what, " ", name, " ", group.graph->describe(id));
+                }
+            }
+        }
+    }
+}
+
+TEST_CASE("a norm of groups that overwrites what it reads stores the groups' numbers first") {
+    const Graph graph = Graph::parse(
+        "rows t\ncolumns b = 32\ncolumns e = 128\ncolumns d = 4096\ninput x: f32[t, d]\n"
+        "g = index(x, t, b * 128 + e)\noutput y = x * index(rsqrt(mean(g * g, e)), t, d / 128) alias(x)\n");
+    CHECK(kernels(graph) == 2);
 }
 
 // Seed 920157 of the random graphs, as far as its derivative needs: numbers of two dtypes that are too many at once.

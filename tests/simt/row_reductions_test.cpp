@@ -20,6 +20,7 @@
 #include "tests/simt/cases.h"
 #include "tests/simt/simt_device.h"
 #include "tests/support/extrema.h"
+#include "tests/support/groups_of_columns.h"
 
 using namespace rowjit;
 
@@ -69,6 +70,19 @@ TEST_CASE("peeled rows agree with the oracle wherever each tensor's begin") {
                               placed.padding_growth, " apart\n", describe(outputs));
             }
         });
+    }
+}
+
+TEST_CASE("columns along one axis have what their groups come to, and so have their gradients") {
+    for (const auto& [name, groups, width] :
+         std::initializer_list<std::tuple<std::string_view, int, int>>{{"sm_90a", 4, 64}, {"gfx942", 3, 40}}) {
+        const Target target = simt::target(name);
+        std::vector<Case> cases;
+        for (const GroupedColumns& of : grouped_columns(groups, width)) {
+            add_cases(of.what, of.graph, target, &cases);
+            add_backward_cases(of.what, of.graph, {}, target, &cases);
+        }
+        check_cases(cases, target, 9, false);
     }
 }
 
