@@ -414,8 +414,8 @@ struct Kernel {
     }
     // Whether a thread's rows load from, or store to, different places.
     bool by_row(const Inst& access) const;
-    // What a stride's argument is wherever the tensor lies, along a column axis that the planner promoted; nothing where
-    // a launch says.
+    // What a stride's argument is wherever the tensor lies, along a column axis that the planner promoted; nothing
+    // where a launch says.
     std::optional<std::int64_t> known_stride(const KernelArgument& stride) const;
     // The row axes along which a block comes from row to row: all but the outer ones.
     std::vector<AxisId> inner_axes() const;

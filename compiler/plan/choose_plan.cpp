@@ -193,7 +193,8 @@ bool is_strided(const std::vector<std::int64_t>& column_strides, std::int64_t mo
     return !column_strides.empty() && *std::min_element(column_strides.begin(), column_strides.end()) > most_together;
 }
 
-// How far apart neighbours along an axis are by the coordinate, at least: by its factors; 0 where it is not by the axis.
+// How far apart neighbours along an axis are by the coordinate, at least: by its factors; 0 where it is not by the
+// axis.
 std::int64_t step(const Coord& coord, Axis axis) {
     switch (coord.kind()) {
         case Coord::Kind::kConst:

@@ -23,7 +23,8 @@ constexpr std::int64_t kMostColumns = 65536;
 // Rows whose parts lie side by side are held by a block each.
 constexpr std::int64_t kMostColumnsApart = 8192;
 
-// On a CPU those parts lie in the second-level cache of the core that adds to them, in f64 where the sums are seen in f32.
+// On a CPU those parts lie in the second-level cache of the core that adds to them, in f64 where the sums are seen in
+// f32.
 constexpr std::int64_t kMostPlacesOfCore = 32768;
 
 // Where a cluster shares a row, its shared memory holds a row of so many bytes of the widest tensor, and of two such

@@ -25,8 +25,8 @@ PartialSums split_row_sums(const std::shared_ptr<const GraphData>& graph, const 
                            const std::set<NodeId>& whole);
 
 // Whether parts of sums over rows may have places for each position of these row axes of their operand, or of its
-// columns that become row axes, as of a weight for each group of columns. A GPU's thread then takes rows that are at one
-// position of them; a CPU's block adds each row to its own place.
+// columns that become row axes, as of a weight for each group of columns. A GPU's thread then takes rows that are at
+// one position of them; a CPU's block adds each row to its own place.
 bool can_lie_apart(const GraphData& graph, const Node& operand, const std::vector<AxisId>& apart, const Target& target);
 
 // Whether a group stores parts of sums over its rows, or adds up such parts.
