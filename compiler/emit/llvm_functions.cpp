@@ -161,6 +161,8 @@ constexpr double kLn2Low = 0x1.7f7d1cp-20;
 constexpr double kHalfPiHigh = 0x1.921fb544p+0;
 constexpr double kHalfPiLow = 0x1.0b4611a626331p-34;
 constexpr double kTwoOverPi = 0x1.45f306dc9c883p-1;
+// π/2 as three f32, to 76 bits behind the point.
+constexpr std::array<double, 3> kHalfPiF32 = {0x1.921fb6p+0, -0x1.777a5cp-25, -0x1.ee59dap-50};
 
 // x = k ln 2 + r with |r| ≤ ln 2 / 2 (and a little), for |x| ≤ 153 ln 2; `lost` is what rounding r took from it.
 struct Reduced {
@@ -469,9 +471,25 @@ Value* log_by_table(Builder& b, const MantissaByTable& split, Value* lost) {
     return b.CreateFAdd(sum, low);
 }
 
-// sin (quadrant 0) or cos (quadrant 1): both are a sine or cosine polynomial of the same reduced argument.
-Value* sin_or_cos_near(Builder& b, Value* x, std::int64_t quadrant) {
-    // In f64 two parts of π/2 leave an absolute error below 2^-70 up to 2^20 quadrants; f32 would need four.
+// x = k π/2 + r + lost, |r| ≤ π/4 and a little, where r is an f32 and lost little; `turns` is k in its last two bits.
+struct Turned {
+    Value* r;
+    Value* lost;
+    Value* turns;
+};
+
+// In f32, of few quadrants: the first part is taken off exactly, the second with one rounding of r.
+Turned turn_in_f32(Builder& b, Value* x) {
+    Value* magic = constant(x, kRoundF32);
+    Value* shifted = multiply_add(b, x, constant(x, kTwoOverPi), magic);
+    Value* k = b.CreateFNeg(b.CreateFSub(shifted, magic));
+    Value* r = multiply_add(b, k, constant(x, kHalfPiF32[0]), x);
+    r = multiply_add(b, k, constant(x, kHalfPiF32[1]), r);
+    return {r, b.CreateFMul(k, constant(x, kHalfPiF32[2])), bits_of(b, shifted)};
+}
+
+// In f64 two parts of π/2 leave an absolute error below 2^-70 up to 2^20 quadrants; f32 would need four.
+Turned turn_in_f64(Builder& b, Value* x) {
     Value* wide = b.CreateFPExt(x, shaped(b.getDoubleTy(), x));
     Value* magic = constant(wide, kRoundF64);
     Value* shifted = multiply_add(b, wide, constant(wide, kTwoOverPi), magic);
@@ -479,12 +497,16 @@ Value* sin_or_cos_near(Builder& b, Value* x, std::int64_t quadrant) {
     wide = multiply_add(b, k, constant(wide, -kHalfPiHigh), wide);
     wide = multiply_add(b, k, constant(wide, -kHalfPiLow), wide);
     Value* r = b.CreateFPTrunc(wide, x->getType());
-    Value* turns = b.CreateTrunc(bits_of(b, shifted), shaped(b.getInt32Ty(), x));
-    turns = b.CreateAdd(turns, integer(turns, quadrant));
+    return {r, constant(r, 0), b.CreateTrunc(bits_of(b, shifted), shaped(b.getInt32Ty(), x))};
+}
 
+// sin (quadrant 0) or cos (quadrant 1): both are a sine or cosine polynomial of the same reduced argument.
+Value* sin_or_cos_of(Builder& b, const Turned& turned, std::int64_t quadrant) {
+    Value* r = turned.r;
+    Value* turns = b.CreateAdd(turned.turns, integer(turned.turns, quadrant));
     Value* z = b.CreateFMul(r, r);
-    Value* sine = multiply_add(b, b.CreateFMul(r, z), horner(b, z, kSin), r);
-    Value* cosine = multiply_add(b, z, constant(x, -0.5), constant(x, 1));
+    Value* sine = b.CreateFAdd(multiply_add(b, b.CreateFMul(r, z), horner(b, z, kSin), turned.lost), r);
+    Value* cosine = multiply_add(b, z, constant(r, -0.5), constant(r, 1));
     cosine = multiply_add(b, b.CreateFMul(z, z), horner(b, z, kCos), cosine);
     Value* odd = b.CreateICmpNE(b.CreateAnd(turns, integer(turns, 1)), integer(turns, 0));
     Value* result = b.CreateSelect(odd, cosine, sine);
@@ -637,27 +659,29 @@ Value* erf_f32(Builder& b, Value* x) {
 
 Value* sin_or_cos_f32(Builder& b, llvm::Function* function, const std::string& libm, std::int64_t quadrant) {
     Value* x = function->getArg(0);
-    Value* far = b.CreateFCmpOGE(absolute(b, x), constant(x, 0x1p20));
-    if (is_vector(x)) far = b.CreateOrReduce(far);
-    llvm::BasicBlock* fast = llvm::BasicBlock::Create(b.getContext(), "near", function);
-    llvm::BasicBlock* slow = llvm::BasicBlock::Create(b.getContext(), "far", function);
-    llvm::BasicBlock* done = llvm::BasicBlock::Create(b.getContext(), "done", function);
-    b.CreateCondBr(far, slow, fast);
+    const auto block = [&](const char* name) { return llvm::BasicBlock::Create(b.getContext(), name, function); };
+    llvm::BasicBlock* further = block("further");
+    llvm::BasicBlock* far = block("far");
+    const auto turn_off = [&](double beyond, llvm::BasicBlock* there, const char* here) {
+        Value* is_beyond = b.CreateFCmpOGE(absolute(b, x), constant(x, beyond));
+        if (is_vector(x)) is_beyond = b.CreateOrReduce(is_beyond);
+        llvm::BasicBlock* stays = block(here);
+        b.CreateCondBr(is_beyond, there, stays);
+        b.SetInsertPoint(stays);
+    };
+    if (b.cpu.multiply_add) {
+        turn_off(0x1p16, further, "near");
+        b.CreateRet(sin_or_cos_of(b, turn_in_f32(b, x), quadrant));
+    } else {
+        b.CreateBr(further);
+    }
+    b.SetInsertPoint(further);
+    turn_off(0x1p20, far, "in_f64");
+    b.CreateRet(sin_or_cos_of(b, turn_in_f64(b, x), quadrant));
 
-    b.SetInsertPoint(fast);
-    Value* near_result = sin_or_cos_near(b, x, quadrant);
-    b.CreateBr(done);
-
-    b.SetInsertPoint(slow);
+    b.SetInsertPoint(far);
     Value* wide = call_libm(b, libm, b.CreateFPExt(x, shaped(b.getDoubleTy(), x)));
-    Value* far_result = b.CreateFPTrunc(wide, x->getType());
-    b.CreateBr(done);
-
-    b.SetInsertPoint(done);
-    llvm::PHINode* result = b.CreatePHI(x->getType(), 2);
-    result->addIncoming(near_result, fast);
-    result->addIncoming(far_result, slow);
-    return result;
+    return b.CreateFPTrunc(wide, x->getType());
 }
 
 }  // namespace cpu_functions

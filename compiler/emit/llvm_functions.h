@@ -24,13 +24,16 @@ Value* exp_f32(Builder& b, Value* x, bool full_width);
 // Zen 4, where log_f32 takes 25.
 Value* log_narrow(Builder& b, Value* x);
 
+// By the same tables, with what each step loses: of 16 lanes 11 cycles, and no division, of which the others take one
+// and log1p two.
 Value* log_f32(Builder& b, Value* x);
 
 Value* log1p_f32(Builder& b, Value* x);
 
 // 1 − 2 / (e^2a + 1), which cancels nothing beyond the split. GELU adds 1 to it where it is near −1, which makes five
 // units of one unit of error: so at full width the divisor is kept in two parts and the quotient's remainder is taken
-// off, for a quarter of GELU's time.
+// off, for a quarter of GELU's time. By tables where permutations look them up: dynamic_tanh of 4096 f32 columns takes
+// half of its time.
 Value* tanh_f32(Builder& b, Value* x, bool full_width);
 
 // The same by a narrow exponential, where every result is rounded to 16 bits: an error of 2^-25 where it is near 1, as
@@ -40,7 +43,8 @@ Value* tanh_narrow(Builder& b, Value* x);
 // By tables in half the instructions of the rest, half of which permute while the other half multiply.
 Value* erf_f32(Builder& b, Value* x);
 
-// Arguments past 2^20 quadrants are rare (no position encoding reaches them), so libm takes the whole vector then.
+// Arguments past 2^16, which no position encoding but the longest reaches, are reduced in f64, and past 2^20 libm takes
+// the whole vector.
 Value* sin_or_cos_f32(Builder& b, llvm::Function* function, const std::string& libm, std::int64_t quadrant);
 
 }  // namespace rowjit::cpu_functions

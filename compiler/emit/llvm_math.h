@@ -3,8 +3,9 @@
 // loops, memory) is emit/llvm_emitter.h's.
 //
 // f32 functions are within 2 ulp of the exact result for every input, denormals, infinities and NaN included
-// (tests/compiler/llvm_math_test.cpp sweeps them), and inlined as polynomials, exp and erf where registers are 512 bits
-// wide with tables that a permutation looks up. f64 functions call libm lane by lane: they serve checking, not speed.
+// (tests/compiler/llvm_math_test.cpp sweeps them), and inlined as polynomials; exponentials, logarithms, tanh and erf
+// where registers are 512 bits wide with tables that a permutation looks up. f64 functions call libm lane by lane: they
+// serve checking, not speed.
 #pragma once
 
 #include <llvm/IR/IRBuilder.h>

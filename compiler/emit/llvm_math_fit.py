@@ -142,4 +142,8 @@ fit("cos", mp.mpf("1e-2"), quarter, 2, lambda r: (mp.cos(r) - 1 + r * r / 2) / r
 
 print("ln2 to 15 bits:", float(mp.floor(mp.log(2) * 2**15) / 2**15).hex(), f32(mp.log(2) - mp.floor(mp.log(2) * 2**15) / 2**15).hex())
 high = mp.floor(mp.pi / 2 * 2**32) / 2**32
+parts = []
+for _ in range(3):
+    parts.append(f32(mp.pi / 2 - sum(mp.mpf(part) for part in parts)))
+print("pi/2 as f32:", ", ".join(part.hex() for part in parts))
 print("pi/2 to 33 bits:", float(high).hex(), float(mp.pi / 2 - high).hex(), "2/pi", float(2 / mp.pi).hex())
