@@ -176,8 +176,8 @@ TEST_CASE("a condition of a column's place is one comparison where a bound decid
         const Value partner = g.iota(n) + static_cast<double>(half);
         const Value place = partner - floor_div(partner, columns) * static_cast<double>(columns);
         g.output("y", select(place < static_cast<double>(half), x, -x));
-        g.output("z", select(place >= 0.0, x, -x));            // the planner knows
-        g.output("twice", select(place * 2.0 >= 0.0, x, -x));  // looking at each column does
+        g.output("z", select(place * 2.0 >= 0.0, x, -x));         // the planner knows
+        g.output("square", select(place * place >= 0.0, x, -x));  // looking at each column does
     };
     const std::string body = body_of(wrapped, 1024);
     CHECK(contains(body, ">= 512;  // lt("));
