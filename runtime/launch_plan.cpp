@@ -265,11 +265,7 @@ LaunchPlan::Parameter LaunchPlan::make_parameter(const Step& step, const KernelA
 // where it divided what was declared.
 std::int64_t LaunchPlan::promoted_stride(const Step& step, const KernelArgument& argument, int tensor) const {
     const ProgramTensor& declared = program_.tensors[static_cast<std::size_t>(tensor)];
-    const auto place = std::find(declared.axes.begin(), declared.axes.end(), argument.axis);
-    if (place != declared.axes.end()) {
-        const std::size_t first_column = declared.axes.size() - declared.column_strides.size();
-        return declared.column_strides[static_cast<std::size_t>(place - declared.axes.begin()) - first_column];
-    }
+    if (contains(declared.axes, argument.axis)) return stride_in(argument.axis, tensor).columns;
     const auto known = step.kernel.known_stride(argument);
     RJ_CHECK(known, "{}: no axis {}", declared.name, argument.axis);
     return *known;

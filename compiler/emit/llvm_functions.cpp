@@ -220,6 +220,12 @@ Value* scale(Builder& b, Value* x, const Reduced& reduced) {
     return b.CreateFMul(b.CreateFMul(x, power_of_two(b, half)), power_of_two(b, rest));
 }
 
+// The lanes as far as they are below 1, and 1 for others, NaN among them.
+Value* below_one(Builder& b, Value* v) {
+    Value* one = constant(v, 1);
+    return b.CreateSelect(b.CreateFCmpOLT(v, one), v, one);
+}
+
 // 1 / y of y ≥ 1, infinity or NaN, within a unit and a half: where that is quicker than to divide, by an estimate of 14
 // bits and a step of Newton's; the estimate alone where that is enough. Of infinity the estimate is 0 and what is left
 // no number, for which the bound is taken. Intel's servers divide 16 lanes in 10.5 cycles, and do this in 3; Zen 4
@@ -235,7 +241,7 @@ Value* reciprocal(Builder& b, Value* y) {
     if (b.rough) return estimate;
     Value* one = constant(y, 1);
     Value* rest = multiply_add(b, b.CreateFNeg(estimate), y, one);
-    return multiply_add(b, b.CreateSelect(b.CreateFCmpOLT(rest, one), rest, one), estimate, estimate);
+    return multiply_add(b, below_one(b, rest), estimate, estimate);
 }
 
 // 2^(i/parts) as f32, and what it lacks relative to that: without, two roundings would be in the result instead of one,
@@ -453,16 +459,15 @@ MantissaByTable split_by_table(Builder& b, Value* x) {
 
 // The logarithm of what was split, and of `lost` more, relative to 2^k / rᵢ, or nothing. k ln 2 and −log rᵢ are in two
 // parts, of which the higher ones' sum is exact; what adding f to it loses is added with the lower ones, so that the
-// logarithm of a row's sum is rounded once, as eager's is. Where the higher parts are infinite nothing else counts.
+// logarithm of a row's sum is rounded once, as eager's is. Where the higher parts are infinite what is lost is
+// NaN, of which 1 is made, more than it ever is.
 Value* log_by_table(Builder& b, const MantissaByTable& split, Value* lost) {
-    Value* one = constant(split.f, 1);  // more than any of these is, and what they are taken for where they are NaN
-    const auto finite = [&](Value* v) { return b.CreateSelect(b.CreateFCmpOLT(v, one), v, one); };
     Value* high = multiply_add(b, split.k, constant(split.k, kLn2High), look_up(b, kLogTables[2], split.index));
     Value* sum = b.CreateFAdd(high, split.f);
-    Value* rest = finite(b.CreateFSub(split.f, b.CreateFSub(sum, high)));
+    Value* rest = below_one(b, b.CreateFSub(split.f, b.CreateFSub(sum, high)));
     Value* f = split.f;
     if (lost != nullptr) {
-        lost = finite(lost);
+        lost = below_one(b, lost);
         rest = b.CreateFAdd(rest, lost);
         f = b.CreateFAdd(f, lost);
     }
@@ -497,7 +502,7 @@ Turned turn_in_f64(Builder& b, Value* x) {
     wide = multiply_add(b, k, constant(wide, -kHalfPiHigh), wide);
     wide = multiply_add(b, k, constant(wide, -kHalfPiLow), wide);
     Value* r = b.CreateFPTrunc(wide, x->getType());
-    return {r, constant(r, 0), b.CreateTrunc(bits_of(b, shifted), shaped(b.getInt32Ty(), x))};
+    return {r, constant(r, -0.0), b.CreateTrunc(bits_of(b, shifted), shaped(b.getInt32Ty(), x))};
 }
 
 // sin (quadrant 0) or cos (quadrant 1): both are a sine or cosine polynomial of the same reduced argument.

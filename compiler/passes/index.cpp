@@ -62,7 +62,6 @@ class Indexer {
 
     // Whether a thread's results are neighbours there, from a place on that is a multiple of their number.
     bool takes_results_in_order(const Inst& inst, const KernelTensor& tensor) const {
-        std::size_t promoted = 0;
         for (std::size_t i = 0; i < tensor.axes.size(); ++i) {
             const std::vector<Axis> used = inst.coords[i].axes();
             const bool here =
@@ -74,12 +73,13 @@ class Indexer {
                 if (lane_values_.contains(data)) return false;
             }
             std::int64_t stride = 0;  // of what is declared a row a launch sees to it
-            const std::size_t first_column = tensor.axes.size() - tensor.column_strides.size();
             if (kernel_.axis(tensor.axes[i]).is_promoted) {
-                if (promoted >= tensor.promoted_strides.size()) return false;
-                stride = tensor.promoted_strides[promoted++];
-            } else if (i >= first_column) {
-                stride = tensor.column_strides[i - first_column];
+                const auto known =
+                    kernel_.known_stride({KernelArgument::Kind::kStride, inst.index, tensor.axes[i], {}});
+                if (!known) return false;
+                stride = *known;
+            } else if (i >= tensor.axes.size() - tensor.column_strides.size()) {
+                stride = column_stride(tensor, i);
             }
             if (in_order ? stride != 1 : stride % kernel_.row_lanes() != 0) return false;
         }
@@ -205,20 +205,18 @@ class Indexer {
     // The least and greatest element that rows add to the places in a tensor's row (lie_alike); nothing where they may
     // add any number.
     std::optional<std::pair<std::int64_t, std::int64_t>> shifts(const Inst& inst, const KernelTensor& tensor) const {
-        std::pair<std::int64_t, std::int64_t> shifts = {0, 0};
+        const auto extent = [&](Axis axis) { return kernel_.axis(axis.id).extent; };
+        const std::int64_t first = place_in_row(kernel_, inst, {}, 0);
+        std::pair<std::int64_t, std::int64_t> shifts = {-first, -first};
         for (std::size_t i = tensor.axes.size() - tensor.column_strides.size(); i < tensor.axes.size(); ++i) {
             const Coord of_rows = inst.coords[i].substitute(
                 [&](Axis axis) { return kernel_.axis(axis.id).is_row ? Coord(axis) : Coord(0); },
                 [](std::int32_t) { return Coord(0); });
-            const Coord at_first =
-                inst.coords[i].substitute([](Axis) { return Coord(0); }, [](std::int32_t) { return Coord(0); });
-            const auto extent = [&](Axis axis) { return kernel_.axis(axis.id).extent; };
             std::int64_t low = 0;
             std::int64_t high = 0;
             if (!of_rows.bounds(extent, &low, &high)) return std::nullopt;
-            const std::int64_t first = at_first.constant();
-            shifts.first += (low - first) * column_stride(tensor, i);
-            shifts.second += (high - first) * column_stride(tensor, i);
+            shifts.first += low * column_stride(tensor, i);
+            shifts.second += high * column_stride(tensor, i);
         }
         return shifts;
     }

@@ -12,6 +12,7 @@
 #include "compiler/plan/column_spans.h"
 #include "compiler/plan/group_costs.h"
 #include "compiler/plan/nested_sums.h"
+#include "compiler/plan/strides.h"
 
 namespace rowjit {
 namespace {
@@ -214,20 +215,12 @@ std::int64_t step(const Coord& coord, Axis axis) {
 
 // Whether neighbours along the columns that read lie apart in what they read, as heads do of which a row has one place.
 bool is_strided(const GraphData& graph, const Node& index, std::int64_t most_together) {
-    constexpr std::int64_t kOfRows = std::int64_t{1} << 32;  // a launch says
     const Node& source = graph.node(index.args[0]);
-    const std::size_t first_column = source.axes.size() - source.column_strides.size();
     std::vector<std::int64_t> strides;
-    std::size_t promoted = 0;
     for (std::size_t i = 0; i < source.axes.size(); ++i) {
-        std::int64_t stride = kOfRows;
-        if (i >= first_column) {
-            stride = source.column_strides[i - first_column];
-        } else if (graph.axis(source.axes[i]).is_promoted && promoted < source.promoted_strides.size()) {
-            stride = source.promoted_strides[promoted++];
-        }
         for (const Axis axis : index.coords[i].axes()) {
-            if (!graph.axis(axis.id).is_row) strides.push_back(stride * step(index.coords[i], axis));
+            if (!graph.axis(axis.id).is_row)
+                strides.push_back(stride_of(graph, source, i) * step(index.coords[i], axis));
         }
     }
     return is_strided(strides, most_together);

@@ -2,23 +2,11 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <limits>
+
+#include "compiler/plan/strides.h"
 
 namespace rowjit {
 namespace {
-
-constexpr std::int64_t kNowhere = std::numeric_limits<std::int64_t>::max();
-
-// Elements between neighbours along an axis of an input's. A launch says what lies between its rows: much.
-std::int64_t stride(const GraphData& group, const Node& input, std::size_t axis) {
-    const auto is_promoted = [&](AxisId id) { return group.axis(id).is_promoted; };
-    const std::size_t first_column = input.axes.size() - group.column_axes(input).size();
-    if (axis >= first_column) return input.column_strides.empty() ? 1 : input.column_strides[axis - first_column];
-    if (!is_promoted(input.axes[axis])) return kNowhere;
-    const auto begin = input.axes.begin();
-    const auto before = std::count_if(begin, begin + static_cast<std::ptrdiff_t>(axis), is_promoted);
-    return input.promoted_strides[static_cast<std::size_t>(before)];
-}
 
 // Elements between what a load reads at neighbours along `axis`; nothing where it reads the same.
 std::optional<std::int64_t> step(const GraphData& group, const Node& load, AxisId axis) {
@@ -28,7 +16,7 @@ std::optional<std::int64_t> step(const GraphData& group, const Node& load, AxisI
     for (std::size_t i = 0; i < input.axes.size(); ++i) {
         const std::vector<Axis> along = is_index ? load.coords[i].axes() : std::vector<Axis>{{input.axes[i]}};
         if (std::ranges::none_of(along, [&](Axis a) { return a.id == axis; })) continue;
-        least = std::min(least.value_or(kNowhere), stride(group, input, i));
+        least = std::min(least.value_or(kStrideOfRows), stride_of(group, input, i));
     }
     return least;
 }
