@@ -121,7 +121,9 @@ class Printer {
                 case InstKind::kCast: return fmt::format("cast({})", joined);
                 case InstKind::kLoad: return fmt::format("load {}{}", place(inst), turned(inst));
                 case InstKind::kStore:
-                    return fmt::format("store{} {} <- {}", inst.accumulate ? "-add" : "", place(inst), joined);
+                    return fmt::format("store{} {} <- {}",
+                                       inst.accumulate ? fmt::format("-{}", info(inst.op).name) : "", place(inst),
+                                       joined);
                 case InstKind::kAccumulate:
                     return fmt::format("{} += {}", kernel_.accumulators[static_cast<std::size_t>(inst.index)].label,
                                        joined);
@@ -139,7 +141,8 @@ class Printer {
                     return fmt::format("sum of {} where {} is {}",
                                        kernel_.tensors[static_cast<std::size_t>(inst.index)].name,
                                        kernel_.tensors[static_cast<std::size_t>(inst.places)].name, joined);
-                case InstKind::kCarry: return fmt::format("carry {} += {}", labels({inst.index}), joined);
+                case InstKind::kCarry:
+                    return fmt::format("carry-{} {} <- {}", info(inst.op).name, labels({inst.index}), joined);
                 case InstKind::kCarried: return fmt::format("carried {}", labels({inst.index}));
             }
             RJ_CHECK(false, "instruction kind {}", static_cast<int>(inst.kind));

@@ -107,12 +107,13 @@ enum class InstKind : std::uint8_t {
     kMap,         // `op` on operands
     kCast,        // operands[0] rounded to dtype
     kLoad,        // tensors[index] at `coords`; a data coordinate outside the extent gives 0
-    kStore,       // operands[0] to tensors[index] at `coords`; `accumulate` adds to what is there, rounding once
+    kStore,       // operands[0] to tensors[index] at `coords`; where it is to `accumulate`, `op` of what is there and
+                  // it, rounded once
     kAccumulate,  // operands[0], the product of two, or what two are to the monoid, into accumulators[index]
     kKeep,        // operands[0] into slots[index] at this lane's place
     kKept,        // slots[index] at this lane's place
-    kCarry,       // operands[0], or the product of two, added to carried[index] at this lane's place, or to the row's
-                  // own outside loops
+    kCarry,       // carried[index] at this lane's place, or outside loops the row's own, becomes `op` of it and
+                  // operands[0], or it and the product of two
     kSearch,      // the last position of tensors[index], sorted, whose element is at most operands[0]; −1 for none
     kSumWhere,    // the sum of tensors[index] over `axis` where tensors[places] is operands[0]; both lie along it
     kCarried,     // carried[index] at this lane's place, of all the block's rows; only in Kernel::after
@@ -197,12 +198,13 @@ struct Slot {
     }
 };
 
-// A sum over the rows that a block takes, in registers from its first row to its last: a value for each lane of the
-// column loops that add to it, or one for the row. GPU only; on the CPU, and where registers do not suffice, rows are
-// added up in the tensor itself.
+// What the rows that a block takes come to by `op`, in registers from its first row to its last: a value for each lane
+// of the column loops that add to it, or one for the row. GPU only; on the CPU, and where registers do not suffice,
+// rows are added up in the tensor itself.
 struct Carried {
     Dtype dtype = Dtype::kF32;
     std::string label = {};
+    Op op = Op::kAdd;
 };
 
 // On the CPU the slots of a row lie on the stack, and may take this much of it together.
@@ -267,7 +269,8 @@ struct AllReduce {
     bool of_thread = false;  // the threads do not meet: each has the result of its own columns
 };
 
-// Adds the rows of a block together, in order, for each of `carried`: the first row's threads then hold the sums.
+// Brings the rows of a block together, in order, for each of `carried`: the first row's threads then hold what all come
+// to.
 struct JoinRows {
     std::vector<int> carried = {};
 };

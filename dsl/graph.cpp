@@ -55,8 +55,8 @@ bool is_identifier(std::string_view text) {
 
 std::string_view name(NodeKind kind) {
     static constexpr std::array<std::string_view, 15> kNames = {
-        "input",  "scalar", "const", "iota",        "extent", "map",    "cast",     "index",
-        "reduce", "state",  "fix",   "partial_sum", "search", "matmul", "sum_where"};
+        "input",  "scalar", "const", "iota",           "extent", "map",    "cast",     "index",
+        "reduce", "state",  "fix",   "partial_reduce", "search", "matmul", "sum_where"};
     return kNames[static_cast<std::size_t>(kind)];
 }
 
@@ -375,7 +375,8 @@ NodeId GraphData::add_copy(const Node& node, const std::function<NodeId(NodeId)>
                     return add_greatest(args[0], args[1], node.reduced, node.component);
                 return add_reduce(node.monoid, args[0], node.reduced, node.component);
             case NodeKind::kSearch: return add_search(args[0], args[1]);
-            case NodeKind::kPartialSum: return add_partial_sum(args[0], node.axis, node.dtype, node.reduced);
+            case NodeKind::kPartialReduce:
+                return add_partial_reduce(node.monoid, args[0], node.axis, node.dtype, node.reduced);
             case NodeKind::kMatmul: return add_matmul(args[0], args[1], node.reduced, node.dtype);
             case NodeKind::kSumWhere: return add_sum_where(args[0], args[1], args[2], node.reduced[0]);
             case NodeKind::kState: return add_state(args[0]);

@@ -54,9 +54,9 @@ enum class NodeKind : std::uint8_t {
     kReduce,
     kState,  // what a kFix of it has come to; args[0] is what it starts from
     kFix,    // args[0], a kState, when args[1], which depends on it, gives it again; after most_steps in any case
-    // args[0] summed over its row axes, `reduced`, in parts: one for each position of `axis`. Only the planner makes it
-    // (compiler/plan/partial_sums.h).
-    kPartialSum,
+    // args[0] reduced over its row axes, `reduced`, in parts: one for each position of `axis`, each a sum, a maximum or
+    // a minimum. Only the planner makes it (compiler/plan/partial_reductions.h).
+    kPartialReduce,
     kSearch,  // the last position of args[0], sorted along its one row axis, whose element is at most args[1]
     // Σ args[0]·args[1] over the axes `reduced`, which both have: of floats of one or two dtypes, accumulated in f32
     // (f64 of f64) and rounded once to dtype.
@@ -75,11 +75,11 @@ struct Node {
     std::vector<NodeId> args = {};
 
     Op op = Op::kAdd;                               // kMap
-    Monoid monoid = Monoid::kSum;                   // kReduce
+    Monoid monoid = Monoid::kSum;                   // kReduce, kPartialReduce
     int component = 0;                              // kReduce: which of the monoid's values
-    std::vector<AxisId> reduced = {};               // kReduce, kPartialSum, kMatmul, kSumWhere
+    std::vector<AxisId> reduced = {};               // kReduce, kPartialReduce, kMatmul, kSumWhere
     double value = 0;                               // kConst, kScalar
-    AxisId axis = -1;                               // kIota, kExtent, kPartialSum, kReduce
+    AxisId axis = -1;                               // kIota, kExtent, kPartialReduce, kReduce
     std::vector<Coord> coords = {};                 // kIndex: one per axis of args[0]
     std::string name = {};                          // kInput, kScalar
     std::vector<std::int64_t> column_strides = {};  // kInput: one per column axis; empty is contiguous
@@ -114,12 +114,13 @@ struct OutputInfo {
     std::string alias = {};
     bool accumulate = false;
     std::vector<std::int64_t> column_strides = {};
-    // ≥ 0 in the planner's groups: what is stored is the sum of `node` over all its row axes, in parts: one for each
-    // position of this axis, of dtype parts_dtype. Not over the row axes `outer`, the outermost: there are so many
-    // parts for each of their positions. Nor over the row axes `apart`, the innermost: a part has a place for each of
-    // theirs.
+    // ≥ 0 in the planner's groups: what is stored is `node` reduced over all its row axes by parts_monoid, in parts:
+    // one for each position of this axis, of dtype parts_dtype. Not over the row axes `outer`, the outermost: there are
+    // so many parts for each of their positions. Nor over the row axes `apart`, the innermost: a part has a place for
+    // each of theirs.
     AxisId slots = -1;
     Dtype parts_dtype = Dtype::kF32;
+    Monoid parts_monoid = Monoid::kSum;
     std::vector<AxisId> outer = {};
     std::vector<AxisId> apart = {};
     std::optional<OutputPiece> piece = {};            // likewise
@@ -164,7 +165,7 @@ class GraphData {
     NodeId add_search(NodeId sorted, NodeId key);
     // Over the axes `reduced` of `arg`: its rows, or all but the outermost or the innermost, and those of its columns
     // that become rows. The result's axes are the outermost, the slots and what else is left.
-    NodeId add_partial_sum(NodeId arg, AxisId slots, Dtype dtype, std::vector<AxisId> reduced);
+    NodeId add_partial_reduce(Monoid monoid, NodeId arg, AxisId slots, Dtype dtype, std::vector<AxisId> reduced);
     NodeId add_matmul(NodeId left, NodeId right, std::vector<AxisId> contracted, Dtype dtype);
     // The sum of `terms` over the column axis `reduced` at those positions where `places` is `place`.
     NodeId add_sum_where(NodeId terms, NodeId places, NodeId place, AxisId reduced);

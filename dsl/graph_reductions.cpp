@@ -111,15 +111,17 @@ NodeId GraphData::add_segment_reduce(Monoid monoid, NodeId arg, AxisId reduced, 
     return intern(std::move(result));
 }
 
-NodeId GraphData::add_partial_sum(NodeId arg, AxisId slots, Dtype dtype, std::vector<AxisId> reduced) {
+NodeId GraphData::add_partial_reduce(Monoid monoid, NodeId arg, AxisId slots, Dtype dtype,
+                                     std::vector<AxisId> reduced) {
     const Node& from = node(arg);
-    RJ_CHECK(is_float(from.dtype) && axis(slots).is_slots, "partial sums of {} by {}", describe(arg),
+    RJ_CHECK(is_float(from.dtype) && axis(slots).is_slots, "parts of {} of {} by {}", name(monoid), describe(arg),
              axis(slots).label());
     const auto is_left = [&](AxisId id) { return !contains(reduced, id); };
     const auto first = std::find_if_not(from.axes.begin(), from.axes.end(), is_left);
-    Node result{.kind = NodeKind::kPartialSum, .dtype = dtype, .axes = {from.axes.begin(), first}, .args = {arg}};
+    Node result{.kind = NodeKind::kPartialReduce, .dtype = dtype, .axes = {from.axes.begin(), first}, .args = {arg}};
     result.axes.push_back(slots);
     std::copy_if(first, from.axes.end(), std::back_inserter(result.axes), is_left);
+    result.monoid = monoid;
     result.reduced = std::move(reduced);
     result.axis = slots;
     return intern(std::move(result));

@@ -314,7 +314,7 @@ class Interpreter {
             case NodeKind::kMatmul: matmul(node, result.own); break;
             case NodeKind::kState:  // the fix's
             case NodeKind::kInput:
-            case NodeKind::kPartialSum:
+            case NodeKind::kPartialReduce:
             case NodeKind::kSumWhere: break;  // the planner's
         }
         result.data = result.own.data();

@@ -2,7 +2,9 @@
 
 #include <array>
 #include <cmath>
+#include <limits>
 
+#include "base/check.h"
 #include "base/dtype.h"
 #include "base/philox.h"
 
@@ -64,6 +66,24 @@ std::optional<Op> find_op(std::string_view name) {
 
 std::string_view name(Monoid monoid) { return kMonoids[static_cast<std::size_t>(monoid)].name; }
 int components(Monoid monoid) { return kMonoids[static_cast<std::size_t>(monoid)].components; }
+
+Op operation(Monoid monoid) {
+    switch (monoid) {
+        case Monoid::kSum: return Op::kAdd;
+        case Monoid::kMax: return Op::kMax;
+        case Monoid::kMin: return Op::kMin;
+        default: RJ_CHECK(false, "{} is no operation on two values", name(monoid));
+    }
+}
+
+double neutral(Op operation) {
+    switch (operation) {
+        case Op::kAdd: return 0;
+        case Op::kMax: return -std::numeric_limits<double>::infinity();
+        case Op::kMin: return std::numeric_limits<double>::infinity();
+        default: RJ_CHECK(false, "{} folds nothing", info(operation).name);
+    }
+}
 
 std::optional<Monoid> find_monoid(std::string_view name) {
     for (const MonoidRow& row : kMonoids) {

@@ -52,6 +52,9 @@ enum class Monoid : std::uint8_t {
 };
 
 std::string_view name(Monoid monoid);
+// What folds two values into one, of a sum, a maximum or a minimum, and the float that it folds into any to give that.
+Op operation(Monoid monoid);
+double neutral(Op operation);
 std::optional<Monoid> find_monoid(std::string_view name);
 // Values a reduction yields: 1, 2 for the pairs and an exact sum, 5 for a divergence, of the greatest as many as are
 // asked for, at most these.

@@ -110,7 +110,9 @@ class Printer {
         if (!output.alias.empty()) text += fmt::format(" alias({})", output.alias);
         if (output.accumulate) text += " accumulate";
         if (output.slots >= 0) {
-            text += fmt::format(" partial({}, {}", graph_.axis(output.slots).label(), rowjit::name(output.parts_dtype));
+            const bool sums = output.parts_monoid == Monoid::kSum;
+            text += fmt::format(" partial({}{}, {}", sums ? "" : fmt::format("{} ", rowjit::name(output.parts_monoid)),
+                                graph_.axis(output.slots).label(), rowjit::name(output.parts_dtype));
             for (const AxisId axis : output.apart) text += ", " + graph_.axis(axis).label();
             for (const AxisId axis : output.outer) text += ", each " + graph_.axis(axis).label();
             text += ")";
@@ -144,8 +146,9 @@ class Printer {
             case NodeKind::kSumWhere:
                 return fmt::format("sum_where({}, {} == {}, {})", operand(node.args[0]), operand(node.args[1]),
                                    operand(node.args[2]), graph_.axis(node.reduced[0]).label());
-            case NodeKind::kPartialSum:
-                return fmt::format("partial_sum({}, {})", operand(node.args[0]), graph_.axis(node.axis).label());
+            case NodeKind::kPartialReduce:
+                return fmt::format("partial_{}({}, {})", rowjit::name(node.monoid), operand(node.args[0]),
+                                   graph_.axis(node.axis).label());
             case NodeKind::kInput:
             case NodeKind::kScalar: break;
         }

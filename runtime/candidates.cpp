@@ -6,7 +6,7 @@
 
 #include "base/check.h"
 #include "base/fail.h"
-#include "compiler/plan/partial_sums.h"
+#include "compiler/plan/partial_reductions.h"
 #include "dsl/random_inputs.h"
 #include "runtime/verify.h"
 

@@ -10,7 +10,7 @@
 #include "base/fail.h"
 #include "base/parallel.h"
 #include "compiler/cost.h"
-#include "compiler/plan/partial_sums.h"
+#include "compiler/plan/partial_reductions.h"
 #include "runtime/build.h"
 #include "runtime/candidates.h"
 #include "runtime/device.h"

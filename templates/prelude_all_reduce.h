@@ -340,7 +340,7 @@ RJ_DEVICE bool rj_all_rows(bool condition) {
     }
 }
 
-// ---- sums over the rows of a block
+// ---- what the rows of a block come to
 
 // The largest power of two below the number of rows.
 constexpr int rj_half_of_rows(int rows) {
@@ -349,11 +349,17 @@ constexpr int rj_half_of_rows(int rows) {
     return half;
 }
 
-// Adds the sums that the rows of a block carry, half of the rows to the other half until row 0 holds them: an order
+template <class T, int kCount>
+RJ_DEVICE void rj_fill(T (&values)[kCount], T value) {
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) values[k] = value;
+}
+
+// Brings what the rows of a block carry together, half of the rows with the other half until row 0 holds all: an order
 // that depends on their number alone. Uses shared memory from its start, so it stands after the last row, where nothing
-// else does. As many sums of a row at once as need no more of it than a row's own take (passes/barriers has the bytes).
-template <int kRows, int kThreads, class T, int kCount>
-RJ_DEVICE void rj_join_rows(int row, int thread, T (&sums)[kCount]) {
+// else does. As many values of a row at once as need no more of it than a row's own take (passes/barriers has the bytes).
+template <int kRows, int kThreads, class T, int kCount, class Operation>
+RJ_DEVICE void rj_join_rows(int row, int thread, T (&values)[kCount], Operation operation) {
     constexpr int kHalf = rj_half_of_rows(kRows);
     constexpr int kAtOnce = kCount > kHalf ? kCount / kHalf : 1;
     const auto place = [&](int of, int k) { return ((of * kAtOnce + k) * kThreads + thread) * int(sizeof(T)); };
@@ -364,13 +370,14 @@ RJ_DEVICE void rj_join_rows(int row, int thread, T (&sums)[kCount]) {
             if (row >= half && row < 2 * half) {
 #pragma unroll
                 for (int k = 0; k < kAtOnce; ++k)
-                    if (first + k < kCount) rj_shared_store(place(row - half, k), sums[first + k]);
+                    if (first + k < kCount) rj_shared_store(place(row - half, k), values[first + k]);
             }
             rj_barrier();
             if (row < half && row + half < kRows) {
 #pragma unroll
                 for (int k = 0; k < kAtOnce; ++k)
-                    if (first + k < kCount) sums[first + k] += rj_shared_load<T>(place(row, k));
+                    if (first + k < kCount)
+                        values[first + k] = operation(values[first + k], rj_shared_load<T>(place(row, k)));
             }
         }
     }

@@ -161,7 +161,7 @@ void GpuScope::ask(const Inst& load) {
 void GpuScope::store_one(const Inst& inst, const GpuAddress& at, std::vector<std::string> conditions) {
     if (!at.inside.empty()) conditions.push_back(at.inside);
     std::string stored = value(inst.operands[0]);
-    if (inst.accumulate) stored = fmt::format("rj_load_one({}) + {}", at.text(), stored);
+    if (inst.accumulate) stored = gpu_operation(inst.op, fmt::format("rj_load_one({})", at.text()), stored);
     const std::string store = fmt::format("rj_store_one({}, {});", at.text(), stored);
     out_.line(conditions.empty() ? store : fmt::format("if ({}) {}", gpu_joined(conditions, " && "), store),
               inst.comment);

@@ -352,7 +352,8 @@ void ColumnEmitter::lane_out(const Inst& inst) {
         return;
     }
     std::string stored = scope_.value(inst.operands[0]);
-    if (inst.accumulate) stored = fmt::format("rj_get({}, {}) + {}", vectors_.at(&inst), element(inst), stored);
+    if (inst.accumulate)
+        stored = gpu_operation(inst.op, fmt::format("rj_get({}, {})", vectors_.at(&inst), element(inst)), stored);
     out_.line(fmt::format("{}[{}] = {};", array->second, element(inst), stored), inst.comment);
     if (const auto factor = factors_.find(&inst); factor != factors_.end())
         out_.line(fmt::format("{}[{}] = {};", factor->second, element(inst), scope_.value(inst.operands[1])));

@@ -52,8 +52,10 @@ std::vector<Component> state_components(const Accumulator& accumulator) {
 
 void KernelEmitter::join_rows(const JoinRows& join) {
     for (const int index : join.carried) {
-        out_.line(fmt::format("rj_join_rows<{}, {}>(row_in_block, {}, {});", scope_.rows(), scope_.threads(),
-                              scope_.threads() > 1 ? "t" : "0", scope_.carried(index)));
+        const Op op = kernel_.carried[static_cast<std::size_t>(index)].op;
+        out_.line(fmt::format("rj_join_rows<{}, {}>(row_in_block, {}, {}, [](auto a, auto b) {{ return {}; }});",
+                              scope_.rows(), scope_.threads(), scope_.threads() > 1 ? "t" : "0", scope_.carried(index),
+                              gpu_operation(op, "a", "b")));
     }
 }
 

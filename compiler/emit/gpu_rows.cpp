@@ -103,9 +103,9 @@ void RowsEmitter::lane_store(const Inst& inst, const std::vector<std::string>& c
     out_.line(fmt::format("{} {}{};", gpu_value_type(tensor.dtype), lanes, scope_.all_lanes()));
     each_lane([&] {
         const std::string& value = scope_.value(inst.operands[0]);
-        out_.line(inst.accumulate ? fmt::format("{}[l] = rj_get({}, l) + {};", lanes, old, value)
-                                  : fmt::format("{}[l] = {};", lanes, value),
-                  inst.comment);
+        const std::string stored =
+            inst.accumulate ? gpu_operation(inst.op, fmt::format("rj_get({}, l)", old), value) : value;
+        out_.line(fmt::format("{}[l] = {};", lanes, stored), inst.comment);
     });
     const std::string store =
         fmt::format("rj_store({}, rj_pack<{}>({}));", at.text(), gpu_storage_type(tensor.dtype), lanes);

@@ -239,9 +239,14 @@ void GpuScope::declare_carried() {
     for (std::size_t i = 0; i < kernel_.carried.size(); ++i) {
         const Carried& carried = kernel_.carried[i];
         carried_.push_back(names_.fresh(carried.label));
-        out_.line(fmt::format("{} {}[{}] = {{}};", gpu_value_type(carried.dtype), carried_.back(),
-                              carried_lanes(kernel_, static_cast<int>(i))),
+        const bool sums = carried.op == Op::kAdd;
+        out_.line(fmt::format("{} {}[{}]{};", gpu_value_type(carried.dtype), carried_.back(),
+                              carried_lanes(kernel_, static_cast<int>(i)), sums ? " = {}" : ""),
                   "of all rows of the block");
+        if (!sums) {
+            const std::string start = gpu_literal(carried.dtype, neutral(carried.op));
+            out_.line(fmt::format("rj_fill({}, {});", carried_.back(), start));
+        }
     }
 }
 
@@ -320,7 +325,9 @@ void GpuScope::carry(const Inst& inst, const std::string& place) {
         out_.line(fmt::format("{}{} = {};", if_live, sum, next), inst.comment);
         return;
     }
-    out_.line(fmt::format("{}{} += {};", if_live, sum, summand), inst.comment);
+    out_.line(inst.op == Op::kAdd ? fmt::format("{}{} += {};", if_live, sum, summand)
+                                  : fmt::format("{}{} = {};", if_live, sum, gpu_operation(inst.op, sum, summand)),
+              inst.comment);
 }
 
 void GpuScope::declare_coordinates(const std::string& position, const std::vector<AxisId>& axes) {

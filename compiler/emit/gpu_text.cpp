@@ -10,6 +10,7 @@
 #include "base/check.h"
 #include "base/dtype.h"
 #include "compiler/kernel.h"
+#include "dsl/ops.h"
 
 namespace rowjit {
 namespace {
@@ -101,6 +102,10 @@ std::string gpu_literal(Dtype dtype, double value) {
     if (dtype == Dtype::kBool) return value != 0 ? "true" : "false";
     if (is_integer(dtype) || dtype == Dtype::kI8) return integer_literal(dtype, value);
     return float_literal(static_cast<float>(round_to(dtype, value)));
+}
+
+std::string gpu_operation(Op op, const std::string& a, const std::string& b) {
+    return fmt::format(fmt::runtime(info(op).gpu), a, b);
 }
 
 std::string gpu_pair_literal(Dtype dtype, double value) {

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "dsl/ops.h"
 #include "rowjit/coord.h"
 #include "rowjit/dtype.h"
 
@@ -19,6 +20,9 @@ std::string_view gpu_value_type(Dtype dtype);      // "float" for bf16: an eleme
 
 // `value`, rounded to dtype, as an expression that can stand as any operand.
 std::string gpu_literal(Dtype dtype, double value);
+
+// The operation on operands that can stand as such.
+std::string gpu_operation(Op op, const std::string& a, const std::string& b);
 
 // A word of two such bf16 or f16.
 std::string gpu_pair_literal(Dtype dtype, double value);

@@ -123,7 +123,7 @@ void KernelEmitter::store_memory(const Inst& inst, Value* address, Value* carrie
         const auto* type = llvm::dyn_cast<llvm::FixedVectorType>(carried_value->getType());
         Value* before = load_memory(inst, address, type == nullptr ? 1 : static_cast<int>(type->getNumElements()));
         before = widen(b_, tensor.dtype, before);
-        carried_value = round_carried(b_, tensor.dtype, llvm_math::add(b_, before, carried_value, nullptr));
+        carried_value = round_carried(b_, tensor.dtype, apply(b_, inst.op, before, carried_value, nullptr));
     }
     llvm::StoreInst* store =
         b_.CreateAlignedStore(narrow(b_, tensor.dtype, carried_value), address, llvm::Align(size_bytes(tensor.dtype)));

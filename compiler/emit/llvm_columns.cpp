@@ -381,6 +381,15 @@ void KernelEmitter::emit_copy(const ColumnLoop& loop, const Lanes& lanes) {
     store_placed_sums();
 }
 
+// What rows abreast come to at one place of what they are reduced to.
+Value* KernelEmitter::total_of(const PlacedSum& placed) {
+    const Op op = placed.store->op;
+    if (op == Op::kAdd) return sum_of(b_, placed.terms);
+    Value* total = placed.terms.front().x;
+    for (std::size_t i = 1; i < placed.terms.size(); ++i) total = apply(b_, op, total, placed.terms[i].x, nullptr);
+    return total;
+}
+
 // The rows' terms are added to each other before they meet the sum: as f32 where they came from it, whose roundings
 // are beside those of the terms what sums of four add to them, and an eighth of the conversions.
 void KernelEmitter::store_placed_sums() {
@@ -389,7 +398,7 @@ void KernelEmitter::store_placed_sums() {
         const bool widened = std::all_of(sum.terms.begin(), sum.terms.end(),
                                          [&](const Term& term) { return widened_.contains(term.x); });
         for (Term& term : sum.terms) term.x = widened ? widened_.at(term.x) : term.x;
-        Value* total = sum_of(b_, sum.terms);
+        Value* total = total_of(sum);
         const Dtype to = kernel_.tensors[static_cast<std::size_t>(sum.store->index)].dtype;
         if (widened) total = convert(b_, Dtype::kF32, to, total);
         store_memory(*sum.store, sum.address, total);

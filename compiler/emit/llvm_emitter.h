@@ -273,6 +273,7 @@ class KernelEmitter {
     bool sums_in_blocks(const Inst& inst, const ColumnLoop& loop) const;
     void end_block(const ColumnLoop& loop);
     Value* sum_of_blocks(const Running& running);
+    Value* total_of(const PlacedSum& placed);
     void store_placed_sums();
 
     // Coordinates and memory.

@@ -149,8 +149,8 @@ constexpr std::array<Table16, 7> kErfTables = {{
      0x1.a206f2p-15, 0x1.58b9bap-17},
 }};
 
-// sin r = r + r z q(z), to 32 bits; cos r = 1 − z/2 + z² q(z), to 33; z = r², |r| ≤ π/4.
-constexpr std::array<double, 4> kSin = {-0x1.555556p-3, 0x1.111174p-7, -0x1.a05968p-13, 0x1.7c367ap-19};
+// sin r = r − r z q(z), to 32 bits; cos r = 1 − z/2 + z² q(z), to 33; z = r², |r| ≤ π/4.
+constexpr std::array<double, 4> kSin = {0x1.555556p-3, -0x1.111174p-7, 0x1.a05968p-13, -0x1.7c367ap-19};
 
 constexpr std::array<double, 3> kCos = {0x1.55554ap-5, -0x1.6c0c28p-10, 0x1.99e816p-16};
 
@@ -161,8 +161,8 @@ constexpr double kLn2Low = 0x1.7f7d1cp-20;
 constexpr double kHalfPiHigh = 0x1.921fb544p+0;
 constexpr double kHalfPiLow = 0x1.0b4611a626331p-34;
 constexpr double kTwoOverPi = 0x1.45f306dc9c883p-1;
-// π/2 as three f32, to 76 bits behind the point.
-constexpr std::array<double, 3> kHalfPiF32 = {0x1.921fb6p+0, -0x1.777a5cp-25, -0x1.ee59dap-50};
+// π/2 as three f32 above 0, to 71 bits behind the point.
+constexpr std::array<double, 3> kHalfPiF32 = {0x1.921fb4p+0, 0x1.4442dp-24, 0x1.846988p-48};
 
 // x = k ln 2 + r with |r| ≤ ln 2 / 2 (and a little), for |x| ≤ 153 ln 2; `lost` is what rounding r took from it.
 struct Reduced {
@@ -476,7 +476,9 @@ Value* log_by_table(Builder& b, const MantissaByTable& split, Value* lost) {
     return b.CreateFAdd(sum, low);
 }
 
-// x = k π/2 + r + lost, |r| ≤ π/4 and a little, where r is an f32 and lost little; `turns` is k in its last two bits.
+// x = k π/2 + r − lost, |r| ≤ π/4 and a little, where r is an f32 and lost little; `turns` is k in its last two bits.
+// Of −0 r is −0 and lost 0, so that a sine is −0 too: whatever is taken from r then has r's sign, or is 0 taken from
+// −0.
 struct Turned {
     Value* r;
     Value* lost;
@@ -487,9 +489,9 @@ struct Turned {
 Turned turn_in_f32(Builder& b, Value* x) {
     Value* magic = constant(x, kRoundF32);
     Value* shifted = multiply_add(b, x, constant(x, kTwoOverPi), magic);
-    Value* k = b.CreateFNeg(b.CreateFSub(shifted, magic));
-    Value* r = multiply_add(b, k, constant(x, kHalfPiF32[0]), x);
-    r = multiply_add(b, k, constant(x, kHalfPiF32[1]), r);
+    Value* k = b.CreateFSub(shifted, magic);
+    Value* r = multiply_add(b, k, constant(x, -kHalfPiF32[0]), x);
+    r = multiply_add(b, k, constant(x, -kHalfPiF32[1]), r);
     return {r, b.CreateFMul(k, constant(x, kHalfPiF32[2])), bits_of(b, shifted)};
 }
 
@@ -502,7 +504,7 @@ Turned turn_in_f64(Builder& b, Value* x) {
     wide = multiply_add(b, k, constant(wide, -kHalfPiHigh), wide);
     wide = multiply_add(b, k, constant(wide, -kHalfPiLow), wide);
     Value* r = b.CreateFPTrunc(wide, x->getType());
-    return {r, constant(r, -0.0), b.CreateTrunc(bits_of(b, shifted), shaped(b.getInt32Ty(), x))};
+    return {r, constant(r, 0.0), b.CreateTrunc(bits_of(b, shifted), shaped(b.getInt32Ty(), x))};
 }
 
 // sin (quadrant 0) or cos (quadrant 1): both are a sine or cosine polynomial of the same reduced argument.
@@ -510,7 +512,7 @@ Value* sin_or_cos_of(Builder& b, const Turned& turned, std::int64_t quadrant) {
     Value* r = turned.r;
     Value* turns = b.CreateAdd(turned.turns, integer(turned.turns, quadrant));
     Value* z = b.CreateFMul(r, r);
-    Value* sine = b.CreateFAdd(multiply_add(b, b.CreateFMul(r, z), horner(b, z, kSin), turned.lost), r);
+    Value* sine = b.CreateFSub(r, multiply_add(b, b.CreateFMul(r, z), horner(b, z, kSin), turned.lost));
     Value* cosine = multiply_add(b, z, constant(r, -0.5), constant(r, 1));
     cosine = multiply_add(b, b.CreateFMul(z, z), horner(b, z, kCos), cosine);
     Value* odd = b.CreateICmpNE(b.CreateAnd(turns, integer(turns, 1)), integer(turns, 0));

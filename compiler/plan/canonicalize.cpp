@@ -333,7 +333,7 @@ class Canonicalizer {
             case NodeKind::kSearch: return to_->add_search(node.args[0], push(node.args[1], coords));
             case NodeKind::kMatmul: return to_->add_index(source, coords);  // of what the library leaves in memory
             case NodeKind::kSumWhere:
-            case NodeKind::kPartialSum: break;  // the planner's
+            case NodeKind::kPartialReduce: break;  // the planner's
         }
         RJ_CHECK(false, "canonicalize: {}", to_->describe(source));
     }

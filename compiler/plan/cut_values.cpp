@@ -125,7 +125,7 @@ void Cutter::cut_columns_of_sums() {
 // by a kernel of its own. H200, cross-entropy and its gradient of 8192 rows of 128256 bf16 classes: 4.5 ms, or 1.6.
 void Cutter::cut_summed_numbers() {
     for (const NodeId id : graph_.live_nodes()) {
-        if (graph_.node(id).kind != NodeKind::kPartialSum) continue;
+        if (graph_.node(id).kind != NodeKind::kPartialReduce) continue;
         const NodeId summand = graph_.node(id).args[0];
         if (!graph_.column_axes(graph_.node(summand)).empty()) continue;
         if (widest_row_bytes(summand) > kWideRowBytes && stores_beside(summand)) cut(summand);
@@ -137,7 +137,7 @@ void Cutter::cut_summed_numbers() {
 void Cutter::cut_sums_beside_steps() {
     if (std::ranges::none_of(roots_, [&](NodeId root) { return is_long({root}); })) return;
     for (const NodeId id : graph_.live_nodes()) {
-        if (graph_.node(id).kind != NodeKind::kPartialSum) continue;
+        if (graph_.node(id).kind != NodeKind::kPartialReduce) continue;
         for (const NodeId below : std::vector<NodeId>(reach(graph_.node(id).args[0]).nodes)) {
             const Node& node = graph_.node(below);
             if (reduces_columns(graph_, node) && graph_.column_axes(node).empty() && node.state < 0) cut(below);
@@ -151,7 +151,7 @@ void Cutter::cut_many_sums() {
     std::map<std::vector<AxisId>, std::set<NodeId>> summands;
     for (const NodeId id : graph_.live_nodes()) {
         const Node& node = graph_.node(id);
-        if (node.kind != NodeKind::kPartialSum || !graph_.column_axes(graph_.node(node.args[0])).empty()) continue;
+        if (node.kind != NodeKind::kPartialReduce || !graph_.column_axes(graph_.node(node.args[0])).empty()) continue;
         summands[graph_.node(node.args[0]).axes].insert(node.args[0]);
     }
     for (const auto& [rows, numbers] : summands) {

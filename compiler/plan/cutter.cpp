@@ -23,7 +23,7 @@ bool reduces_columns(const GraphData& graph, const Node& node) {
 
 const Node& computed(const GraphData& graph, NodeId root) {
     const Node& node = graph.node(root);
-    return node.kind == NodeKind::kPartialSum ? graph.node(node.args[0]) : node;
+    return node.kind == NodeKind::kPartialReduce ? graph.node(node.args[0]) : node;
 }
 
 std::vector<bool> needs(const GraphData& graph, const std::vector<NodeId>& roots) {
@@ -45,7 +45,7 @@ Cutter::Cutter(const GraphData& graph, const Target& target, Repeated repeated, 
     for (const NodeId id : stored) cut(id);
     for (const NodeId id : graph.live_nodes()) {
         const Node& node = graph.node(id);
-        if (node.kind == NodeKind::kPartialSum) cut(id);
+        if (node.kind == NodeKind::kPartialReduce) cut(id);
         if (node.kind == NodeKind::kMatmul) cut_product(id);
         if (node.kind == NodeKind::kFix) fixes_[node.args[0]].push_back(id);
         for (std::size_t i = 0; i < node.args.size(); ++i) {
@@ -146,7 +146,7 @@ bool Cutter::is_read(NodeId id) const {
 }
 
 void Cutter::note_reduction(const Node& node, Reach* reach) const {
-    if (node.kind == NodeKind::kPartialSum) {
+    if (node.kind == NodeKind::kPartialReduce) {
         for (const AxisId axis : node.reduced) {
             if (!graph_.axis(axis).is_row) reach->promoted.insert(axis);
         }
@@ -184,7 +184,7 @@ bool Cutter::cut_below(NodeId root) {
         if (cut_for_rows_reduction(root, id, found)) return true;
     }
     // A block that adds up its rows has them whole: what sums other rows for each of them is stored first.
-    if (graph_.node(root).kind == NodeKind::kPartialSum && found.reduces_rows) {
+    if (graph_.node(root).kind == NodeKind::kPartialReduce && found.reduces_rows) {
         cut(graph_.node(root).args[0]);
         return true;
     }
@@ -202,7 +202,7 @@ bool Cutter::cut_below(NodeId root) {
             return true;
         }
     }
-    if (graph_.node(root).kind != NodeKind::kPartialSum) return false;
+    if (graph_.node(root).kind != NodeKind::kPartialReduce) return false;
     // A block's part of a sum over rows has one place a column: no column may become a row that it is not over.
     // What it adds up is stored where that is a number of each, else the last such reduction, so that those below
     // stay with what else is made of them.

@@ -20,7 +20,7 @@
 #include "base/check.h"
 #include "compiler/plan/cutter.h"
 #include "compiler/plan/group_costs.h"
-#include "compiler/plan/partial_sums.h"
+#include "compiler/plan/partial_reductions.h"
 #include "compiler/plan/planner.h"
 
 namespace rowjit {
@@ -323,7 +323,7 @@ Plan make_plan(const std::shared_ptr<const GraphData>& graph, const Target& targ
     std::set<NodeId> whole;
     std::set<NodeId> stored;
     for (int partings = 0;;) {
-        const PartialSums sums = split_row_sums(graph, target, whole);
+        const PartialReductions sums = split_row_reductions(graph, target, whole);
         planning::Planner planner(sums.graph, target, repeated, stem, runs, stored);
         Plan plan = planner.run();
         if (const std::vector<AxisId> slots = planner.slots_for_nothing(); !slots.empty()) {

@@ -53,7 +53,7 @@ std::shared_ptr<const GraphData> Planner::written(const Piece& piece) const {
     std::map<NodeId, NodeId> mapped;
     for (const NodeId root : piece.roots) {
         const Node& node = graph_->node(root);
-        copy(piece, node.kind == NodeKind::kPartialSum ? node.args[0] : root, result.get(), &mapped);
+        copy(piece, node.kind == NodeKind::kPartialReduce ? node.args[0] : root, result.get(), &mapped);
     }
     for (const NodeId root : piece.roots) add_outputs(piece, root, mapped, result.get());
     return result;
@@ -64,7 +64,7 @@ AxisId Planner::shared_slots(NodeId partial) const {
     for (const Piece& piece : pieces_) {
         if (!is_root(piece, partial)) continue;
         for (const NodeId root : piece.roots) {
-            if (graph_->node(root).kind == NodeKind::kPartialSum) return graph_->node(root).axis;
+            if (graph_->node(root).kind == NodeKind::kPartialReduce) return graph_->node(root).axis;
         }
     }
     return graph_->node(partial).axis;
@@ -73,8 +73,9 @@ AxisId Planner::shared_slots(NodeId partial) const {
 // The node along the slots its group shares; nothing where it has none.
 std::optional<Node> Planner::with_shared_slots(NodeId id) const {
     const Node& node = graph_->node(id);
-    const bool adds_parts = node.kind == NodeKind::kReduce && graph_->node(node.args[0]).kind == NodeKind::kPartialSum;
-    if (node.kind != NodeKind::kPartialSum && !adds_parts) return std::nullopt;
+    const bool adds_parts =
+        node.kind == NodeKind::kReduce && graph_->node(node.args[0]).kind == NodeKind::kPartialReduce;
+    if (node.kind != NodeKind::kPartialReduce && !adds_parts) return std::nullopt;
     Node moved = node;
     if (adds_parts) {
         moved.reduced = {shared_slots(node.args[0])};
@@ -190,8 +191,9 @@ Product Planner::product(NodeId id) const {
 void Planner::add_outputs(const Piece& piece, NodeId root, const std::map<NodeId, NodeId>& mapped,
                           GraphData* into) const {
     const Node& node = graph_->node(root);
-    if (node.kind == NodeKind::kPartialSum) {
+    if (node.kind == NodeKind::kPartialReduce) {
         OutputInfo parts{temporary_name(root), mapped.at(node.args[0]), "", false, {}, shared_slots(root), node.dtype};
+        parts.parts_monoid = node.monoid;
         const auto slots = std::find(node.axes.begin(), node.axes.end(), node.axis);
         parts.outer.assign(node.axes.begin(), slots);
         std::copy_if(std::next(slots), node.axes.end(), std::back_inserter(parts.apart),

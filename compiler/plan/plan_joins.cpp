@@ -11,7 +11,7 @@
 #include "compiler/plan/cutter.h"
 #include "compiler/plan/group_costs.h"
 #include "compiler/plan/live_numbers.h"
-#include "compiler/plan/partial_sums.h"
+#include "compiler/plan/partial_reductions.h"
 #include "compiler/plan/planner.h"
 
 namespace rowjit::planning {
@@ -20,7 +20,7 @@ namespace rowjit::planning {
 std::size_t Planner::sums(std::span<const NodeId> roots) const {
     std::set<NodeId> found;
     for (const NodeId root : roots) {
-        const bool is_part = graph_->node(root).kind == NodeKind::kPartialSum;
+        const bool is_part = graph_->node(root).kind == NodeKind::kPartialReduce;
         if (is_part && graph_->column_axes(computed(*graph_, root)).empty()) found.insert(root);
         if (!cutter_.reach(root).reduces_rows) continue;
         for (const NodeId id : cutter_.reach(root).nodes) {
@@ -169,7 +169,7 @@ bool Planner::waits_for_more_rows(const Piece& a, const Piece& b) const {
 
 bool Planner::makes_parts_alone(const Piece& piece) const {
     return std::ranges::all_of(piece.roots,
-                               [&](NodeId root) { return graph_->node(root).kind == NodeKind::kPartialSum; });
+                               [&](NodeId root) { return graph_->node(root).kind == NodeKind::kPartialReduce; });
 }
 
 // Whether a row of `whole` is some rows of `parts`, along axes that this reduces parts of its columns apart for:
@@ -184,7 +184,7 @@ bool Planner::divides_rows(const Piece& parts, const Piece& whole) const {
         const Node& node = computed(*graph_, root);
         const std::vector<AxisId> columns = graph_->column_axes(node);
         const bool has_all = columns.size() >= apart.size() && std::equal(apart.begin(), apart.end(), columns.begin());
-        const bool sums = graph_->node(root).kind == NodeKind::kPartialSum;
+        const bool sums = graph_->node(root).kind == NodeKind::kPartialReduce;
         return has_all && (!sums || can_lie_apart(*graph_, node, apart, target_)) &&
                std::ranges::none_of(cutter_.reach(root).nodes,
                                     [&](NodeId id) { return reduces_columns(*graph_, graph_->node(id)); });
@@ -196,7 +196,7 @@ bool Planner::sum_alike(const Piece& a, const Piece& b) const {
     std::set<std::vector<AxisId>> left;
     for (const Piece* piece : {&a, &b}) {
         for (const NodeId root : piece->roots) {
-            if (graph_->node(root).kind != NodeKind::kPartialSum) continue;
+            if (graph_->node(root).kind != NodeKind::kPartialReduce) continue;
             std::vector<AxisId> axes = graph_->node(root).axes;
             std::erase_if(axes, [&](AxisId axis) {
                 const bool is_row = graph_->axis(axis).is_row && !graph_->axis(axis).is_slots;

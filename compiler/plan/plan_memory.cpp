@@ -19,7 +19,7 @@ void Planner::reuse_memory() {
         if (pieces_[i].is_product || pieces_[i].copies) continue;
         std::set<NodeId> taken;
         for (const NodeId root : pieces_[i].roots) {
-            if (!is_temporary(root) || graph_->node(root).kind == NodeKind::kPartialSum) continue;
+            if (!is_temporary(root) || graph_->node(root).kind == NodeKind::kPartialReduce) continue;
             const NodeId dying = dying_operand(i, root, taken);
             if (dying < 0) continue;
             taken.insert(dying);

@@ -40,7 +40,7 @@ std::optional<AxisId> reduced_axis(const GraphData& group) {
         reduced[static_cast<std::size_t>(id)] = of_reduced || is_reduction;
         const bool folds = node.monoid == Monoid::kSum || node.monoid == Monoid::kMax || node.monoid == Monoid::kMin;
         if (is_reduction && (!folds || node.is_segmented() || group.axis(node.reduced[0]).is_row)) return std::nullopt;
-        if (node.kind == NodeKind::kState || node.kind == NodeKind::kPartialSum || node.kind == NodeKind::kMatmul)
+        if (node.kind == NodeKind::kState || node.kind == NodeKind::kPartialReduce || node.kind == NodeKind::kMatmul)
             return std::nullopt;
     }
     const auto stores_columns = [&](const OutputInfo& output) {

@@ -4,7 +4,7 @@
 #include <set>
 
 #include "compiler/plan/online.h"
-#include "compiler/plan/partial_sums.h"
+#include "compiler/plan/partial_reductions.h"
 #include "compiler/schedule/lower.h"
 #include "dsl/coordinate_value.h"
 

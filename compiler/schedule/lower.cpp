@@ -21,7 +21,7 @@
 #include "base/dtype.h"
 #include "compiler/plan/differences.h"
 #include "compiler/plan/online.h"
-#include "compiler/plan/partial_sums.h"
+#include "compiler/plan/partial_reductions.h"
 #include "compiler/schedule/lowering.h"
 #include "compiler/schedule/walk.h"
 
@@ -320,8 +320,8 @@ std::set<NodeId> sums_of_block(const GraphData& group) {
     std::set<NodeId> sums;
     for (const OutputInfo& output : group.outputs()) {
         const Node& node = group.node(output.node);
-        const bool is_sum = node.kind == NodeKind::kReduce && node.monoid == Monoid::kSum && node.state < 0;
-        if (output.slots < 0 || !is_sum || node.dtype != output.parts_dtype) continue;
+        const bool is_alike = node.kind == NodeKind::kReduce && node.monoid == output.parts_monoid && node.state < 0;
+        if (output.slots < 0 || !is_alike || node.dtype != output.parts_dtype) continue;
         const bool is_number = group.column_axes(node).empty();
         if (is_number && uses[output.node] == 0 && reductions[node.args[0]] == 1) sums.insert(output.node);
     }

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "base/dtype.h"
-#include "compiler/plan/partial_sums.h"
+#include "compiler/plan/partial_reductions.h"
 #include "compiler/schedule/lower.h"
 #include "compiler/schedule/lowering.h"
 

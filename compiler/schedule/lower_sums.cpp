@@ -24,7 +24,7 @@ constexpr std::int64_t kCpuPlainColumns = 32768;
 
 }  // namespace
 
-// What a thread's columns of this row come to, into its sum of all rows: a pair, as those are many.
+// What a thread's columns of this row come to, into what it has of all rows: a sum as a pair, as those are many.
 void Lowering::add_to_block(NodeId reduce, int of_row) {
     const Dtype dtype = kernel_.accumulators[static_cast<std::size_t>(of_row)].dtype;
     const std::string label = kernel_.accumulators[static_cast<std::size_t>(of_row)].label;
@@ -32,26 +32,30 @@ void Lowering::add_to_block(NodeId reduce, int of_row) {
     Inst add{.kind = InstKind::kAccumulate, .dtype = dtype, .operands = own.results};
     add.index = static_cast<int>(kernel_.accumulators.size());
     add.comment = "the thread's columns of this row";
-    kernel_.accumulators.push_back({Monoid::kSum, dtype, unique_label(label), dtype == Dtype::kF32, true});
+    const Monoid monoid = graph_.node(reduce).monoid;
+    const bool pairs = monoid == Monoid::kSum && dtype == Dtype::kF32;
+    kernel_.accumulators.push_back({monoid, dtype, unique_label(label), pairs, true});
     of_block_.accumulated.push_back(add.index);
     of_block_.reduces.push_back(reduce);
     block_->push_back({std::move(own)});
     block_->push_back({std::move(add)});
 }
 
-// In memory a block's part begins at zero; in registers it needs no statement to.
+// In memory a block's part begins at what adds nothing to it; in registers it needs no statement to.
 void Lowering::open_sums() {
     for (std::size_t i = 0; i < graph_.outputs().size(); ++i) {
         const OutputInfo& output = graph_.outputs()[i];
         if (output.slots < 0 || sums_of_block_.contains(output.node)) continue;
         if (sums_in_registers()) {
             carried_of_output_[i] = static_cast<int>(kernel_.carried.size());
-            kernel_.carried.push_back({output.parts_dtype, unique_label(output.name + "_part")});
+            kernel_.carried.push_back(
+                {output.parts_dtype, unique_label(output.name + "_part"), operation(output.parts_monoid)});
             continue;
         }
         each_place_of_part(i, &kernel_.before, [&] {
-            Inst zero{.kind = InstKind::kConst, .dtype = output.parts_dtype};
-            store_part(i, emit(std::move(zero), Node{}), false);
+            Inst start{.kind = InstKind::kConst, .dtype = output.parts_dtype};
+            start.value = neutral(operation(output.parts_monoid));
+            store_part(i, emit(std::move(start), Node{}), false);
         });
     }
 }
@@ -102,6 +106,7 @@ void Lowering::store_part(std::size_t output, ValueId part, bool accumulate) {
     inst.index = output_tensors_[output];
     inst.coords = own_coords(parts_axes(info));
     inst.accumulate = accumulate;
+    inst.op = operation(info.parts_monoid);
     inst.comment = fmt::format("part of {}", info.name);
     current().push_back(std::move(inst));
 }
@@ -117,6 +122,7 @@ void Lowering::add_to_part(std::size_t output, ValueId summand) {
     if (!sums_in_registers()) return store_part(output, summand, true);
     Inst inst{.kind = InstKind::kCarry, .dtype = info.parts_dtype, .operands = {summand}};
     inst.index = carried_of_output_.at(output);
+    inst.op = operation(info.parts_monoid);
     inst.comment = fmt::format("part of {}", info.name);
     current().push_back(std::move(inst));
 }

@@ -136,7 +136,7 @@ ValueId Lowering::compute(NodeId id) {
         case NodeKind::kReduce:
         case NodeKind::kState:
         case NodeKind::kFix:
-        case NodeKind::kPartialSum:
+        case NodeKind::kPartialReduce:
         case NodeKind::kMatmul: break;
     }
     RJ_CHECK(false, "lower: {} is used before the phase that computes it", graph_.describe(id));

@@ -18,7 +18,7 @@
 #include "base/philox.h"
 #include "compiler/compile.h"
 #include "compiler/emit/spans.h"
-#include "compiler/plan/partial_sums.h"
+#include "compiler/plan/partial_reductions.h"
 #include "compiler/toolchain/orc.h"
 #include "dsl/accuracy.h"
 #include "dsl/library/registry.h"
@@ -31,6 +31,7 @@
 #include "tests/support/coverage.h"
 #include "tests/support/differences.h"
 #include "tests/support/extrema.h"
+#include "tests/support/extrema_of_rows.h"
 #include "tests/support/fixpoints.h"
 #include "tests/support/groups_of_columns.h"
 #include "tests/support/refusal.h"
@@ -796,6 +797,17 @@ TEST_CASE("columns along one axis have what their groups come to, found once, an
             const std::string what = fmt::format("{}, {} of {}", of.what, groups, width);
             check(what, *of.graph.data(), {{"tokens", 9}});
             check(what + " backward", *differentiate(of.graph).backward.data(), {{"tokens", 9}});
+        }
+    }
+}
+
+TEST_CASE("extrema over rows are found in parts, and so have the gradients what is theirs") {
+    for (const std::int64_t columns : {5, 40, 130}) {
+        for (const ExtremaOfRows& of : extrema_of_rows(columns)) {
+            const std::string what = fmt::format("{} of {} columns", of.what, columns);
+            CHECK(makes_parts(*plan_graph(*of.graph.data(), host()).groups[0].graph));
+            for (const std::int64_t rows : {1, 63, 301}) check(what, *of.graph.data(), {{"r", rows}});
+            check(what + " backward", *differentiate(of.graph).backward.data(), {{"r", 70}});
         }
     }
 }

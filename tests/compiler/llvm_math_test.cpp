@@ -94,7 +94,7 @@ std::vector<float> sweep() {
     return values;
 }
 
-// Distance of `got` from `exact` in f32's units, infinite where one is NaN and the other is not.
+// Distance of `got` from `exact` in f32's units, infinite where one is NaN and the other is not, and between the zeros.
 double error_ulp(float got, double exact) {
     const auto rounded = static_cast<float>(exact);
     if (std::isnan(exact) || std::isnan(got)) {
@@ -104,6 +104,8 @@ double error_ulp(float got, double exact) {
         // An exact result just below the overflow threshold may round either way.
         return rounded == got ? 0 : std::abs(std::nextafter(got, 0.0F) - exact) / 0x1p104;
     }
+    if (exact == 0 && got == 0 && std::signbit(exact) != std::signbit(got))
+        return std::numeric_limits<double>::infinity();
     return std::abs(got - exact) / ulp(Dtype::kF32, exact);
 }
 

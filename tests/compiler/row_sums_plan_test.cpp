@@ -2,16 +2,19 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "compiler/compile.h"
-#include "compiler/plan/partial_sums.h"
+#include "compiler/plan/partial_reductions.h"
 #include "compiler/plan/plan.h"
 #include "dsl/library/registry.h"
 #include "rowjit/gradient.h"
+#include "tests/support/extrema_of_rows.h"
 
 using namespace rowjit;
 
@@ -263,6 +266,18 @@ TEST_CASE("a sum over rows of numbers of a row's parts leaves those with what el
         output y = cast(d * rsqrt(mean(d * d, pixels) + 1e-5) * w, bf16))");
     const Program program = compile(*differentiate(graph).backward.data(), find_target("sm_90a"));
     CHECK(std::ranges::count_if(program.steps, [](const Step& step) { return reads(step, "x"); }) == 1);
+}
+
+TEST_CASE("extrema over rows are made in parts where others read those rows") {
+    const std::map<std::string, std::ptrdiff_t> readers = {
+        {"log-sum-exps of columns", 2}, {"ranges of columns", 1}, {"codes of a tensor", 2}, {"the least of heads", 1}};
+    for (const ExtremaOfRows& of : extrema_of_rows(1024)) {
+        CAPTURE(of.what);
+        const Program program = compile(*of.graph.data(), find_target("sm_90a"));
+        CHECK(makes_parts(*program.steps.front().group.graph));
+        CHECK(std::ranges::count_if(program.steps, [](const Step& step) { return reads(step, "x"); }) ==
+              readers.at(of.what));
+    }
 }
 
 TEST_CASE("sums over rows are made where others read those rows, not beside a row that is stored; roots apart, once") {

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "compiler/plan/partial_sums.h"
+#include "compiler/plan/partial_reductions.h"
 #include "dsl/library/registry.h"
 #include "rowjit/gradient.h"
 #include "tests/simt/cases.h"

@@ -12,6 +12,7 @@
 #include "dsl/library/registry.h"
 #include "tests/simt/cases.h"
 #include "tests/simt/simt_device.h"
+#include "tests/support/extrema_of_rows.h"
 
 using namespace rowjit;
 
@@ -106,6 +107,18 @@ Graph one_number(std::int64_t columns, Dtype dtype) {
 }
 
 }  // namespace
+
+TEST_CASE("extrema over rows are found in parts, and so have the gradients what is theirs") {
+    for (const std::string_view name : {"sm_90a", "gfx942"}) {
+        const Target target = simt::target(name);
+        std::vector<Case> cases;
+        for (const ExtremaOfRows& of : extrema_of_rows(72)) {
+            add_cases(of.what, of.graph, target, &cases);
+            if (target.warp_size == 32) add_backward_cases(of.what, of.graph, {}, target, &cases);
+        }
+        check_cases(cases, target, 37);
+    }
+}
 
 TEST_CASE("sums over rows beside a row reduction agree with the oracle under every schedule") {
     for (const std::string_view name : {"sm_90a", "gfx942"}) {

@@ -1,6 +1,7 @@
-// Sums over all rows, in two steps: every block of a kernel sums the rows it takes, and a second kernel adds the
-// blocks' parts in their order. The first step then shares a kernel with whatever else runs over those rows (a weight's
-// gradient with its activation's), and the result depends on the number of blocks alone, never on when they ran.
+// Sums, maxima and minima over all rows, in two steps: every block of a kernel reduces the rows it takes, and a second
+// kernel the blocks' parts in their order. The first step then shares a kernel with whatever else runs over those rows
+// (a weight's gradient with its activation's), and the result depends on the number of blocks alone, never on when they
+// ran.
 #pragma once
 
 #include <map>
@@ -12,17 +13,17 @@
 
 namespace rowjit {
 
-struct PartialSums {
+struct PartialReductions {
     std::shared_ptr<const GraphData> graph;
     std::map<AxisId, NodeId> of_slots;  // by the slots of parts: the node of the given graph that they are of
 };
 
-// Every sum of floats over all row axes of its operand, or all but the innermost (can_lie_apart), or over many rows
-// with columns of each position of the outermost, becomes a sum over the slots axis of a PartialSum, each with a slots
-// axis of its own; a sum over some columns below it becomes part of it. What has too many columns for a part in each
-// block stays, and so do the sums `whole`. The same graph when there is none.
-PartialSums split_row_sums(const std::shared_ptr<const GraphData>& graph, const Target& target,
-                           const std::set<NodeId>& whole);
+// Every sum, maximum or minimum of floats over all row axes of its operand, or all but the innermost (can_lie_apart),
+// or over many rows with columns of each position of the outermost, becomes one over the slots axis of a PartialReduce,
+// each with a slots axis of its own; a like reduction over some columns below it becomes part of it. What has too many
+// columns for a part in each block stays, and so do the nodes `whole`. The same graph when there is none.
+PartialReductions split_row_reductions(const std::shared_ptr<const GraphData>& graph, const Target& target,
+                                       const std::set<NodeId>& whole);
 
 // Whether parts of sums over rows may have places for each position of these row axes of their operand, or of its
 // columns that become row axes, as of a weight for each group of columns. A GPU's thread then takes rows that are at

@@ -1,4 +1,4 @@
-#include "compiler/plan/partial_sums.h"
+#include "compiler/plan/partial_reductions.h"
 
 #include <fmt/format.h>
 
@@ -86,12 +86,14 @@ bool is_worth_parts(const GraphData& graph, NodeId id, const Target& target) {
     const bool multiplies =
         std::any_of(live.begin(), live.end(), [&](NodeId id) { return graph.node(id).kind == NodeKind::kMatmul; });
     return rows >= kManyRows && !graph.column_axes(sum).empty() && !multiplies &&
-           !(target.is_gpu() && shows_wide(graph, id));
+           !(target.is_gpu() && sum.monoid == Monoid::kSum && shows_wide(graph, id));
 }
+
+bool has_parts(Monoid monoid) { return monoid == Monoid::kSum || monoid == Monoid::kMax || monoid == Monoid::kMin; }
 
 bool splits(const GraphData& graph, NodeId id, const Target& target) {
     const Node& node = graph.node(id);
-    if (node.kind != NodeKind::kReduce || node.monoid != Monoid::kSum || !is_float(node.dtype)) return false;
+    if (node.kind != NodeKind::kReduce || !has_parts(node.monoid) || !is_float(node.dtype)) return false;
     if (node.is_segmented()) return false;
     const Node& operand = graph.node(node.args[0]);
     const auto is_row = [&](AxisId axis) { return graph.axis(axis).is_row; };
@@ -108,10 +110,11 @@ bool splits(const GraphData& graph, NodeId id, const Target& target) {
 }
 
 // A sum over rows of a sum over some columns, as over the heads that share a weight, is one sum with those columns as
-// rows: the sum that is its operand, if there is one. Not where that is rounded in between.
-const Node* sum_of_columns(const GraphData& graph, const Node& node) {
+// rows, and so is a maximum of maxima: the reduction that is its operand, if there is one. Not where that is rounded in
+// between.
+const Node* reduction_of_columns(const GraphData& graph, const Node& node) {
     const Node& inner = graph.node(node.args[0]);
-    if (inner.kind != NodeKind::kReduce || inner.monoid != Monoid::kSum || inner.is_segmented()) return nullptr;
+    if (inner.kind != NodeKind::kReduce || inner.monoid != node.monoid || inner.is_segmented()) return nullptr;
     if (graph.axis(inner.reduced[0]).is_row || accumulator_dtype(inner.dtype) != inner.dtype) return nullptr;
     // Rows are outside of columns in memory too: the axes it is over stand before those that it leaves.
     const std::vector<AxisId> columns = graph.column_axes(graph.node(inner.args[0]));
@@ -124,7 +127,7 @@ const Node* sum_of_columns(const GraphData& graph, const Node& node) {
 // in f32 the CPU, whose parts lie in its cache, takes f64.
 Dtype parts_dtype(const GraphData& graph, NodeId sum, const Target& target) {
     const Dtype dtype = graph.node(sum).dtype;
-    const bool is_seen = dtype == Dtype::kF32 && shows_wide(graph, sum);
+    const bool is_seen = graph.node(sum).monoid == Monoid::kSum && dtype == Dtype::kF32 && shows_wide(graph, sum);
     return is_seen && !target.is_gpu() ? Dtype::kF64 : accumulator_dtype(dtype);
 }
 
@@ -174,8 +177,8 @@ bool can_lie_apart(const GraphData& graph, const Node& operand, const std::vecto
     return columns <= kMostColumnsApart && rows_side_by_side(positions, threads, target.warp_size) > 0;
 }
 
-PartialSums split_row_sums(const std::shared_ptr<const GraphData>& graph, const Target& target,
-                           const std::set<NodeId>& whole) {
+PartialReductions split_row_reductions(const std::shared_ptr<const GraphData>& graph, const Target& target,
+                                       const std::set<NodeId>& whole) {
     std::vector<AxisInfo> axes = graph->axes();
     auto result = std::make_shared<GraphData>(std::move(axes));
     std::vector<NodeId> mapped(static_cast<std::size_t>(graph->size()), -1);
@@ -190,14 +193,14 @@ PartialSums split_row_sums(const std::shared_ptr<const GraphData>& graph, const 
         }
         const AxisId slots = result->add_slots_axis(fmt::format("rj_slots_{}", of_slots.size() + 1));
         of_slots.emplace(slots, id);
-        const Node* columns = sum_of_columns(*graph, node);
-        const NodeId summand = to_result(columns != nullptr ? columns->args[0] : node.args[0]);
+        const Node* columns = reduction_of_columns(*graph, node);
+        const NodeId operand = to_result(columns != nullptr ? columns->args[0] : node.args[0]);
         std::vector<AxisId> reduced = node.reduced;
         if (columns != nullptr) reduced.insert(reduced.end(), columns->reduced.begin(), columns->reduced.end());
-        const NodeId parts =
-            result->add_partial_sum(summand, slots, parts_dtype(*graph, id, target), std::move(reduced));
+        const NodeId parts = result->add_partial_reduce(node.monoid, operand, slots, parts_dtype(*graph, id, target),
+                                                        std::move(reduced));
         result->set_label(parts, node.label.empty() ? "parts" : node.label + "_parts");
-        copy = result->add_reduce(Monoid::kSum, parts, {slots});
+        copy = result->add_reduce(node.monoid, parts, {slots});
         result->set_label(copy, node.label);
         copy = result->add_cast(copy, node.dtype);
     }
@@ -249,14 +252,16 @@ std::shared_ptr<const GraphData> with_whole_sums(const GraphData& group) {
         output.node = to_result(output.node);
         if (has_whole_sums) give_back_strides(&output.promoted_strides, &output.column_strides);
         if (output.slots >= 0) {
-            const NodeId summand = output.node;
-            std::vector<AxisId> reduced = result->row_axes(result->node(summand));
+            const NodeId operand = output.node;
+            std::vector<AxisId> reduced = result->row_axes(result->node(operand));
             std::erase_if(reduced,
                           [&](AxisId axis) { return contains(output.apart, axis) || contains(output.outer, axis); });
-            output.node = result->add_reduce(Monoid::kSum, summand, std::move(reduced));
-            // Only what is rounded has parts for each outer position (shows_wide).
-            if (!output.outer.empty()) output.node = result->add_cast(output.node, Dtype::kBf16);
+            output.node = result->add_reduce(output.parts_monoid, operand, std::move(reduced));
+            // Only a sum that is rounded has parts for each outer position (is_worth_parts).
+            const bool sums = output.parts_monoid == Monoid::kSum;
+            if (sums && !output.outer.empty()) output.node = result->add_cast(output.node, Dtype::kBf16);
             output.slots = -1;
+            output.parts_monoid = Monoid::kSum;
             output.apart.clear();
             output.outer.clear();
         }
