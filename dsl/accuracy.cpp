@@ -106,6 +106,12 @@ ErrorReport compare(const Tensor& got, const Tensor& exact, const Tensor& eager,
     return report;
 }
 
+bool is_as_exact(const ErrorReport& report, const ErrorReport& other) {
+    constexpr double kHalfUnit = 0.5;
+    return std::isfinite(report.max_error) && report.max_error <= other.max_error + kHalfUnit &&
+           report.mean_error <= other.mean_error + kHalfUnit;
+}
+
 void append(Tensors launch, Tensors* all) {
     for (auto& [name, tensor] : launch) {
         const auto [whole, first] = all->try_emplace(name, std::move(tensor));

@@ -47,6 +47,9 @@ struct ErrorReport {
 // All three of one shape; exact and eager are the interpreter's (dsl/interpret.h).
 ErrorReport compare(const Tensor& got, const Tensor& exact, const Tensor& eager, Dtype dtype);
 
+// Whether one is at most half a unit further from what is exact than the other, of the same elements.
+bool is_as_exact(const ErrorReport& report, const ErrorReport& other);
+
 // How far the mean error of n elements may be beyond eager's.
 double mean_allowance(std::int64_t count);
 

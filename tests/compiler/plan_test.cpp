@@ -226,6 +226,30 @@ TEST_CASE("what a convolution's taps each read at a row of their own is computed
                          "output y = index(v, iota(t, i64) + 1, d)\n") == 1);
 }
 
+TEST_CASE("of several small axes a thread holds the positions of no more than leave neighbours side by side") {
+    constexpr std::ptrdiff_t kMostInstructions = 500;  // of all 128 positions there are more than a thousand
+    const Graph graph = Graph::parse(R"(
+        rows n
+        columns k = 8
+        columns d = 16
+        input mu: f32[n, k, d]
+        input scale: f32[n, k, d]
+        input y: f32[n, d]
+        q = (y - mu) * exp(-scale)
+        e = sum(-0.5 * q * q - scale, d)
+        m = max(e, k)
+        output nll = -(m + log(sum(exp(e - m), k))))");
+    for (const char* name : {"sm_90a", "x86-64-v4"}) {
+        for (const Graph& of : {graph, differentiate(graph).backward}) {
+            for (const Step& step : compile(*of.data(), find_target(name)).steps) {
+                std::ptrdiff_t instructions = 0;
+                each_inst(step.kernel, [&](const Inst&) { ++instructions; });
+                CHECK_MESSAGE(instructions <= kMostInstructions, name, " ", step.kernel.name);
+            }
+        }
+    }
+}
+
 TEST_CASE("what groups of columns come to is found once for each group, not for each of its columns") {
     for (const char* name : {"sm_90a", "x86-64-v4"}) {
         for (const GroupedColumns& of : grouped_columns(32, 128)) {

@@ -205,3 +205,18 @@ TEST_CASE("of f64 a kernel may differ from the oracle by what the order of a sum
     CHECK(within(1e-12));
     CHECK(!within(1e-9));
 }
+
+TEST_CASE("one result is as exact as another that is out of the bar where it is half a unit further at most") {
+    const auto of = [](double units) {
+        const Tensor exact{f32, {2}, {1.0, 2.0}};
+        const Tensor got{f32, {2}, {1.0 + units * 0x1p-23, 2.0}};
+        return compare(got, exact, exact, f32);
+    };
+    REQUIRE(!of(2.0).within_bar);
+    CHECK(is_as_exact(of(2.0), of(2.0)));
+    CHECK(is_as_exact(of(2.5), of(2.0)));
+    CHECK(is_as_exact(of(0.0), of(2.0)));
+    CHECK(!is_as_exact(of(2.75), of(2.0)));
+    const ErrorReport nan = of(std::numeric_limits<double>::quiet_NaN());
+    CHECK(!is_as_exact(nan, nan));
+}
