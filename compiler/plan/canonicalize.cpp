@@ -25,6 +25,17 @@
 namespace rowjit {
 namespace {
 
+// The comparison of b with a that a with b is.
+Op mirrored(Op comparison) {
+    switch (comparison) {
+        case Op::kLt: return Op::kGt;
+        case Op::kLe: return Op::kGe;
+        case Op::kGt: return Op::kLt;
+        case Op::kGe: return Op::kLe;
+        default: return comparison;
+    }
+}
+
 class Canonicalizer {
   public:
     Canonicalizer(const GraphData& from, const std::set<AxisId>& unrolled)
@@ -202,25 +213,64 @@ class Canonicalizer {
         return to_->node(id).kind == NodeKind::kConst && to_->node(id).value == value;
     }
 
-    // A coordinate compared with an i64 of the row, as a class with the row's target, is compared in i32: once a row
-    // the number becomes the coordinate that it is, or −1. A column costs one instruction instead of three.
+    // A comparison of a column's coordinate with an i64 of the row.
+    struct Compared {
+        Op op;
+        AxisId axis;
+        NodeId number;
+    };
+
+    bool has_columns(NodeId id) const { return !to_->column_axes(to_->node(id)).empty(); }
+
+    // `side op other`, where only the first has columns, as such a comparison. What else its terms are goes to the
+    // other side, where nothing of it can pass int64.
+    std::optional<Compared> compared(Op op, NodeId side, NodeId other) {
+        const Node node = to_->node(side);  // a copy: adding nodes moves the originals
+        if (node.kind == NodeKind::kIota) return Compared{op, node.axis, other};
+        if (node.kind == NodeKind::kCast && is_integer(to_->node(node.args[0]).dtype))
+            return compared(op, node.args[0], other);
+        const bool adds = node.kind == NodeKind::kMap && (node.op == Op::kAdd || node.op == Op::kSub);
+        if (!adds || node.dtype != Dtype::kI64 || !places(*to_, other)) return std::nullopt;
+        const NodeId left = node.args[0];
+        const NodeId right = node.args[1];
+        if (has_columns(left) == has_columns(right) || !places(*to_, has_columns(left) ? right : left))
+            return std::nullopt;
+        const auto moved = [&](Op moves, NodeId a, NodeId b) { return folded(*to_, to_->add_map(moves, {a, b})); };
+        if (has_columns(left)) {
+            const Op inverse = node.op == Op::kAdd ? Op::kSub : Op::kAdd;
+            return compared(op, left, moved(inverse, other, right));
+        }
+        if (node.op == Op::kAdd) return compared(op, right, moved(Op::kSub, other, left));
+        return compared(mirrored(op), right, moved(Op::kSub, left, other));
+    }
+
+    // A coordinate compared with an i64 of the row, as a class with the row's target or a key with the query that sees
+    // those before it, is compared in i32: once a row the number becomes the coordinate that it is, or one beside all.
+    // A column costs one instruction instead of three.
     NodeId compare_narrow(NodeId id) {
         const Node node = to_->node(id);  // a copy: adding nodes moves the originals
-        if (node.kind != NodeKind::kMap || node.op != Op::kEq) return id;
-        for (const auto& [wide, number] : {std::pair(node.args[0], node.args[1]), {node.args[1], node.args[0]}}) {
-            const NodeId coordinate = to_->node(wide).kind == NodeKind::kCast ? to_->node(wide).args[0] : wide;
-            const Node iota = to_->node(coordinate);
-            if (to_->node(wide).dtype != Dtype::kI64 || iota.kind != NodeKind::kIota) continue;
-            const AxisInfo& axis = to_->axis(iota.axes[0]);
-            if (axis.is_row || !to_->column_axes(to_->node(number)).empty()) continue;
-            const NodeId extent = to_->add_const(Dtype::kI64, static_cast<double>(axis.extent));
-            const NodeId from_zero = to_->add_map(Op::kGe, {number, to_->add_const(Dtype::kI64, 0)});
-            const NodeId inside = to_->add_map(Op::kAnd, {from_zero, to_->add_map(Op::kLt, {number, extent})});
-            const NodeId narrow = to_->add_map(
-                Op::kSelect, {inside, to_->add_cast(number, Dtype::kI32), to_->add_const(Dtype::kI32, -1)});
-            return to_->add_map(Op::kEq, {to_->add_iota(iota.axes[0], Dtype::kI32), narrow});
+        const bool compares = node.kind == NodeKind::kMap && node.dtype == Dtype::kBool && node.args.size() == 2;
+        if (!compares || to_->node(node.args[0]).dtype != Dtype::kI64) return id;
+        if (has_columns(node.args[0]) == has_columns(node.args[1])) return id;
+        const bool is_left = has_columns(node.args[0]);
+        const auto found = is_left ? compared(node.op, node.args[0], node.args[1])
+                                   : compared(mirrored(node.op), node.args[1], node.args[0]);
+        if (!found) return id;
+        const NodeId coordinate = to_->add_iota(found->axis, Dtype::kI32);
+        const NodeId extent = to_->add_const(Dtype::kI64, static_cast<double>(to_->axis(found->axis).extent));
+        const auto narrow = [&](NodeId number) { return folded(*to_, to_->add_cast(number, Dtype::kI32)); };
+        const NodeId number = found->number;
+        if (found->op != Op::kEq && found->op != Op::kNe) {
+            const NodeId least = to_->add_const(Dtype::kI64, -1);
+            const NodeId from = folded(*to_, to_->add_map(Op::kMax, {number, least}));
+            const NodeId within = folded(*to_, to_->add_map(Op::kMin, {from, extent}));
+            return to_->add_map(found->op, {coordinate, narrow(within)});
         }
-        return id;
+        const NodeId from_zero = to_->add_map(Op::kGe, {number, to_->add_const(Dtype::kI64, 0)});
+        const NodeId inside = to_->add_map(Op::kAnd, {from_zero, to_->add_map(Op::kLt, {number, extent})});
+        return to_->add_map(
+            found->op,
+            {coordinate, to_->add_map(Op::kSelect, {inside, narrow(number), to_->add_const(Dtype::kI32, -1)})});
     }
 
     NodeId convert_index(const Node& node) {

@@ -11,20 +11,12 @@
 namespace rowjit {
 namespace {
 
-// What a place may be, of arithmetic of coordinates and constants.
-struct Places {
-    std::int64_t least = 0;
-    std::int64_t greatest = 0;
-};
-
 constexpr std::int64_t kMostPlaces = std::int64_t{1} << 40;  // of rows; what a few operations make of them is in int64
 
 std::optional<std::int64_t> known_integer(const Node& node) {
     if (node.kind != NodeKind::kConst || std::fabs(node.value) >= static_cast<double>(kMostPlaces)) return std::nullopt;
     return static_cast<std::int64_t>(node.value);
 }
-
-std::optional<Places> places(const GraphData& graph, NodeId id);
 
 // A number of places so many times over, where that is exact in the dtype.
 std::optional<Places> multiplied(const Places& places, std::int64_t factor, Dtype dtype) {
@@ -52,6 +44,8 @@ std::optional<Places> remainder(const GraphData& graph, const Node& difference) 
     const bool have_one_quotient = dividend->greatest - least < *divisor;
     return have_one_quotient ? Places{dividend->least - least, dividend->greatest - least} : Places{0, *divisor - 1};
 }
+
+}  // namespace
 
 std::optional<Places> places(const GraphData& graph, NodeId id) {
     const Node& node = graph.node(id);
@@ -81,6 +75,8 @@ std::optional<Places> places(const GraphData& graph, NodeId id) {
         default: return std::nullopt;
     }
 }
+
+namespace {
 
 // What a condition comes to wherever it is asked, as a comparison of the places of one span of columns with its end.
 std::optional<bool> known_condition(const GraphData& graph, NodeId id) {

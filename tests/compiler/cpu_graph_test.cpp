@@ -28,6 +28,7 @@
 #include "rowjit/library.h"
 #include "tests/compiler/cpu_kernel.h"
 #include "tests/support/columns_apart.h"
+#include "tests/support/compared_places.h"
 #include "tests/support/coverage.h"
 #include "tests/support/differences.h"
 #include "tests/support/extrema.h"
@@ -798,6 +799,13 @@ TEST_CASE("columns along one axis have what their groups come to, found once, an
             check(what, *of.graph.data(), {{"tokens", 9}});
             check(what + " backward", *differentiate(of.graph).backward.data(), {{"tokens", 9}});
         }
+    }
+}
+
+TEST_CASE("columns are compared with numbers of their row, however far those lie") {
+    for (const std::int64_t columns : {5, 64, 130}) {
+        for (const std::int64_t rows : {1, 9, 200})
+            check(fmt::format("{} columns", columns), *compared_places(columns).data(), {{"q", rows}});
     }
 }
 

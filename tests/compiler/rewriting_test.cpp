@@ -2,8 +2,10 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "compiler/compile.h"
@@ -13,6 +15,7 @@
 #include "dsl/library/registry.h"
 #include "rowjit/gradient.h"
 #include "rowjit/library.h"
+#include "tests/support/compared_places.h"
 
 using namespace rowjit;
 
@@ -153,6 +156,27 @@ TEST_CASE("the gradient of columns that a row reads at many positions is looked 
         };
         CHECK(count(NodeKind::kSumWhere) == 1);
         CHECK(count(NodeKind::kReduce) == 0);
+    }
+}
+
+TEST_CASE("columns are compared with numbers of their row in 32 bits") {
+    const Graph graph = compared_places(256);
+    for (const char* target : {"sm_90a", "x86-64-v4"}) {
+        for (const Step& step : compile(*graph.data(), find_target(target)).steps) {
+            std::map<ValueId, Dtype> dtypes;
+            each_inst(step.kernel, [&](const Inst& inst) { dtypes[inst.id] = inst.dtype; });
+            int compared = 0;
+            for (const Stmt& stmt : step.kernel.body) {
+                const auto* loop = std::get_if<ColumnLoop>(&stmt.node);
+                if (loop == nullptr) continue;
+                for (const Inst& inst : loop->body) {
+                    if (inst.kind != InstKind::kMap || inst.dtype != Dtype::kBool) continue;
+                    for (const ValueId operand : inst.operands) CHECK(dtypes.at(operand) != Dtype::kI64);
+                    ++compared;
+                }
+            }
+            CHECK(compared > 10);
+        }
     }
 }
 
