@@ -178,7 +178,7 @@ class Canonicalizer {
         // The derivative is taken before planning; what is left is the identity.
         if (node.kind == NodeKind::kMap && node.op == Op::kDetach) return mapped_.at(node.args[0]);
         const NodeId copy = to_->add_copy(node, [&](NodeId id) { return mapped_.at(id); });
-        return cheaper(*to_, compare_narrow(folded(*to_, copy)));
+        return cheaper(*to_, distance_narrow(compare_narrow(folded(*to_, copy))));
     }
 
     // A sum of what is zero but at one position, as where a list's cotangent is taken apart, is what stands there: the
@@ -271,6 +271,41 @@ class Canonicalizer {
         return to_->add_map(
             found->op,
             {coordinate, to_->add_map(Op::kSelect, {inside, narrow(number), to_->add_const(Dtype::kI32, -1)})});
+    }
+
+    // A column's coordinate in i32, as a value of i64 is one.
+    std::optional<NodeId> narrow_coordinate(NodeId id) {
+        const Node node = to_->node(id);  // a copy: adding nodes moves the originals
+        const bool widens = node.kind == NodeKind::kCast && to_->node(node.args[0]).dtype == Dtype::kI32;
+        if (widens) return node.args[0];
+        return node.kind == NodeKind::kIota ? std::optional(to_->add_iota(node.axis, Dtype::kI32)) : std::nullopt;
+    }
+
+    // How far a column lies from a number of the row, as a key from its query, in f32: the sum of two numbers of which
+    // each is an f32, rounded once as the i64 would be, where the column's is of 32 bits. That number takes the row's
+    // lowest 23 bits off the coordinate, and the rest is the row's.
+    NodeId distance_narrow(NodeId id) {
+        constexpr std::int64_t kPart = std::int64_t{1} << 23;
+        const Node node = to_->node(id);  // a copy: adding nodes moves the originals
+        if (node.kind != NodeKind::kCast || node.dtype != Dtype::kF32) return id;
+        const Node sum = to_->node(node.args[0]);
+        const bool adds = sum.kind == NodeKind::kMap && (sum.op == Op::kAdd || sum.op == Op::kSub);
+        if (!adds || sum.dtype != Dtype::kI64 || has_columns(sum.args[0]) == has_columns(sum.args[1])) return id;
+        const std::size_t of_column = has_columns(sum.args[0]) ? 0 : 1;
+        const NodeId number = sum.args[1 - of_column];
+        const auto column = places(*to_, sum.args[of_column]);
+        const bool is_far = !column || column->least < -kPart / 2 || column->greatest > kPart / 2;
+        if (is_far || to_->node(number).kind == NodeKind::kConst || !places(*to_, number)) return id;
+        const auto coordinate = narrow_coordinate(sum.args[of_column]);
+        if (!coordinate) return id;
+        const NodeId part = to_->add_const(Dtype::kI64, static_cast<double>(kPart));
+        const NodeId whole = to_->add_map(Op::kMul, {to_->add_map(Op::kFloorDiv, {number, part}), part});
+        const NodeId low = to_->add_cast(to_->add_map(Op::kSub, {number, whole}), Dtype::kI32);
+        const NodeId near =
+            of_column == 0 ? to_->add_map(sum.op, {*coordinate, low}) : to_->add_map(sum.op, {low, *coordinate});
+        const NodeId far = to_->add_cast(whole, Dtype::kF32);
+        const Op joins = of_column == 0 ? sum.op : Op::kAdd;
+        return to_->add_map(joins, {to_->add_cast(near, Dtype::kF32), far});
     }
 
     NodeId convert_index(const Node& node) {

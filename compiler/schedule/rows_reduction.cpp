@@ -126,6 +126,27 @@ std::vector<Schedule> of_results(const GroupFacts& facts) {
     return schedules;
 }
 
+// Results that lie apart, of positions that lie side by side, as of each head over all of its queries: neighbouring
+// threads take neighbouring positions. Few results have a block's threads each, as one alone has.
+std::vector<Schedule> of_results_apart(const GroupFacts& facts) {
+    constexpr std::int64_t kFewResults = 256;
+    constexpr std::int64_t kPositionsEach = 16;
+    constexpr int kMost = 1024;
+    constexpr int kMostOfMany = 128;
+    const bool is_few = facts.results > 0 && facts.results <= kFewResults;
+    int wanted = is_few ? kMost : kMostOfMany;
+    while (facts.reduced_positions > 0 && wanted > 1 && wanted * kPositionsEach > facts.reduced_positions) wanted /= 2;
+    std::vector<Schedule> schedules;
+    for (const int threads : {wanted, 32, kMostOfMany, kMost}) {
+        Schedule s;
+        s.family = Family::kRowsReduction;
+        s.threads_per_row = threads;
+        s.rows_per_block = std::max(1, kMostOfMany / threads);
+        if (!contains(schedules, s)) schedules.push_back(s);
+    }
+    return schedules;
+}
+
 }  // namespace
 
 FamilyOffer offer_rows_reduction(const GroupFacts& facts, const Target& target) {
@@ -146,6 +167,7 @@ FamilyOffer offer_rows_reduction(const GroupFacts& facts, const Target& target) 
         }
         return offer;
     }
+    if (facts.reduces_along && !facts.scalar_rows) offer.schedules = of_results_apart(facts);
     if (facts.segmented && !facts.scalar_rows) offer.schedules = of_segments(facts);
     if (!facts.scalar_rows) {
         const std::vector<Schedule> schedules = of_results(facts);

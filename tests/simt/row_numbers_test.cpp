@@ -15,6 +15,7 @@
 #include "rowjit/gradient.h"
 #include "tests/simt/cases.h"
 #include "tests/simt/simt_device.h"
+#include "tests/support/compared_places.h"
 
 using namespace rowjit;
 
@@ -37,6 +38,15 @@ Graph written_out(std::int64_t columns, Dtype dtype) {
 }
 
 }  // namespace
+
+TEST_CASE("columns are compared with numbers of their row, and lie from them, however far those are") {
+    for (const std::string_view name : {"sm_90a", "gfx942"}) {
+        const Target target = simt::target(name);
+        std::vector<Case> cases;
+        add_cases("compared places", compared_places(72), target, &cases);
+        check_cases(cases, target, 19);
+    }
+}
 
 TEST_CASE("numbers of a row that are parted, being more than a thread holds, agree with the oracle") {
     const Target target = simt::target("sm_90a");

@@ -108,6 +108,29 @@ Graph one_number(std::int64_t columns, Dtype dtype) {
 
 }  // namespace
 
+TEST_CASE("results that lie apart are reduced by threads that take neighbouring positions") {
+    const Graph graph = Graph::parse(R"(
+        rows batch = 2
+        rows heads = 5
+        rows q
+        input x: f32[batch, heads, q]
+        input y: bf16[batch, heads, q]
+        output of_heads = sum(x, batch, q)
+        output greatest = cast(max(y, batch, q), f32))");
+    const Graph each = Graph::parse(R"(
+        rows batch
+        rows frames = 70
+        input x: f32[batch, frames]
+        output least = min(x, frames))");
+    for (const std::string_view name : {"sm_90a", "gfx942"}) {
+        const Target target = simt::target(name);
+        std::vector<Case> cases;
+        add_cases("heads", graph, target, &cases);
+        add_cases("frames", each, target, &cases);
+        check_cases(cases, target, 37);
+    }
+}
+
 TEST_CASE("extrema over rows are found in parts, and so have the gradients what is theirs") {
     for (const std::string_view name : {"sm_90a", "gfx942"}) {
         const Target target = simt::target(name);

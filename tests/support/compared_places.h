@@ -10,7 +10,7 @@
 namespace rowjit {
 
 // Causal, in a window, padded, by positions that are read, by bounds beyond all columns and beyond 32 bits, and one
-// column of each row taken out.
+// column of each row taken out; and how far columns lie from places that f32 does not hold.
 inline Graph compared_places(std::int64_t columns) {
     return Graph::parse(fmt::format(R"(
         rows q
@@ -31,7 +31,12 @@ inline Graph compared_places(std::int64_t columns) {
         output all = select(bounded, x, 2)
         output some = select(read, x, 3)
         output own = select(wide, x, 4)
-        output most = max(select(i >= j, x, -inf)))",
+        output most = max(select(i >= j, x, -inf))
+        n = i * 50331649 + 16777215
+        output before = cast(cast(j - n, f32), i64)
+        output behind = cast(cast(n - j, f32), i64)
+        output beside = cast(cast(n + j, f32), i64)
+        output near = cast(i - j, f32) * x)",
                                     columns));
 }
 
