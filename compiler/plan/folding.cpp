@@ -28,6 +28,28 @@ std::optional<Places> multiplied(const Places& places, std::int64_t factor, Dtyp
     return Places{std::min(ends[0], ends[1]), std::max(ends[0], ends[1])};
 }
 
+// What is left of a whole number by a divisor above 0, where it is the same wherever it is asked, as of 2·c + 1 by 2.
+std::optional<std::int64_t> residue(const GraphData& graph, NodeId id, std::int64_t divisor) {
+    const Node& node = graph.node(id);
+    const auto of_value = [&](std::int64_t value) { return value - floor_div(value, divisor) * divisor; };
+    if (const auto value = known_integer(node)) return of_value(*value);
+    if (node.kind == NodeKind::kCast && is_integer(graph.node(node.args[0]).dtype))
+        return residue(graph, node.args[0], divisor);
+    if (node.kind != NodeKind::kMap || node.args.size() != 2) return std::nullopt;
+    if (node.op == Op::kMul) {
+        for (const NodeId arg : node.args) {
+            const auto factor = known_integer(graph.node(arg));
+            if (factor && of_value(*factor) == 0) return 0;
+        }
+        return std::nullopt;
+    }
+    if (node.op != Op::kAdd && node.op != Op::kSub) return std::nullopt;
+    const auto left = residue(graph, node.args[0], divisor);
+    const auto right = left ? residue(graph, node.args[1], divisor) : std::nullopt;
+    if (!right) return std::nullopt;
+    return of_value(node.op == Op::kAdd ? *left + *right : *left - *right);
+}
+
 // x − floor(x / d)·d, which is how a coordinate's remainder is written: 0 … d − 1, and of x that all have one quotient
 // what lies between their remainders.
 std::optional<Places> remainder(const GraphData& graph, const Node& difference) {
@@ -40,6 +62,7 @@ std::optional<Places> remainder(const GraphData& graph, const Node& difference) 
     const auto divisor = known_integer(graph.node(quotient.args[1]));
     const auto dividend = places(graph, quotient.args[0]);
     if (!divisor || *divisor <= 0 || !dividend) return std::nullopt;
+    if (const auto left = residue(graph, quotient.args[0], *divisor)) return Places{*left, *left};
     const std::int64_t least = floor_div(dividend->least, *divisor) * *divisor;
     const bool have_one_quotient = dividend->greatest - least < *divisor;
     return have_one_quotient ? Places{dividend->least - least, dividend->greatest - least} : Places{0, *divisor - 1};
@@ -100,6 +123,9 @@ std::optional<bool> known_condition(const GraphData& graph, NodeId id) {
         case Op::kLe: return either(left->greatest <= right->least, left->least > right->greatest);
         case Op::kGt: return either(left->least > right->greatest, left->greatest <= right->least);
         case Op::kGe: return either(left->least >= right->greatest, left->greatest < right->least);
+        case Op::kEq:
+            return either(left->least == right->greatest && left->greatest == right->least,
+                          left->least > right->greatest || left->greatest < right->least);
         default: return std::nullopt;
     }
 }

@@ -180,6 +180,24 @@ TEST_CASE("columns are compared with numbers of their row in 32 bits") {
     }
 }
 
+TEST_CASE("which of a pair a column is is known where the column is twice another, or one more") {
+    const Graph graph = Graph::parse(R"(
+        rows tokens
+        columns heads = 8
+        columns d = 128
+        input x: f32[tokens, heads, d]
+        input s: f32[tokens, 64]
+        even = index(x, tokens, heads, d / 2 * 2)
+        odd = index(x, tokens, heads, d / 2 * 2 + 1)
+        is_even = iota(d) - floor_div(iota(d), 2) * 2 == 0
+        output y = select(is_even, even, odd) * index(s, tokens, d / 2))");
+    const Program program = compile(*differentiate(graph, {"s"}).backward.data(), find_target("sm_90a"));
+    REQUIRE(program.steps.size() == 1);
+    each_inst(program.steps[0].kernel, [](const Inst& inst) {
+        CHECK_MESSAGE((inst.kind != InstKind::kMap || inst.op != Op::kEq), "a condition is left");
+    });
+}
+
 TEST_CASE("few positions of a row's softmax are summed in its kernel: its sum is one number, not one of each") {
     const Graph router = Graph::parse(
         "rows tokens\ncolumns experts = 128\ncolumns k = 8\ninput x: f32[tokens, experts]\n"
