@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
 #include <map>
 #include <stdexcept>
@@ -23,6 +24,7 @@ namespace {
 // Kernels hold a row's registers in arrays, which the sanitizers' red zones enlarge further.
 constexpr std::size_t kStackBytes = std::size_t{512} << 10;
 constexpr int kMailboxBytes = 8;
+constexpr int kBallot = -1;
 
 enum class State { kReady, kAtBarrier, kAtShuffle, kAtCluster, kAtMailbox, kDone };
 
@@ -52,9 +54,9 @@ struct Fiber {
     int mailbox = -1;  // that it waits for, by its place in the cluster's shared memory
     int parity = 0;    // of the turn it waits for
     unsigned word = 0;
-    int mask = 0;  // of a shuffle's lanes; 0 where each names the one it asks, as `source`
+    int mask = 0;  // of a shuffle's lanes; 0 where each names the one it asks, as `source`; of a ballot kBallot
     int source = 0;
-    unsigned received = 0;
+    std::uint64_t received = 0;
     std::vector<Copy> copies;
     int copy_turns = 0;
 };
@@ -180,6 +182,11 @@ class Machine {
         fiber().mask = mask;
         fiber().state = State::kAtShuffle;
         yield();
+        return static_cast<unsigned>(fiber().received);
+    }
+
+    std::uint64_t ballot(bool condition) {
+        shuffle_xor(condition ? 1 : 0, kBallot);
         return fiber().received;
     }
 
@@ -363,6 +370,8 @@ class Machine {
             for (int lane = first; lane < last; ++lane) waiting += at(lane).state == State::kAtShuffle ? 1 : 0;
             if (waiting == 0) continue;
             if (waiting != last - first) continue;  // the others may still be on their way, or never come
+            std::uint64_t ballot = 0;
+            for (int lane = first; lane < last; ++lane) ballot |= std::uint64_t{at(lane).word & 1} << (lane - first);
             for (int lane = first; lane < last; ++lane) {
                 if (at(lane).mask != at(first).mask) {
                     fault_ = fmt::format("block {}: lanes {} and {} of a warp shuffle with different masks",
@@ -370,8 +379,9 @@ class Machine {
                     return false;
                 }
                 const int mask = at(lane).mask;
-                const int partner = first + (mask == 0 ? at(lane).source : (lane - first) ^ mask);
-                at(lane).received = partner < last ? at(partner).word : at(lane).word;
+                const int partner =
+                    mask == kBallot ? lane : first + (mask == 0 ? at(lane).source : (lane - first) ^ mask);
+                at(lane).received = mask == kBallot ? ballot : partner < last ? at(partner).word : at(lane).word;
                 at(lane).state = State::kReady;
             }
             meet(fibers_.begin() + first, fibers_.begin() + last);
@@ -523,6 +533,7 @@ int rj_simt_thread() { return rowjit::simt::machine->thread(); }
 int rj_simt_block() { return rowjit::simt::machine->block(); }
 int rj_simt_grid() { return rowjit::simt::machine->grid(); }
 void rj_simt_barrier() { rowjit::simt::machine->barrier(); }
+unsigned long long rj_simt_ballot(bool condition) { return rowjit::simt::machine->ballot(condition); }
 void rj_simt_meet_warp() { rowjit::simt::machine->meet_warp(); }
 unsigned rj_simt_shuffle_xor(unsigned word, int mask) { return rowjit::simt::machine->shuffle_xor(word, mask); }
 unsigned rj_simt_shuffle_from(unsigned word, int lane) { return rowjit::simt::machine->shuffle_from(word, lane); }
