@@ -246,8 +246,8 @@ NodeId GraphData::add_order(NodeId ids, AxisId places, AxisId rows) {
     require_places("order", ids);
     const AxisId along = node(ids).axes[0];
     const std::int64_t known = axis(along).extent;
-    const bool as_many = axis(places).is_row &&
-                         (known == kRuntimeExtent ? same_rows(along, places) : axis(places).extent == known);
+    const bool as_many =
+        axis(places).is_row && (known == kRuntimeExtent ? same_rows(along, places) : axis(places).extent == known);
     if (!axis(rows).is_row || !as_many) {
         fail(ErrorCode::kInvalidGraph, "order({}): {} must be a row axis of as many positions, and {} a row axis",
              describe(ids), axis(places).label(), axis(rows).label());
