@@ -227,7 +227,7 @@ Kernel choose_kernel(const Group& group, const Target& target, const ScheduleCho
 
 Offer<Kernel> build_kernel(const Group& group, const Schedule& schedule, const Target& target) {
     auto kernel = lower(group, schedule, target);
-    if (!kernel) return kernel;
+    if (!kernel || kernel->order) return kernel;  // no loops that a pass would change
     verify(*kernel, "lower");
     for (const Pass& pass : kPasses) {
         *kernel = pass.run(std::move(*kernel), target);

@@ -35,6 +35,7 @@ class Printer {
         }
         for (const KernelScalar& scalar : kernel_.scalars)
             line(1, fmt::format("scalar {}: {}", scalar.name, name(scalar.dtype)));
+        if (kernel_.order) return order(*kernel_.order);
         block("before the rows", kernel_.before);
         const std::string lanes = kernel_.lanes_axis < 0 ? "" : fmt::format(" in {} lanes", kernel_.row_lanes());
         const std::string walk =
@@ -46,6 +47,15 @@ class Printer {
     }
 
   private:
+    std::string order(const OrderPass& pass) {
+        const auto tensor = [&](int index) { return kernel_.tensors[static_cast<std::size_t>(index)].name; };
+        line(1, fmt::format("{} {} from element {} by bits {} … {} of a row of {}{}",
+                            pass.result < 0 ? "count" : "order", tensor(pass.ids), pass.offset, pass.digit.shift,
+                            pass.digit.shift + pass.digit.bits - 1, kernel_.axis(pass.rows).label(),
+                            pass.before < 0 ? "" : ", as they come in " + tensor(pass.before)));
+        return std::move(text_);
+    }
+
     void block(const std::string& title, const Block& block) {
         if (block.empty()) return;
         line(1, title);

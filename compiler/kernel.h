@@ -357,6 +357,18 @@ struct OwnProduct {
     ValueId inside = -1;     // a condition of columns that all but those of the last tile meet
 };
 
+// A pass of the order of ids, or the counts of their digits: a body of its own, which is no loops over columns
+// (templates/prelude_order.h, emit/llvm_order.cpp). Indices are of the kernel's tensors.
+struct OrderPass {
+    int ids = -1;
+    std::int64_t offset = 0;  // elements, of the first id
+    int before = -1;          // the order by the digits below; none of the lowest
+    int counts = -1;          // GPU: ids of each digit in each block
+    int result = -1;          // the order; none of a kernel that counts
+    AxisId rows = -1;         // of which the ids are
+    Digit digit;
+};
+
 struct Kernel {
     std::string name;  // the entry point
     Schedule schedule;
@@ -381,6 +393,7 @@ struct Kernel {
     std::vector<AxisId> apart;
     std::optional<Walk> walk;  // Schedule::ahead
     std::optional<OwnProduct> product;
+    std::optional<OrderPass> order;
     std::optional<Inst> peeled_by;  // Schedule::peel: the access by whose rows' addresses the heads are counted
     Block before;                   // once a part, before its rows; only where there is a slots axis
     Block body;

@@ -204,6 +204,10 @@ Value search(Value sorted, Value key) {
     return {sorted.graph(), graph.add_search(sorted.id(), key.id())};
 }
 
+Value order(Value ids, Axis places, Axis rows) {
+    return {ids.graph(), graph_of(ids, "order").add_order(ids.id(), places.id, rows.id)};
+}
+
 Value segment_of(Axis axis, const Segments& segments) {
     GraphData& graph = graph_of(segments.offsets, "segment_of");
     return search(segments.offsets, {segments.offsets.graph(), graph.add_iota(axis.id, Dtype::kI64)});

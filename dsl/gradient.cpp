@@ -131,7 +131,7 @@ class Extraction {
             const Node& node = from_.node(id);
             if (!live[static_cast<std::size_t>(id)]) continue;
             used.insert(node.axes.begin(), node.axes.end());
-            if (node.kind == NodeKind::kExtent) used.insert(node.axis);
+            if (node.kind == NodeKind::kExtent || node.kind == NodeKind::kOrder) used.insert(node.axis);
             used.insert(node.reduced.begin(), node.reduced.end());
         }
         for (const AxisId id : std::set<AxisId>(used)) {

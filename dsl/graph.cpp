@@ -28,6 +28,7 @@ std::size_t hash(const Node& node) {
     h = mix(h, static_cast<std::size_t>(node.op));
     h = mix(h, static_cast<std::size_t>(node.monoid));
     h = mix(h, std::bit_cast<std::uint64_t>(node.value));
+    h = mix(h, static_cast<std::size_t>(node.digit.shift));
     for (const Coord& coord : node.coords) h = mix(h, coord.hash());
     return mix(h, std::hash<std::string>()(node.name));
 }
@@ -37,7 +38,7 @@ bool same(const Node& a, const Node& b) {
            a.monoid == b.monoid && a.component == b.component && a.reduced == b.reduced &&
            std::bit_cast<std::uint64_t>(a.value) == std::bit_cast<std::uint64_t>(b.value) && a.axis == b.axis &&
            a.coords == b.coords && a.name == b.name && a.column_strides == b.column_strides &&
-           a.most_steps == b.most_steps;
+           a.most_steps == b.most_steps && a.digit == b.digit;
 }
 
 }  // namespace
@@ -54,9 +55,9 @@ bool is_identifier(std::string_view text) {
 }
 
 std::string_view name(NodeKind kind) {
-    static constexpr std::array<std::string_view, 15> kNames = {
-        "input",  "scalar", "const", "iota",           "extent", "map",    "cast",     "index",
-        "reduce", "state",  "fix",   "partial_reduce", "search", "matmul", "sum_where"};
+    static constexpr std::array<std::string_view, 17> kNames = {
+        "input", "scalar", "const",          "iota",   "extent", "map",       "cast",  "index",       "reduce",
+        "state", "fix",    "partial_reduce", "search", "matmul", "sum_where", "order", "digit_counts"};
     return kNames[static_cast<std::size_t>(kind)];
 }
 
@@ -241,6 +242,38 @@ NodeId GraphData::add_search(NodeId sorted, NodeId key) {
     return intern({.kind = NodeKind::kSearch, .dtype = Dtype::kI64, .axes = node(key).axes, .args = {sorted, key}});
 }
 
+NodeId GraphData::add_order(NodeId ids, AxisId places, AxisId rows) {
+    require_places("order", ids);
+    const AxisId along = node(ids).axes[0];
+    const std::int64_t known = axis(along).extent;
+    const bool as_many =
+        axis(places).is_row && (known == kRuntimeExtent ? same_rows(along, places) : axis(places).extent == known);
+    if (!axis(rows).is_row || !as_many) {
+        fail(ErrorCode::kInvalidGraph, "order({}): {} must be a row axis of as many positions, and {} a row axis",
+             describe(ids), axis(places).label(), axis(rows).label());
+    }
+    return intern({.kind = NodeKind::kOrder, .dtype = Dtype::kI64, .axes = {places}, .args = {ids}, .axis = rows});
+}
+
+NodeId GraphData::add_order_by_digit(std::vector<NodeId> operands, AxisId places, AxisId rows, Digit digit) {
+    return intern({.kind = NodeKind::kOrder,
+                   .dtype = Dtype::kI64,
+                   .axes = {places},
+                   .args = std::move(operands),
+                   .axis = rows,
+                   .digit = digit});
+}
+
+NodeId GraphData::add_digit_counts(std::vector<NodeId> operands, AxisId blocks, AxisId kinds, AxisId rows,
+                                   Digit digit) {
+    return intern({.kind = NodeKind::kDigitCounts,
+                   .dtype = Dtype::kI32,
+                   .axes = {blocks, kinds},
+                   .args = std::move(operands),
+                   .axis = rows,
+                   .digit = digit});
+}
+
 NodeId GraphData::add_matmul(NodeId left, NodeId right, std::vector<AxisId> contracted, Dtype dtype) {
     const Node& a = node(left);
     const Node& b = node(right);
@@ -379,6 +412,11 @@ NodeId GraphData::add_copy(const Node& node, const std::function<NodeId(NodeId)>
                 return add_partial_reduce(node.monoid, args[0], node.axis, node.dtype, node.reduced);
             case NodeKind::kMatmul: return add_matmul(args[0], args[1], node.reduced, node.dtype);
             case NodeKind::kSumWhere: return add_sum_where(args[0], args[1], args[2], node.reduced[0]);
+            case NodeKind::kOrder:
+                if (node.digit == Digit{}) return add_order(args[0], node.axes[0], node.axis);
+                return add_order_by_digit(std::move(args), node.axes[0], node.axis, node.digit);
+            case NodeKind::kDigitCounts:
+                return add_digit_counts(std::move(args), node.axes[0], node.axes[1], node.axis, node.digit);
             case NodeKind::kState: return add_state(args[0]);
             case NodeKind::kFix: return add_fix(args[0], args[1], node.most_steps);
             case NodeKind::kIndex: break;

@@ -64,6 +64,23 @@ enum class NodeKind : std::uint8_t {
     // The sum over the column axis `reduced` of args[0] where args[1] is args[2], which has no such axis: f32 of narrow
     // floats. Only the planner makes it (compiler/plan/sums_where.h).
     kSumWhere,
+    // The positions of args[0], ids along one row axis, in the stable order of the ids clamped to [-1, positions along
+    // `axis`]. The planner makes it of passes, each by one `digit` of what they are clamped to: args[1] is then the
+    // order by the digits below, if there are any, and the last operand on a GPU how many ids of each digit each block
+    // has, a kDigitCounts (compiler/plan/digit_orders.h).
+    kOrder,
+    // How many ids args[0] of each digit each block of a kernel has, in the order args[1] or, of the lowest digit, as
+    // they are. Only the planner makes it.
+    kDigitCounts,
+};
+
+// Some bits of an id that is clamped to [-1, rows], counted from -1.
+struct Digit {
+    int shift = 0;
+    int bits = 0;  // 0: all of them, of no digit
+    bool operator==(const Digit&) const = default;
+    // Numbers that the digit can be.
+    std::int64_t kinds() const { return std::int64_t{1} << bits; }
 };
 
 std::string_view name(NodeKind kind);
@@ -79,7 +96,8 @@ struct Node {
     int component = 0;                              // kReduce: which of the monoid's values
     std::vector<AxisId> reduced = {};               // kReduce, kPartialReduce, kMatmul, kSumWhere
     double value = 0;                               // kConst, kScalar
-    AxisId axis = -1;                               // kIota, kExtent, kPartialReduce, kReduce
+    AxisId axis = -1;                               // kIota, kExtent, kPartialReduce, kReduce, kOrder, kDigitCounts
+    Digit digit = {};                               // kOrder, kDigitCounts
     std::vector<Coord> coords = {};                 // kIndex: one per axis of args[0]
     std::string name = {};                          // kInput, kScalar
     std::vector<std::int64_t> column_strides = {};  // kInput: one per column axis; empty is contiguous
@@ -94,10 +112,12 @@ struct Node {
     std::string label = {};  // what emitted code and messages call it; no part of its identity
 
     bool is_segmented() const { return kind == NodeKind::kReduce && axis >= 0; }
+    // Whether it is made by a kernel of its own, which computes nothing else and reads its operands in memory.
+    bool orders() const { return kind == NodeKind::kOrder || kind == NodeKind::kDigitCounts; }
     // Whether args[i] is read at places that the node finds itself, so that it must be a tensor in memory.
     bool reads_from_memory(std::size_t i) const {
         const bool first = kind == NodeKind::kIndex || kind == NodeKind::kSearch || kind == NodeKind::kSumWhere;
-        return (first && i == 0) || ((kind == NodeKind::kReduce || kind == NodeKind::kSumWhere) && i == 1);
+        return orders() || (first && i == 0) || ((kind == NodeKind::kReduce || kind == NodeKind::kSumWhere) && i == 1);
     }
 };
 
@@ -163,6 +183,13 @@ class GraphData {
     NodeId add_exact_sum(NodeId sum, int component);
     NodeId add_segment_reduce(Monoid monoid, NodeId arg, AxisId reduced, NodeId offsets, AxisId segments);
     NodeId add_search(NodeId sorted, NodeId key);
+    // The order of `ids` along `places`, which has as many positions as they.
+    NodeId add_order(NodeId ids, AxisId places, AxisId rows);
+    // A pass of it: `operands` are the ids, of a digit with others below it the order by those, and the counts if there
+    // are any.
+    NodeId add_order_by_digit(std::vector<NodeId> operands, AxisId places, AxisId rows, Digit digit);
+    // Those counts, {blocks, kinds of the digit}, both column axes; operands likewise.
+    NodeId add_digit_counts(std::vector<NodeId> operands, AxisId blocks, AxisId kinds, AxisId rows, Digit digit);
     // Over the axes `reduced` of `arg`: its rows, or all but the outermost or the innermost, and those of its columns
     // that become rows. The result's axes are the outermost, the slots and what else is left.
     NodeId add_partial_reduce(Monoid monoid, NodeId arg, AxisId slots, Dtype dtype, std::vector<AxisId> reduced);

@@ -7,6 +7,7 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <span>
 #include <type_traits>
 #include <vector>
@@ -310,11 +311,13 @@ class Interpreter {
                 node.is_segmented() ? reduce_segments(node, result.own) : reduce(node, result.own);
                 break;
             case NodeKind::kSearch: search(node, result.own); break;
+            case NodeKind::kOrder: order(node, result.own); break;
             case NodeKind::kFix: fix(node, result.own); break;
             case NodeKind::kMatmul: matmul(node, result.own); break;
             case NodeKind::kState:  // the fix's
             case NodeKind::kInput:
             case NodeKind::kPartialReduce:
+            case NodeKind::kDigitCounts:
             case NodeKind::kSumWhere: break;  // the planner's
         }
         result.data = result.own.data();
@@ -499,6 +502,16 @@ class Interpreter {
             }
             result[i] = static_cast<double>(low - 1);
         }
+    }
+
+    void order(const Node& node, Buffer& result) const {
+        const double* ids = data(node.args[0]);
+        const auto rows = static_cast<double>(extent(node.axis));
+        std::iota(result.begin(), result.end(), 0.0);
+        const auto row_at = [&](double position) {
+            return std::clamp(ids[at(static_cast<std::int64_t>(position))], -1.0, rows);
+        };
+        std::stable_sort(result.begin(), result.end(), [&](double a, double b) { return row_at(a) < row_at(b); });
     }
 
     static void gather(const Loop& reduced, const double* start, std::int64_t step, std::int64_t block,

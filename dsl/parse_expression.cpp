@@ -170,6 +170,7 @@ class ExpressionParser {
             Form{"index", &ExpressionParser::index},    Form{"mean", &ExpressionParser::mean_call},
             Form{"state", &ExpressionParser::state},    Form{"fix", &ExpressionParser::fix},
             Form{"search", &ExpressionParser::search},  Form{"matmul", &ExpressionParser::matmul_call},
+            Form{"order", &ExpressionParser::order},
         };
         const TokenCursor::Level level(cursor_, name);
         for (const Form& form : kForms) {
@@ -235,6 +236,17 @@ class ExpressionParser {
         const Value key = value();
         cursor_.expect(")");
         return cursor_.build(name, [&] { return rowjit::search(sorted, key); });
+    }
+
+    Value order(const Token& name) {
+        cursor_.expect("(");
+        const Value ids = value();
+        cursor_.expect(",");
+        const Axis places = axis();
+        cursor_.expect(",");
+        const Axis rows = axis();
+        cursor_.expect(")");
+        return cursor_.build(name, [&] { return rowjit::order(ids, places, rows); });
     }
 
     Value matmul_call(const Token& name) {

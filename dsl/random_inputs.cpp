@@ -95,6 +95,8 @@ class Ranges {
             const Node& key = graph_.node(node.args[1]);
             if (key.kind == NodeKind::kIota) of(node.args[0]).narrow({0, extent_of(graph_, key.axis, rows_)});
         }
+        // Past both ends of the rows too.
+        if (node.kind == NodeKind::kOrder) of(node.args[0]).narrow({-1, extent_of(graph_, node.axis, rows_)});
         if (node.kind == NodeKind::kIndex) {
             const std::vector<AxisId>& axes = graph_.node(node.args[0]).axes;
             for (std::size_t i = 0; i < axes.size(); ++i) {

@@ -1,5 +1,5 @@
-// The stable order of integers along a row axis, by merging: what the gradient of gathered rows needs, so that equal
-// ids stand together. Nothing is written at data coordinates; every place finds what belongs there.
+// The stable order of integers along a row axis, and where those of each row begin in it: what the gradient of gathered
+// rows needs, so that equal ids stand together. Nothing is then added at data coordinates.
 #pragma once
 
 #include "rowjit/graph.h"
@@ -12,9 +12,7 @@ struct StableOrder {
 };
 
 // Of `ids`, i32 or i64 along one row axis, by what they hold. `places` has as many positions as they, `ends` one more
-// than `rows`; ids below 0 come first, and those past the last row last. n ids take n log² n steps in two kernels, two
-// more beyond 128 of them, and two more for each factor of eight beyond 2048; where n is given at launch, a launch does
-// without the others.
+// than `rows`; ids below 0 come first, and those past the last row last.
 StableOrder stable_order(const Value& ids, Axis places, Axis rows, Axis ends);
 
 }  // namespace rowjit

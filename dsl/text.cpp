@@ -149,10 +149,22 @@ class Printer {
             case NodeKind::kPartialReduce:
                 return fmt::format("partial_{}({}, {})", rowjit::name(node.monoid), operand(node.args[0]),
                                    graph_.axis(node.axis).label());
+            case NodeKind::kOrder:
+            case NodeKind::kDigitCounts: return order(node);
             case NodeKind::kInput:
             case NodeKind::kScalar: break;
         }
         return node.name;
+    }
+
+    std::string order(const Node& node) const {
+        std::vector<std::string> parts;
+        for (const NodeId arg : node.args) parts.push_back(operand(arg));
+        for (const AxisId axis : node.axes) parts.push_back(graph_.axis(axis).label());
+        parts.push_back(graph_.axis(node.axis).label());
+        if (node.digit != Digit{})
+            parts.push_back(fmt::format("bits={}…{}", node.digit.shift, node.digit.shift + node.digit.bits - 1));
+        return fmt::format("{}({})", rowjit::name(node.kind), fmt::join(parts, ", "));
     }
 
     std::string iota(const Node& node) const {

@@ -10,6 +10,7 @@
 #include "base/fail.h"
 #include "base/parallel.h"
 #include "compiler/cost.h"
+#include "compiler/plan/digit_orders.h"
 #include "compiler/plan/partial_reductions.h"
 #include "runtime/build.h"
 #include "runtime/candidates.h"
@@ -271,6 +272,10 @@ std::string text_of(const GraphData& graph) { return Graph(std::make_shared<Grap
 // Whether two groups are the same to the letter: with one schedule they are then one kernel.
 bool are_same(const Group& a, const Group& b) { return a.name == b.name && text_of(*a.graph) == text_of(*b.graph); }
 
+// Adding up parts takes a hundredth of the time it takes to make them, and is measured with that. Of an order there is
+// one schedule.
+bool is_not_tuned(const Group& group) { return adds_parts(*group.graph) || orders_ids(*group.graph); }
+
 }  // namespace
 
 std::vector<TunedKernel> tune(Engine& engine, const GraphData& graph, const RowExtents& rows,
@@ -281,8 +286,7 @@ std::vector<TunedKernel> tune(Engine& engine, const GraphData& graph, const RowE
     std::vector<TunedKernel> tuned;
     for (std::size_t i = 0; i < plan.groups.size(); ++i) {
         const Group& group = plan.groups[i];
-        // Adding up parts takes a hundredth of the time it takes to make them, and is measured with that.
-        if (adds_parts(*group.graph)) continue;
+        if (is_not_tuned(group)) continue;
         KernelName name{target, text, i, tuning_operation(group)};
         tuned.push_back(GroupTuner(engine, std::move(name), group, rows, options, progress).run());
     }
@@ -301,7 +305,7 @@ CompiledCandidates compile_candidates(const GraphData& graph, const Target& targ
     add(build_without_spills(graph, target, choice, cache));
     const Plan plan = plan_graph(graph, target);
     for (const Group& group : plan.groups) {
-        if (adds_parts(*group.graph)) continue;
+        if (is_not_tuned(group)) continue;
         std::vector<Schedule> schedules = legal_schedules(group, target);
         schedules.resize(std::min(schedules.size(), static_cast<std::size_t>(max_candidates)));
         const std::string operation = tuning_operation(group);

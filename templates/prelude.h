@@ -21,6 +21,7 @@
 //   prelude_all_reduce.h            where the threads of a row meet
 //   prelude_cluster.h               where the blocks of a cluster do, on targets that have clusters
 //   prelude_product.h               matrix products, for a kernel that makes one
+//   prelude_order.h                 the order of ids by a digit, for a kernel that makes a pass of it
 //
 // Only a vendor's half and prelude_product.h name intrinsics. A vendor's half, or the tests' SIMT shim, supplies
 //
@@ -33,6 +34,7 @@
 //   rj_shuffle_from_word<lanes>(word, lane)       likewise from that lane of each group of so many neighbours
 //   rj_lanes, rj_ballot(condition)                a warp's lanes as bits: where it holds; every lane takes part
 //   rj_first_of(lanes), rj_count_of(lanes)        the first of some lanes, and how many they are
+//   rj_meet_warp()                                every lane of the warp takes part, ordering shared memory
 //   rj_here()                                     lanes that are here with this one: all of the warp, some, or itself
 //   rj_ballot_of(lanes, condition)                of lanes that are here together, those where it holds
 //   rj_meet_lanes(lanes)                          likewise, ordering their shared memory

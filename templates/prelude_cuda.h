@@ -55,6 +55,7 @@ typedef unsigned rj_lanes;
 RJ_DEVICE rj_lanes rj_ballot(bool condition) { return __ballot_sync(0xffffffffu, condition); }
 RJ_DEVICE int rj_first_of(rj_lanes lanes) { return __ffs(static_cast<int>(lanes)) - 1; }
 RJ_DEVICE int rj_count_of(rj_lanes lanes) { return __popc(lanes); }
+RJ_DEVICE void rj_meet_warp() { __syncwarp(); }
 RJ_DEVICE rj_lanes rj_here() { return __activemask(); }
 RJ_DEVICE rj_lanes rj_ballot_of(rj_lanes lanes, bool condition) { return __ballot_sync(lanes, condition); }
 RJ_DEVICE void rj_meet_lanes(rj_lanes lanes) { __syncwarp(lanes); }

@@ -80,12 +80,13 @@ typedef unsigned long long rj_lanes;
 RJ_DEVICE rj_lanes rj_ballot(bool condition) { return __builtin_amdgcn_uicmp(condition ? 1u : 0u, 0u, 33); }
 RJ_DEVICE int rj_first_of(rj_lanes lanes) { return __builtin_ctzll(lanes); }
 RJ_DEVICE int rj_count_of(rj_lanes lanes) { return __builtin_popcountll(lanes); }
-RJ_DEVICE rj_lanes rj_here() { return rj_ballot(true); }
-RJ_DEVICE rj_lanes rj_ballot_of(rj_lanes lanes, bool condition) { return rj_ballot(condition) & lanes; }
-RJ_DEVICE void rj_meet_lanes(rj_lanes /*lanes*/) {
+RJ_DEVICE void rj_meet_warp() {
     __builtin_amdgcn_fence(__ATOMIC_ACQ_REL, "wavefront");
     __builtin_amdgcn_wave_barrier();
 }
+RJ_DEVICE rj_lanes rj_here() { return rj_ballot(true); }
+RJ_DEVICE rj_lanes rj_ballot_of(rj_lanes lanes, bool condition) { return rj_ballot(condition) & lanes; }
+RJ_DEVICE void rj_meet_lanes(rj_lanes /*lanes*/) { rj_meet_warp(); }
 RJ_DEVICE int rj_equals_before(rj_lanes lanes, int word) {
     int equals = 0;
     for (rj_lanes before = lanes & ((rj_lanes{1} << rj_lane()) - 1); lanes != 0; lanes &= lanes - 1) {

@@ -1,7 +1,7 @@
 // The frame of a kernel (signature, where a thread stands, the loop over rows), its statements in turn, and the loads
 // of rows to come. The rest of KernelEmitter is in gpu_row_loops.cpp (other orders of rows), gpu_reduce.cpp (where
 // threads meet) and gpu_steps.cpp (fixpoints and rounds); column loops are gpu_columns.h's, loops over reduced rows
-// gpu_rows.h's. What stands before the kernel is in gpu_prelude.cpp.
+// gpu_rows.h's, orders of ids gpu_order.cpp's. What stands before the kernel is in gpu_prelude.cpp.
 #include "compiler/emit/gpu.h"
 
 #include <fmt/format.h>
@@ -22,6 +22,7 @@
 #include "compiler/emit/gpu_emitter.h"
 #include "compiler/passes/passes.h"
 #include "compiler/passes/rounds.h"
+#include "embedded/prelude_order.h"
 #include "embedded/prelude_product.h"
 
 namespace rowjit {
@@ -31,6 +32,11 @@ std::string KernelEmitter::run() {
     RJ_CHECK(may_share_row(kernel_.schedule, scope_.target().warp_size), "emit gpu: {}: {} threads per row",
              kernel_.name, scope_.threads());
     signature();
+    if (kernel_.order) {
+        order_ids();
+        out_.close();
+        return out_.take();
+    }
     geometry();
     scope_.declare_carried();
     scope_.declare_states(true);
@@ -372,6 +378,7 @@ std::string emit_gpu_body(const Kernel& kernel, const Target& target) {
 Source emit_gpu(const Kernel& kernel, const Target& target) {
     std::string prelude = gpu_prelude(target);
     if (kernel.product) prelude.append(embedded::prelude_product).append("\n");
+    if (kernel.order) prelude.append(embedded::prelude_order).append("\n");
     return {std::move(prelude) + emit_gpu_body(kernel, target), {kernel.name}};
 }
 

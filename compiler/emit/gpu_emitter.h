@@ -86,6 +86,9 @@ class KernelEmitter {
     void product_geometry();
     void tile_rows();
 
+    // Orders of ids (gpu_order.cpp).
+    void order_ids();
+
     // Rows in other orders (gpu_row_loops.cpp).
     void walked_rows();
     std::string place_in_sequence(const std::string& begin, const std::string& stop, const std::string& end);

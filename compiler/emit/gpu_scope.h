@@ -79,6 +79,11 @@ class GpuScope {
     const std::string& axis_text(AxisId axis) const { return axis_text_.at(axis); }
 
     std::string extent(AxisId axis) const;
+    // As the kernel was given them: of a tensor its pointer, and its stride along a row axis.
+    const std::string& pointer(int tensor) const { return argument(KernelArgument::Kind::kPointer, tensor, -1); }
+    const std::string& row_stride(int tensor, AxisId axis) const {
+        return argument(KernelArgument::Kind::kStride, tensor, axis);
+    }
     std::string positions(const std::vector<AxisId>& axes) const;  // the product of their extents
     std::string axis_list(const std::vector<AxisId>& axes) const;  // for comments
     const std::string& state(int accumulator) const { return states_[static_cast<std::size_t>(accumulator)]; }

@@ -1,7 +1,8 @@
 // The frame of a kernel's function: arguments, the range of blocks, rows, and what holds its values. The rest of
 // KernelEmitter is in llvm_instructions.cpp, llvm_columns.cpp (loops over the columns of a row), llvm_streams.cpp
 // (lines that pass the caches, and that are asked for ahead), llvm_strips.cpp (narrow rows), llvm_rows.cpp (reductions
-// over rows), llvm_sums_where.cpp (sums over positions) and llvm_access.cpp (coordinates and memory).
+// over rows), llvm_sums_where.cpp (sums over positions), llvm_order.cpp (orders of ids) and llvm_access.cpp
+// (coordinates and memory).
 #include "compiler/emit/llvm.h"
 
 #include <llvm/IR/Intrinsics.h>
@@ -61,13 +62,17 @@ std::unique_ptr<llvm::Module> KernelEmitter::emit() {
 
     load_arguments();
     make_alias_scopes();
-    make_running();
-    make_slots();
-    make_rows_abreast();
-    find_pairs();
-    find_streams();
-    find_fetches();
-    emit_blocks();
+    if (kernel_.order) {
+        order_ids();
+    } else {
+        make_running();
+        make_slots();
+        make_rows_abreast();
+        find_pairs();
+        find_streams();
+        find_fetches();
+        emit_blocks();
+    }
     // Streaming stores are ordered with nothing, not even with a later store that says the range is done.
     if (stream_ != nullptr) b_.CreateIntrinsic(llvm::Intrinsic::x86_sse_sfence, {}, {});
     b_.CreateRetVoid();

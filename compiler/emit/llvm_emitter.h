@@ -198,6 +198,9 @@ class KernelEmitter {
     void loop_while_below(Value* from, Value* to, const char* name, const std::function<Value*(Value*)>& body);
     void count(Value* from, Value* to, Value* step, const char* name, const std::function<void(Value*)>& body);
 
+    // Orders of ids.
+    void order_ids();
+
     // Narrow rows.
     bool takes_strips() const;
     void emit_strips(Value* first, Value* last);

@@ -545,8 +545,8 @@ Value* quotient_by_reciprocal(Builder& b, llvm::Function* function, bool narrow)
     if (narrow) return quotient;
     Value* remainder = multiply_add(b, b.CreateFNeg(quotient), divisor, x);
     Value* better = multiply_add(b, remainder, reciprocal, quotient);
-    // Of an infinite quotient the remainder is none.
-    return b.CreateSelect(is_nan(b, better), quotient, better);
+    // Of an infinite quotient the remainder is none, and the sum would make −0 positive.
+    return b.CreateSelect(b.CreateFCmpONE(better, constant(better, 0)), better, quotient);
 }
 
 }  // namespace

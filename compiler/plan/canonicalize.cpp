@@ -416,7 +416,9 @@ class Canonicalizer {
                 if (kept_.contains(source)) return to_->add_index(source, coords);
                 return push_reduce(node, coords);
             case NodeKind::kSearch: return to_->add_search(node.args[0], push(node.args[1], coords));
-            case NodeKind::kMatmul: return to_->add_index(source, coords);  // of what the library leaves in memory
+            case NodeKind::kMatmul:  // of what the library, or a kernel of its own, leaves in memory
+            case NodeKind::kOrder: return to_->add_index(source, coords);
+            case NodeKind::kDigitCounts:
             case NodeKind::kSumWhere:
             case NodeKind::kPartialReduce: break;  // the planner's
         }

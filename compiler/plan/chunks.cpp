@@ -201,6 +201,7 @@ class Division {
             if (node.kind == NodeKind::kReduce && contains(node.reduced, axis)) return name + " reduces it";
             if (node.kind == NodeKind::kSearch && contains(graph.node(node.args[0]).axes, axis))
                 return name + " searches along it";
+            if (node.orders()) return name + " puts ids in order";
             for (const AxisId other : node.axes) {
                 if (graph.axis(other).follows == axis) return name + " reads beyond it";
             }

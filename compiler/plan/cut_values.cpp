@@ -69,20 +69,6 @@ bool Cutter::cut_repeated_numbers() {
     return !repeated_.empty();
 }
 
-// A choice by an extent between what is reduced and what is stored is stored too, not made by all that read it:
-// where it falls on what is stored, a launch does without the kernel (compiler/needless).
-void Cutter::cut_choices() {
-    for (const NodeId id : graph_.live_nodes()) {
-        const Node& node = graph_.node(id);
-        if (node.kind != NodeKind::kMap || node.op != Op::kSelect) continue;
-        const Node& condition = graph_.node(node.args[0]);
-        const bool of_extent = condition.kind == NodeKind::kMap && condition.axes.empty() &&
-                               graph_.node(condition.args[0]).kind == NodeKind::kExtent;
-        const bool reduces = graph_.node(node.args[1]).kind == NodeKind::kReduce;
-        if (of_extent && reduces && is_cut_[static_cast<std::size_t>(node.args[2])]) cut(id);
-    }
-}
-
 // What sums over rows come to is a number of each column. What takes long to make of those, a mean or a root, is
 // made where they are added up, and not for each row again; so is what takes long to make of other numbers of the
 // columns, and is wanted there too.

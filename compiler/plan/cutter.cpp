@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "compiler/plan/cutter.h"
+#include "compiler/plan/digit_orders.h"
 #include "compiler/plan/plan.h"
 
 namespace rowjit::planning {
@@ -47,12 +48,14 @@ Cutter::Cutter(const GraphData& graph, const Target& target, Repeated repeated, 
         const Node& node = graph.node(id);
         if (node.kind == NodeKind::kPartialReduce) cut(id);
         if (node.kind == NodeKind::kMatmul) cut_product(id);
+        if (node.orders() && (is_read(id) || home(id) == nullptr)) cut(id);
         if (node.kind == NodeKind::kFix) fixes_[node.args[0]].push_back(id);
         for (std::size_t i = 0; i < node.args.size(); ++i) {
-            if (node.reads_from_memory(i) && graph.node(node.args[i]).kind != NodeKind::kInput) cut(node.args[i]);
+            const bool lies_there = graph.node(node.args[i]).kind == NodeKind::kInput ||
+                                    (node.orders() && ids_in_memory(graph, node.args[i]));
+            if (node.reads_from_memory(i) && !lies_there) cut(node.args[i]);
         }
     }
-    cut_choices();
     cut_columns_of_sums();
     if (is_gpu_) cut_summed_numbers();
     if (runs_beside_) cut_sums_beside_steps();
@@ -119,7 +122,7 @@ const OutputInfo* Cutter::home(NodeId id) const {
     for (const OutputInfo& output : graph_.outputs()) {
         if (output.node != id) continue;
         if (found != nullptr || output.piece || !output.column_strides.empty()) return nullptr;
-        if (is_product && !output.alias.empty()) return nullptr;
+        if ((is_product || graph_.node(id).orders()) && !output.alias.empty()) return nullptr;
         if (output.accumulate && (!is_product || is_read(id))) return nullptr;
         found = &output;
     }

@@ -66,8 +66,9 @@ class Cutter {
     // What a kernel of these roots computes or loads.
     std::set<NodeId> reach_with_loads(const std::vector<NodeId>& roots) const;
 
-    // The output in which a value lies that later steps read, or that a product makes: a library writes there, and
-    // nothing is stored twice. None where what the output stores is not the value, as it is, in its own order.
+    // The output in which a value lies that later steps read, or that a product or an order is: what makes it writes
+    // there, and nothing is stored twice. None where what the output stores is not the value, as it is, in its own
+    // order.
     const OutputInfo* home(NodeId id) const;
 
   private:
@@ -87,7 +88,6 @@ class Cutter {
 
     // What is stored all the same (cut_values.cpp).
     bool cut_repeated_numbers();
-    void cut_choices();
     void cut_columns_of_sums();
     void cut_summed_numbers();
     void cut_sums_beside_steps();

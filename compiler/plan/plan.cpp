@@ -19,6 +19,7 @@
 
 #include "base/check.h"
 #include "compiler/plan/cutter.h"
+#include "compiler/plan/digit_orders.h"
 #include "compiler/plan/group_costs.h"
 #include "compiler/plan/partial_reductions.h"
 #include "compiler/plan/planner.h"
@@ -49,7 +50,7 @@ Plan Planner::run() {
     join();
     order();
     reuse_memory();
-    reuse_products();
+    reuse_apart();
     Plan plan;
     plan.graph = graph_;
     for (const NodeId id : cutter_.cuts_) {
@@ -122,13 +123,15 @@ NodeId Planner::middle_of(const std::vector<NodeId>& nodes, const Piece& piece) 
     return best;
 }
 
-// A product, and what copies its result to outputs that cannot be its home.
-void Planner::add_product(NodeId root) {
+// What is made apart, a product or an order, and what copies it to outputs that cannot be its home.
+void Planner::add_apart(NodeId root) {
     Piece one = piece({root});
-    one.is_product = true;
+    one.is_product = graph_->node(root).kind == NodeKind::kMatmul;
+    one.is_apart = true;
     pieces_.push_back(one);
     if (cutter_.home(root) != nullptr || !is_output(root)) return;
     one.is_product = false;
+    one.is_apart = false;
     one.copies = true;
     pieces_.push_back(one);
 }
@@ -215,8 +218,8 @@ void Planner::start(std::set<NodeId> roots) {
     std::map<std::tuple<std::string, NodeKind, bool, bool>, std::vector<NodeId>> together;
     for (const NodeId root : roots) {
         const std::string& whole = parts[static_cast<std::size_t>(root)];
-        if (graph_->node(root).kind == NodeKind::kMatmul) {
-            add_product(root);
+        if (graph_->node(root).kind == NodeKind::kMatmul || graph_->node(root).orders()) {
+            add_apart(root);
         } else if (whole.empty()) {
             pieces_.push_back(piece({root}));
         } else {
@@ -322,8 +325,9 @@ Plan make_plan(const std::shared_ptr<const GraphData>& graph, const Target& targ
     constexpr int kMostPartings = 6;  // each halves what does not run
     std::set<NodeId> whole;
     std::set<NodeId> stored;
+    const std::shared_ptr<const GraphData> with_passes = order_by_digits(graph, target);
     for (int partings = 0;;) {
-        const PartialReductions sums = split_row_reductions(graph, target, whole);
+        const PartialReductions sums = split_row_reductions(with_passes, target, whole);
         planning::Planner planner(sums.graph, target, repeated, stem, runs, stored);
         Plan plan = planner.run();
         if (const std::vector<AxisId> slots = planner.slots_for_nothing(); !slots.empty()) {

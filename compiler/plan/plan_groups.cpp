@@ -214,6 +214,7 @@ void Planner::add_outputs(const Piece& piece, NodeId root, const std::map<NodeId
             stored.column_strides = into->node(*into->find_input(stored.alias)).column_strides;
         }
         into->add_output(std::move(stored));
+        if (piece.is_apart) return;  // outputs are copies of it
     }
     for (const OutputInfo& output : graph_->outputs()) {
         if (output.node != root) continue;

@@ -32,7 +32,7 @@ std::size_t Planner::sums(std::span<const NodeId> roots) const {
 
 // Whether `a` needs a value that `b` stores, directly or through other pieces.
 bool Planner::depends(const Piece& a, const Piece& b) const {
-    if (a.copies && b.is_product && a.roots == b.roots) return true;
+    if (a.copies && b.is_apart && a.roots == b.roots) return true;
     if (b.copies) return false;
     return std::any_of(b.roots.begin(), b.roots.end(), [&](NodeId id) {
         return a.needs[static_cast<std::size_t>(id)] && cutter_.cuts_.contains(id) && !is_root(a, id);
@@ -130,7 +130,7 @@ bool Planner::needs_through_others(std::size_t from, std::size_t to) const {
 
 // Microseconds saved by one kernel for both; negative or zero where they cannot or should not be joined.
 double Planner::joined_saving_us(const Piece& a, const Piece& b) {
-    if (a.is_product || b.is_product || a.copies || b.copies) return 0;
+    if (a.is_apart || b.is_apart || a.copies || b.copies) return 0;
     if (a.reduces_rows != b.reduces_rows) return 0;
     if (is_full(a) || is_full(b)) return 0;
     if (a.row_axes != b.row_axes && !divides_rows(a, b) && !divides_rows(b, a)) return 0;

@@ -16,7 +16,7 @@ namespace rowjit::planning {
 // the gradient of logits in that of the logits.
 void Planner::reuse_memory() {
     for (std::size_t i = 0; i < pieces_.size(); ++i) {
-        if (pieces_[i].is_product || pieces_[i].copies) continue;
+        if (pieces_[i].is_apart || pieces_[i].copies) continue;
         std::set<NodeId> taken;
         for (const NodeId root : pieces_[i].roots) {
             if (!is_temporary(root) || graph_->node(root).kind == NodeKind::kPartialReduce) continue;
@@ -29,8 +29,8 @@ void Planner::reuse_memory() {
 }
 
 // A product's result lies in the memory of an earlier one that nothing reads any more: a reference's logits, then
-// the policy's.
-void Planner::reuse_products() {
+// the policy's. So do the counts of one pass of an order in that of another's.
+void Planner::reuse_apart() {
     struct Block {
         NodeId first;
         std::size_t last_read;
@@ -38,8 +38,9 @@ void Planner::reuse_products() {
     std::vector<Block> blocks;
     for (std::size_t i = 0; i < pieces_.size(); ++i) {
         const NodeId result = pieces_[i].roots[0];
-        if (!pieces_[i].is_product || !is_temporary(result)) continue;
         const Node& node = graph_->node(result);
+        const bool may_lie_over = pieces_[i].is_product || node.kind == NodeKind::kDigitCounts;
+        if (!may_lie_over || !is_temporary(result)) continue;
         const auto free = std::find_if(blocks.begin(), blocks.end(), [&](const Block& block) {
             const Node& other = graph_->node(block.first);
             return block.last_read < i && other.dtype == node.dtype && other.axes == node.axes;

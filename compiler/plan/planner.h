@@ -29,7 +29,8 @@ struct Piece {
     std::set<AxisId> promoted;
     bool reduces_rows = false;
     bool is_product = false;  // of the one root, a Matmul, which no kernel computes
-    bool copies = false;      // the one root, a Matmul's result that is in memory, to an output
+    bool is_apart = false;    // likewise, or of a root that a kernel makes and nothing else, an order
+    bool copies = false;      // the one root, what such a step has made in memory, to an output
     bool is_long = false;     // Cutter::is_long
     std::vector<bool> needs;  // by node: whether a root is computed from it
     double cost_us = 0;       // of a kernel for it alone
@@ -69,7 +70,7 @@ class Planner {
 
     // Pieces, their order and names (plan.cpp).
     NodeId middle_of(const std::vector<NodeId>& nodes, const Piece& piece) const;
-    void add_product(NodeId root);
+    void add_apart(NodeId root);
     bool is_output(NodeId id) const;
     Piece piece(std::vector<NodeId> roots);
     std::vector<std::string> parts_of() const;
@@ -127,7 +128,7 @@ class Planner {
 
     // Whose memory values lie in (plan_memory.cpp).
     void reuse_memory();
-    void reuse_products();
+    void reuse_apart();
     std::size_t last_read(NodeId id) const;
     NodeId memory_of(NodeId id) const;
     NodeId dying_operand(std::size_t reader, NodeId root, const std::set<NodeId>& taken) const;
@@ -146,7 +147,7 @@ class Planner {
     std::vector<Piece> pieces_;
     std::map<NodeId, Packed> packed_;
     std::map<NodeId, NodeId> reused_;                // what a kernel stores: the operand in whose place
-    std::map<NodeId, NodeId> lies_over_;             // a product's result: the first of those that share its memory
+    std::map<NodeId, NodeId> lies_over_;             // likewise, made apart: the first of those that share its memory
     std::map<std::pair<int, int>, double> savings_;  // by the ids of two pieces
     std::map<int, int> refusals_;                    // by a piece's id: joins with it that nothing runs
     int next_id_ = 0;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "compiler/plan/digit_orders.h"
 #include "compiler/plan/online.h"
 #include "compiler/plan/partial_reductions.h"
 #include "compiler/schedule/lower.h"
@@ -341,6 +342,7 @@ GroupFacts facts_of(const Group& group, const Target& target) {
 }
 
 std::vector<FamilyOffer> offers(const Group& group, const Target& target) {
+    if (orders_ids(*group.graph)) return {offer_order(target)};
     const GroupFacts facts = facts_of(group, target);
     std::vector<FamilyOffer> all = {offer_elementwise(facts, target), offer_row_reduction(facts, target),
                                     offer_rows_reduction(facts, target)};

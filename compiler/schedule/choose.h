@@ -88,12 +88,15 @@ struct FamilyOffer {
     std::string declined;  // the reason when there are none
 };
 
-// One row per family, in targets' terms; see elementwise.cpp, row_reduction.cpp, rows_reduction.cpp.
+// One row per family that computes, in targets' terms; see elementwise.cpp, row_reduction.cpp, rows_reduction.cpp.
 FamilyOffer offer_elementwise(const GroupFacts& facts, const Target& target);
 FamilyOffer offer_row_reduction(const GroupFacts& facts, const Target& target);
 FamilyOffer offer_rows_reduction(const GroupFacts& facts, const Target& target);
 
-// Every family's offer.
+// Of a group that puts ids in order; see order.cpp.
+FamilyOffer offer_order(const Target& target);
+
+// Every family's offer; of ids in order the one that there is.
 std::vector<FamilyOffer> offers(const Group& group, const Target& target);
 
 }  // namespace rowjit

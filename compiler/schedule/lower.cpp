@@ -20,6 +20,7 @@
 
 #include "base/dtype.h"
 #include "compiler/plan/differences.h"
+#include "compiler/plan/digit_orders.h"
 #include "compiler/plan/online.h"
 #include "compiler/plan/partial_reductions.h"
 #include "compiler/schedule/lowering.h"
@@ -260,6 +261,9 @@ std::ptrdiff_t all_reduces(const Kernel& kernel) {
 }
 
 Offer<Kernel> lower(const Group& group, const Schedule& schedule, const Target& target) {
+    if (orders_ids(*group.graph) != (schedule.family == Family::kOrder))
+        return Declined{fmt::format("{}: ids are put in order by kernels of their own", name(schedule.family))};
+    if (schedule.family == Family::kOrder) return lower_order(group, schedule, target);
     if (group.reduces_rows != (schedule.family == Family::kRowsReduction)) {
         return Declined{fmt::format("{}: the group {} over rows", name(schedule.family),
                                     group.reduces_rows ? "reduces" : "does not reduce")};

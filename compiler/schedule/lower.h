@@ -20,6 +20,9 @@ namespace rowjit {
 // output whose input is read at other coordinates.
 Offer<Kernel> lower(const Group& group, const Schedule& schedule, const Target& target);
 
+// Likewise of a group that puts ids in order: of what order.cpp offers, so that it declines nothing.
+Kernel lower_order(const Group& group, const Schedule& schedule, const Target& target);
+
 // Column phases of a group: 1 + the number of column reductions on its longest path; what a row that does not stay on
 // chip is read that often for.
 int phase_count(const GraphData& group);

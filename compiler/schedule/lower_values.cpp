@@ -136,6 +136,8 @@ ValueId Lowering::compute(NodeId id) {
         case NodeKind::kReduce:
         case NodeKind::kState:
         case NodeKind::kFix:
+        case NodeKind::kOrder:
+        case NodeKind::kDigitCounts:
         case NodeKind::kPartialReduce:
         case NodeKind::kMatmul: break;
     }

@@ -9,7 +9,7 @@
 namespace rowjit {
 namespace {
 
-constexpr std::array<std::string_view, 3> kFamilies = {"elementwise", "row_reduction", "rows_reduction"};
+constexpr std::array<std::string_view, 4> kFamilies = {"elementwise", "row_reduction", "rows_reduction", "order"};
 constexpr std::array<std::string_view, 4> kResidencies = {"registers", "shared", "reload", "stages"};
 
 // The integer fields of the text form.

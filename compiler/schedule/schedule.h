@@ -13,6 +13,7 @@ enum class Family : std::uint8_t {
     kElementwise,    // no reduction over columns: a row may be divided over blocks
     kRowReduction,   // reductions over columns, all threads of a row in one block or one cluster of blocks
     kRowsReduction,  // reductions over row axes
+    kOrder,          // a pass of the order of ids, or the counts that it goes by
 };
 
 enum class Residency : std::uint8_t {

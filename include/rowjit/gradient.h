@@ -29,8 +29,8 @@ struct GradientOptions {
     std::vector<std::string> in_place;
     bool unit_cotangent = false;  // d_<output> is the constant 1 and no input: the gradient of a loss
     // Integer inputs by which rows are gathered (the ids of an embedding), whose stable order the caller gives the
-    // backward, as inputs "<ids>_order" and "<ids>_offsets" (row_order). Of others the backward finds it itself, in
-    // some sixteen kernels more.
+    // backward, as inputs "<ids>_order" and "<ids>_offsets" (row_order). Of others the backward finds it itself
+    // (order), in some six kernels more.
     std::vector<std::string> sorted;
     // Inputs whose gradient is added to what its buffer holds, f32 (f64 of f64) and not rounded, as a trainer's main
     // gradients are.

@@ -219,6 +219,12 @@ Value min(Value a, Axis axis, const Segments& segments);
 // where there is none. i64, over the axes of key.
 Value search(Value sorted, Value key);
 
+// The stable order of `ids`, i32 or i64 along one row axis, as those of rows of the axis `rows`: for each position
+// along `places`, declared like the axis of the ids, the position of the id that comes there. Ids below 0 come first
+// and are equal, as are those past the last row, which come last. i64, over `places`. Fewer than 2^32 ids, of fewer
+// than 2^40 rows. There is no gradient.
+Value order(Value ids, Axis places, Axis rows);
+
 // For every position of `axis` the segment it belongs to, i64: −1 before the first, beyond them after the last.
 Value segment_of(Axis axis, const Segments& segments);
 

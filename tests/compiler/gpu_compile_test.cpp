@@ -107,6 +107,21 @@ TEST_CASE("each template compiles alone for every target, needing only those bef
     }
 }
 
+TEST_CASE("kernels that put ids in order, or count them, compile for every target without spilling") {
+    for (const Target& target : gpu_targets()) {
+        for (const char* rows : {"", " = 9", " = 128256"}) {
+            const Graph graph = Graph::parse(fmt::format(R"(
+                rows tokens
+                rows vocabulary{}
+                rows places = tokens + 0
+                input ids: i32[tokens, 2]
+                output y = order(index(ids, tokens, 1), places, vocabulary))",
+                                                         rows));
+            for (const Step& step : compile(*graph.data(), target).steps) check_compiles(step.kernel, target);
+        }
+    }
+}
+
 TEST_CASE("every monoid reduces on every target, within a warp and across warps") {
     const auto build = [](Graph& g, std::int64_t columns) {
         const Value x = g.input("x", f32, {g.rows("tokens"), columns});

@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
 #include <map>
 #include <stdexcept>
@@ -23,6 +24,7 @@ namespace {
 // Kernels hold a row's registers in arrays, which the sanitizers' red zones enlarge further.
 constexpr std::size_t kStackBytes = std::size_t{512} << 10;
 constexpr int kMailboxBytes = 8;
+constexpr int kBallot = -1;
 
 enum class State { kReady, kAtBarrier, kAtShuffle, kAtCluster, kAtMailbox, kDone };
 
@@ -45,15 +47,16 @@ struct Fiber {
     Context context;
     void* stack = nullptr;
     State state = State::kReady;
-    int epoch = 0;  // barriers of the block passed
+    int epoch = 0;     // barriers of the block passed
+    int meetings = 0;  // of its warp, likewise
     bool all_begun = false;
     Clock clock;       // in a cluster; its own entry is its time
     int mailbox = -1;  // that it waits for, by its place in the cluster's shared memory
     int parity = 0;    // of the turn it waits for
     unsigned word = 0;
-    int mask = 0;  // of a shuffle's lanes; 0 where each names the one it asks, as `source`
+    int mask = 0;  // of a shuffle's lanes; 0 where each names the one it asks, as `source`; of a ballot kBallot
     int source = 0;
-    unsigned received = 0;
+    std::uint64_t received = 0;
     std::vector<Copy> copies;
     int copy_turns = 0;
 };
@@ -62,13 +65,14 @@ struct Fiber {
 struct Touch {
     int thread = -1;
     int epoch = -1;
-    int time = 0;
+    int time = 0;  // by the cluster's clocks; of a block alone, meetings of the thread's warp
 };
 struct Shadow {
     Touch written;
     Touch read;  // by one of them, where several have
     bool several_readers = false;
-    Clock reads;  // in a cluster: when each thread last read it, since it was written
+    bool several_warps = false;  // those are of
+    Clock reads;                 // in a cluster: when each thread last read it, since it was written
 };
 
 // A transaction barrier: a turn ends when one thread has said how many bytes to expect and they have come.
@@ -178,7 +182,17 @@ class Machine {
         fiber().mask = mask;
         fiber().state = State::kAtShuffle;
         yield();
+        return static_cast<unsigned>(fiber().received);
+    }
+
+    std::uint64_t ballot(bool condition) {
+        shuffle_xor(condition ? 1 : 0, kBallot);
         return fiber().received;
+    }
+
+    void meet_warp() {
+        shuffle_from(0, 0);
+        ++fiber().meetings;
     }
 
     unsigned shuffle_from(unsigned word, int lane) {
@@ -246,11 +260,15 @@ class Machine {
         return shared_.data() + start;
     }
 
-    // Whether this thread may know that it was done: a barrier, or messages and turns waited for, lie between.
+    // Whether this thread may know that it was done: a barrier, a meeting of its own warp, or messages and turns waited
+    // for, lie between.
     bool past(const Touch& touch) {
         if (launch_.cluster > 1) return touch.time <= fiber().clock[static_cast<std::size_t>(touch.thread)];
-        return touch.epoch < fiber().epoch;
+        const bool have_met = warp_of(touch.thread) == warp_of(current_) && touch.time < fiber().meetings;
+        return touch.epoch < fiber().epoch || have_met;
     }
+
+    int warp_of(int thread) const { return thread / launch_.warp; }
 
     int& time() { return fiber().clock[static_cast<std::size_t>(current_)]; }
 
@@ -284,9 +302,11 @@ class Machine {
                                     where(byte), write ? "written" : "read", shadow.written.thread));
         }
         if (!write && !was_written) throw Fault(where(byte) + " is read before it is written");
-        const Touch now = {current_, fiber().epoch, launch_.cluster > 1 ? time() : 0};
+        const Touch now = {current_, fiber().epoch, launch_.cluster > 1 ? time() : fiber().meetings};
         if (launch_.cluster > 1) return touch_in_cluster(byte, write, now);
-        const bool read_now = shadow.read.thread >= 0 && !past(shadow.read);
+        // What its own warp has read before a meeting, others have read too if they have since the barrier.
+        const bool by_others = shadow.several_warps && shadow.read.epoch == fiber().epoch;
+        const bool read_now = shadow.read.thread >= 0 && (by_others || !past(shadow.read));
         if (write) {
             if (read_now && (shadow.several_readers || shadow.read.thread != current_)) {
                 throw Fault(fmt::format("race: {} is written here and read by thread {}, with no barrier between",
@@ -296,6 +316,7 @@ class Machine {
             return;
         }
         shadow.several_readers = read_now && (shadow.several_readers || shadow.read.thread != current_);
+        shadow.several_warps = read_now && (by_others || warp_of(shadow.read.thread) != warp_of(current_));
         shadow.read = now;
     }
 
@@ -349,6 +370,8 @@ class Machine {
             for (int lane = first; lane < last; ++lane) waiting += at(lane).state == State::kAtShuffle ? 1 : 0;
             if (waiting == 0) continue;
             if (waiting != last - first) continue;  // the others may still be on their way, or never come
+            std::uint64_t ballot = 0;
+            for (int lane = first; lane < last; ++lane) ballot |= std::uint64_t{at(lane).word & 1} << (lane - first);
             for (int lane = first; lane < last; ++lane) {
                 if (at(lane).mask != at(first).mask) {
                     fault_ = fmt::format("block {}: lanes {} and {} of a warp shuffle with different masks",
@@ -356,8 +379,9 @@ class Machine {
                     return false;
                 }
                 const int mask = at(lane).mask;
-                const int partner = first + (mask == 0 ? at(lane).source : (lane - first) ^ mask);
-                at(lane).received = partner < last ? at(partner).word : at(lane).word;
+                const int partner =
+                    mask == kBallot ? lane : first + (mask == 0 ? at(lane).source : (lane - first) ^ mask);
+                at(lane).received = mask == kBallot ? ballot : partner < last ? at(partner).word : at(lane).word;
                 at(lane).state = State::kReady;
             }
             meet(fibers_.begin() + first, fibers_.begin() + last);
@@ -509,6 +533,8 @@ int rj_simt_thread() { return rowjit::simt::machine->thread(); }
 int rj_simt_block() { return rowjit::simt::machine->block(); }
 int rj_simt_grid() { return rowjit::simt::machine->grid(); }
 void rj_simt_barrier() { rowjit::simt::machine->barrier(); }
+unsigned long long rj_simt_ballot(bool condition) { return rowjit::simt::machine->ballot(condition); }
+void rj_simt_meet_warp() { rowjit::simt::machine->meet_warp(); }
 unsigned rj_simt_shuffle_xor(unsigned word, int mask) { return rowjit::simt::machine->shuffle_xor(word, mask); }
 unsigned rj_simt_shuffle_from(unsigned word, int lane) { return rowjit::simt::machine->shuffle_from(word, lane); }
 unsigned char* rj_simt_shared(int offset, int bytes, bool write) {

@@ -35,6 +35,8 @@ int rj_simt_thread();
 int rj_simt_block();
 int rj_simt_grid();
 void rj_simt_barrier();
+unsigned long long rj_simt_ballot(bool condition);
+void rj_simt_meet_warp();
 unsigned rj_simt_shuffle_xor(unsigned word, int mask);
 unsigned rj_simt_shuffle_from(unsigned word, int lane);
 unsigned char* rj_simt_shared(int offset_bytes, int bytes, bool write);

@@ -11,6 +11,8 @@ int rj_simt_thread();
 int rj_simt_block();
 int rj_simt_grid();
 void rj_simt_barrier();
+unsigned long long rj_simt_ballot(bool condition);
+void rj_simt_meet_warp();
 unsigned rj_simt_shuffle_xor(unsigned word, int mask);
 unsigned rj_simt_shuffle_from(unsigned word, int lane);
 unsigned char* rj_simt_shared(int offset_bytes, int bytes, bool write);
@@ -56,14 +58,10 @@ RJ_DEVICE unsigned rj_shuffle_from_word(unsigned word, int lane) {
 }
 
 typedef unsigned long long rj_lanes;
-RJ_DEVICE rj_lanes rj_ballot(bool condition) {
-    rj_lanes lanes = 0;
-    for (int lane = 0; lane < RJ_WARP_SIZE; ++lane)
-        lanes |= rj_lanes{rj_shuffle_from_word<RJ_WARP_SIZE>(condition ? 1 : 0, lane)} << lane;
-    return lanes;
-}
+RJ_DEVICE rj_lanes rj_ballot(bool condition) { return rj_simt_ballot(condition); }
 RJ_DEVICE int rj_first_of(rj_lanes lanes) { return __builtin_ctzll(lanes); }
 RJ_DEVICE int rj_count_of(rj_lanes lanes) { return __builtin_popcountll(lanes); }
+RJ_DEVICE void rj_meet_warp() { rj_simt_meet_warp(); }
 // Each lane may be alone where it is: the machine runs one thread at a time.
 RJ_DEVICE rj_lanes rj_here() { return rj_lanes{1} << (rj_thread() % RJ_WARP_SIZE); }
 RJ_DEVICE rj_lanes rj_ballot_of(rj_lanes lanes, bool condition) { return condition ? lanes : 0; }

@@ -17,6 +17,7 @@
 
 #include "compiler/emit/gpu.h"
 #include "compiler/passes/passes.h"
+#include "embedded/prelude_order.h"
 #include "runtime/device.h"
 #include "runtime/gemm/cpu.h"
 #include "runtime/launch_plan.h"
@@ -145,6 +146,7 @@ std::string source_text(const std::vector<const Kernel*>& kernels, const Target&
     const std::vector<std::string_view> parts = gpu_prelude_parts(target);
     for (std::size_t i = 1; i < parts.size(); ++i) text.append(parts[i]).append("\n");
     text += read_file(ROWJIT_SIMT_PRODUCT);
+    text.append(embedded::prelude_order).append("\n");
     for (std::size_t i = 0; i < kernels.size(); ++i) {
         Kernel kernel = *kernels[i];
         // Nothing is computed otherwise than without.
