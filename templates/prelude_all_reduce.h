@@ -357,7 +357,8 @@ RJ_DEVICE void rj_fill(T (&values)[kCount], T value) {
 
 // Brings what the rows of a block carry together, half of the rows with the other half until row 0 holds all: an order
 // that depends on their number alone. Uses shared memory from its start, so it stands after the last row, where nothing
-// else does. As many values of a row at once as need no more of it than a row's own take (passes/barriers has the bytes).
+// else does. As many values of a row at once as need no more of it than a row's own take (passes/barriers has the
+// bytes).
 template <int kRows, int kThreads, class T, int kCount, class Operation>
 RJ_DEVICE void rj_join_rows(int row, int thread, T (&values)[kCount], Operation operation) {
     constexpr int kHalf = rj_half_of_rows(kRows);

@@ -183,6 +183,7 @@ void Cutter::cut(NodeId id) {
 bool Cutter::cut_below(NodeId root) {
     const Reach found = reach(root);
     if (has_products_ && cut_between_products(found)) return true;
+    if (is_gpu_ && cut_between_lists(root, found)) return true;
     for (const NodeId id : found.nodes) {
         if (cut_for_rows_reduction(root, id, found)) return true;
     }
@@ -223,6 +224,29 @@ bool Cutter::cut_below(NodeId root) {
         return true;
     }
     return false;
+}
+
+std::set<NodeId> Cutter::lists_of_segments(const std::vector<NodeId>& roots) const {
+    std::set<NodeId> lists;
+    for (const NodeId root : roots) {
+        for (const NodeId id : reach(root).nodes) {
+            const Node& node = graph_.node(id);
+            if (node.is_segmented() && !graph_.column_axes(node).empty()) lists.insert(node.args[1]);
+        }
+    }
+    return lists;
+}
+
+// A thread comes to the rows of one list when it has those of the one before, each behind two loads of where they are,
+// with sums for all in its registers. The gradient of four experts' rows of 2048 bf16 columns took an H200 1.9 ms in
+// one kernel, of 234 registers: the sums of each list are stored.
+bool Cutter::cut_between_lists(NodeId root, const Reach& found) {
+    if (lists_of_segments({root}).size() < 2) return false;
+    for (const NodeId id : found.nodes) {
+        const Node& node = graph_.node(id);
+        if (node.is_segmented() && !graph_.column_axes(node).empty() && id != root) cut(id);
+    }
+    return true;
 }
 
 // Of two products' results, which are large, one need not be in memory where a kernel uses the other if numbers of

@@ -64,6 +64,9 @@ class Cutter {
     Reach walk(NodeId root) const;
 
     // What a kernel of these roots computes or loads.
+    // The offsets of segments that kernels of these roots sum columns over: of several lists of rows, as of the rows of
+    // each of a token's experts.
+    std::set<NodeId> lists_of_segments(const std::vector<NodeId>& roots) const;
     std::set<NodeId> reach_with_loads(const std::vector<NodeId>& roots) const;
 
     // The output in which a value lies that later steps read, or that a product or an order is: what makes it writes
@@ -78,6 +81,7 @@ class Cutter {
     void note_reduction(const Node& node, Reach* reach) const;
     void cut(NodeId id);
     bool cut_below(NodeId root);
+    bool cut_between_lists(NodeId root, const Reach& found);
     bool cut_between_products(const Reach& found);
     bool collect_numbers(NodeId id, std::set<NodeId>* seen, std::set<NodeId>* numbers) const;
     bool cut_for_rows_reduction(NodeId root, NodeId id, const Reach& found);

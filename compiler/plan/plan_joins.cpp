@@ -133,6 +133,7 @@ double Planner::joined_saving_us(const Piece& a, const Piece& b) {
     if (a.is_apart || b.is_apart || a.copies || b.copies) return 0;
     if (a.reduces_rows != b.reduces_rows) return 0;
     if (is_full(a) || is_full(b)) return 0;
+    if (sum_several_lists(a, b)) return 0;
     if (a.row_axes != b.row_axes && !divides_rows(a, b) && !divides_rows(b, a)) return 0;
     if (a.promoted != b.promoted && !(a.promoted.empty() || b.promoted.empty())) return 0;
     if (waits_for(a, b) || waits_for(b, a)) return 0;
@@ -206,6 +207,14 @@ bool Planner::sum_alike(const Piece& a, const Piece& b) const {
         }
     }
     return left.size() <= 1;
+}
+
+// Whether sums over segments of both are of several lists, which a GPU's thread would come to one after the other.
+bool Planner::sum_several_lists(const Piece& a, const Piece& b) const {
+    if (!target_.is_gpu()) return false;
+    std::set<NodeId> lists = cutter_.lists_of_segments(a.roots);
+    lists.merge(cutter_.lists_of_segments(b.roots));
+    return lists.size() > 1;
 }
 
 // Of a row's numbers, in one kernel of these roots.

@@ -280,6 +280,28 @@ TEST_CASE("extrema over rows are made in parts where others read those rows") {
     }
 }
 
+TEST_CASE("rows of several lists are summed by a kernel for each list") {
+    const Graph graph = Graph::parse(R"(
+        rows tokens
+        rows slots
+        columns d = 2048
+        input h: bf16[slots, d]
+        input place: i64[tokens, 2]
+        input w: f32[tokens, 2]
+        first = cast(index(h, index(place, tokens, 0), d), f32) * index(w, tokens, 0)
+        second = cast(index(h, index(place, tokens, 1), d), f32) * index(w, tokens, 1)
+        output y = cast(first + second, bf16))");
+    int summing = 0;
+    for (const Step& step : compile(*differentiate(graph).backward.data(), find_target("sm_90a")).steps) {
+        const GraphData& group = *step.group.graph;
+        const std::vector<NodeId> live = group.live_nodes();
+        const auto lists = std::ranges::count_if(live, [&](NodeId id) { return group.node(id).is_segmented(); });
+        CHECK(lists <= 1);
+        summing += lists > 0 ? 1 : 0;
+    }
+    CHECK(summing == 2);
+}
+
 TEST_CASE("sums over rows are made where others read those rows, not beside a row that is stored; roots apart, once") {
     const Program program = batch_norm(true);
     const auto readers =

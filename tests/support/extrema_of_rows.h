@@ -16,9 +16,9 @@ struct ExtremaOfRows {
     Graph graph;
 };
 
-// The log-sum-exp of each row and of each column, whose sums follow a maximum over rows; the range of each column beside
-// what each row has; the greatest size in a whole tensor and its codes by that; and the least of each of four heads'
-// columns, beside sums of the same.
+// The log-sum-exp of each row and of each column, whose sums follow a maximum over rows; the range of each column
+// beside what each row has; the greatest size in a whole tensor and its codes by that; and the least of each of four
+// heads' columns, beside sums of the same.
 inline std::vector<ExtremaOfRows> extrema_of_rows(std::int64_t columns) {
     const std::string axes = fmt::format("rows r\ncolumns d = {}\n", columns);
     const auto of = [](std::string what, const std::string& text) {
