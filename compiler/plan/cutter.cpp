@@ -184,6 +184,7 @@ bool Cutter::cut_below(NodeId root) {
     const Reach found = reach(root);
     if (has_products_ && cut_between_products(found)) return true;
     if (is_gpu_ && cut_between_lists(root, found)) return true;
+    if (cut_of_fewer_rows(root, found)) return true;
     for (const NodeId id : found.nodes) {
         if (cut_for_rows_reduction(root, id, found)) return true;
     }
@@ -247,6 +248,33 @@ bool Cutter::cut_between_lists(NodeId root, const Reach& found) {
         if (node.is_segmented() && !graph_.column_axes(node).empty() && id != root) cut(id);
     }
     return true;
+}
+
+// A number that many rows share, as the mean of an image's channels for each of its pixels, is found once, not by each:
+// a response norm of 196 pixels of 768 bf16 channels took an H200 0.22 ms, of which 0.09 for its traffic.
+bool Cutter::cut_of_fewer_rows(NodeId root, const Reach& found) {
+    constexpr std::int64_t kManyColumns = 128;
+    constexpr std::int64_t kManyRows = 16;
+    const std::vector<AxisId> rows = graph_.row_axes(computed(graph_, root));
+    const auto rows_beside = [&](const std::vector<AxisId>& own) {
+        std::int64_t count = 1;
+        for (const AxisId axis : rows) {
+            const std::int64_t extent = graph_.axis(axis).extent;
+            if (!contains(own, axis)) count *= extent == kRuntimeExtent ? kManyRows : extent;
+        }
+        return count;
+    };
+    bool any = false;
+    for (const NodeId id : found.nodes) {
+        const Node& node = graph_.node(id);
+        const bool is_number = reduces_columns(graph_, node) && graph_.column_axes(node).empty() && node.state < 0;
+        if (!is_number || id == root || graph_.column_count(graph_.node(node.args[0])) < kManyColumns) continue;
+        const std::vector<AxisId> own = graph_.row_axes(node);  // none of a table, which a launch has once
+        if (own.empty() || rows_beside(own) < kManyRows) continue;
+        cut(id);
+        any = true;
+    }
+    return any;
 }
 
 // Of two products' results, which are large, one need not be in memory where a kernel uses the other if numbers of

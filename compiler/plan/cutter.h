@@ -82,6 +82,7 @@ class Cutter {
     void cut(NodeId id);
     bool cut_below(NodeId root);
     bool cut_between_lists(NodeId root, const Reach& found);
+    bool cut_of_fewer_rows(NodeId root, const Reach& found);
     bool cut_between_products(const Reach& found);
     bool collect_numbers(NodeId id, std::set<NodeId>* seen, std::set<NodeId>* numbers) const;
     bool cut_for_rows_reduction(NodeId root, NodeId id, const Reach& found);

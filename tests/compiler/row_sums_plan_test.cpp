@@ -7,6 +7,7 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
 #include "compiler/compile.h"
@@ -277,6 +278,25 @@ TEST_CASE("extrema over rows are made in parts where others read those rows") {
         CHECK(makes_parts(*program.steps.front().group.graph));
         CHECK(std::ranges::count_if(program.steps, [](const Step& step) { return reads(step, "x"); }) ==
               readers.at(of.what));
+    }
+}
+
+TEST_CASE("a number that many rows share is found once") {
+    const Graph graph = Graph::parse(R"(
+        rows batch
+        rows pixels = 196
+        columns d = 768
+        input x: bf16[batch, pixels, d]
+        h = cast(x, f32)
+        g = sqrt(sum(h * h, pixels))
+        output y = cast(h * (g / (mean(g) + 1e-6)) + h, bf16))");
+    for (const char* target : {"sm_90a", "x86-64-v4"}) {
+        const Program program = compile(*graph.data(), find_target(target));
+        CHECK(program.steps.size() == 3);
+        for (const Step& step : program.steps) {
+            if (!reads(step, "x") || step.group.reduces_rows) continue;
+            for (const Stmt& stmt : step.kernel.body) CHECK(!std::holds_alternative<AllReduce>(stmt.node));
+        }
     }
 }
 
