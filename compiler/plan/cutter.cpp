@@ -270,7 +270,8 @@ bool Cutter::cut_of_fewer_rows(NodeId root, const Reach& found) {
         const bool is_number = reduces_columns(graph_, node) && graph_.column_axes(node).empty() && node.state < 0;
         if (!is_number || id == root || graph_.column_count(graph_.node(node.args[0])) < kManyColumns) continue;
         const std::vector<AxisId> own = graph_.row_axes(node);  // none of a table, which a launch has once
-        if (own.empty() || rows_beside(own) < kManyRows) continue;
+        const bool are_fewer = std::ranges::all_of(own, [&](AxisId axis) { return contains(rows, axis); });
+        if (own.empty() || !are_fewer || rows_beside(own) < kManyRows) continue;
         cut(id);
         any = true;
     }
