@@ -215,6 +215,8 @@ class GraphData {
     std::vector<AxisId> row_axes(const Node& node) const;
     std::vector<AxisId> column_axes(const Node& node) const;
     std::int64_t column_count(const Node& node) const;  // the product of the column extents, 1 for none
+    // The product of the axes' extents, each that a launch gives counted as `at_run_time`.
+    std::int64_t positions(const std::vector<AxisId>& axes, std::int64_t at_run_time) const;
 
     // Two row axes that have equal extents in every launch, as one declared like the other has.
     bool same_rows(AxisId a, AxisId b) const;

@@ -182,6 +182,12 @@ std::vector<AxisId> GraphData::column_axes(const Node& node) const {
     return found;
 }
 
+std::int64_t GraphData::positions(const std::vector<AxisId>& axes, std::int64_t at_run_time) const {
+    std::int64_t count = 1;
+    for (const AxisId id : axes) count *= axis(id).extent == kRuntimeExtent ? at_run_time : axis(id).extent;
+    return count;
+}
+
 std::int64_t GraphData::column_count(const Node& node) const {
     std::int64_t count = 1;
     for (const AxisId id : column_axes(node)) count *= axis(id).extent;

@@ -85,6 +85,16 @@ double neutral(Op operation) {
     }
 }
 
+Op exchanged(Op comparison) {
+    switch (comparison) {
+        case Op::kLt: return Op::kGt;
+        case Op::kLe: return Op::kGe;
+        case Op::kGt: return Op::kLt;
+        case Op::kGe: return Op::kLe;
+        default: return comparison;
+    }
+}
+
 std::optional<Monoid> find_monoid(std::string_view name) {
     for (const MonoidRow& row : kMonoids) {
         if (row.name == name) return row.monoid;

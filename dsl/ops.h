@@ -55,6 +55,8 @@ std::string_view name(Monoid monoid);
 // What folds two values into one, of a sum, a maximum or a minimum, and the float that it folds into any to give that.
 Op operation(Monoid monoid);
 double neutral(Op operation);
+// The comparison of b with a that comes to what this one of a with b does.
+Op exchanged(Op comparison);
 std::optional<Monoid> find_monoid(std::string_view name);
 // Values a reduction yields: 1, 2 for the pairs and an exact sum, 5 for a divergence, of the greatest as many as are
 // asked for, at most these.

@@ -28,16 +28,6 @@ Op negated(Op comparison) {
     }
 }
 
-Op exchanged(Op comparison) {
-    switch (comparison) {
-        case Op::kLt: return Op::kGt;
-        case Op::kLe: return Op::kGe;
-        case Op::kGt: return Op::kLt;
-        case Op::kGe: return Op::kLe;
-        default: return comparison;
-    }
-}
-
 // The columns of `range` that compare so with `bound`.
 ColumnRange compared(ColumnRange range, Op comparison, double bound) {
     const auto clamped = [&](double column) {

@@ -25,17 +25,6 @@
 namespace rowjit {
 namespace {
 
-// The comparison of b with a that a with b is.
-Op mirrored(Op comparison) {
-    switch (comparison) {
-        case Op::kLt: return Op::kGt;
-        case Op::kLe: return Op::kGe;
-        case Op::kGt: return Op::kLt;
-        case Op::kGe: return Op::kLe;
-        default: return comparison;
-    }
-}
-
 class Canonicalizer {
   public:
     Canonicalizer(const GraphData& from, const std::set<AxisId>& unrolled)
@@ -227,8 +216,8 @@ class Canonicalizer {
     std::optional<Compared> compared(Op op, NodeId side, NodeId other) {
         const Node node = to_->node(side);  // a copy: adding nodes moves the originals
         if (node.kind == NodeKind::kIota) return Compared{op, node.axis, other};
-        if (node.kind == NodeKind::kCast && is_integer(to_->node(node.args[0]).dtype))
-            return compared(op, node.args[0], other);
+        const bool widens = node.kind == NodeKind::kCast && node.dtype == Dtype::kI64;  // to i32 it would saturate
+        if (widens && is_integer(to_->node(node.args[0]).dtype)) return compared(op, node.args[0], other);
         const bool adds = node.kind == NodeKind::kMap && (node.op == Op::kAdd || node.op == Op::kSub);
         if (!adds || node.dtype != Dtype::kI64 || !places(*to_, other)) return std::nullopt;
         const NodeId left = node.args[0];
@@ -241,7 +230,7 @@ class Canonicalizer {
             return compared(op, left, moved(inverse, other, right));
         }
         if (node.op == Op::kAdd) return compared(op, right, moved(Op::kSub, other, left));
-        return compared(mirrored(op), right, moved(Op::kSub, left, other));
+        return compared(exchanged(op), right, moved(Op::kSub, left, other));
     }
 
     // A coordinate compared with an i64 of the row, as a class with the row's target or a key with the query that sees
@@ -254,7 +243,7 @@ class Canonicalizer {
         if (has_columns(node.args[0]) == has_columns(node.args[1])) return id;
         const bool is_left = has_columns(node.args[0]);
         const auto found = is_left ? compared(node.op, node.args[0], node.args[1])
-                                   : compared(mirrored(node.op), node.args[1], node.args[0]);
+                                   : compared(exchanged(node.op), node.args[1], node.args[0]);
         if (!found) return id;
         const NodeId coordinate = to_->add_iota(found->axis, Dtype::kI32);
         const NodeId extent = to_->add_const(Dtype::kI64, static_cast<double>(to_->axis(found->axis).extent));

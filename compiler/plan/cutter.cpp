@@ -41,6 +41,7 @@ Cutter::Cutter(const GraphData& graph, const Target& target, Repeated repeated, 
     : graph_(graph),
       is_gpu_(target.is_gpu()),
       runs_beside_(target.dependent_launch),
+      has_several_lists_(has_several_lists()),
       is_cut_(static_cast<std::size_t>(graph.size()), false) {
     for (const OutputInfo& output : graph.outputs()) roots_.insert(output.node);
     for (const NodeId id : stored) cut(id);
@@ -183,7 +184,7 @@ void Cutter::cut(NodeId id) {
 bool Cutter::cut_below(NodeId root) {
     const Reach found = reach(root);
     if (has_products_ && cut_between_products(found)) return true;
-    if (is_gpu_ && cut_between_lists(root, found)) return true;
+    if (cut_between_lists(root, found)) return true;
     if (cut_of_fewer_rows(root, found)) return true;
     for (const NodeId id : found.nodes) {
         if (cut_for_rows_reduction(root, id, found)) return true;
@@ -227,25 +228,38 @@ bool Cutter::cut_below(NodeId root) {
     return false;
 }
 
-std::set<NodeId> Cutter::lists_of_segments(const std::vector<NodeId>& roots) const {
+// Whether a node sums columns over segments of rows.
+bool Cutter::sums_segments(NodeId id) const {
+    return graph_.node(id).is_segmented() && !graph_.column_axes(graph_.node(id)).empty();
+}
+
+// On a GPU alone: a thread comes to the rows of one list when it has those of the one before, each behind two loads of
+// where they are, with sums for all in its registers. The gradient of four experts' rows of 2048 bf16 columns took an
+// H200 1.9 ms in one kernel, of 234 registers.
+bool Cutter::has_several_lists() const {
+    std::set<NodeId> lists;
+    for (const NodeId id : graph_.live_nodes()) {
+        if (sums_segments(id)) lists.insert(graph_.node(id).args[1]);
+    }
+    return is_gpu_ && lists.size() > 1;
+}
+
+bool Cutter::sum_several_lists(std::span<const NodeId> roots) const {
+    if (!has_several_lists_) return false;
     std::set<NodeId> lists;
     for (const NodeId root : roots) {
         for (const NodeId id : reach(root).nodes) {
-            const Node& node = graph_.node(id);
-            if (node.is_segmented() && !graph_.column_axes(node).empty()) lists.insert(node.args[1]);
+            if (sums_segments(id)) lists.insert(graph_.node(id).args[1]);
         }
     }
-    return lists;
+    return lists.size() > 1;
 }
 
-// A thread comes to the rows of one list when it has those of the one before, each behind two loads of where they are,
-// with sums for all in its registers. The gradient of four experts' rows of 2048 bf16 columns took an H200 1.9 ms in
-// one kernel, of 234 registers: the sums of each list are stored.
+// The sums of each list are stored.
 bool Cutter::cut_between_lists(NodeId root, const Reach& found) {
-    if (lists_of_segments({root}).size() < 2) return false;
+    if (!sum_several_lists({&root, 1})) return false;
     for (const NodeId id : found.nodes) {
-        const Node& node = graph_.node(id);
-        if (node.is_segmented() && !graph_.column_axes(node).empty() && id != root) cut(id);
+        if (sums_segments(id) && id != root) cut(id);
     }
     return true;
 }
@@ -256,14 +270,6 @@ bool Cutter::cut_of_fewer_rows(NodeId root, const Reach& found) {
     constexpr std::int64_t kManyColumns = 128;
     constexpr std::int64_t kManyRows = 16;
     const std::vector<AxisId> rows = graph_.row_axes(computed(graph_, root));
-    const auto rows_beside = [&](const std::vector<AxisId>& own) {
-        std::int64_t count = 1;
-        for (const AxisId axis : rows) {
-            const std::int64_t extent = graph_.axis(axis).extent;
-            if (!contains(own, axis)) count *= extent == kRuntimeExtent ? kManyRows : extent;
-        }
-        return count;
-    };
     bool any = false;
     for (const NodeId id : found.nodes) {
         const Node& node = graph_.node(id);
@@ -271,7 +277,9 @@ bool Cutter::cut_of_fewer_rows(NodeId root, const Reach& found) {
         if (!is_number || id == root || graph_.column_count(graph_.node(node.args[0])) < kManyColumns) continue;
         const std::vector<AxisId> own = graph_.row_axes(node);  // none of a table, which a launch has once
         const bool are_fewer = std::ranges::all_of(own, [&](AxisId axis) { return contains(rows, axis); });
-        if (own.empty() || !are_fewer || rows_beside(own) < kManyRows) continue;
+        std::vector<AxisId> beside = rows;
+        std::erase_if(beside, [&](AxisId axis) { return contains(own, axis); });
+        if (own.empty() || !are_fewer || graph_.positions(beside, kManyRows) < kManyRows) continue;
         cut(id);
         any = true;
     }

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <set>
+#include <span>
 #include <tuple>
 #include <vector>
 
@@ -64,10 +65,11 @@ class Cutter {
     Reach walk(NodeId root) const;
 
     // What a kernel of these roots computes or loads.
-    // The offsets of segments that kernels of these roots sum columns over: of several lists of rows, as of the rows of
-    // each of a token's experts.
-    std::set<NodeId> lists_of_segments(const std::vector<NodeId>& roots) const;
     std::set<NodeId> reach_with_loads(const std::vector<NodeId>& roots) const;
+
+    // Whether a kernel of these roots would sum columns over segments of several lists of rows, as of the rows of each
+    // of a token's experts, which are to be kernels of their own.
+    bool sum_several_lists(std::span<const NodeId> roots) const;
 
     // The output in which a value lies that later steps read, or that a product or an order is: what makes it writes
     // there, and nothing is stored twice. None where what the output stores is not the value, as it is, in its own
@@ -81,6 +83,8 @@ class Cutter {
     void note_reduction(const Node& node, Reach* reach) const;
     void cut(NodeId id);
     bool cut_below(NodeId root);
+    bool sums_segments(NodeId id) const;
+    bool has_several_lists() const;
     bool cut_between_lists(NodeId root, const Reach& found);
     bool cut_of_fewer_rows(NodeId root, const Reach& found);
     bool cut_between_products(const Reach& found);
@@ -113,7 +117,8 @@ class Cutter {
 
     const GraphData& graph_;
     const bool is_gpu_;
-    const bool runs_beside_;  // whether a kernel may run beside the one before it
+    const bool runs_beside_;        // whether a kernel may run beside the one before it
+    const bool has_several_lists_;  // whether sum_several_lists may hold of anything
     std::set<NodeId> roots_;
     std::set<NodeId> cuts_;
     std::set<NodeId> repeated_;             // of them

@@ -33,8 +33,8 @@ std::optional<std::int64_t> residue(const GraphData& graph, NodeId id, std::int6
     const Node& node = graph.node(id);
     const auto of_value = [&](std::int64_t value) { return value - floor_div(value, divisor) * divisor; };
     if (const auto value = known_integer(node)) return of_value(*value);
-    if (node.kind == NodeKind::kCast && is_integer(graph.node(node.args[0]).dtype))
-        return residue(graph, node.args[0], divisor);
+    const bool widens = node.kind == NodeKind::kCast && node.dtype == Dtype::kI64;  // to i32 it would saturate
+    if (widens && is_integer(graph.node(node.args[0]).dtype)) return residue(graph, node.args[0], divisor);
     if (node.kind != NodeKind::kMap || node.args.size() != 2) return std::nullopt;
     if (node.op == Op::kMul) {
         for (const NodeId arg : node.args) {

@@ -77,15 +77,10 @@ bool shows_wide(const GraphData& graph, NodeId value) {
 bool is_worth_parts(const GraphData& graph, NodeId id, const Target& target) {
     const Node& sum = graph.node(id);
     constexpr std::int64_t kManyRows = 16;
-    std::int64_t rows = 1;
-    for (const AxisId axis : sum.reduced) {
-        const std::int64_t extent = graph.axis(axis).extent;
-        rows *= extent == kRuntimeExtent ? kManyRows : extent;
-    }
     const std::vector<NodeId> live = graph.live_nodes();
     const bool multiplies =
         std::any_of(live.begin(), live.end(), [&](NodeId id) { return graph.node(id).kind == NodeKind::kMatmul; });
-    return rows >= kManyRows && !graph.column_axes(sum).empty() && !multiplies &&
+    return graph.positions(sum.reduced, kManyRows) >= kManyRows && !graph.column_axes(sum).empty() && !multiplies &&
            !(target.is_gpu() && sum.monoid == Monoid::kSum && shows_wide(graph, id));
 }
 

@@ -133,7 +133,6 @@ double Planner::joined_saving_us(const Piece& a, const Piece& b) {
     if (a.is_apart || b.is_apart || a.copies || b.copies) return 0;
     if (a.reduces_rows != b.reduces_rows) return 0;
     if (is_full(a) || is_full(b)) return 0;
-    if (sum_several_lists(a, b)) return 0;
     if (a.row_axes != b.row_axes && !divides_rows(a, b) && !divides_rows(b, a)) return 0;
     if (a.promoted != b.promoted && !(a.promoted.empty() || b.promoted.empty())) return 0;
     if (waits_for(a, b) || waits_for(b, a)) return 0;
@@ -150,7 +149,7 @@ double Planner::joined_saving_us(const Piece& a, const Piece& b) {
     std::vector<NodeId> roots = a.roots;
     roots.insert(roots.end(), b.roots.begin(), b.roots.end());
     std::sort(roots.begin(), roots.end());
-    if (holds_too_many(roots)) return 0;
+    if (cutter_.sum_several_lists(roots) || holds_too_many(roots)) return 0;
     const Piece both = piece(std::move(roots));
     if (both.row_axes != a.row_axes && both.row_axes != b.row_axes) return saving->second;
     saving->second = a.cost_us + b.cost_us - both.cost_us;
@@ -207,14 +206,6 @@ bool Planner::sum_alike(const Piece& a, const Piece& b) const {
         }
     }
     return left.size() <= 1;
-}
-
-// Whether sums over segments of both are of several lists, which a GPU's thread would come to one after the other.
-bool Planner::sum_several_lists(const Piece& a, const Piece& b) const {
-    if (!target_.is_gpu()) return false;
-    std::set<NodeId> lists = cutter_.lists_of_segments(a.roots);
-    lists.merge(cutter_.lists_of_segments(b.roots));
-    return lists.size() > 1;
 }
 
 // Of a row's numbers, in one kernel of these roots.

@@ -94,7 +94,6 @@ class Planner {
     double joined_saving_us(const Piece& a, const Piece& b);
     bool makes_parts_alone(const Piece& piece) const;
     bool divides_rows(const Piece& parts, const Piece& whole) const;
-    bool sum_several_lists(const Piece& a, const Piece& b) const;
     bool sum_alike(const Piece& a, const Piece& b) const;
     bool holds_too_many(const std::vector<NodeId>& roots) const;
     bool waits_for_more_rows(const Piece& a, const Piece& b) const;

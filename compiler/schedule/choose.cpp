@@ -149,20 +149,13 @@ bool reads_beside(const Group& group, const Node& node) {
     });
 }
 
-// Positions along the axes; 0 where a launch says how many.
-std::int64_t positions_along(const GraphData& graph, const std::vector<AxisId>& axes) {
-    std::int64_t positions = 1;
-    for (const AxisId axis : axes) positions *= graph.axis(axis).extent == kRuntimeExtent ? 0 : graph.axis(axis).extent;
-    return positions;
-}
-
 // The most positions of rows that a result is reduced over; 0 where a launch says how many.
 std::int64_t reduced_positions(const GraphData& graph) {
     std::int64_t most = 1;
     for (const NodeId id : graph.live_nodes()) {
         const Node& node = graph.node(id);
         if (node.kind != NodeKind::kReduce || !graph.axis(node.reduced[0]).is_row) continue;
-        const std::int64_t positions = positions_along(graph, node.reduced);
+        const std::int64_t positions = graph.positions(node.reduced, 0);
         if (positions == 0) return 0;
         most = std::max(most, positions);
     }
@@ -244,7 +237,7 @@ GroupFacts facts_of(const Group& group, const Target& target) {
                                  [&](AxisId axis) { return graph.axis(axis).is_promoted; });
     facts.of_batches = is_of_batches(group);
     facts.reduced_positions = reduced_positions(graph);
-    facts.results = positions_along(graph, group.row_axes);
+    facts.results = graph.positions(group.row_axes, 0);
     facts.reduces_along = reduces_along(graph);
     note_promoted(group, &facts);
     facts.widest_bytes = 1;
