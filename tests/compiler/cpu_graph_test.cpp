@@ -807,6 +807,12 @@ TEST_CASE("columns are compared with numbers of their row, however far those lie
         for (const std::int64_t rows : {1, 9, 200})
             check(fmt::format("{} columns", columns), *compared_places(columns).data(), {{"q", rows}});
     }
+    const Graph saturated = Graph::parse(R"(
+        rows q
+        input x: f32[q, 64]
+        far = cast(iota(@64), i64) + 2147483640
+        output y = select(cast(cast(far, i32), i64) <= iota(q, i64) + 2147483647, x, 0))");
+    check("a cast that saturates", *saturated.data(), {{"q", 9}});
 }
 
 TEST_CASE("extrema over rows are found in parts, and so have the gradients what is theirs") {
