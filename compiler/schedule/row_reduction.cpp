@@ -145,19 +145,23 @@ std::vector<Schedule> of_four_or_five_tensors(const GroupFacts& facts, const Tar
 // Before a schedule of whose threads' places many are without a vector, the same of as few warps as have no such
 // places. H200, % of copy before and so: derivatives of four mixed streams (hyper_post) of 2880 bf16 columns 81 and 98;
 // kl_div of 6656 f32 columns 58 and 71. Not of norms, which choose among numbers of warps themselves; nor of columns
-// that are stored beside sums of numbers: poly_norm's derivatives of 5376 bf16 columns 84 and 69.
+// that are stored beside sums of numbers: poly_norm's derivatives of 5376 bf16 columns 84 and 69. Functions want all
+// threads at work too, but not in clusters: H100, quotients by numbers of 5120 columns, quantised, 62 and 88; a gate of
+// 11008, quantised, over four blocks 91 and 86.
 void put_evened_first(const GroupFacts& facts, const Target& target, std::vector<Schedule>* schedules) {
     constexpr double kLeastAtWork = 0.85;
     const bool of_numbers =
         facts.sums_rows() && facts.sums_of_columns == 0 && !facts.stores_columns && facts.phases <= 3;
     const bool of_many = facts.streams >= kManyTensors && !facts.sums_rows();
-    if (target.backend != Backend::kCuda || !has_columns(facts) || !(of_numbers || of_many)) return;
+    const bool of_functions = facts.functions > 0 && !facts.sums_rows();
+    if (target.backend != Backend::kCuda || !has_columns(facts) || !(of_numbers || of_many || of_functions)) return;
     std::vector<Schedule> all;
     for (const Schedule& s : *schedules) {
         Schedule evened = s;
         const std::int64_t vectors = ceil_div(ceil_div(facts.columns, s.vector), s.column_blocks);
         evened.threads_per_row = static_cast<int>(threads_for(vectors, vectors_of_thread(s, facts), target.warp_size));
-        const bool helps = s.unrolls() && s.threads_per_row > 2 * target.warp_size && !s.fetches_ahead() &&
+        const bool may_gain = of_numbers || of_many || s.column_blocks == 1;
+        const bool helps = may_gain && s.unrolls() && s.threads_per_row > 2 * target.warp_size && !s.fetches_ahead() &&
                            share_at_work(s, facts) < kLeastAtWork && evened.threads_per_row < s.threads_per_row;
         if (helps) {
             if (s.min_blocks_per_sm > 0)
@@ -297,11 +301,14 @@ std::vector<Schedule> gpu_schedules(const GroupFacts& facts, const Target& targe
         put_single_vectors_last(facts, &schedules);
         const std::vector<Schedule> even = summing_evenly(facts, target, vector);
         schedules.insert(behind_timed(facts, target, &schedules), even.begin(), even.end());
+        if (schedules.front().column_blocks == 1) put_first(many_summed_evenly(facts, target, vector), &schedules);
         put_first(of_three_tensors(facts, target, vector), &schedules);
         put_first(of_four_or_five_tensors(facts, target, vector), &schedules);
         put_first(computed_in_few_threads(facts, target, vector), &schedules);
         put_first(alone_in_long_parts(facts, target, vector), &schedules);
         put_first(many_beside_sums(facts, target, vector), &schedules);
+        if (facts.streams <= kFewOfMany && facts.widest_bytes < 4)
+            put_first(many_summed_evenly(facts, target, vector), &schedules);
         // What is copied into shared memory without being ahead of anything: a gated norm's backward of 8192 bf16
         // columns takes 0.0797 ms so, 0.0536 in the registers of a cluster (H200).
         const auto is_ahead = [](const Schedule& s) { return s.residency != Residency::kShared; };

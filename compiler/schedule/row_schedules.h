@@ -19,6 +19,7 @@ inline constexpr std::int64_t kMaxBytesPerThread = 128;
 inline constexpr int kBlockThreads = 128;  // when a row takes less: this many threads share a block
 inline constexpr int kWarpThreads = 32;    // that meet without shared memory
 inline constexpr int kManyTensors = 4;     // whose rows a block holds at once
+inline constexpr int kFewOfMany = 6;       // those of them whose rows a few threads have registers for
 
 // Threads of so many registers that this many of them share a multiprocessor: 64 registers each, or 128. Where rows are
 // only read and stored, one is loaded while another is reduced and a third stored; where they are summed as well, the
@@ -159,11 +160,12 @@ std::vector<Schedule> waiting_in_steps(const GroupFacts& facts, const Target& ta
 
 // ---- row_many.cpp ---------------------------------------------------------------------------------------------------
 
-// Rows of many tensors: in stages, in rounds, and in a cluster beside sums over rows. Each has none for rows that it is
-// not for.
+// Rows of many tensors: in stages, in rounds, in a cluster beside sums over rows, and as evenly divided beside those as
+// their width allows. Each has none for rows that it is not for.
 std::vector<Schedule> many_in_stages(const GroupFacts& facts, const Target& target, int vector);
 std::vector<Schedule> many_in_rounds(const GroupFacts& facts, const Target& target, int vector);
 std::vector<Schedule> many_beside_sums(const GroupFacts& facts, const Target& target, int vector);
+std::vector<Schedule> many_summed_evenly(const GroupFacts& facts, const Target& target, int vector);
 
 // ---- row_ahead.cpp --------------------------------------------------------------------------------------------------
 

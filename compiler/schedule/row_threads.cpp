@@ -78,13 +78,18 @@ namespace {
 // norm of a weight alone 0.1244, 0.1239. Beside sums of rows a thread has registers for so many columns: the derivative
 // of a head's norm and rotation takes 0.114 ms of f32 with two vectors of four, 0.119 with one; of bf16 0.119 with two
 // of eight, 0.112 with one.
+//
+// So does a narrow row whose columns are stored in f32, of which a vector is half an access: probabilities of 64 bf16
+// columns take 0.101 ms so, 0.131 with one (H200).
 constexpr std::int64_t kColumnsBesideSums = 8;
 
 int threads_of_narrow(int threads, const GroupFacts& facts, int vector) {
     const bool one_each = threads <= kWarpThreads && std::int64_t{threads} * vector >= facts.columns;
     const bool room = !facts.sums_rows() || 2 * vector <= kColumnsBesideSums;
     const bool meets_often = facts.stores_columns && facts.phases > 3;
-    return one_each && room && (facts.column_inputs > 2 || meets_often) ? std::max(1, threads / 2) : threads;
+    const bool loads_half = facts.meets && facts.stored_bytes > facts.narrowest_bytes;
+    return one_each && room && (facts.column_inputs > 2 || meets_often || loads_half) ? std::max(1, threads / 2)
+                                                                                      : threads;
 }
 
 // The share of a row's threads that have a vector of it, round after round.
