@@ -153,6 +153,7 @@ struct Inst {
     int rows_back = 0;                     // kKept: what was kept so many rows before, of a slot that has them
     bool narrow = false;                   // kMap: may be less exact than f32 (passes/precision)
     bool rough = false;                    // kMap: narrow, and only of 12 bits (passes/precision)
+    bool of_sum = false;                   // kCast: to f64 for what adds it up alone: terms may meet in f32 first
     bool stored = false;                   // kExp: as it is, in f32 (passes/precision)
     bool weighs = false;                   // kExp: of at most 0, and below 2^-126 may be 0; kLog: of a sum of such
                                            // (passes/precision)

@@ -26,7 +26,7 @@ void KernelEmitter::emit_inst(const Inst& inst, const Lanes& lanes) {
         case InstKind::kCast: {
             Value* from = value(inst.operands[0]);
             Value* to = convert(b_, dtype(inst.operands[0]), inst.dtype, from);
-            if (inst.dtype == Dtype::kF64 && from->getType()->getScalarType()->isFloatTy()) widened_[to] = from;
+            if (inst.of_sum && from->getType()->getScalarType()->isFloatTy()) widened_[to] = from;
             return define(inst.id, inst.dtype, to, inst.label);
         }
         case InstKind::kLoad: return define(inst.id, inst.dtype, emit_load(inst, lanes), inst.label);

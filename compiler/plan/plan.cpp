@@ -23,6 +23,7 @@
 #include "compiler/plan/group_costs.h"
 #include "compiler/plan/partial_reductions.h"
 #include "compiler/plan/planner.h"
+#include "compiler/plan/squares_of_rows.h"
 
 namespace rowjit {
 namespace planning {
@@ -325,7 +326,7 @@ Plan make_plan(const std::shared_ptr<const GraphData>& graph, const Target& targ
     constexpr int kMostPartings = 6;  // each halves what does not run
     std::set<NodeId> whole;
     std::set<NodeId> stored;
-    const std::shared_ptr<const GraphData> with_passes = order_by_digits(graph, target);
+    const std::shared_ptr<const GraphData> with_passes = square_rows_at_once(order_by_digits(graph, target), target);
     for (int partings = 0;;) {
         const PartialReductions sums = split_row_reductions(with_passes, target, whole);
         planning::Planner planner(sums.graph, target, repeated, stem, runs, stored);

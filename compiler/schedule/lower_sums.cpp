@@ -117,6 +117,7 @@ void Lowering::add_to_part(std::size_t output, ValueId summand) {
     const Node& node = graph_.node(info.node);
     if (node.dtype != info.parts_dtype) {
         Inst widened{.kind = InstKind::kCast, .dtype = info.parts_dtype, .operands = {summand}};
+        widened.of_sum = info.parts_dtype == Dtype::kF64;
         summand = emit(std::move(widened), node);
     }
     if (!sums_in_registers()) return store_part(output, summand, true);

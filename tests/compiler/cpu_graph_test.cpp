@@ -36,6 +36,7 @@
 #include "tests/support/fixpoints.h"
 #include "tests/support/groups_of_columns.h"
 #include "tests/support/refusal.h"
+#include "tests/support/squares_of_rows.h"
 
 namespace rowjit {
 namespace {
@@ -822,6 +823,16 @@ TEST_CASE("extrema over rows are found in parts, and so have the gradients what 
             CHECK(makes_parts(*plan_graph(*of.graph.data(), host()).groups[0].graph));
             for (const std::int64_t rows : {1, 63, 301}) check(what, *of.graph.data(), {{"r", rows}});
             check(what + " backward", *differentiate(of.graph).backward.data(), {{"r", 70}});
+        }
+    }
+}
+
+TEST_CASE("squared deviations of rows from their mean are as exact as those that are taken one by one") {
+    for (const std::int64_t columns : {5, 130}) {
+        for (const SquaresOfRows& of : squares_of_rows(columns)) {
+            const std::string what = fmt::format("{} of {} columns", of.what, columns);
+            const std::string rows = of.what == "a norm of channels" ? "images" : "r";
+            for (const std::int64_t count : {0, 1, 63, 301}) check(what, *of.graph.data(), {{rows, count}});
         }
     }
 }

@@ -16,6 +16,7 @@
 #include "dsl/library/registry.h"
 #include "rowjit/gradient.h"
 #include "tests/support/extrema_of_rows.h"
+#include "tests/support/squares_of_rows.h"
 
 using namespace rowjit;
 
@@ -278,6 +279,42 @@ TEST_CASE("extrema over rows are made in parts where others read those rows") {
         CHECK(makes_parts(*program.steps.front().group.graph));
         CHECK(std::ranges::count_if(program.steps, [](const Step& step) { return reads(step, "x"); }) ==
               readers.at(of.what));
+    }
+}
+
+TEST_CASE("squared deviations of rows from their mean are read with those rows, where f64 is no slower") {
+    for (const SquaresOfRows& of : squares_of_rows(1024)) {
+        CAPTURE(of.what);
+        const auto readers = [&](const char* target) {
+            const Program program = compile(*of.graph.data(), find_target(target));
+            return std::ranges::count_if(program.steps, [](const Step& step) { return reads(step, "x"); });
+        };
+        CHECK(readers("sm_90a") == 2);
+        // What waits for the squares there reads the rows a third time.
+        CHECK(readers("gfx1100") == (of.what.starts_with("a batch norm") ? 3 : 2));
+    }
+}
+
+TEST_CASE("sums of many tensors' columns stay in the kernel of their rows, whatever their width") {
+    for (const int columns : {1024, 1152, 1536, 2048, 3072, 3840, 4096, 6144}) {
+        CAPTURE(columns);
+        const Graph graph = Graph::parse(fmt::format(R"(
+            rows batch
+            rows tokens = 256
+            columns d = {}
+            input x: bf16[batch, tokens, d]
+            input y: bf16[batch, tokens, d]
+            input gate: bf16[batch, d]
+            input scale: bf16[batch, d]
+            input shift: bf16[batch, d]
+            h = cast(x, f32) + cast(gate, f32) * cast(y, f32)
+            c = h - mean(h)
+            output res = cast(h, bf16)
+            output out = cast(c * rsqrt(mean(c * c) + 1e-6) * (1 + cast(scale, f32)) + cast(shift, f32), bf16))",
+                                                     columns));
+        const Program program = compile(*differentiate(graph).backward.data(), find_target("sm_90a"));
+        CHECK(program.steps.size() == 2);
+        CHECK(std::ranges::count_if(program.steps, [](const Step& step) { return reads(step, "x"); }) == 1);
     }
 }
 

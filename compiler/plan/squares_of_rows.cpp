@@ -1,0 +1,134 @@
+#include "compiler/plan/squares_of_rows.h"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "compiler/plan/nested_sums.h"
+#include "compiler/plan/rewrite.h"
+
+namespace rowjit {
+namespace {
+
+// A sum of (x − μ)², and what it is of.
+struct Squares {
+    NodeId x = -1;
+    NodeId mean = -1;
+};
+
+class SquaresOfRows {
+  public:
+    explicit SquaresOfRows(const GraphData& from) : from_(from) {
+        for (const NodeId id : from_.live_nodes()) {
+            if (!is_sum_of_rows(id)) continue;
+            const Squares squares = squares_of(from_.node(id));
+            if (squares.x < 0) continue;
+            squares_.emplace(id, squares);
+            summed_.emplace(squares.x, from_.node(id).reduced);
+        }
+    }
+
+    bool applies() const { return !squares_.empty(); }
+
+    std::shared_ptr<const GraphData> run() const {
+        return rewritten(from_, [&](GraphData& to, NodeId id, const ToHere& to_here) {
+            const Node& node = from_.node(id);
+            if (const auto squares = squares_.find(id); squares != squares_.end())
+                return sum_at_once(to, node, squares->second, to_here);
+            const bool is_beside = is_sum_of_rows(id) && summed_.contains({node.args[0], node.reduced});
+            if (!is_beside) return to.add_copy(node, to_here);
+            const NodeId sum = to.add_cast(wide_sum(to, to_here(node.args[0]), node.reduced), node.dtype);
+            to.set_label(sum, node.label);
+            return sum;
+        });
+    }
+
+  private:
+    bool is_sum_of_rows(NodeId id) const {
+        const Node& node = from_.node(id);
+        return node.kind == NodeKind::kReduce && node.monoid == Monoid::kSum && node.dtype == Dtype::kF32 &&
+               !node.is_segmented() && node.state < 0 &&
+               std::ranges::all_of(node.reduced, [&](AxisId axis) { return from_.axis(axis).is_row; });
+    }
+
+    bool is_f32_map(NodeId id, Op op) const {
+        const Node& node = from_.node(id);
+        return node.kind == NodeKind::kMap && node.op == op && node.dtype == Dtype::kF32;
+    }
+
+    Squares squares_of(const Node& sum) const {
+        const NodeId square = sum.args[0];
+        if (!is_f32_map(square, Op::kMul) || from_.node(square).args[0] != from_.node(square).args[1]) return {};
+        const NodeId difference = from_.node(square).args[0];
+        if (!is_f32_map(difference, Op::kSub)) return {};
+        const std::vector<NodeId>& terms = from_.node(difference).args;
+        for (const auto& [x, mean] : {std::pair(terms[0], terms[1]), {terms[1], terms[0]}}) {
+            const bool has_all =
+                std::ranges::all_of(sum.reduced, [&](AxisId axis) { return varies(from_, x, {axis}); });
+            if (has_all && !varies(from_, mean, sum.reduced) && waits_for(mean, sum.reduced)) return {x, mean};
+        }
+        return {};
+    }
+
+    // Whether some reduction over those rows is below a value.
+    bool waits_for(NodeId value, const std::vector<AxisId>& rows) const {
+        std::set<NodeId> seen;
+        std::vector<NodeId> work = {value};
+        while (!work.empty()) {
+            const NodeId id = work.back();
+            work.pop_back();
+            const Node& node = from_.node(id);
+            if (!seen.insert(id).second) continue;
+            if (node.kind == NodeKind::kReduce && node.reduced == rows) return true;
+            work.insert(work.end(), node.args.begin(), node.args.end());
+        }
+        return false;
+    }
+
+    static NodeId wide_sum(GraphData& to, NodeId x, const std::vector<AxisId>& rows) {
+        return to.add_reduce(Monoid::kSum, to.add_cast(x, Dtype::kF64), rows);
+    }
+
+    // Never below 0, whatever was lost, and 0 of no rows. Where μ overflowed, of numbers none of which is infinite, so
+    // do the squares.
+    NodeId sum_at_once(GraphData& to, const Node& node, const Squares& of, const ToHere& to_here) const {
+        const auto map = [&](Op op, NodeId a, NodeId b) { return to.add_map(op, {a, b}); };
+        const NodeId mean = to_here(of.mean);
+        const NodeId wide_mean = to.add_cast(mean, Dtype::kF64);
+        const NodeId wide = to.add_cast(to_here(of.x), Dtype::kF64);
+        const NodeId sum = wide_sum(to, to_here(of.x), node.reduced);
+        const NodeId squares = to.add_reduce(Monoid::kSum, map(Op::kMul, wide, wide), node.reduced);
+        NodeId count = to.add_const(Dtype::kF64, 1);
+        for (const AxisId axis : node.reduced) count = map(Op::kMul, count, to.add_extent(axis, Dtype::kF64));
+        const NodeId twice = map(Op::kSub, map(Op::kAdd, sum, sum), map(Op::kMul, wide_mean, count));
+        const NodeId whole = map(Op::kSub, squares, map(Op::kMul, wide_mean, twice));
+        const NodeId positive = map(Op::kMax, to.add_cast(whole, Dtype::kF32), to.add_const(Dtype::kF32, 0));
+        const NodeId zero_or_nan = to.add_cast(map(Op::kSub, squares, squares), Dtype::kF32);
+        const NodeId beyond = map(Op::kAdd, map(Op::kMul, mean, mean), zero_or_nan);
+        const NodeId infinity = to.add_const(Dtype::kF32, std::numeric_limits<double>::infinity());
+        const NodeId is_finite = map(Op::kLt, to.add_map(Op::kAbs, {mean}), infinity);
+        const NodeId any = map(Op::kGt, count, to.add_const(Dtype::kF64, 0));
+        const NodeId of_rows = to.add_map(Op::kSelect, {is_finite, positive, beyond});
+        const NodeId result = to.add_map(Op::kSelect, {any, of_rows, to.add_const(Dtype::kF32, 0)});
+        to.set_label(result, node.label);
+        return result;
+    }
+
+    const GraphData& from_;
+    std::map<NodeId, Squares> squares_;                        // by sum
+    std::set<std::pair<NodeId, std::vector<AxisId>>> summed_;  // what is summed in f64 anyway, and over which rows
+};
+
+}  // namespace
+
+std::shared_ptr<const GraphData> square_rows_at_once(const std::shared_ptr<const GraphData>& graph,
+                                                     const Target& target) {
+    if (!target.adds_f64) return graph;
+    const SquaresOfRows squares(*graph);
+    return squares.applies() ? squares.run() : graph;
+}
+
+}  // namespace rowjit
