@@ -21,9 +21,9 @@ std::string_view name(Backend backend) {
 const std::vector<Target>& all_targets() {
     static const std::vector<Target> targets = {
 #define ROWJIT_TARGET(name, backend, warp, sm, shared_block, shared_sm, registers, assembler, threads, l2, bandwidth, \
-                      clusters, dependent, pack, products, f64, lanes, label)                                         \
-    Target{name,      Backend::backend, warp,      sm,   shared_block, shared_sm, registers, assembler, threads, l2,  \
-           bandwidth, clusters,         dependent, pack, products,     f64,       lanes,     label,     ""},
+                      clusters, dependent, pack, products, lanes, label)                                              \
+    Target{name, Backend::backend, warp,     sm,        shared_block, shared_sm, registers, assembler, threads,       \
+           l2,   bandwidth,        clusters, dependent, pack,         products,  lanes,     label,     ""},
 #include "base/targets.def"
 #undef ROWJIT_TARGET
     };

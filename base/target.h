@@ -30,8 +30,7 @@ struct Target {
     bool packed_bf16 = false;       // an instruction computes on two bf16, or rounds two f32 to them
     // Four warps multiply matrices in shared memory together, and boxes of tensors are copied there (Hopper's own).
     bool warpgroup_products = false;
-    bool adds_f64 = false;  // at half of f32's rate or more
-    int vector_lanes = 1;   // f32 of a CPU's vector register
+    int vector_lanes = 1;  // f32 of a CPU's vector register
     std::string label;
     std::string cpu_features;  // CPU only: LLVM's feature string, "" for the named baseline's own
 

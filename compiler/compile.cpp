@@ -275,24 +275,12 @@ std::int64_t block_columns(const ChunkOptions& chunks) {
     return chunks.part_columns > 0 ? std::min(chunks.part_columns, kBlockColumns) : kBlockColumns;
 }
 
-// Where sums cancel the planner has them in f64 itself; a graph's own would be a tenth of the speed on some GPUs.
-void refuse_f64(const GraphData& graph, const Target& target) {
-    for (const NodeId id : graph.live_nodes()) {
-        const Node& node = graph.node(id);
-        if (node.dtype != Dtype::kF64) continue;
-        const std::string what = node.name.empty() ? graph.describe(id) : fmt::format("'{}'", node.name);
-        fail(ErrorCode::kUnsupported, "{} is f64, which {} kernels do not compute in; cast it to f32", what,
-             name(target.backend));
-    }
-}
-
 }  // namespace
 
 Plan plan_graph(const GraphData& graph, const Target& target, const ChunkOptions& chunks) {
     if (graph.outputs().empty())
         fail(ErrorCode::kInvalidGraph,
              "the graph has no outputs; call Graph::output, or end the text with an 'output' line");
-    if (target.is_gpu()) refuse_f64(graph, target);
     const auto runs = [&](const Group& group) { return first_kernel(group, target).has_value(); };
     const auto in_tiles = [&](const Group& group, const std::string& tensor) {
         return runs_in_tiles(group, tensor, target);

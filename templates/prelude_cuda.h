@@ -67,13 +67,6 @@ RJ_DEVICE int rj_equals_before(rj_lanes lanes, int word) {
 
 RJ_DEVICE unsigned rj_bits(float value) { return __float_as_uint(value); }
 RJ_DEVICE float rj_float(unsigned bits) { return __uint_as_float(bits); }
-RJ_DEVICE double rj_double(unsigned low, unsigned high) {
-    return __hiloint2double(static_cast<int>(high), static_cast<int>(low));
-}
-RJ_DEVICE void rj_split(double value, unsigned& low, unsigned& high) {
-    low = static_cast<unsigned>(__double2loint(value));
-    high = static_cast<unsigned>(__double2hiint(value));
-}
 // Of a constant widened to 64 bits and a word NVRTC makes a product of 64 bits by 64, which ptxas takes for an addition
 // of zero more: 72 of a dropout's 458 instructions for 16 columns.
 RJ_DEVICE unsigned long long rj_wide_product(unsigned a, unsigned b) {

@@ -115,10 +115,6 @@ RJ_DEVICE long long rj_get(const rj_vec<long long, N>& vec, int lane) {
     return static_cast<long long>(vec.words[2 * lane] | static_cast<unsigned long long>(vec.words[2 * lane + 1]) << 32);
 }
 template <int N>
-RJ_DEVICE double rj_get(const rj_vec<double, N>& vec, int lane) {
-    return rj_double(vec.words[2 * lane], vec.words[2 * lane + 1]);
-}
-template <int N>
 RJ_DEVICE bool rj_get(const rj_vec<rj_bool, N>& vec, int lane) {
     return (vec.words[lane / 4] >> (lane % 4 * 8) & 0xffu) != 0;
 }
@@ -213,11 +209,6 @@ RJ_DEVICE void rj_pack_into(rj_vec<long long, N>& vec, const long long (&values)
         vec.words[2 * k] = static_cast<unsigned>(values[k]);
         vec.words[2 * k + 1] = static_cast<unsigned>(static_cast<unsigned long long>(values[k]) >> 32);
     }
-}
-template <int N>
-RJ_DEVICE void rj_pack_into(rj_vec<double, N>& vec, const double (&values)[N]) {
-#pragma unroll
-    for (int k = 0; k < N; ++k) rj_split(values[k], vec.words[2 * k], vec.words[2 * k + 1]);
 }
 template <int N>
 RJ_DEVICE void rj_pack_into(rj_vec<rj_bool, N>& vec, const bool (&values)[N]) {

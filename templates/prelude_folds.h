@@ -19,13 +19,6 @@ RJ_DEVICE long long rj_shuffle_xor(long long value) {
     const unsigned long long high = rj_shuffle_xor_word<kMask>(static_cast<unsigned>(bits >> 32));
     return static_cast<long long>(low | high << 32);
 }
-template <int kMask>
-RJ_DEVICE double rj_shuffle_xor(double value) {
-    unsigned low;
-    unsigned high;
-    rj_split(value, low, high);
-    return rj_double(rj_shuffle_xor_word<kMask>(low), rj_shuffle_xor_word<kMask>(high));
-}
 
 // The values of a vector folded pairwise: a short chain of dependent instructions, and a smaller error in sums. Halving
 // is a recursion of templates because NVRTC does not unroll a loop of five halvings, and then the lanes of a vector of

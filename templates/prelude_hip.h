@@ -101,14 +101,6 @@ RJ_DEVICE int rj_equals_before(rj_lanes lanes, int word) {
 
 RJ_DEVICE unsigned rj_bits(float value) { return __builtin_bit_cast(unsigned, value); }
 RJ_DEVICE float rj_float(unsigned bits) { return __builtin_bit_cast(float, bits); }
-RJ_DEVICE double rj_double(unsigned low, unsigned high) {
-    return __builtin_bit_cast(double, static_cast<unsigned long long>(high) << 32 | low);
-}
-RJ_DEVICE void rj_split(double value, unsigned& low, unsigned& high) {
-    const auto bits = __builtin_bit_cast(unsigned long long, value);
-    low = static_cast<unsigned>(bits);
-    high = static_cast<unsigned>(bits >> 32);
-}
 RJ_DEVICE unsigned long long rj_wide_product(unsigned a, unsigned b) { return static_cast<unsigned long long>(a) * b; }
 RJ_DEVICE unsigned rj_join_halves(unsigned lower, unsigned upper) {
     return __builtin_amdgcn_perm(upper, lower, 0x07060100u);

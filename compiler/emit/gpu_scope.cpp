@@ -28,14 +28,16 @@ std::string_view state_template(const Accumulator& accumulator) {
     RJ_CHECK(false, "emit gpu: monoid {}", static_cast<int>(accumulator.monoid));
 }
 
-// Of f64 there are sums, differences and products, as where sums over rows cancel; no functions.
-void refuse_f64_functions(const Kernel& kernel, const Target& target) {
-    each_inst(kernel, [&](const Inst& inst) {
-        const bool computes = inst.kind == InstKind::kMap && inst.dtype == Dtype::kF64;
-        if (!computes || inst.op == Op::kAdd || inst.op == Op::kSub || inst.op == Op::kMul) return;
-        fail(ErrorCode::kUnsupported, "kernel {}: '{}' is a {} of f64, which {} kernels do not compute; cast it to f32",
-             kernel.name, inst.label, info(inst.op).name, name(target.backend));
-    });
+void refuse_f64(const Kernel& kernel, const Target& target) {
+    const auto refuse = [&](Dtype dtype, const std::string& what) {
+        if (dtype != Dtype::kF64) return;
+        fail(ErrorCode::kUnsupported, "kernel {}: '{}' is f64, which {} kernels do not compute in; cast it to f32",
+             kernel.name, what, name(target.backend));
+    };
+    for (const KernelTensor& tensor : kernel.tensors) refuse(tensor.dtype, tensor.name);
+    for (const KernelScalar& scalar : kernel.scalars) refuse(scalar.dtype, scalar.name);
+    for (const Accumulator& accumulator : kernel.accumulators) refuse(accumulator.dtype, accumulator.label);
+    each_inst(kernel, [&](const Inst& inst) { refuse(inst.dtype, inst.label); });
 }
 
 }  // namespace
@@ -52,7 +54,7 @@ GpuScope::GpuScope(const Kernel& kernel, const Target& target)
       target_(target),
       dtypes_(static_cast<std::size_t>(kernel.value_count), Dtype::kF32),
       text_(static_cast<std::size_t>(kernel.value_count)) {
-    refuse_f64_functions(kernel, target);
+    refuse_f64(kernel, target);
     find_uses();
 }
 
@@ -518,7 +520,6 @@ std::string GpuScope::cast(const Inst& inst) const {
         case Dtype::kI8:
             if (from == Dtype::kBool) return fmt::format("{} ? 1 : 0", operand);
             return fmt::format("rj_to_i8(rj_to_i32({}))", operand);
-        case Dtype::kF64: return gpu_converted(inst.dtype, operand);
         case Dtype::kI64:
             return gpu_value_type(from) == "float" ? fmt::format("rj_to_i64({})", operand)
                                                    : gpu_converted(inst.dtype, operand);

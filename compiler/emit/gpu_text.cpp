@@ -24,11 +24,15 @@ struct TypeRow {
 };
 
 constexpr std::array kTypes = {
-    TypeRow{Dtype::kBool, "rj_bool", "bool"},       TypeRow{Dtype::kI32, "int", "int"},
-    TypeRow{Dtype::kI64, "long long", "long long"}, TypeRow{Dtype::kBf16, "rj_bf16", "float"},
-    TypeRow{Dtype::kF16, "rj_f16", "float"},        TypeRow{Dtype::kF32, "float", "float"},
-    TypeRow{Dtype::kF64, "double", "double"},       TypeRow{Dtype::kI8, "rj_i8", "int"},
-    TypeRow{Dtype::kE4m3, "rj_e4m3", "float"},      TypeRow{Dtype::kE5m2, "rj_e5m2", "float"},
+    TypeRow{Dtype::kBool, "rj_bool", "bool"},
+    TypeRow{Dtype::kI32, "int", "int"},
+    TypeRow{Dtype::kI64, "long long", "long long"},
+    TypeRow{Dtype::kBf16, "rj_bf16", "float"},
+    TypeRow{Dtype::kF16, "rj_f16", "float"},
+    TypeRow{Dtype::kF32, "float", "float"},
+    TypeRow{Dtype::kI8, "rj_i8", "int"},
+    TypeRow{Dtype::kE4m3, "rj_e4m3", "float"},
+    TypeRow{Dtype::kE5m2, "rj_e5m2", "float"},
 };
 
 const TypeRow& row_of(Dtype dtype) {
@@ -40,13 +44,12 @@ const TypeRow& row_of(Dtype dtype) {
 
 std::string parenthesised_if(bool condition, const std::string& text) { return condition ? "(" + text + ")" : text; }
 
-template <class Float>
-std::string float_literal(Float value, std::string_view suffix) {
+std::string float_literal(float value) {
     if (std::isnan(value)) return "rj_float(0x7fc00000u)";
     if (std::isinf(value)) return value > 0 ? "rj_float(0x7f800000u)" : "rj_float(0xff800000u)";
     std::string digits = fmt::format("{}", value);  // the shortest that reads back as the same value
     if (digits.find_first_of(".e") == std::string::npos) digits += ".0";
-    return parenthesised_if(std::signbit(value), fmt::format("{}{}", digits, suffix));
+    return parenthesised_if(std::signbit(value), digits + "f");
 }
 
 std::string integer_literal(Dtype dtype, double value) {
@@ -98,8 +101,7 @@ std::string_view gpu_value_type(Dtype dtype) { return row_of(dtype).value; }
 std::string gpu_literal(Dtype dtype, double value) {
     if (dtype == Dtype::kBool) return value != 0 ? "true" : "false";
     if (is_integer(dtype) || dtype == Dtype::kI8) return integer_literal(dtype, value);
-    if (dtype == Dtype::kF64) return float_literal(value, "");
-    return float_literal(static_cast<float>(round_to(dtype, value)), "f");
+    return float_literal(static_cast<float>(round_to(dtype, value)));
 }
 
 std::string gpu_operation(Op op, const std::string& a, const std::string& b) {

@@ -209,10 +209,7 @@ bool clang_holds_more(const Kernel& kernel, const Target& target) {
 // What stays with a thread through all rows of a persistent block.
 std::int64_t registers_through_rows(const Kernel& kernel) {
     std::int64_t registers = held_registers(kernel);
-    for (std::size_t i = 0; i < kernel.carried.size(); ++i) {
-        const auto bytes = static_cast<std::int64_t>(size_bytes(kernel.carried[i].dtype));
-        registers += carried_lanes(kernel, static_cast<int>(i)) * bytes / kRegisterBytes;
-    }
+    for (std::size_t i = 0; i < kernel.carried.size(); ++i) registers += carried_lanes(kernel, static_cast<int>(i));
     return registers;
 }
 

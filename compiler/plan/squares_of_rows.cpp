@@ -126,7 +126,7 @@ class SquaresOfRows {
 
 std::shared_ptr<const GraphData> square_rows_at_once(const std::shared_ptr<const GraphData>& graph,
                                                      const Target& target) {
-    if (!target.adds_f64) return graph;
+    if (target.is_gpu()) return graph;
     const SquaresOfRows squares(*graph);
     return squares.applies() ? squares.run() : graph;
 }

@@ -74,12 +74,10 @@ std::span<const Ahead> kinds_with_sums(const Schedule& s, const GroupFacts& fact
 
 // A row in one block. bf16 sums: rows are copied ahead but for one sum of columns in blocks that share a multiprocessor
 // and whose warps meet. H200: rms_norm's backward of 4096 columns takes 0.117 ms with registers, 0.120 with stages,
-// add_rms_norm's 0.0928, 0.0945; of 8192, a block alone, 0.239 and 0.212. Nor for two sums beside one tensor's rows,
-// which registers have room for: a layer norm of 2048 columns and a product with each, backward, 0.167 and 0.211.
+// add_rms_norm's 0.0928, 0.0945; of 8192, a block alone, 0.239 and 0.212.
 bool stages_first(const Schedule& s, const GroupFacts& facts) {
     const bool shares = s.min_blocks_per_sm > 1 && s.threads_per_row > kWarpThreads;
-    const bool few = facts.sums_of_columns == 1 || (facts.sums_of_columns > 1 && facts.streams == 1);
-    return facts.sums_rows() && facts.widest_bytes < 4 && !(few && shares);
+    return facts.sums_rows() && facts.widest_bytes < 4 && !(facts.sums_of_columns == 1 && shares);
 }
 
 // Threads that never meet over a row, and sum numbers alone, wait for nothing that a row fetched ahead would hide.

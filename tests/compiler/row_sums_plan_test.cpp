@@ -282,16 +282,16 @@ TEST_CASE("extrema over rows are made in parts where others read those rows") {
     }
 }
 
-TEST_CASE("squared deviations of rows from their mean are read with those rows, where f64 is no slower") {
+TEST_CASE("squared deviations of rows from their mean are read with those rows on a CPU") {
     for (const SquaresOfRows& of : squares_of_rows(1024)) {
         CAPTURE(of.what);
         const auto readers = [&](const char* target) {
             const Program program = compile(*of.graph.data(), find_target(target));
             return std::ranges::count_if(program.steps, [](const Step& step) { return reads(step, "x"); });
         };
-        CHECK(readers("sm_90a") == 2);
+        CHECK(readers("x86-64-v4") == 2);
         // What waits for the squares there reads the rows a third time.
-        CHECK(readers("gfx1100") == (of.what.starts_with("a batch norm") ? 3 : 2));
+        CHECK(readers("sm_90a") == (of.what.starts_with("a batch norm") ? 3 : 2));
     }
 }
 

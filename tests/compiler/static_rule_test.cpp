@@ -429,6 +429,25 @@ TEST_CASE("sums over the positions of many batches have vectors, whether a launc
     CHECK(sums_of(" = 4").vector == 1);  // of few, more threads add up each
 }
 
+TEST_CASE("vectors and threads are of what is loaded where that is wider, or narrower, than what is stored") {
+    const auto of = [](const std::string& text) { return first_of(Graph::parse("rows t\n" + text)); };
+    const Schedule joined =
+        of("columns s = 8\ncolumns d = 128\ninput o: f32[t, s, d]\ninput l: f32[t, s]\nw = exp(l - max(l))\n"
+           "output y = cast(sum(o * (w / sum(w)), s), bf16)\n");
+    CHECK(joined.vector == 4);
+    const Schedule probabilities =
+        of("input x: bf16[t, 64]\ne = exp(cast(x, f32) - max(cast(x, f32)))\n"
+           "output p = e / sum(e)\n");
+    CHECK(probabilities.threads_per_row * probabilities.vector == 32);
+}
+
+TEST_CASE("rows that functions are computed of have all threads of a block at work") {
+    const Schedule s = first_of(
+        Graph::parse("rows t\ninput x: bf16[t, 5120]\ninput s: f32[5120]\ny = cast(x, f32) / s\n"
+                     "a = maximum(max(abs(y)), 1e-8) / 127\noutput q = cast(round(y / a), i8)\noutput scale = a\n"));
+    CHECK(share_at_work(s, 5120) == 1);
+}
+
 TEST_CASE("what is computed of tables alone is held by blocks that stay") {
     const auto decay = [](std::string_view of_table) {
         return first_of(Graph::parse(fmt::format(

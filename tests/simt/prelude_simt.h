@@ -78,18 +78,6 @@ RJ_DEVICE float rj_float(unsigned bits) {
     std::memcpy(&value, &bits, 4);
     return value;
 }
-RJ_DEVICE double rj_double(unsigned low, unsigned high) {
-    const unsigned long long bits = static_cast<unsigned long long>(high) << 32 | low;
-    double value;
-    std::memcpy(&value, &bits, 8);
-    return value;
-}
-RJ_DEVICE void rj_split(double value, unsigned& low, unsigned& high) {
-    unsigned long long bits;
-    std::memcpy(&bits, &value, 8);
-    low = static_cast<unsigned>(bits);
-    high = static_cast<unsigned>(bits >> 32);
-}
 RJ_DEVICE unsigned long long rj_wide_product(unsigned a, unsigned b) { return static_cast<unsigned long long>(a) * b; }
 
 RJ_DEVICE unsigned rj_opaque(unsigned word) { return word; }

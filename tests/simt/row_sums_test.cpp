@@ -13,7 +13,6 @@
 #include "tests/simt/cases.h"
 #include "tests/simt/simt_device.h"
 #include "tests/support/extrema_of_rows.h"
-#include "tests/support/squares_of_rows.h"
 
 using namespace rowjit;
 
@@ -140,15 +139,6 @@ TEST_CASE("extrema over rows are found in parts, and so have the gradients what 
             add_cases(of.what, of.graph, target, &cases);
             if (target.warp_size == 32) add_backward_cases(of.what, of.graph, {}, target, &cases);
         }
-        check_cases(cases, target, 37);
-    }
-}
-
-TEST_CASE("squared deviations of rows from their mean are as exact as those that are taken one by one") {
-    for (const std::string_view name : {"sm_90a", "gfx942"}) {
-        const Target target = simt::target(name);
-        std::vector<Case> cases;
-        for (const SquaresOfRows& of : squares_of_rows(72)) add_cases(of.what, of.graph, target, &cases);
         check_cases(cases, target, 37);
     }
 }
