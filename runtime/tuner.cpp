@@ -272,11 +272,18 @@ std::string text_of(const GraphData& graph) { return Graph(std::make_shared<Grap
 // Whether two groups are the same to the letter: with one schedule they are then one kernel.
 bool are_same(const Group& a, const Group& b) { return a.name == b.name && text_of(*a.graph) == text_of(*b.graph); }
 
-// Adding up parts takes a hundredth of the time it takes to make them, and is measured with that. Of an order there is
-// one schedule.
-bool is_not_tuned(const Group& group) { return adds_parts(*group.graph) || orders_ids(*group.graph); }
-
 }  // namespace
+
+// Adding up parts takes a hundredth of the time it takes to make them, and is measured with that. Of an order there is
+// one schedule. Alone, a kernel has a tensor for each of a row's numbers that are parts of one where it stands, and the
+// gradient of Sinkhorn's steps hands over eight hundred.
+bool is_tuned(const Group& group) {
+    const GraphData& graph = *group.graph;
+    const std::vector<NodeId> live = graph.live_nodes();
+    const auto inputs = std::ranges::count_if(live, [&](NodeId id) { return graph.node(id).kind == NodeKind::kInput; });
+    const bool fits = graph.outputs().size() + static_cast<std::size_t>(inputs) <= kMostTensors;
+    return fits && !adds_parts(graph) && !orders_ids(graph);
+}
 
 std::vector<TunedKernel> tune(Engine& engine, const GraphData& graph, const RowExtents& rows,
                               const TuneOptions& options, const TuneProgress& progress) {
@@ -286,7 +293,7 @@ std::vector<TunedKernel> tune(Engine& engine, const GraphData& graph, const RowE
     std::vector<TunedKernel> tuned;
     for (std::size_t i = 0; i < plan.groups.size(); ++i) {
         const Group& group = plan.groups[i];
-        if (is_not_tuned(group)) continue;
+        if (!is_tuned(group)) continue;
         KernelName name{target, text, i, tuning_operation(group)};
         tuned.push_back(GroupTuner(engine, std::move(name), group, rows, options, progress).run());
     }
@@ -305,7 +312,7 @@ CompiledCandidates compile_candidates(const GraphData& graph, const Target& targ
     add(build_without_spills(graph, target, choice, cache));
     const Plan plan = plan_graph(graph, target);
     for (const Group& group : plan.groups) {
-        if (is_not_tuned(group)) continue;
+        if (!is_tuned(group)) continue;
         std::vector<Schedule> schedules = legal_schedules(group, target);
         schedules.resize(std::min(schedules.size(), static_cast<std::size_t>(max_candidates)));
         const std::string operation = tuning_operation(group);

@@ -49,7 +49,10 @@ struct TunedKernel {
 // Says what is being done, for a progress bar: kernel, candidate of candidates. From one thread at a time.
 using TuneProgress = std::function<void(const std::string& kernel, int done, int total)>;
 
-// Tunes every kernel of the graph for `rows`. What the engine would choose without it, an earlier tuning's or the
+// Whether a kernel's schedules are timed at all; one whose are not has the static choice.
+bool is_tuned(const Group& group);
+
+// Tunes every such kernel of the graph for `rows`. What the engine would choose without it, an earlier tuning's or the
 // static choice (place_of_static_choice), holds its place unless another is clearly faster. Throws the first
 // candidate's Error when none can be timed.
 std::vector<TunedKernel> tune(Engine& engine, const GraphData& graph, const RowExtents& rows,

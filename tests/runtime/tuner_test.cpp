@@ -320,6 +320,17 @@ TEST_CASE("on a GPU the schedule offered first is timed although it spills where
     CHECK(print(tuned.schedule) == schedules[8]);
 }
 
+TEST_CASE(
+    "a kernel of more numbers than a launch has tensors has the static choice, and others of its graph are tuned") {
+    const Graph graph = make_graph("hyper_pre", {.columns = 512, .dtype = bf16});
+    const Graph backward = differentiate(graph, trained_inputs("hyper_pre", graph)).backward;
+    const Plan plan = plan_graph(*backward.data(), find_target("sm_90a"));
+    const auto is_wide = [](const Group& group) { return group.graph->outputs().size() > kMostTensors; };
+    CHECK(std::ranges::any_of(plan.groups, is_wide));
+    CHECK(std::ranges::any_of(plan.groups, is_tuned));
+    for (const Group& group : plan.groups) CHECK(!(is_wide(group) && is_tuned(group)));
+}
+
 TEST_CASE("a kernel is the same one when its graph has been through its text") {
     const Target target = find_target("sm_90a");
     const auto operations = [&](const Graph& graph) {
