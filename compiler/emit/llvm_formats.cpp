@@ -253,7 +253,9 @@ Value* f8_bits(Builder& b, const Format8& format, Value* x) {
     Value* result = b.CreateSelect(small, subnormal, normal);
     result = b.CreateSelect(b.CreateICmpUGE(magnitude, integer(bits, format.beyond)),
                             integer(bits, format.what_is_beyond), result);
-    result = b.CreateSelect(b.CreateICmpUGT(magnitude, integer(bits, 0x7F800000)), integer(bits, 0x7F), result);
+    // Where what is beyond is no number, neither is what is none.
+    if (format.what_is_beyond != 0x7F)
+        result = b.CreateSelect(b.CreateICmpUGT(magnitude, integer(bits, 0x7F800000)), integer(bits, 0x7F), result);
     return b.CreateTrunc(b.CreateOr(result, sign), shaped(b.getInt8Ty(), x));
 }
 
@@ -320,7 +322,7 @@ Value* widen(Builder& b, Dtype dtype, Value* stored) {
         case Dtype::kE5m2: return f8_value(b, dtype, stored);
         case Dtype::kBf16: {
             Value* carried = bf16_value(b, stored);
-            b.stored_bf16[carried] = stored;
+            b.stored[{carried, dtype}] = stored;
             return carried;
         }
         case Dtype::kF16:
@@ -332,6 +334,7 @@ Value* widen(Builder& b, Dtype dtype, Value* stored) {
 }
 
 Value* narrow(Builder& b, Dtype dtype, Value* carried) {
+    if (const auto known = b.stored.find({carried, dtype}); known != b.stored.end()) return known->second;
     llvm::Type* stored = shaped(stored_type(b, dtype), carried);
     switch (dtype) {
         case Dtype::kBool: return b.CreateZExt(carried, stored);
@@ -339,7 +342,6 @@ Value* narrow(Builder& b, Dtype dtype, Value* carried) {
         case Dtype::kE4m3:
         case Dtype::kE5m2: return f8_bits(b, format8(dtype), carried);
         case Dtype::kBf16: {
-            if (const auto known = b.stored_bf16.find(carried); known != b.stored_bf16.end()) return known->second;
             if (takes_pairs(b, carried)) return pairs_of_bf16(b, carried);
             Value* bits = bits_of(b, carried);
             if (b.cpu.word_permutes && width(carried) >= 16) return upper_halves(b, bits);
@@ -354,8 +356,11 @@ Value* narrow(Builder& b, Dtype dtype, Value* carried) {
 
 Value* round_carried(Builder& b, Dtype dtype, Value* value) {
     if (dtype == Dtype::kBf16) return round_bf16(b, value);
-    if (rounds_from_f32(dtype)) return widen(b, dtype, narrow(b, dtype, value));
-    return value;
+    if (!rounds_from_f32(dtype)) return value;
+    Value* stored = narrow(b, dtype, value);
+    Value* rounded = widen(b, dtype, stored);
+    b.stored[{rounded, dtype}] = stored;
+    return rounded;
 }
 
 Value* convert(Builder& b, Dtype from, Dtype to, Value* value) {

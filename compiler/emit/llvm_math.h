@@ -34,7 +34,8 @@ class LaneBuilder : public llvm::IRBuilder<> {
     // Every NaN is one of bf16, with zeros in its lower half: the addition that rounds to bf16 carries none of them
     // into another number.
     bool nans_are_narrow = false;
-    std::map<llvm::Value*, llvm::Value*> stored_bf16;  // of carried values that were made of what memory holds
+    // Of carried values that were made of what memory holds in that dtype.
+    std::map<std::pair<llvm::Value*, Dtype>, llvm::Value*> stored;
     std::map<std::pair<llvm::BasicBlock*, llvm::Constant*>, llvm::Value*> opaque;  // by a function's entry
 };
 

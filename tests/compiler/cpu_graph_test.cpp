@@ -827,6 +827,18 @@ TEST_CASE("extrema over rows are found in parts, and so have the gradients what 
     }
 }
 
+TEST_CASE("what is rounded to a byte and stored as one is rounded once") {
+    for (const std::string_view dtype : {"e4m3", "e5m2"}) {
+        const Graph graph =
+            Graph::parse(fmt::format("rows t\ninput x: f32[t, 32]\noutput y = cast(x * 3, {})\n", dtype));
+        const std::string text = print_llvm(compile(*graph.data(), host()).steps[0].kernel, host());
+        const auto first = text.find("trunc <");
+        REQUIRE(first != std::string::npos);
+        CHECK(text.find("trunc <", first + 1) == std::string::npos);
+        check(std::string(dtype), *graph.data(), {{"t", 9}});
+    }
+}
+
 TEST_CASE("squared deviations of rows from their mean are as exact as those that are taken one by one") {
     for (const std::int64_t columns : {5, 130}) {
         for (const SquaresOfRows& of : squares_of_rows(columns)) {
