@@ -359,7 +359,7 @@ Value* round_carried(Builder& b, Dtype dtype, Value* value) {
     if (!rounds_from_f32(dtype)) return value;
     Value* stored = narrow(b, dtype, value);
     Value* rounded = widen(b, dtype, stored);
-    b.stored[{rounded, dtype}] = stored;
+    b.stored[{rounded, dtype}] = stored;  // unlike what is loaded, whose NaN may be another than a store makes
     return rounded;
 }
 

@@ -82,8 +82,7 @@ bool Uses::ends_in_rounding(ValueId value) {
     return all_of(value, ends_in_rounding_, [&](const Inst& use) {
         if (is_f32_map(use, Op::kLog)) return is_log_of_weights(use);
         if (is_f32_map(use, Op::kExp)) return is_rounded(use.id);
-        const bool is_chosen = use.op == Op::kSelect && use.operands[0] != value;
-        if (use.kind == InstKind::kMap) return (keeps_error(use.op) || is_chosen) && ends_in_rounding(use.id);
+        if (use.kind == InstKind::kMap) return keeps_error(use.op) && ends_in_rounding(use.id);
         if (const auto greatest = greatest_of(use)) return ends_in_rounding(*greatest);
         return ends_summed(use, [&](ValueId next) { return ends_in_rounding(next); });
     });

@@ -171,8 +171,8 @@ class Uses {
     // By how many units a function's result may be off.
     enum Loss { kMany, kFewUnits };
 
-    // Arithmetic whose result has an operand's error or a multiple of it.
-    static bool keeps_error(Op op) { return is_smooth(op) || op == Op::kMax || op == Op::kMin; }
+    // Arithmetic whose result has an operand's error or a multiple of it, and the choice of an operand.
+    static bool keeps_error(Op op) { return is_smooth(op) || op == Op::kMax || op == Op::kMin || op == Op::kSelect; }
 
     // Arithmetic without steps, which would make one of a difference in the last place.
     static bool is_smooth(Op op) {

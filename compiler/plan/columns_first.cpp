@@ -48,17 +48,14 @@ class ColumnsFirst {
     int& users(NodeId id) { return users_[static_cast<std::size_t>(id)]; }
 
     // A sum over rows, in f32 or wider and for nobody else, that varies along all of those columns.
-    bool is_sum_of_rows(NodeId id, const std::vector<AxisId>& columns) {
-        const Node& node = from_.node(id);
-        const bool sums_rows = node.kind == NodeKind::kReduce && node.monoid == Monoid::kSum && !node.is_segmented() &&
-                               from_.axis(node.reduced[0]).is_row && node.state < 0 && !is_narrow(node.dtype);
-        return sums_rows && users(id) == 1 &&
+    bool is_own_sum_of_rows(NodeId id, const std::vector<AxisId>& columns) {
+        return is_sum_of_rows(from_, from_.node(id)) && users(id) == 1 &&
                std::all_of(columns.begin(), columns.end(), [&](AxisId column) { return varies(from_, id, {column}); });
     }
 
     void find_factors(NodeId id, const std::vector<AxisId>& columns, Swapped* swapped) {
         const Node& node = from_.node(id);
-        if (swapped->of_rows < 0 && is_sum_of_rows(id, columns)) {
+        if (swapped->of_rows < 0 && is_own_sum_of_rows(id, columns)) {
             swapped->of_rows = id;
         } else if (node.kind == NodeKind::kMap && node.op == Op::kMul && users(id) == 1 && !is_narrow(node.dtype)) {
             for (const NodeId arg : node.args) find_factors(arg, columns, swapped);

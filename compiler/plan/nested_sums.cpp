@@ -86,11 +86,19 @@ class NestedSums {
     std::vector<NodeId> sums_;
 };
 
+bool is_wide_sum(const Node& node) {
+    return node.kind == NodeKind::kReduce && node.monoid == Monoid::kSum && !node.is_segmented() && node.state < 0 &&
+           !is_narrow(node.dtype);
+}
+
 }  // namespace
 
 bool is_sum_of_columns(const GraphData& graph, const Node& node) {
-    return node.kind == NodeKind::kReduce && node.monoid == Monoid::kSum && !node.is_segmented() &&
-           !graph.axis(node.reduced[0]).is_row && node.state < 0 && !is_narrow(node.dtype);
+    return is_wide_sum(node) && !graph.axis(node.reduced[0]).is_row;
+}
+
+bool is_sum_of_rows(const GraphData& graph, const Node& node) {
+    return is_wide_sum(node) && graph.axis(node.reduced[0]).is_row;
 }
 
 bool varies(const GraphData& graph, NodeId id, const std::vector<AxisId>& along) {

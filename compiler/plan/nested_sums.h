@@ -13,6 +13,8 @@ namespace rowjit {
 // Of what rounds in f32 or wider: a product with what does not vary is then taken out of a sum for less than the sum
 // itself loses.
 bool is_sum_of_columns(const GraphData& graph, const Node& node);
+// Likewise over all rows, or some row axes; not over segments.
+bool is_sum_of_rows(const GraphData& graph, const Node& node);
 
 // Whether a value has any of those axes.
 bool varies(const GraphData& graph, NodeId id, const std::vector<AxisId>& along);

@@ -1,12 +1,14 @@
 #include "compiler/plan/squares_of_rows.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <limits>
 #include <map>
 #include <set>
 #include <utility>
 #include <vector>
 
+#include "compiler/plan/cutter.h"
 #include "compiler/plan/nested_sums.h"
 #include "compiler/plan/rewrite.h"
 
@@ -23,7 +25,7 @@ class SquaresOfRows {
   public:
     explicit SquaresOfRows(const GraphData& from) : from_(from) {
         for (const NodeId id : from_.live_nodes()) {
-            if (!is_sum_of_rows(id)) continue;
+            if (!is_f32_sum_of_rows(id)) continue;
             const Squares squares = squares_of(from_.node(id));
             if (squares.x < 0) continue;
             squares_.emplace(id, squares);
@@ -38,7 +40,7 @@ class SquaresOfRows {
             const Node& node = from_.node(id);
             if (const auto squares = squares_.find(id); squares != squares_.end())
                 return sum_at_once(to, node, squares->second, to_here);
-            const bool is_beside = is_sum_of_rows(id) && summed_.contains({node.args[0], node.reduced});
+            const bool is_beside = is_f32_sum_of_rows(id) && summed_.contains({node.args[0], node.reduced});
             if (!is_beside) return to.add_copy(node, to_here);
             const NodeId sum = to.add_cast(wide_sum(to, to_here(node.args[0]), node.reduced), node.dtype);
             to.set_label(sum, node.label);
@@ -47,11 +49,8 @@ class SquaresOfRows {
     }
 
   private:
-    bool is_sum_of_rows(NodeId id) const {
-        const Node& node = from_.node(id);
-        return node.kind == NodeKind::kReduce && node.monoid == Monoid::kSum && node.dtype == Dtype::kF32 &&
-               !node.is_segmented() && node.state < 0 &&
-               std::ranges::all_of(node.reduced, [&](AxisId axis) { return from_.axis(axis).is_row; });
+    bool is_f32_sum_of_rows(NodeId id) const {
+        return from_.node(id).dtype == Dtype::kF32 && is_sum_of_rows(from_, from_.node(id));
     }
 
     bool is_f32_map(NodeId id, Op op) const {
@@ -75,17 +74,11 @@ class SquaresOfRows {
 
     // Whether some reduction over those rows is below a value.
     bool waits_for(NodeId value, const std::vector<AxisId>& rows) const {
-        std::set<NodeId> seen;
-        std::vector<NodeId> work = {value};
-        while (!work.empty()) {
-            const NodeId id = work.back();
-            work.pop_back();
+        const std::vector<bool> below = planning::needs(from_, {value});
+        return std::ranges::any_of(from_.live_nodes(), [&](NodeId id) {
             const Node& node = from_.node(id);
-            if (!seen.insert(id).second) continue;
-            if (node.kind == NodeKind::kReduce && node.reduced == rows) return true;
-            work.insert(work.end(), node.args.begin(), node.args.end());
-        }
-        return false;
+            return below[static_cast<std::size_t>(id)] && node.kind == NodeKind::kReduce && node.reduced == rows;
+        });
     }
 
     static NodeId wide_sum(GraphData& to, NodeId x, const std::vector<AxisId>& rows) {

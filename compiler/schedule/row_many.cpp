@@ -70,11 +70,12 @@ std::vector<Schedule> many_in_rounds(const GroupFacts& facts, const Target& targ
 // nothing in a block. Only where all threads have as many columns: of eight states of 3072 bf16 columns over four
 // blocks 0.331, and 0.230 before.
 std::vector<Schedule> many_beside_sums(const GroupFacts& facts, const Target& target, int vector) {
+    constexpr int kFew = 5;
     constexpr int kNarrowThreads = 128;
     constexpr std::int64_t kThreadsOfFew = 3 * kNarrowThreads;
     constexpr std::int64_t kMostOfNumbers = 2;  // of 8192 columns in four blocks 0.254, and 0.211 before
     const bool narrow = facts.widest_bytes < 4;
-    const bool few = facts.streams <= kFewOfMany;
+    const bool few = facts.streams <= kFew;
     const bool of_columns = facts.sums_of_columns > 0 && facts.phases > 2;
     const bool of_numbers = facts.sums_of_columns == 0 && facts.sums_rows() && !narrow;
     if (!is_many(facts, target) || !(of_columns || of_numbers)) return {};
@@ -88,9 +89,9 @@ std::vector<Schedule> many_beside_sums(const GroupFacts& facts, const Target& ta
 
 // Of any width, two vectors a thread, which leave its registers to the sums, and rows that stay in their stages. H200,
 // derivatives of a modulated norm with sums for each image, of 1152 bf16 columns 0.132 ms, of 1536 0.0954, 0.217 and
-// 0.139 where no schedule had room for three sums beside the rows; of 3072 0.0940, 0.134 in blocks of 512 threads. One
-// vector each of widths that leave no thread without: of 2048 columns 0.151 ms, 0.271 in many_beside_sums' blocks, of
-// 4096 0.152 and 0.283 (H100).
+// 0.139 where no schedule had room for three sums beside the rows; of 3072 0.0940, 0.134 in blocks of 512 threads.
+// Where halves divide the row, one vector each: of 2048 columns 0.151 ms, 0.271 in many_beside_sums' blocks, of 4096
+// 0.152 and 0.283 (H100).
 std::vector<Schedule> many_summed_evenly(const GroupFacts& facts, const Target& target, int vector) {
     constexpr std::int64_t kLeastColumns = 1024;
     std::vector<Schedule> schedules;
@@ -102,9 +103,8 @@ std::vector<Schedule> many_summed_evenly(const GroupFacts& facts, const Target& 
         if (threads > kThreadsAlone || blocks == 0) return;
         append(ahead_of(staying_apart(s, blocks), std::array{kInTwoStages, Ahead{}}, target), &schedules);
     };
-    const bool is_whole = std::has_single_bit(static_cast<std::uint64_t>(facts.columns));
     offer(2, 16);
-    if (is_whole) offer(1, 16);
+    if (std::has_single_bit(static_cast<std::uint64_t>(facts.columns))) offer(1, 16);
     for (const std::int64_t vectors : {2, 1}) {
         for (const std::int64_t warps : {12, 8}) offer(vectors, warps);
     }

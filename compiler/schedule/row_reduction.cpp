@@ -197,6 +197,10 @@ bool shares_between(std::int64_t columns, const GroupFacts& facts, const Target&
     return target.backend == Backend::kCuda && room;
 }
 
+// Of so many narrow tensors rows divided evenly are faster than those of many_beside_sums; of more, where that has
+// none.
+constexpr int kFewOfMany = 6;
+
 std::vector<Schedule> gpu_schedules(const GroupFacts& facts, const Target& target, int vector) {
     std::vector<Schedule> schedules;
     const int preferred = preferred_threads(facts, vector);
@@ -301,14 +305,15 @@ std::vector<Schedule> gpu_schedules(const GroupFacts& facts, const Target& targe
         put_single_vectors_last(facts, &schedules);
         const std::vector<Schedule> even = summing_evenly(facts, target, vector);
         schedules.insert(behind_timed(facts, target, &schedules), even.begin(), even.end());
-        if (schedules.front().column_blocks == 1) put_first(many_summed_evenly(facts, target, vector), &schedules);
+        const std::vector<Schedule> evenly = many_summed_evenly(facts, target, vector);
+        const bool few_narrow = facts.streams <= kFewOfMany && facts.widest_bytes < 4;
+        if (!few_narrow && schedules.front().column_blocks == 1) put_first(evenly, &schedules);
         put_first(of_three_tensors(facts, target, vector), &schedules);
         put_first(of_four_or_five_tensors(facts, target, vector), &schedules);
         put_first(computed_in_few_threads(facts, target, vector), &schedules);
         put_first(alone_in_long_parts(facts, target, vector), &schedules);
         put_first(many_beside_sums(facts, target, vector), &schedules);
-        if (facts.streams <= kFewOfMany && facts.widest_bytes < 4)
-            put_first(many_summed_evenly(facts, target, vector), &schedules);
+        if (few_narrow) put_first(evenly, &schedules);
         // What is copied into shared memory without being ahead of anything: a gated norm's backward of 8192 bf16
         // columns takes 0.0797 ms so, 0.0536 in the registers of a cluster (H200).
         const auto is_ahead = [](const Schedule& s) { return s.residency != Residency::kShared; };

@@ -19,7 +19,6 @@ inline constexpr std::int64_t kMaxBytesPerThread = 128;
 inline constexpr int kBlockThreads = 128;  // when a row takes less: this many threads share a block
 inline constexpr int kWarpThreads = 32;    // that meet without shared memory
 inline constexpr int kManyTensors = 4;     // whose rows a block holds at once
-inline constexpr int kFewOfMany = 6;       // those of them whose rows a few threads have registers for
 
 // Threads of so many registers that this many of them share a multiprocessor: 64 registers each, or 128. Where rows are
 // only read and stored, one is loaded while another is reduced and a third stored; where they are summed as well, the

@@ -795,7 +795,7 @@ TEST_CASE("the gradients of a norm's input and of its weight come from one kerne
 
 TEST_CASE("columns along one axis have what their groups come to, found once, and so have the gradients") {
     for (const auto& [groups, width] : {std::pair<std::int64_t, std::int64_t>{3, 40}, {4, 64}, {64, 4}}) {
-        for (const GroupedColumns& of : grouped_columns(groups, width)) {
+        for (const NamedGraph& of : grouped_columns(groups, width)) {
             const std::string what = fmt::format("{}, {} of {}", of.what, groups, width);
             check(what, *of.graph.data(), {{"tokens", 9}});
             check(what + " backward", *differentiate(of.graph).backward.data(), {{"tokens", 9}});
@@ -818,7 +818,7 @@ TEST_CASE("columns are compared with numbers of their row, however far those lie
 
 TEST_CASE("extrema over rows are found in parts, and so have the gradients what is theirs") {
     for (const std::int64_t columns : {5, 40, 130}) {
-        for (const ExtremaOfRows& of : extrema_of_rows(columns)) {
+        for (const NamedGraph& of : extrema_of_rows(columns)) {
             const std::string what = fmt::format("{} of {} columns", of.what, columns);
             CHECK(makes_parts(*plan_graph(*of.graph.data(), host()).groups[0].graph));
             for (const std::int64_t rows : {1, 63, 301}) check(what, *of.graph.data(), {{"r", rows}});
@@ -841,7 +841,7 @@ TEST_CASE("what is rounded to a byte and stored as one is rounded once") {
 
 TEST_CASE("squared deviations of rows from their mean are as exact as those that are taken one by one") {
     for (const std::int64_t columns : {5, 130}) {
-        for (const SquaresOfRows& of : squares_of_rows(columns)) {
+        for (const NamedGraph& of : squares_of_rows(columns)) {
             const std::string what = fmt::format("{} of {} columns", of.what, columns);
             const std::string rows = of.what == "a norm of channels" ? "images" : "r";
             for (const std::int64_t count : {0, 1, 63, 301}) check(what, *of.graph.data(), {{rows, count}});

@@ -252,7 +252,7 @@ TEST_CASE("of several small axes a thread holds the positions of no more than le
 
 TEST_CASE("what groups of columns come to is found once for each group, not for each of its columns") {
     for (const char* name : {"sm_90a", "x86-64-v4"}) {
-        for (const GroupedColumns& of : grouped_columns(32, 128)) {
+        for (const NamedGraph& of : grouped_columns(32, 128)) {
             const auto groups_of = [&](const Graph& graph) {
                 return plan_graph(*graph.data(), find_target(name)).groups;
             };

@@ -273,7 +273,7 @@ TEST_CASE("a sum over rows of numbers of a row's parts leaves those with what el
 TEST_CASE("extrema over rows are made in parts where others read those rows") {
     const std::map<std::string, std::ptrdiff_t> readers = {
         {"log-sum-exps of columns", 2}, {"ranges of columns", 1}, {"codes of a tensor", 2}, {"the least of heads", 1}};
-    for (const ExtremaOfRows& of : extrema_of_rows(1024)) {
+    for (const NamedGraph& of : extrema_of_rows(1024)) {
         CAPTURE(of.what);
         const Program program = compile(*of.graph.data(), find_target("sm_90a"));
         CHECK(makes_parts(*program.steps.front().group.graph));
@@ -283,7 +283,7 @@ TEST_CASE("extrema over rows are made in parts where others read those rows") {
 }
 
 TEST_CASE("squared deviations of rows from their mean are read with those rows on a CPU") {
-    for (const SquaresOfRows& of : squares_of_rows(1024)) {
+    for (const NamedGraph& of : squares_of_rows(1024)) {
         CAPTURE(of.what);
         const auto readers = [&](const char* target) {
             const Program program = compile(*of.graph.data(), find_target(target));

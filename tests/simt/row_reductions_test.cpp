@@ -78,7 +78,7 @@ TEST_CASE("columns along one axis have what their groups come to, and so have th
          std::initializer_list<std::tuple<std::string_view, int, int>>{{"sm_90a", 4, 64}, {"gfx942", 3, 40}}) {
         const Target target = simt::target(name);
         std::vector<Case> cases;
-        for (const GroupedColumns& of : grouped_columns(groups, width)) {
+        for (const NamedGraph& of : grouped_columns(groups, width)) {
             add_cases(of.what, of.graph, target, &cases);
             if (target.warp_size == 32) add_backward_cases(of.what, of.graph, {}, target, &cases);
         }

@@ -135,7 +135,7 @@ TEST_CASE("extrema over rows are found in parts, and so have the gradients what 
     for (const std::string_view name : {"sm_90a", "gfx942"}) {
         const Target target = simt::target(name);
         std::vector<Case> cases;
-        for (const ExtremaOfRows& of : extrema_of_rows(72)) {
+        for (const NamedGraph& of : extrema_of_rows(72)) {
             add_cases(of.what, of.graph, target, &cases);
             if (target.warp_size == 32) add_backward_cases(of.what, of.graph, {}, target, &cases);
         }

@@ -7,22 +7,17 @@
 #include <string>
 #include <vector>
 
-#include "rowjit/graph.h"
+#include "tests/support/named_graph.h"
 
 namespace rowjit {
-
-struct ExtremaOfRows {
-    std::string what;
-    Graph graph;
-};
 
 // The log-sum-exp of each row and of each column, whose sums follow a maximum over rows; the range of each column
 // beside what each row has; the greatest size in a whole tensor and its codes by that; and the least of each of four
 // heads' columns, beside sums of the same.
-inline std::vector<ExtremaOfRows> extrema_of_rows(std::int64_t columns) {
+inline std::vector<NamedGraph> extrema_of_rows(std::int64_t columns) {
     const std::string axes = fmt::format("rows r\ncolumns d = {}\n", columns);
     const auto of = [](std::string what, const std::string& text) {
-        return ExtremaOfRows{std::move(what), Graph::parse(text)};
+        return NamedGraph{std::move(what), Graph::parse(text)};
     };
     return {
         of("log-sum-exps of columns", axes + "input x: bf16[r, d]\nz = cast(x, f32) * 3\nm = max(z)\nn = max(z, r)\n"

@@ -7,18 +7,13 @@
 #include <string>
 #include <vector>
 
-#include "rowjit/graph.h"
+#include "tests/support/named_graph.h"
 
 namespace rowjit {
 
-struct GroupedColumns {
-    std::string what;
-    Graph graph;
-};
-
 // A norm of each group, as of heads in a flat row; one by the group before, which no group's own columns know; the
 // greatest of each place among groups; and codes of a gated activation whose halves are packed, a scale for each group.
-inline std::vector<GroupedColumns> grouped_columns(std::int64_t groups, std::int64_t width) {
+inline std::vector<NamedGraph> grouped_columns(std::int64_t groups, std::int64_t width) {
     const std::string axes =
         fmt::format("rows tokens\ncolumns b = {}\ncolumns e = {}\ncolumns d = {}\n", groups, width, groups * width);
     const std::string normed = axes + fmt::format(
@@ -26,7 +21,7 @@ inline std::vector<GroupedColumns> grouped_columns(std::int64_t groups, std::int
                                           "g = index(h, tokens, b * {} + e)\nr = rsqrt(mean(g * g, e) + 1e-6)\n",
                                           width);
     const auto of = [](std::string what, const std::string& text) {
-        return GroupedColumns{std::move(what), Graph::parse(text)};
+        return NamedGraph{std::move(what), Graph::parse(text)};
     };
     return {
         of("normed groups", normed + fmt::format("output y = cast(h * index(r, tokens, d / {}), bf16)\n", width)),

@@ -7,21 +7,16 @@
 #include <string>
 #include <vector>
 
-#include "rowjit/graph.h"
+#include "tests/support/named_graph.h"
 
 namespace rowjit {
 
-struct SquaresOfRows {
-    std::string what;
-    Graph graph;
-};
-
 // A batch norm with its statistics; one of rows that are a thousand deviations from zero; of an image's channels over
 // images and pixels; and deviations from a weighted mean, beside their sum alone.
-inline std::vector<SquaresOfRows> squares_of_rows(std::int64_t columns) {
+inline std::vector<NamedGraph> squares_of_rows(std::int64_t columns) {
     const std::string axes = fmt::format("rows r\ncolumns d = {}\n", columns);
     const auto of = [](std::string what, const std::string& text) {
-        return SquaresOfRows{std::move(what), Graph::parse(text)};
+        return NamedGraph{std::move(what), Graph::parse(text)};
     };
     const std::string norm =
         "n = extent(r, f32)\nmu = sum(h, r) / n\ne = h - mu\nv = sum(e * e, r) / n\n"
