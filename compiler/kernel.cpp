@@ -152,8 +152,12 @@ class Printer {
                                        kernel_.tensors[static_cast<std::size_t>(inst.index)].name,
                                        kernel_.tensors[static_cast<std::size_t>(inst.places)].name, joined);
                 case InstKind::kCarry:
-                    return fmt::format("carry-{} {} <- {}", info(inst.op).name, labels({inst.index}), joined);
-                case InstKind::kCarried: return fmt::format("carried {}", labels({inst.index}));
+                    return fmt::format("carry-{} {} <- {}",
+                                       name(kernel_.carried[static_cast<std::size_t>(inst.index)].monoid),
+                                       labels({inst.index}), joined);
+                case InstKind::kCarried:
+                    return fmt::format("carried {}{}", labels({inst.index}),
+                                       inst.component > 0 ? fmt::format(" component {}", inst.component) : "");
             }
             RJ_CHECK(false, "instruction kind {}", static_cast<int>(inst.kind));
         }();

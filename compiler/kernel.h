@@ -112,11 +112,11 @@ enum class InstKind : std::uint8_t {
     kAccumulate,  // operands[0], the product of two, or what two are to the monoid, into accumulators[index]
     kKeep,        // operands[0] into slots[index] at this lane's place
     kKept,        // slots[index] at this lane's place
-    kCarry,       // carried[index] at this lane's place, or outside loops the row's own, becomes `op` of it and
-                  // operands[0], or it and the product of two
+    kCarry,       // carried[index] at this lane's place, or outside loops the row's own, takes operands[0], or the
+                  // product of two
     kSearch,      // the last position of tensors[index], sorted, whose element is at most operands[0]; −1 for none
     kSumWhere,    // the sum of tensors[index] over `axis` where tensors[places] is operands[0]; both lie along it
-    kCarried,     // carried[index] at this lane's place, of all the block's rows; only in Kernel::after
+    kCarried,     // `component` of carried[index] at this lane's place, of all the block's rows; only in Kernel::after
 };
 
 // How two lanes of a bf16 or f16 value share a word, decided by passes/packed.
@@ -141,7 +141,8 @@ struct Inst {
     Op op = Op::kAdd;
     int index = -1;
     AxisId axis = -1;
-    int places = -1;  // kSumWhere: a tensor of integers
+    int places = -1;    // kSumWhere: a tensor of integers
+    int component = 0;  // kCarried
     double value = 0;
     std::vector<Coord> coords = {};  // kLoad, kStore: one per axis of the tensor, over axes and ValueIds as data
     bool accumulate = false;
@@ -199,13 +200,16 @@ struct Slot {
     }
 };
 
-// What the rows that a block takes come to by `op`, in registers from its first row to its last: a value for each lane
+// What the rows that a block takes come to, in registers from its first row to its last: a value for each lane
 // of the column loops that add to it, or one for the row. GPU only; on the CPU, and where registers do not suffice,
 // rows are added up in the tensor itself.
 struct Carried {
     Dtype dtype = Dtype::kF32;
     std::string label = {};
-    Op op = Op::kAdd;
+    Monoid monoid = Monoid::kSum;  // a sum, a maximum, a minimum or kMaxSumExp
+    bool compensated = false;      // of a pair: what the exponentials of are of full width
+
+    bool is_pair() const { return components(monoid) > 1; }
 };
 
 // On the CPU the slots of a row lie on the stack, and may take this much of it together.

@@ -141,6 +141,7 @@ struct OutputInfo {
     AxisId slots = -1;
     Dtype parts_dtype = Dtype::kF32;
     Monoid parts_monoid = Monoid::kSum;
+    int parts_component = 0;
     std::vector<AxisId> outer = {};
     std::vector<AxisId> apart = {};
     std::optional<OutputPiece> piece = {};            // likewise
@@ -192,7 +193,8 @@ class GraphData {
     NodeId add_digit_counts(std::vector<NodeId> operands, AxisId blocks, AxisId kinds, AxisId rows, Digit digit);
     // Over the axes `reduced` of `arg`: its rows, or all but the outermost or the innermost, and those of its columns
     // that become rows. The result's axes are the outermost, the slots and what else is left.
-    NodeId add_partial_reduce(Monoid monoid, NodeId arg, AxisId slots, Dtype dtype, std::vector<AxisId> reduced);
+    NodeId add_partial_reduce(Monoid monoid, NodeId arg, AxisId slots, Dtype dtype, std::vector<AxisId> reduced,
+                              int component = 0);
     NodeId add_matmul(NodeId left, NodeId right, std::vector<AxisId> contracted, Dtype dtype);
     // The sum of `terms` over the column axis `reduced` at those positions where `places` is `place`.
     NodeId add_sum_where(NodeId terms, NodeId places, NodeId place, AxisId reduced);

@@ -112,7 +112,7 @@ NodeId GraphData::add_segment_reduce(Monoid monoid, NodeId arg, AxisId reduced, 
 }
 
 NodeId GraphData::add_partial_reduce(Monoid monoid, NodeId arg, AxisId slots, Dtype dtype,
-                                     std::vector<AxisId> reduced) {
+                                     std::vector<AxisId> reduced, int component) {
     const Node& from = node(arg);
     RJ_CHECK(is_float(from.dtype) && axis(slots).is_slots, "parts of {} of {} by {}", name(monoid), describe(arg),
              axis(slots).label());
@@ -122,6 +122,7 @@ NodeId GraphData::add_partial_reduce(Monoid monoid, NodeId arg, AxisId slots, Dt
     result.axes.push_back(slots);
     std::copy_if(first, from.axes.end(), std::back_inserter(result.axes), is_left);
     result.monoid = monoid;
+    result.component = component;
     result.reduced = std::move(reduced);
     result.axis = slots;
     return intern(std::move(result));

@@ -113,6 +113,7 @@ class Printer {
             const bool sums = output.parts_monoid == Monoid::kSum;
             text += fmt::format(" partial({}{}, {}", sums ? "" : fmt::format("{} ", rowjit::name(output.parts_monoid)),
                                 graph_.axis(output.slots).label(), rowjit::name(output.parts_dtype));
+            if (output.parts_component != 0) text += fmt::format(", component={}", output.parts_component);
             for (const AxisId axis : output.apart) text += ", " + graph_.axis(axis).label();
             for (const AxisId axis : output.outer) text += ", each " + graph_.axis(axis).label();
             text += ")";
@@ -147,8 +148,9 @@ class Printer {
                 return fmt::format("sum_where({}, {} == {}, {})", operand(node.args[0]), operand(node.args[1]),
                                    operand(node.args[2]), graph_.axis(node.reduced[0]).label());
             case NodeKind::kPartialReduce:
-                return fmt::format("partial_{}({}, {})", rowjit::name(node.monoid), operand(node.args[0]),
-                                   graph_.axis(node.axis).label());
+                return fmt::format("partial_{}({}, {}{})", rowjit::name(node.monoid), operand(node.args[0]),
+                                   graph_.axis(node.axis).label(),
+                                   node.component != 0 ? fmt::format(", component={}", node.component) : "");
             case NodeKind::kOrder:
             case NodeKind::kDigitCounts: return order(node);
             case NodeKind::kInput:

@@ -53,6 +53,29 @@ using rj_max_sum_exp = rj_rescaled<rj_plain>;
 template <class T>
 using rj_compensated_max_sum_exp = rj_rescaled<rj_compensated>;
 
+// Of one value after the other, as of the rows that a block takes: one exponential each, of how far the lesser of the
+// value and the greatest before is below the other, which the sum is moved by or which is added to it.
+template <class Sum>
+struct rj_rescaled_of_rows {
+    float greatest = rj_float(0xff800000u);
+    float terms = 0.0f;
+
+    RJ_DEVICE void add_one(float added) {
+        const float raised = rj_max(greatest, added);
+        const float power = Sum::exp(rj_min(greatest, added) - rj_origin_itself(raised).from);
+        terms = added > greatest ? rj_fma(terms, power, 1.0f) : terms + power;
+        greatest = raised;
+    }
+    RJ_DEVICE void combine(const rj_rescaled_of_rows& other) {
+        const float raised = rj_max(greatest, other.greatest);
+        const float from = rj_origin_itself(raised).from;
+        terms = rj_fma(terms, Sum::exp(greatest - from), other.terms * Sum::exp(other.greatest - from));
+        greatest = raised;
+    }
+    RJ_DEVICE float max() const { return greatest; }
+    RJ_DEVICE float sum() const { return greatest - greatest == 0.0f ? terms : rj_float(0x7fc00000u); }
+};
+
 // Of x beside y the greatest of each, the sum of p = exp(x - greatest x) and of exp(y - greatest y), and that of
 // p ((x - greatest x) - (y - greatest y)), to which what has no weight adds nothing. When a maximum rises the terms of
 // the last sum all move by as much, and then weigh less.

@@ -52,10 +52,13 @@ std::vector<Component> state_components(const Accumulator& accumulator) {
 
 void KernelEmitter::join_rows(const JoinRows& join) {
     for (const int index : join.carried) {
-        const Op op = kernel_.carried[static_cast<std::size_t>(index)].op;
-        out_.line(fmt::format("rj_join_rows<{}, {}>(row_in_block, {}, {}, [](auto a, auto b) {{ return {}; }});",
+        const Carried& carried = kernel_.carried[static_cast<std::size_t>(index)];
+        const std::string both = carried.is_pair()
+                                     ? "a.combine(b); return a"
+                                     : fmt::format("return {}", gpu_operation(operation(carried.monoid), "a", "b"));
+        out_.line(fmt::format("rj_join_rows<{}, {}>(row_in_block, {}, {}, [](auto a, auto b) {{ {}; }});",
                               scope_.rows(), scope_.threads(), scope_.threads() > 1 ? "t" : "0", scope_.carried(index),
-                              gpu_operation(op, "a", "b")));
+                              both));
     }
 }
 

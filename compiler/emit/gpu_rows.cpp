@@ -73,7 +73,7 @@ void RowsEmitter::scalar_inst(const Inst& inst, const GpuLoop& loop, const std::
                 inst.comment);
             return;
         case InstKind::kCarry: return scope_.carry(inst, "0");
-        case InstKind::kCarried: return scope_.define(inst, scope_.carried(inst.index) + "[0]");
+        case InstKind::kCarried: return scope_.define(inst, scope_.carried_value(inst, "0"));
         default: return scope_.define(inst, scope_.computed(inst));
     }
 }

@@ -239,12 +239,15 @@ void GpuScope::declare_carried() {
     for (std::size_t i = 0; i < kernel_.carried.size(); ++i) {
         const Carried& carried = kernel_.carried[i];
         carried_.push_back(names_.fresh(carried.label));
-        const bool sums = carried.op == Op::kAdd;
-        out_.line(fmt::format("{} {}[{}]{};", gpu_value_type(carried.dtype), carried_.back(),
-                              carried_lanes(kernel_, static_cast<int>(i)), sums ? " = {}" : ""),
+        const bool sums = carried.monoid == Monoid::kSum;
+        const std::string type = carried.is_pair() ? fmt::format("rj_rescaled_of_rows<{}>",
+                                                                 carried.compensated ? "rj_compensated" : "rj_plain")
+                                                   : std::string(gpu_value_type(carried.dtype));
+        out_.line(fmt::format("{} {}[{}]{};", type, carried_.back(), carried_lanes(kernel_, static_cast<int>(i)),
+                              sums ? " = {}" : ""),
                   "of all rows of the block");
-        if (!sums) {
-            const std::string start = gpu_literal(carried.dtype, neutral(carried.op));
+        if (!sums && !carried.is_pair()) {
+            const std::string start = gpu_literal(carried.dtype, neutral(operation(carried.monoid)));
             out_.line(fmt::format("rj_fill({}, {});", carried_.back(), start));
         }
     }
@@ -319,15 +322,25 @@ std::string GpuScope::staged(std::int64_t offset_bytes, std::string_view iterati
 void GpuScope::carry(const Inst& inst, const std::string& place) {
     const std::string sum = fmt::format("{}[{}]", carried(inst.index), place);
     const std::string& summand = value(inst.operands[0]);
+    const Carried& of = kernel_.carried[static_cast<std::size_t>(inst.index)];
     const std::string if_live = live_.empty() ? "" : fmt::format("if ({}) ", live_);
     if (inst.operands.size() == 2) {
         const std::string next = fmt::format("rj_fma({}, {}, {})", summand, value(inst.operands[1]), sum);
         out_.line(fmt::format("{}{} = {};", if_live, sum, next), inst.comment);
         return;
     }
-    out_.line(inst.op == Op::kAdd ? fmt::format("{}{} += {};", if_live, sum, summand)
-                                  : fmt::format("{}{} = {};", if_live, sum, gpu_operation(inst.op, sum, summand)),
-              inst.comment);
+    const auto added = [&] {
+        if (of.is_pair()) return fmt::format("{}.add_one({})", sum, summand);
+        if (of.monoid == Monoid::kSum) return fmt::format("{} += {}", sum, summand);
+        return fmt::format("{} = {}", sum, gpu_operation(operation(of.monoid), sum, summand));
+    };
+    out_.line(fmt::format("{}{};", if_live, added()), inst.comment);
+}
+
+std::string GpuScope::carried_value(const Inst& inst, const std::string& place) const {
+    const std::string lane = fmt::format("{}[{}]", carried(inst.index), place);
+    if (!kernel_.carried[static_cast<std::size_t>(inst.index)].is_pair()) return lane;
+    return fmt::format("{}.{}()", lane, inst.component == 0 ? "max" : "sum");
 }
 
 void GpuScope::declare_coordinates(const std::string& position, const std::vector<AxisId>& axes) {

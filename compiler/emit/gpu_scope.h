@@ -90,6 +90,8 @@ class GpuScope {
     std::string lane_state(int accumulator, std::string_view lane) const;  // of that of the row's results
     std::string state_type(int accumulator) const;
     const std::string& carried(int index) const { return carried_[static_cast<std::size_t>(index)]; }
+    // kCarried, of the lane at that place.
+    std::string carried_value(const Inst& inst, const std::string& place) const;
     // Adds the instruction's operand to the sum that register `place` carries, unless the row is not live.
     void carry(const Inst& inst, const std::string& place);
     Dtype dtype(ValueId id) const { return dtypes_[static_cast<std::size_t>(id)]; }

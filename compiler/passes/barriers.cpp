@@ -50,7 +50,7 @@ std::int64_t join_bytes(const Kernel& kernel) {
         if (join == nullptr) continue;
         for (const int index : join->carried) {
             const Carried& carried = kernel.carried[static_cast<std::size_t>(index)];
-            const auto bytes = static_cast<std::int64_t>(size_bytes(carried.dtype));
+            const auto bytes = static_cast<std::int64_t>(size_bytes(carried.dtype)) * components(carried.monoid);
             const auto half =
                 static_cast<std::int64_t>(std::bit_ceil(static_cast<unsigned>(kernel.schedule.rows_per_block))) / 2;
             const std::int64_t lanes = std::max(carried_lanes(kernel, index), half);

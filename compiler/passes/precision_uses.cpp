@@ -183,7 +183,8 @@ bool Uses::is_roughly_product(const Inst& sum) {
 }
 
 bool Uses::adds_up(const Inst& use) const {
-    if (use.kind == InstKind::kCarry) return use.op == Op::kAdd;
+    if (use.kind == InstKind::kCarry)
+        return kernel_.carried[static_cast<std::size_t>(use.index)].monoid == Monoid::kSum;
     const auto sum = use.kind == InstKind::kAccumulate ? sums_.find(use.index) : sums_.end();
     return sum != sums_.end() && sum->second.plain;
 }

@@ -209,7 +209,8 @@ bool clang_holds_more(const Kernel& kernel, const Target& target) {
 // What stays with a thread through all rows of a persistent block.
 std::int64_t registers_through_rows(const Kernel& kernel) {
     std::int64_t registers = held_registers(kernel);
-    for (std::size_t i = 0; i < kernel.carried.size(); ++i) registers += carried_lanes(kernel, static_cast<int>(i));
+    for (std::size_t i = 0; i < kernel.carried.size(); ++i)
+        registers += carried_lanes(kernel, static_cast<int>(i)) * components(kernel.carried[i].monoid);
     return registers;
 }
 

@@ -22,7 +22,7 @@ struct Match {
 
 class Rewriter {
   public:
-    explicit Rewriter(const GraphData& from) : from_(from) {}
+    Rewriter(const GraphData& from, bool over_rows) : from_(from), over_rows_(over_rows) {}
 
     bool find(bool on_gpu) {
         const bool with_divergences = on_gpu || !stores_columns();
@@ -34,6 +34,16 @@ class Rewriter {
             if (matches_.contains(id)) continue;
             if (const auto match = match_sum_exp(id)) add(id, *match);
             if (const auto match = match_squares(id)) add(id, *match);
+        }
+        return !matches_.empty();
+    }
+
+    // A sum over rows is of f32, as its parts are, and of more than a thread reads at once.
+    bool find_of_rows() {
+        for (const NodeId id : from_.live_nodes()) {
+            const Node& sum = from_.node(id);
+            if (sum.dtype != Dtype::kF32 || sum.is_segmented() || from_.reduces_few(sum)) continue;
+            if (const auto match = match_sum_exp(id)) add(id, *match);
         }
         return !matches_.empty();
     }
@@ -81,7 +91,7 @@ class Rewriter {
 
     bool is_reduce(NodeId id, Monoid monoid) const {
         return from_.node(id).kind == NodeKind::kReduce && from_.node(id).monoid == monoid &&
-               !from_.axis(from_.node(id).reduced[0]).is_row && wide(from_.node(id).dtype);
+               from_.axis(from_.node(id).reduced[0]).is_row == over_rows_ && wide(from_.node(id).dtype);
     }
 
     // Narrow floats round the maximum and each difference; the pair carries f32 and would not.
@@ -101,13 +111,14 @@ class Rewriter {
         }
     }
 
-    // x − max x: x, where it is that.
-    std::optional<NodeId> below_maximum(NodeId id) const {
+    // x − max x: x, where it is that, and of the maximum over those axes if they are given.
+    std::optional<NodeId> below_maximum(NodeId id, const std::vector<AxisId>& over = {}) const {
         if (!is_map(id, Op::kSub)) return std::nullopt;
         const NodeId x = from_.node(id).args[0];
         const NodeId maximum = from_.node(id).args[1];
         const bool is_below = is_reduce(maximum, Monoid::kMax) && from_.node(maximum).args[0] == x;
-        return is_below ? std::optional(x) : std::nullopt;
+        const bool is_over = over.empty() || from_.node(maximum).reduced == over;
+        return is_below && is_over ? std::optional(x) : std::nullopt;
     }
 
     bool is_zero(NodeId id) const { return from_.node(id).kind == NodeKind::kConst && from_.node(id).value == 0; }
@@ -210,7 +221,7 @@ class Rewriter {
         const NodeId exponential = from_.node(id).args[0];
         if (!is_map(exponential, Op::kExp)) return std::nullopt;
         const NodeId difference = from_.node(exponential).args[0];
-        const auto x = below_maximum(difference);
+        const auto x = below_maximum(difference, from_.node(id).reduced);
         return x ? std::optional(Match{Monoid::kMaxSumExp, *x, 1}) : std::nullopt;
     }
 
@@ -233,6 +244,7 @@ class Rewriter {
     }
 
     const GraphData& from_;
+    bool over_rows_;
     std::map<NodeId, Match> matches_;
     std::map<NodeId, NodeId> reduce_of_;  // the reduction whose axes a matched value shares
 };
@@ -240,8 +252,14 @@ class Rewriter {
 }  // namespace
 
 std::shared_ptr<const GraphData> rewrite_online(const std::shared_ptr<const GraphData>& group, const Target& target) {
-    Rewriter rewriter(*group);
+    Rewriter rewriter(*group, false);
     return rewriter.find(target.is_gpu()) ? rewriter.run() : group;
+}
+
+std::shared_ptr<const GraphData> rewrite_online_rows(const std::shared_ptr<const GraphData>& graph,
+                                                     const Target& target) {
+    Rewriter rewriter(*graph, true);
+    return target.is_gpu() && rewriter.find_of_rows() ? rewriter.run() : graph;
 }
 
 }  // namespace rowjit

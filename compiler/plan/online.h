@@ -13,6 +13,10 @@
 //
 //     greatest_r = max of what is left of x,  place_r = the first column where it stands  →  greatest x, r = 0, 1, …
 //
+// Over rows, as a softmax of tokens for each slot has them, the first is read off a pair as well, in a pass over all of
+// the graph: kernels end at what rows come to, so that no group has both reductions. Its blocks' pairs are joined by
+// plain nodes (partial_reductions).
+//
 // Infinities and NaN come out as the two-pass form gives them: a row whose maximum is infinite has a NaN sum.
 #pragma once
 
@@ -25,5 +29,10 @@ namespace rowjit {
 
 // The group with every such pair rewritten; the same graph when there is none.
 std::shared_ptr<const GraphData> rewrite_online(const std::shared_ptr<const GraphData>& group, const Target& target);
+
+// The graph with every maximum of f32 over rows, and the sum of exponentials over those rows below it, read off a pair;
+// on a GPU.
+std::shared_ptr<const GraphData> rewrite_online_rows(const std::shared_ptr<const GraphData>& graph,
+                                                     const Target& target);
 
 }  // namespace rowjit

@@ -84,11 +84,18 @@ bool is_worth_parts(const GraphData& graph, NodeId id, const Target& target) {
            !(target.is_gpu() && sum.monoid == Monoid::kSum && shows_wide(graph, id));
 }
 
-bool has_parts(Monoid monoid) { return monoid == Monoid::kSum || monoid == Monoid::kMax || monoid == Monoid::kMin; }
+// A pair is carried in registers, in which a block of no cluster has so many columns of both its numbers.
+constexpr std::int64_t kMostColumnsOfPair = 8192;
+
+bool has_parts(const GraphData& graph, const Node& node, const Target& target) {
+    if (node.monoid != Monoid::kMaxSumExp) return is_float(node.dtype) && components(node.monoid) == 1;
+    const bool fits = target.clusters || graph.column_count(node) <= kMostColumnsOfPair;
+    return target.is_gpu() && node.dtype == Dtype::kF32 && fits;
+}
 
 bool splits(const GraphData& graph, NodeId id, const Target& target) {
     const Node& node = graph.node(id);
-    if (node.kind != NodeKind::kReduce || !has_parts(node.monoid) || !is_float(node.dtype)) return false;
+    if (node.kind != NodeKind::kReduce || !has_parts(graph, node, target)) return false;
     if (node.is_segmented()) return false;
     const Node& operand = graph.node(node.args[0]);
     const auto is_row = [&](AxisId axis) { return graph.axis(axis).is_row; };
@@ -109,6 +116,7 @@ bool splits(const GraphData& graph, NodeId id, const Target& target) {
 // between.
 const Node* reduction_of_columns(const GraphData& graph, const Node& node) {
     const Node& inner = graph.node(node.args[0]);
+    if (components(node.monoid) > 1) return nullptr;
     if (inner.kind != NodeKind::kReduce || inner.monoid != node.monoid || inner.is_segmented()) return nullptr;
     if (graph.axis(inner.reduced[0]).is_row || accumulator_dtype(inner.dtype) != inner.dtype) return nullptr;
     // Rows are outside of columns in memory too: the axes it is over stand before those that it leaves.
@@ -124,6 +132,20 @@ Dtype parts_dtype(const GraphData& graph, NodeId sum, const Target& target) {
     const Dtype dtype = graph.node(sum).dtype;
     const bool is_seen = graph.node(sum).monoid == Monoid::kSum && dtype == Dtype::kF32 && shows_wide(graph, sum);
     return is_seen && !target.is_gpu() ? Dtype::kF64 : accumulator_dtype(dtype);
+}
+
+// What the parts of a reduction come to. A block's sum of exponentials is below its own maximum, and weighs by how far
+// that is below the greatest; one that weighs nothing may be NaN, as it had -inf alone.
+template <class Parts>
+NodeId joined(GraphData& graph, const Node& node, AxisId slots, const Parts& parts) {
+    if (node.monoid != Monoid::kMaxSumExp) return graph.add_reduce(node.monoid, parts(0), {slots});
+    const NodeId greatest = graph.add_reduce(Monoid::kMax, parts(0), {slots});
+    if (node.component == 0) return greatest;
+    const NodeId weight = graph.add_map(Op::kExp, {graph.add_map(Op::kSub, {parts(0), greatest})});
+    const NodeId zero = graph.add_const(node.dtype, 0);
+    const NodeId weighs = graph.add_map(Op::kNe, {weight, zero});
+    const NodeId weighed = graph.add_map(Op::kSelect, {weighs, graph.add_map(Op::kMul, {weight, parts(1)}), zero});
+    return graph.add_reduce(Monoid::kSum, weighed, {slots});
 }
 
 bool reduces_slots(const GraphData& graph, const Node& node) {
@@ -174,11 +196,24 @@ bool can_lie_apart(const GraphData& graph, const Node& operand, const std::vecto
 
 PartialReductions split_row_reductions(const std::shared_ptr<const GraphData>& graph, const Target& target,
                                        const std::set<NodeId>& whole) {
-    std::vector<AxisInfo> axes = graph->axes();
-    auto result = std::make_shared<GraphData>(std::move(axes));
+    auto result = std::make_shared<GraphData>(graph->axes());
     std::vector<NodeId> mapped(static_cast<std::size_t>(graph->size()), -1);
     const auto to_result = [&](NodeId id) { return mapped[static_cast<std::size_t>(id)]; };
-    std::map<AxisId, NodeId> of_slots;
+    std::map<AxisId, std::set<NodeId>> of_slots;
+    std::map<std::pair<NodeId, std::vector<AxisId>>, AxisId> slots_of_pairs;
+    const auto slots_of = [&](NodeId id) {
+        const auto added = [&] { return result->add_slots_axis(fmt::format("rj_slots_{}", of_slots.size() + 1)); };
+        const Node& node = graph->node(id);
+        AxisId slots = -1;
+        if (components(node.monoid) == 1) {
+            slots = added();
+        } else {
+            AxisId& of_pair = slots_of_pairs.try_emplace({node.args[0], node.reduced}, -1).first->second;
+            slots = of_pair = of_pair < 0 ? added() : of_pair;
+        }
+        of_slots[slots].insert(id);
+        return slots;
+    };
     for (const NodeId id : graph->live_nodes()) {
         const Node& node = graph->node(id);
         NodeId& copy = mapped[static_cast<std::size_t>(id)];
@@ -186,16 +221,18 @@ PartialReductions split_row_reductions(const std::shared_ptr<const GraphData>& g
             copy = result->add_copy(node, to_result);
             continue;
         }
-        const AxisId slots = result->add_slots_axis(fmt::format("rj_slots_{}", of_slots.size() + 1));
-        of_slots.emplace(slots, id);
+        const AxisId slots = slots_of(id);
         const Node* columns = reduction_of_columns(*graph, node);
         const NodeId operand = to_result(columns != nullptr ? columns->args[0] : node.args[0]);
         std::vector<AxisId> reduced = node.reduced;
         if (columns != nullptr) reduced.insert(reduced.end(), columns->reduced.begin(), columns->reduced.end());
-        const NodeId parts = result->add_partial_reduce(node.monoid, operand, slots, parts_dtype(*graph, id, target),
-                                                        std::move(reduced));
-        result->set_label(parts, node.label.empty() ? "parts" : node.label + "_parts");
-        copy = result->add_reduce(node.monoid, parts, {slots});
+        const auto parts = [&](int component) {
+            return result->add_partial_reduce(node.monoid, operand, slots, parts_dtype(*graph, id, target), reduced,
+                                              component);
+        };
+        copy = joined(*result, node, slots, parts);
+        const NodeId own_parts = parts(node.component);
+        result->set_label(own_parts, node.label.empty() ? "parts" : node.label + "_parts");
         result->set_label(copy, node.label);
         copy = result->add_cast(copy, node.dtype);
     }
@@ -251,12 +288,13 @@ std::shared_ptr<const GraphData> with_whole_sums(const GraphData& group) {
             std::vector<AxisId> reduced = result->row_axes(result->node(operand));
             std::erase_if(reduced,
                           [&](AxisId axis) { return contains(output.apart, axis) || contains(output.outer, axis); });
-            output.node = result->add_reduce(output.parts_monoid, operand, std::move(reduced));
+            output.node = result->add_reduce(output.parts_monoid, operand, std::move(reduced), output.parts_component);
             // Only a sum that is rounded has parts for each outer position (is_worth_parts).
             const bool sums = output.parts_monoid == Monoid::kSum;
             if (sums && !output.outer.empty()) output.node = result->add_cast(output.node, Dtype::kBf16);
             output.slots = -1;
             output.parts_monoid = Monoid::kSum;
+            output.parts_component = 0;
             output.apart.clear();
             output.outer.clear();
         }

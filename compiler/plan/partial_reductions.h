@@ -15,7 +15,8 @@ namespace rowjit {
 
 struct PartialReductions {
     std::shared_ptr<const GraphData> graph;
-    std::map<AxisId, NodeId> of_slots;  // by the slots of parts: the node of the given graph that they are of
+    // By the slots of parts: the nodes of the given graph that they are of, both of a pair.
+    std::map<AxisId, std::set<NodeId>> of_slots;
 };
 
 // Every sum, maximum or minimum of floats over all row axes of its operand, or all but the innermost (can_lie_apart),

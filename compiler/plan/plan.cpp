@@ -21,6 +21,7 @@
 #include "compiler/plan/cutter.h"
 #include "compiler/plan/digit_orders.h"
 #include "compiler/plan/group_costs.h"
+#include "compiler/plan/online.h"
 #include "compiler/plan/partial_reductions.h"
 #include "compiler/plan/planner.h"
 #include "compiler/plan/squares_of_rows.h"
@@ -207,8 +208,8 @@ void Planner::pack(const std::vector<NodeId>& numbers) {
     }
 }
 
-// A piece for each root, but one for all that one output is stored from in like ways, and one for numbers that are
-// stored being too many.
+// A piece for each root, but one for all that one output is stored from in like ways, one for the parts of a pair, and
+// one for numbers that are stored being too many.
 void Planner::start(std::set<NodeId> roots) {
     for (const auto& [kernel, together] : cutter_.stored_numbers()) {
         pack(together);
@@ -217,6 +218,15 @@ void Planner::start(std::set<NodeId> roots) {
     }
     const std::vector<std::string> parts = parts_of();
     std::map<std::tuple<std::string, NodeKind, bool, bool>, std::vector<NodeId>> together;
+    std::map<AxisId, std::vector<NodeId>> pairs;
+    for (const NodeId root : roots) {
+        const Node& node = graph_->node(root);
+        if (node.kind == NodeKind::kPartialReduce && components(node.monoid) > 1) pairs[node.axis].push_back(root);
+    }
+    for (const auto& [slots, pair] : pairs) {
+        pieces_.push_back(piece(pair));
+        for (const NodeId root : pair) roots.erase(root);
+    }
     for (const NodeId root : roots) {
         const std::string& whole = parts[static_cast<std::size_t>(root)];
         if (graph_->node(root).kind == NodeKind::kMatmul || graph_->node(root).orders()) {
@@ -326,13 +336,14 @@ Plan make_plan(const std::shared_ptr<const GraphData>& graph, const Target& targ
     constexpr int kMostPartings = 6;  // each halves what does not run
     std::set<NodeId> whole;
     std::set<NodeId> stored;
-    const std::shared_ptr<const GraphData> with_passes = square_rows_at_once(order_by_digits(graph, target), target);
+    const std::shared_ptr<const GraphData> with_passes =
+        rewrite_online_rows(square_rows_at_once(order_by_digits(graph, target), target), target);
     for (int partings = 0;;) {
         const PartialReductions sums = split_row_reductions(with_passes, target, whole);
         planning::Planner planner(sums.graph, target, repeated, stem, runs, stored);
         Plan plan = planner.run();
         if (const std::vector<AxisId> slots = planner.slots_for_nothing(); !slots.empty()) {
-            for (const AxisId axis : slots) whole.insert(sums.of_slots.at(axis));
+            for (const AxisId axis : slots) whole.merge(std::set<NodeId>(sums.of_slots.at(axis)));
             stored.clear();  // which are nodes of the graph with those sums' parts
             continue;
         }

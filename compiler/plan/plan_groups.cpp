@@ -60,30 +60,32 @@ std::shared_ptr<const GraphData> Planner::written(const Piece& piece) const {
 }
 
 // Partial sums of one kernel have its blocks as their slots: they share the axis of the first of them.
-AxisId Planner::shared_slots(NodeId partial) const {
+AxisId Planner::shared_slots(AxisId slots) const {
+    const auto along = [&](NodeId root) {
+        return graph_->node(root).kind == NodeKind::kPartialReduce ? graph_->node(root).axis : -1;
+    };
     for (const Piece& piece : pieces_) {
-        if (!is_root(piece, partial)) continue;
+        if (std::ranges::none_of(piece.roots, [&](NodeId root) { return along(root) == slots; })) continue;
         for (const NodeId root : piece.roots) {
-            if (graph_->node(root).kind == NodeKind::kPartialReduce) return graph_->node(root).axis;
+            if (along(root) >= 0) return along(root);
         }
     }
-    return graph_->node(partial).axis;
+    return slots;
 }
 
 // The node along the slots its group shares; nothing where it has none.
 std::optional<Node> Planner::with_shared_slots(NodeId id) const {
-    const Node& node = graph_->node(id);
-    const bool adds_parts =
-        node.kind == NodeKind::kReduce && graph_->node(node.args[0]).kind == NodeKind::kPartialReduce;
-    if (node.kind != NodeKind::kPartialReduce && !adds_parts) return std::nullopt;
-    Node moved = node;
-    if (adds_parts) {
-        moved.reduced = {shared_slots(node.args[0])};
-    } else {
-        std::replace(moved.axes.begin(), moved.axes.end(), node.axis, shared_slots(id));
-        moved.axis = shared_slots(id);
-    }
-    return moved;
+    Node moved = graph_->node(id);
+    bool has_slots = false;
+    const auto share = [&](AxisId& axis) {
+        if (axis < 0 || !graph_->axis(axis).is_slots) return;
+        has_slots = true;
+        axis = shared_slots(axis);
+    };
+    std::ranges::for_each(moved.axes, share);
+    std::ranges::for_each(moved.reduced, share);
+    share(moved.axis);
+    return has_slots ? std::optional(std::move(moved)) : std::nullopt;
 }
 
 NodeId Planner::copy(const Piece& piece, NodeId id, GraphData* into, std::map<NodeId, NodeId>* mapped) const {
@@ -192,8 +194,10 @@ void Planner::add_outputs(const Piece& piece, NodeId root, const std::map<NodeId
                           GraphData* into) const {
     const Node& node = graph_->node(root);
     if (node.kind == NodeKind::kPartialReduce) {
-        OutputInfo parts{temporary_name(root), mapped.at(node.args[0]), "", false, {}, shared_slots(root), node.dtype};
+        OutputInfo parts{
+            temporary_name(root), mapped.at(node.args[0]), "", false, {}, shared_slots(node.axis), node.dtype};
         parts.parts_monoid = node.monoid;
+        parts.parts_component = node.component;
         const auto slots = std::find(node.axes.begin(), node.axes.end(), node.axis);
         parts.outer.assign(node.axes.begin(), slots);
         std::copy_if(std::next(slots), node.axes.end(), std::back_inserter(parts.apart),

@@ -101,7 +101,7 @@ class Planner {
     // Groups and products (plan_groups.cpp).
     std::shared_ptr<const GraphData> subgraph(const Piece& piece) const;
     std::shared_ptr<const GraphData> written(const Piece& piece) const;
-    AxisId shared_slots(NodeId partial) const;
+    AxisId shared_slots(AxisId slots) const;
     std::optional<Node> with_shared_slots(NodeId id) const;
     NodeId copy(const Piece& piece, NodeId id, GraphData* into, std::map<NodeId, NodeId>* mapped) const;
     NodeId copy_index(const Node& node, GraphData* into, const std::map<NodeId, NodeId>& mapped) const;

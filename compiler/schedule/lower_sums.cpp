@@ -41,15 +41,32 @@ void Lowering::add_to_block(NodeId reduce, int of_row) {
     block_->push_back({std::move(add)});
 }
 
+// Components of a pair are carried together.
+void Lowering::carry_output(std::size_t i) {
+    const OutputInfo& output = graph_.outputs()[i];
+    for (const auto& [known, carried] : carried_of_output_) {
+        const OutputInfo& other = graph_.outputs()[known];
+        if (components(output.parts_monoid) == 1 || other.parts_monoid != output.parts_monoid ||
+            other.node != output.node)
+            continue;
+        carried_of_output_[i] = carried;
+        return;
+    }
+    carried_of_output_[i] = static_cast<int>(kernel_.carried.size());
+    Carried carried{output.parts_dtype, unique_label(output.name + "_part"), output.parts_monoid};
+    const Node over{
+        .kind = NodeKind::kReduce, .dtype = output.parts_dtype, .args = {output.node}, .monoid = output.parts_monoid};
+    carried.compensated = carried.is_pair() && compensated(over);
+    kernel_.carried.push_back(std::move(carried));
+}
+
 // In memory a block's part begins at what adds nothing to it; in registers it needs no statement to.
 void Lowering::open_sums() {
     for (std::size_t i = 0; i < graph_.outputs().size(); ++i) {
         const OutputInfo& output = graph_.outputs()[i];
         if (output.slots < 0 || sums_of_block_.contains(output.node)) continue;
         if (sums_in_registers()) {
-            carried_of_output_[i] = static_cast<int>(kernel_.carried.size());
-            kernel_.carried.push_back(
-                {output.parts_dtype, unique_label(output.name + "_part"), operation(output.parts_monoid)});
+            carry_output(i);
             continue;
         }
         each_place_of_part(i, &kernel_.before, [&] {
@@ -78,6 +95,7 @@ void Lowering::close_sums() {
         each_place_of_part(output, &kernel_.after, [&, output = output, carried = carried] {
             Inst part{.kind = InstKind::kCarried, .dtype = kernel_.carried[static_cast<std::size_t>(carried)].dtype};
             part.index = carried;
+            part.component = graph_.outputs()[output].parts_component;
             store_part(output, emit(std::move(part), Node{}), false);
         });
     }
@@ -106,7 +124,7 @@ void Lowering::store_part(std::size_t output, ValueId part, bool accumulate) {
     inst.index = output_tensors_[output];
     inst.coords = own_coords(parts_axes(info));
     inst.accumulate = accumulate;
-    inst.op = operation(info.parts_monoid);
+    if (accumulate) inst.op = operation(info.parts_monoid);
     inst.comment = fmt::format("part of {}", info.name);
     current().push_back(std::move(inst));
 }
@@ -123,7 +141,8 @@ void Lowering::add_to_part(std::size_t output, ValueId summand) {
     if (!sums_in_registers()) return store_part(output, summand, true);
     Inst inst{.kind = InstKind::kCarry, .dtype = info.parts_dtype, .operands = {summand}};
     inst.index = carried_of_output_.at(output);
-    inst.op = operation(info.parts_monoid);
+    const auto first = std::ranges::find(carried_of_output_, inst.index, [](const auto& pair) { return pair.second; });
+    if (first->first != output) return;  // the pair has it
     inst.comment = fmt::format("part of {}", info.name);
     current().push_back(std::move(inst));
 }

@@ -170,6 +170,7 @@ class Lowering {
     // How sums are carried (lower_sums.cpp).
     void add_to_block(NodeId reduce, int of_row);
     void open_sums();
+    void carry_output(std::size_t i);
     void close_sums();
     template <class Body>
     void each_place_of_part(std::size_t output, Block* block, const Body& body);

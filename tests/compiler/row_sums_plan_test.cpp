@@ -271,14 +271,37 @@ TEST_CASE("a sum over rows of numbers of a row's parts leaves those with what el
 }
 
 TEST_CASE("extrema over rows are made in parts where others read those rows") {
-    const std::map<std::string, std::ptrdiff_t> readers = {
-        {"log-sum-exps of columns", 2}, {"ranges of columns", 1}, {"codes of a tensor", 2}, {"the least of heads", 1}};
+    const std::map<std::string, std::ptrdiff_t> readers = {{"log-sum-exps of columns", 1},
+                                                           {"softmaxes of columns", 2},
+                                                           {"ranges of columns", 1},
+                                                           {"codes of a tensor", 2},
+                                                           {"the least of heads", 1}};
     for (const NamedGraph& of : extrema_of_rows(1024)) {
         CAPTURE(of.what);
         const Program program = compile(*of.graph.data(), find_target("sm_90a"));
         CHECK(makes_parts(*program.steps.front().group.graph));
         CHECK(std::ranges::count_if(program.steps, [](const Step& step) { return reads(step, "x"); }) ==
               readers.at(of.what));
+    }
+}
+
+TEST_CASE("a maximum over rows and the sum of exponentials below it are read off one pass") {
+    const auto kernels = [](const Graph& graph, const char* target) {
+        return compile(*graph.data(), find_target(target)).steps.size();
+    };
+    CHECK(kernels(softmax_of_sequences(64), "sm_90a") == 2);
+    CHECK(kernels(softmax_of_sequences(64), "x86-64-v4") == 3);
+    // Of a sum below another maximum than its own there is no pair.
+    const Graph of_blocks = Graph::parse(R"(
+        rows r
+        rows t = 24
+        columns d = 64
+        input x: f32[r, t, d]
+        output y = sum(exp(x - max(x, t)), r))");
+    const Program program = compile(*of_blocks.data(), find_target("sm_90a"));
+    for (const Step& step : program.steps) {
+        for (const NodeId id : step.group.graph->live_nodes())
+            CHECK(step.group.graph->node(id).monoid != Monoid::kMaxSumExp);
     }
 }
 

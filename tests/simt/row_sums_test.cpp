@@ -139,6 +139,7 @@ TEST_CASE("extrema over rows are found in parts, and so have the gradients what 
             add_cases(of.what, of.graph, target, &cases);
             if (target.warp_size == 32) add_backward_cases(of.what, of.graph, {}, target, &cases);
         }
+        add_cases("a softmax of sequences", softmax_of_sequences(72), target, &cases);
         check_cases(cases, target, 37);
     }
 }

@@ -11,7 +11,8 @@
 
 namespace rowjit {
 
-// The log-sum-exp of each row and of each column, whose sums follow a maximum over rows; the range of each column
+// The log-sum-exp of each row and of each column, whose sums are read off a pair with a maximum over rows; the softmax
+// of each column over rows; the range of each column
 // beside what each row has; the greatest size in a whole tensor and its codes by that; and the least of each of four
 // heads' columns, beside sums of the same.
 inline std::vector<NamedGraph> extrema_of_rows(std::int64_t columns) {
@@ -23,6 +24,8 @@ inline std::vector<NamedGraph> extrema_of_rows(std::int64_t columns) {
         of("log-sum-exps of columns", axes + "input x: bf16[r, d]\nz = cast(x, f32) * 3\nm = max(z)\nn = max(z, r)\n"
                                              "output of_rows = m + log(sum(exp(z - m)))\n"
                                              "output of_columns = n + log(sum(exp(z - n), r))\n"),
+        of("softmaxes of columns",
+           axes + "input x: f32[r, d]\nn = max(x, r)\ne = exp(x - n)\noutput y = e / sum(e, r)\n"),
         of("ranges of columns", axes + "input x: f32[r, d]\noutput range = max(x, r) - min(x, r)\n"
                                        "output y = x / (max(abs(x)) + 0.5)\n"),
         of("codes of a tensor", axes + "input x: bf16[r, d]\nh = cast(x, f32)\n"
@@ -34,6 +37,16 @@ inline std::vector<NamedGraph> extrema_of_rows(std::int64_t columns) {
                        "output y = x * w\n",
                        columns)),
     };
+}
+
+// A softmax over the steps of each sequence, for each column: rows that no other kernel reads, so that they have no
+// parts.
+inline Graph softmax_of_sequences(std::int64_t columns) {
+    return Graph::parse(
+        fmt::format("rows batch\nrows t = 24\ncolumns d = {}\ninput x: bf16[batch, t, d]\n"
+                    "z = cast(x, f32)\ne = exp(z - max(z, t))\n"
+                    "output y = cast(e / sum(e, t), bf16)\n",
+                    columns));
 }
 
 }  // namespace rowjit
