@@ -10,6 +10,9 @@ namespace {
 
 bool is_vector(const Inst& inst) { return inst.access.kind == Access::Kind::kVector; }
 
+// Positions of which the terms are added to each other first.
+constexpr int kFolded = 8;
+
 bool is_quotient(const Inst& inst) { return inst.kind == InstKind::kMap && inst.op == Op::kDiv; }
 
 }  // namespace
@@ -150,6 +153,8 @@ void RowsEmitter::all_rows_loop(const RowsLoop& loop, const std::string& positio
     constexpr std::ptrdiff_t kManyLoads = 16;
     const auto loads = std::count_if(loop.body.begin(), loop.body.end(),
                                      [](const Inst& inst) { return inst.kind == InstKind::kLoad; });
+    if (std::ranges::any_of(loop.body, [&](const Inst& inst) { return adds_to_pair(inst); }))
+        return batched_loop(loop, "0", positions, kFolded, true);
     if (loads > 1 && loads <= kManyLoads) return batched_loop(loop, "0", positions, loads <= kFewLoads ? 8 : 4, false);
     out_.line(loads > kManyLoads ? "#pragma unroll 1" : "#pragma unroll 4");
     out_.open(
@@ -176,8 +181,7 @@ void RowsEmitter::position(const RowsLoop& loop, const Emit& emit) {
 // Where the rows of a segment lie is loaded too: eight rows are in flight. They are added to each other first: one
 // after the other, the f32 sum of 300 narrow terms was 4 units off where eager is 1.
 void RowsEmitter::segment_loop(const RowsLoop& loop) {
-    constexpr int kAhead = 8;
-    batched_loop(loop, scope_.value(loop.begin), scope_.value(loop.end), kAhead, true);
+    batched_loop(loop, scope_.value(loop.begin), scope_.value(loop.end), kFolded, true);
 }
 
 // What is read of a segment's positions at their own places, where something is computed of it. A division has a
@@ -319,9 +323,29 @@ void RowsEmitter::lanes_loop(const RowsLoop& loop, const GpuPositions& positions
         scope_.bind(load.id, fmt::format("rj_get({}[i], l)", names[&load]));
     });
     if (ahead) find(fmt::format("first + {}", step));
-    const auto add = [&](const Inst& inst) { scalar_inst(inst, inside, {}); };
+    std::map<const Inst*, std::string> terms;  // of a pair: where there is no position, what adds nothing
+    for (const Inst* inst : by_lane) {
+        if (!adds_to_pair(*inst)) continue;
+        const Accumulator& pair = scope_.accumulator(*inst);
+        terms[inst] = scope_.names().fresh(pair.label + "_terms");
+        out_.line(fmt::format("{} {}[{}][{}];", gpu_value_type(pair.dtype), terms[inst], lanes, size));
+        scope_.each_lane(fmt::format("rj_fill({}[l], {});", terms[inst], gpu_literal(pair.dtype, neutral(Op::kMax))));
+    }
+    const auto add = [&](const Inst& inst) {
+        const auto of_pair = terms.find(&inst);
+        if (of_pair == terms.end()) return scalar_inst(inst, inside, {});
+        out_.line(fmt::format("{}[l][i] = {};", of_pair->second, scope_.value(inst.operands[0])), inst.comment);
+    };
     each_of_batch(by_lane, loop, positions, "first", add, true);
+    for (const auto& [inst, name] : terms)
+        scope_.each_lane(fmt::format("{}.add({}[l]);", scope_.lane_state(inst->index, "l"), name));
     out_.close();
+}
+
+// A maximum and a rescaled sum take a batch's terms together, of which each has one exponential then, and all one more:
+// H200, of 2 M softmaxes' 512 steps, each a column of bf16, 0.113 ms where they took one after the other.
+bool RowsEmitter::adds_to_pair(const Inst& inst) const {
+    return inst.kind == InstKind::kAccumulate && scope_.accumulator(inst).monoid == Monoid::kMaxSumExp;
 }
 
 bool RowsEmitter::uses(const Inst& inst, const std::vector<const Inst*>& values) {

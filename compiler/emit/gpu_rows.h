@@ -51,6 +51,7 @@ class RowsEmitter {
     template <class Emit>
     void each_of_batch(const std::vector<const Inst*>& insts, const RowsLoop& loop, const GpuPositions& positions,
                        const std::string& first, const Emit& emit, bool lanes = false);
+    bool adds_to_pair(const Inst& inst) const;
     static bool uses(const Inst& inst, const std::vector<const Inst*>& values);
 
     GpuScope& scope_;

@@ -314,6 +314,7 @@ GroupFacts facts_of(const Group& group, const Target& target) {
         if (output.slots >= 0) {
             ++facts.sums_of_rows;
             facts.sums_of_columns += has_columns ? 1 : 0;
+            facts.carries_pairs |= has_columns && components(output.parts_monoid) > 1;
             facts.positions_apart = 1;
             for (const AxisId axis : output.apart) facts.positions_apart *= graph.axis(axis).extent;
             continue;

@@ -40,6 +40,7 @@ struct GroupFacts {
     int rows_beside = 0;               // values of columns that are read of another row, a constant number away
     int sums_of_rows = 0;              // outputs that are parts of sums over the group's rows
     int sums_of_columns = 0;           // those of them that have columns, each of which a thread holds a register for
+    bool carries_pairs = false;        // of them a maximum with a rescaled sum: an exponential of each column
     std::int64_t positions_apart = 1;  // of the row axes that those sums are not over
     int functions = 0;                 // of each column, a random number as several
     int maps = 0;                      // what is computed of each column, casts left out

@@ -314,6 +314,7 @@ std::vector<Schedule> gpu_schedules(const GroupFacts& facts, const Target& targe
         put_first(alone_in_long_parts(facts, target, vector), &schedules);
         put_first(many_beside_sums(facts, target, vector), &schedules);
         if (few_narrow) put_first(evenly, &schedules);
+        put_first(carrying_pairs(facts, target, vector), &schedules);
         // What is copied into shared memory without being ahead of anything: a gated norm's backward of 8192 bf16
         // columns takes 0.0797 ms so, 0.0536 in the registers of a cluster (H200).
         const auto is_ahead = [](const Schedule& s) { return s.residency != Residency::kShared; };

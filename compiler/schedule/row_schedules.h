@@ -199,5 +199,6 @@ double share_at_work(const Schedule& s, const GroupFacts& facts);
 // Schedules of rows that are summed over columns' places as well, in any number of whole warps, the most promising
 // first; none of other rows.
 std::vector<Schedule> summing_evenly(const GroupFacts& facts, const Target& target, int vector);
+std::vector<Schedule> carrying_pairs(const GroupFacts& facts, const Target& target, int vector);
 
 }  // namespace rowjit::reduced_rows
