@@ -118,7 +118,7 @@ void ColumnEmitter::find_accesses() {
 
 // Where rows stay in their stages, the next fetch is after the row. A peeled row's ends were taken before the rest.
 bool ColumnEmitter::fetches_after_loads() const {
-    if (loop_.part == ColumnLoop::Part::kEnds) return false;
+    if (loop_.part == ColumnLoop::Part::kEnds || !scope_.kernel().schedule.fetches_ahead()) return false;
     return std::any_of(front_.begin(), front_.end(),
                        [&](const Inst* load) { return scope_.is_fetched(*load) && !stays_in_stage(*load); });
 }

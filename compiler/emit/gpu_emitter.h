@@ -73,6 +73,7 @@ class KernelEmitter {
     void place_apart();
     std::string first_cluster() const;
     void declare_fetch();
+    void load_before_numbers();
     void declare_fetched(const Inst& load);
     void fill_stages();
     void open_row_loop();

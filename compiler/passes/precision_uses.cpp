@@ -277,12 +277,15 @@ bool Uses::is_signed_sum(const Inst& inst) {
     return inst.kind == InstKind::kMap && (inst.op == Op::kAdd || inst.op == Op::kSub || inst.op == Op::kNeg);
 }
 
-// Whether an operand's error is no larger a part of the result: of a product, a quotient, a choice, a function that
-// bends less than a line through 0, or a sum of what is not negative.
+// Whether an operand's error is no larger a part of the result: of a product, a quotient, a choice or a bound (where an
+// error crosses it, it is about as large as the operand), a function that bends less than a line through 0, or a sum of
+// what is not negative.
 bool Uses::keeps_part(const Inst& use) {
     const auto is_kept = [&](ValueId term) { return is_not_negative(term); };
     switch (use.op) {
         case Op::kAbs:
+        case Op::kMax:
+        case Op::kMin:
         case Op::kSelect:
         case Op::kSqrt:
         case Op::kRsqrt: return true;
