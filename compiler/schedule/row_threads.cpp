@@ -83,16 +83,20 @@ namespace {
 // columns take 0.101 ms so, 0.131 with one (H200).
 //
 // And one that is only summed, by columns too, when it has met twice: the mean of 64 bf16 experts' probabilities with
-// each token's log-sum-exp takes 0.0592 ms with two vectors a thread, 0.0800 with one (H200). So does one whose
-// functions take numbers that each thread loads, and divides: its derivative 0.0873 and 0.104.
+// each token's log-sum-exp takes 0.0592 ms with two vectors a thread, 0.0800 with one (H200). So do up to 64 columns
+// whose functions take numbers that each thread loads, and divides: its derivative 0.0873 and 0.104; tvd's of 64 bf16
+// columns 0.152 and 0.158, of f32 0.134 and 0.146; but of blocks of 128 columns that are quantised 0.0991 and 0.0867
+// (H100).
 constexpr std::int64_t kColumnsBesideSums = 8;
+constexpr std::int64_t kMostSharingNumbers = 64;
 
 int threads_of_narrow(int threads, const GroupFacts& facts, int vector) {
     const bool one_each = threads <= kWarpThreads && std::int64_t{threads} * vector >= facts.columns;
     const bool room = !facts.sums_rows() || 2 * vector <= kColumnsBesideSums;
     const bool meets_often = facts.stores_columns && facts.phases > 3;
     const bool loads_half = facts.meets && facts.stored_bytes > facts.narrowest_bytes;
-    const bool shares_numbers = facts.meets && facts.reads_numbers && facts.functions > 0;
+    const bool shares_numbers =
+        facts.meets && facts.reads_numbers && facts.functions > 1 && facts.columns <= kMostSharingNumbers;
     const bool two_with_room = room && (facts.column_inputs > 2 || meets_often || loads_half || shares_numbers);
     const bool sums_alone = facts.sums_of_columns > 0 && facts.stored_bytes == 0 && facts.phases > 2;
     return one_each && (two_with_room || sums_alone) ? std::max(1, threads / 2) : threads;
