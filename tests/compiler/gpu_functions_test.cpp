@@ -333,6 +333,9 @@ TEST_CASE("logarithms, roots and quotients are less exact where only products fo
         const std::string bent = text(narrow, "a * tanh(maximum(a, 0) + log1p(exp(-abs(a))))");
         for (const char* function : {"rj_exp_narrow(", "rj_log1p_narrow(", "rj_tanh_narrow("})
             CHECK(contains(bent, function));
+        // Nor does a bound make an error a larger part.
+        CHECK(contains(text(narrow, "minimum(maximum(select(a > 20, a, log1p(exp(a))), 0.001), 100)"),
+                       "rj_log1p_narrow("));
     }
     // Of f32, in a difference that may be near 0, in an exponent, and in a sum of the row that is stored.
     CHECK(contains(text("f32", "b * log(a)"), "rj_log("));

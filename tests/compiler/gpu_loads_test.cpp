@@ -1,5 +1,6 @@
 // How GPU text loads: what is asked for together and what before what, rows that begin anywhere, rows of several axes.
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include <cstdint>
 #include <string>
@@ -201,6 +202,23 @@ TEST_CASE("a row's own numbers are loaded before its columns, and what they poin
     const std::string ahead = cross_entropy_step(4096, true);
     CHECK(ahead.find("target_next = ") < ahead.find("rj_load_readonly<8>(logits_row + "));
     CHECK(ahead.find("logits_at = ") > ahead.rfind("rj_all_reduce<"));
+}
+
+TEST_CASE("columns are loaded before the row's numbers where those take long, and a thread has several vectors") {
+    const auto ahead = [](int columns, const char* number) {
+        const Graph graph =
+            Graph::parse(fmt::format("rows t\ninput x: bf16[t, {}]\ninput a: f32[t]\ninput b: f32[t]\nn = {}\n"
+                                     "output y = cast(cast(x, f32) * n, bf16)\n",
+                                     columns, number));
+        const Target target = find_target("sm_90a");
+        const std::string body = emit_gpu_body(compile(*graph.data(), target).steps[0].kernel, target);
+        const std::size_t loads = body.find("rj_load_readonly<8>(x_row");
+        REQUIRE(loads != std::string::npos);
+        return loads < body.find("a_value = ");
+    };
+    CHECK(ahead(8192, "exp(log(a) / b) / (exp(b) + a)"));
+    CHECK_FALSE(ahead(8192, "exp(a) / b"));
+    CHECK_FALSE(ahead(64, "exp(log(a) / b) / (exp(b) + a)"));
 }
 
 TEST_CASE("a vector that has no column equal to the row's number is computed as if none were") {

@@ -11,6 +11,7 @@
 #include "compiler/emit/gpu.h"
 #include "rowjit/library.h"
 #include "tests/compiler/gpu_kernel.h"
+#include "tests/support/extrema_of_rows.h"
 
 using namespace rowjit;
 
@@ -121,6 +122,20 @@ TEST_CASE("a pair takes all that a thread has of a resident row at once") {
     const std::string tail = emit_gpu_body(kernel_with(build_softmax, 4000, schedule, target), target);
     CHECK(count(tail, "_part_terms);") == 0);
     CHECK(count(tail, "_part.add(") == 1);
+}
+
+TEST_CASE("a pair over rows takes a batch of positions at once, and one carried from row to row each row") {
+    const Target target = find_target("sm_90a");
+    const Program sequences = compile(*softmax_of_sequences(64).data(), target);
+    const std::string reduced = emit_gpu_body(sequences.steps[0].kernel, target);
+    CHECK(contains(reduced, "_part[l].add(tmp_1_part_terms[l]);"));
+    CHECK(contains(reduced, "rj_fill(tmp_1_part_terms[l], rj_float(0xff800000u));"));
+    const Graph rows = Graph::parse(
+        "rows r\ninput x: bf16[r, 512]\nz = cast(x, f32)\ny = z - max(z)\noutput y\n"
+        "output s = sum(exp(y - max(y, r)), r)\n");
+    const std::string carried = emit_gpu_body(compile(*rows.data(), target).steps[0].kernel, target);
+    CHECK(count(carried, "[i * 4 + l].add_one(") == 1);
+    CHECK(contains(carried, "a.combine(b); return a;"));
 }
 
 TEST_CASE("what all rows read is held once for all loops that read it, and packed") {

@@ -451,11 +451,52 @@ TEST_CASE("rows that functions are computed of have all threads of a block at wo
 TEST_CASE("what is computed of tables alone is held by blocks that stay") {
     const auto decay = [](std::string_view of_table) {
         return first_of(Graph::parse(fmt::format(
-            "rows tokens\ncolumns d = 4096\ninput x: f32[tokens, d]\ninput a: f32[d]\noutput y = exp(0 - {} * x)\n",
+            "rows tokens\ncolumns d = 4096\ninput x: f32[tokens, d]\ninput a: f32[d]\ninput n: f32[tokens]\n"
+            "output y = exp(0 - {} * x)\n",
             of_table)));
     };
     CHECK(decay("exp(a)").blocks_per_sm > 0);
+    CHECK(decay("exp(a)").threads_per_row == 1024);
     CHECK(decay("a").blocks_per_sm == 0);
+    // Beside a row's numbers, with which each thread computes, it has four vectors.
+    CHECK(decay("exp(a) * n").threads_per_row == 256);
+}
+
+TEST_CASE(
+    "rows that a pair is carried of over all rows have four vectors a thread, in as many warps as have registers") {
+    struct Row {
+        Dtype dtype;
+        std::int64_t columns;
+        int threads;
+        int warps;
+    };
+    for (const auto& [dtype, columns, threads, warps] :
+         {Row{bf16, 1024, 32, 12}, {bf16, 4096, 128, 12}, {bf16, 256, 8, 12}, {f32, 1024, 64, 16}}) {
+        CAPTURE(columns);
+        const Schedule s = first_of(Graph::parse(
+            fmt::format("rows r\ncolumns d = {}\ninput x: {}[r, d]\nz = cast(x, f32)\nn = max(z, r)\n"
+                        "output of_rows = log(sum(exp(z - max(z))))\noutput of_columns = sum(exp(z - n), r)\n",
+                        columns, name(dtype))));
+        CHECK(s.threads_per_row == threads);
+        CHECK(s.threads_per_row * s.rows_per_block * s.blocks_per_sm == 32 * warps);
+    }
+}
+
+TEST_CASE("narrow rows that meet twice beside sums, or compute with numbers, have two vectors a thread") {
+    const auto of_experts = [](int columns) {
+        return Graph::parse(
+            fmt::format("rows t\ninput x: bf16[t, {}]\nz = cast(x, f32)\nm = max(z)\ne = exp(z - m)\n"
+                        "s = sum(e)\noutput load = mean(e / s, t)\noutput lse = m + log(s)\n",
+                        columns));
+    };
+    CHECK(first_of(of_experts(64)).threads_per_row == 4);
+    const auto derivative = [&](int columns) {
+        const Target& target = find_target("sm_90a");
+        const Differentiated made = differentiate(of_experts(columns));
+        return legal_schedules(plan_graph(*made.backward.data(), target).groups.at(0), target).at(0);
+    };
+    CHECK(derivative(64).threads_per_row == 4);
+    CHECK(derivative(128).threads_per_row == 16);
 }
 
 TEST_CASE("four tensors' rows and more stay in their stages beside sums, in threads that all have columns") {
