@@ -283,9 +283,9 @@ void KernelEmitter::declare_fetch() {
 
 // Where a row's numbers take long, the loads of its columns stand before them: they would stay behind the branch of a
 // division, and the numbers wait for loads of their own. H100, the derivatives of a clipped policy's loss from 32000
-// bf16 logits, fifty numbers of a row: 0.100 ms so, 0.128 where they stood behind. Not of one vector a thread, nor
-// of rows that meet, for which the registers are worth more: orpo's of 1152 columns 0.0931 and 0.0868, hyper_pre's
-// 0.143 and 0.134.
+// bf16 logits, fifty numbers of a row: 0.100 ms so, 0.128 where they stood behind. Not of several rows a block, whose
+// numbers are most of the work, nor of rows that meet, for both of which the registers are worth more: orpo's of 1152
+// columns 0.181 and 0.167, hyper_pre's 0.143 and 0.134.
 void KernelEmitter::load_before_numbers() {
     constexpr std::ptrdiff_t kLong = 5;  // functions and divisions; of kl_div's four 0.0802 ms and 0.0779
     const auto is_loop = [](const Stmt& stmt) { return std::holds_alternative<ColumnLoop>(stmt.node); };
@@ -298,10 +298,8 @@ void KernelEmitter::load_before_numbers() {
         return inst != nullptr && inst->kind == InstKind::kMap && is_special(inst->op);
     };
     const auto waits = [&](const Inst& inst) { return kernel_.reads_made(inst); };
-    const auto loads = [](const Inst& inst) { return inst.kind == InstKind::kLoad && inst.held < 0; };
     const bool is_long = std::count_if(kernel_.body.begin(), first, takes_long) >= kLong;
-    const bool loads_much = std::ranges::count_if(loop.body, loads) * loop.iterations > 1;
-    if (!is_long || !loads_much || loop.is_peeled()) return;
+    if (!is_long || scope_.rows() > 1 || loop.is_peeled()) return;
     if (waits_late_ && std::ranges::any_of(loop.body, waits)) return;
     ColumnFetch columns(loop, scope_);
     columns.declare("ahead");
