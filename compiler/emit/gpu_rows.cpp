@@ -77,8 +77,10 @@ void RowsEmitter::scalar_inst(const Inst& inst, const GpuLoop& loop, const std::
             return;
         case InstKind::kCarry: return scope_.carry(inst, "0");
         case InstKind::kCarried: return scope_.define(inst, scope_.carried_value(inst, "0"));
-        default: return scope_.define(inst, scope_.computed(inst));
+        default: break;
     }
+    const auto divisor = divisors_.find(&inst);
+    scope_.define(inst, scope_.computed(inst, divisor == divisors_.end() ? "" : divisor->second));
 }
 
 // Loops over the row's results, in which coordinates are those of the l-th.
@@ -121,6 +123,7 @@ void RowsEmitter::lane_store(const Inst& inst, const std::vector<std::string>& c
 
 void RowsEmitter::loop(const RowsLoop& loop) {
     out_.blank();
+    declare_divisors(loop);
     if (loop.begin < 0) {
         const std::string positions = scope_.names().fresh("positions");
         out_.line(fmt::format("const long long {} = {};", positions, scope_.positions(loop.axes)));
@@ -131,6 +134,29 @@ void RowsEmitter::loop(const RowsLoop& loop) {
         lanes_loop(loop, of_thread(scope_.value(loop.begin), scope_.value(loop.end), loop));
     }
     scope_.forget_axes(loop.axes);
+}
+
+// Divisions by what stands before the loop: what can be done once for all of its positions is done there. H200, sums of
+// a softmax's derivative over 1024 steps, each a column of bf16.
+void RowsEmitter::declare_divisors(const RowsLoop& loop) {
+    std::set<ValueId> inside;
+    for (const Inst& inst : loop.body) {
+        if (inst.id >= 0) inside.insert(inst.id);
+    }
+    std::map<ValueId, std::string> prepared;
+    for (const Inst& inst : loop.body) {
+        if (!is_quotient(inst) || inside.contains(inst.operands[1])) continue;
+        const auto [known, is_new] = prepared.try_emplace(inst.operands[1]);
+        const bool by_lane = kernel_.lanes_axis >= 0 && lane_values_.contains(inst.operands[1]);
+        if (is_new) {
+            known->second = scope_.names().fresh("divisor");
+            out_.line(fmt::format("rj_divisor {}{};", known->second, by_lane ? scope_.all_lanes() : ""));
+            const std::string made = fmt::format("rj_divisor_of({});", scope_.value(inst.operands[1]));
+            by_lane ? scope_.each_lane(fmt::format("{}[l] = {}", known->second, made))
+                    : out_.line(fmt::format("{} = {}", known->second, made));
+        }
+        divisors_[&inst] = known->second + (by_lane ? "[l]" : "");
+    }
 }
 
 // Of positions that the threads of a row take in turn.

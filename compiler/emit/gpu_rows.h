@@ -2,6 +2,7 @@
 // several results side by side (Kernel::lanes_axis): what differs between those is an array with an entry for each.
 #pragma once
 
+#include <map>
 #include <set>
 #include <string>
 #include <vector>
@@ -51,6 +52,7 @@ class RowsEmitter {
     template <class Emit>
     void each_of_batch(const std::vector<const Inst*>& insts, const RowsLoop& loop, const GpuPositions& positions,
                        const std::string& first, const Emit& emit, bool lanes = false);
+    void declare_divisors(const RowsLoop& loop);
     bool adds_to_pair(const Inst& inst) const;
     static bool uses(const Inst& inst, const std::vector<const Inst*>& values);
 
@@ -59,6 +61,7 @@ class RowsEmitter {
     SourceWriter& out_;
     std::set<ValueId> lane_values_;
     std::set<ValueId> shared_divisors_;
+    std::map<const Inst*, std::string> divisors_;  // of a loop's quotients by what stands before it
 };
 
 }  // namespace rowjit
