@@ -111,8 +111,8 @@ NodeId GraphData::add_segment_reduce(Monoid monoid, NodeId arg, AxisId reduced, 
     return intern(std::move(result));
 }
 
-NodeId GraphData::add_partial_reduce(Monoid monoid, NodeId arg, AxisId slots, Dtype dtype,
-                                     std::vector<AxisId> reduced, int component) {
+NodeId GraphData::add_partial_reduce(Monoid monoid, NodeId arg, AxisId slots, Dtype dtype, std::vector<AxisId> reduced,
+                                     int component) {
     const Node& from = node(arg);
     RJ_CHECK(is_float(from.dtype) && axis(slots).is_slots, "parts of {} of {} by {}", name(monoid), describe(arg),
              axis(slots).label());

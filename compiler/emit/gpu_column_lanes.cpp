@@ -248,8 +248,7 @@ void ColumnEmitter::lane_inst(const Inst& inst) {
         case InstKind::kKeep:
         case InstKind::kAccumulate: return lane_out(inst);
         case InstKind::kCarry: return scope_.carry(inst, carried_place(inst));
-        case InstKind::kCarried:
-            return scope_.define(inst, scope_.carried_value(inst, carried_place(inst)));
+        case InstKind::kCarried: return scope_.define(inst, scope_.carried_value(inst, carried_place(inst)));
         default: break;
     }
     if (uniforms_.contains(&inst)) return lane_uniform(inst);
