@@ -42,7 +42,7 @@ class Rewriter {
     bool find_of_rows() {
         for (const NodeId id : from_.live_nodes()) {
             const Node& sum = from_.node(id);
-            if (sum.dtype != Dtype::kF32 || sum.is_segmented() || from_.reduces_few(sum)) continue;
+            if (sum.dtype != Dtype::kF32 || from_.reduces_few(sum)) continue;
             if (const auto match = match_sum_exp(id)) add(id, *match);
         }
         return !matches_.empty();
@@ -78,7 +78,17 @@ class Rewriter {
         };
         const NodeId pair = add();
         to.set_label(pair, from_.node(id).label);
-        return pair;
+        return over_rows_ && match.component == 1 ? or_nothing(to, pair, reduced) : pair;
+    }
+
+    // The sum of no rows, whose maximum is infinite, is 0.
+    NodeId or_nothing(GraphData& to, NodeId sum, const std::vector<AxisId>& rows) const {
+        for (const AxisId axis : rows) {
+            if (to.axis(axis).extent != kRuntimeExtent) continue;
+            const NodeId some = to.add_map(Op::kGt, {to.add_extent(axis, Dtype::kI64), to.add_const(Dtype::kI64, 0)});
+            sum = to.add_map(Op::kSelect, {some, sum, to.add_const(Dtype::kF32, 0)});
+        }
+        return sum;
     }
 
     bool stores_columns() const {
@@ -90,8 +100,9 @@ class Rewriter {
     bool is_map(NodeId id, Op op) const { return from_.node(id).kind == NodeKind::kMap && from_.node(id).op == op; }
 
     bool is_reduce(NodeId id, Monoid monoid) const {
-        return from_.node(id).kind == NodeKind::kReduce && from_.node(id).monoid == monoid &&
-               from_.axis(from_.node(id).reduced[0]).is_row == over_rows_ && wide(from_.node(id).dtype);
+        const Node& node = from_.node(id);
+        return node.kind == NodeKind::kReduce && node.monoid == monoid && !node.is_segmented() &&
+               from_.axis(node.reduced[0]).is_row == over_rows_ && wide(node.dtype);
     }
 
     // Narrow floats round the maximum and each difference; the pair carries f32 and would not.

@@ -291,6 +291,17 @@ TEST_CASE("a maximum over rows and the sum of exponentials below it are read off
     };
     CHECK(kernels(softmax_of_sequences(64), "sm_90a") == 2);
     CHECK(kernels(softmax_of_sequences(64), "x86-64-v4") == 3);
+    // A product's rows are seen a chunk at a time where no kernel waits for what all of them come to.
+    const Graph of_product = Graph::parse(R"(
+        rows images
+        columns texts = 256
+        columns d = 64
+        input a: bf16[images, d]
+        input w: bf16[texts, d]
+        z = cast(matmul(a, w, d), f32)
+        n = max(z, images)
+        output y = n + log(sum(exp(z - n), images)))");
+    CHECK_FALSE(compile(*of_product.data(), find_target("sm_90a")).loops.empty());
     // Of a sum below another maximum than its own there is no pair.
     const Graph of_blocks = Graph::parse(R"(
         rows r
