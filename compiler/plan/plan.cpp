@@ -217,7 +217,6 @@ void Planner::start(std::set<NodeId> roots) {
         for (const NodeId root : together) roots.erase(root);
     }
     const std::vector<std::string> parts = parts_of();
-    std::map<std::tuple<std::string, NodeKind, bool, bool>, std::vector<NodeId>> together;
     std::map<AxisId, std::vector<NodeId>> pairs;
     for (const NodeId root : roots) {
         const Node& node = graph_->node(root);
@@ -227,6 +226,7 @@ void Planner::start(std::set<NodeId> roots) {
         pieces_.push_back(piece(pair));
         for (const NodeId root : pair) roots.erase(root);
     }
+    std::map<std::tuple<std::string, NodeKind, bool, bool>, std::vector<NodeId>> together;
     for (const NodeId root : roots) {
         const std::string& whole = parts[static_cast<std::size_t>(root)];
         if (graph_->node(root).kind == NodeKind::kMatmul || graph_->node(root).orders()) {
