@@ -136,8 +136,8 @@ void RowsEmitter::loop(const RowsLoop& loop) {
     scope_.forget_axes(loop.axes);
 }
 
-// Divisions by what stands before the loop: what can be done once for all of its positions is done there. H200, sums of
-// a softmax's derivative over 1024 steps, each a column of bf16.
+// Divisions by what stands before the loop: what can be done once for all of its positions is done there. H100, the
+// derivative of a softmax over 1024 steps, each a column of bf16: 0.242 ms so, 0.248 where each position divided.
 void RowsEmitter::declare_divisors(const RowsLoop& loop) {
     std::set<ValueId> inside;
     for (const Inst& inst : loop.body) {
@@ -369,7 +369,8 @@ void RowsEmitter::lanes_loop(const RowsLoop& loop, const GpuPositions& positions
 }
 
 // A maximum and a rescaled sum take a batch's terms together, of which each has one exponential then, and all one more:
-// H200, of 2 M softmaxes' 512 steps, each a column of bf16, 0.113 ms where they took one after the other.
+// H200, of 250000 softmaxes over 512 steps, each a column of bf16, 0.092 ms so, 0.113 where they took one after the
+// other.
 bool RowsEmitter::adds_to_pair(const Inst& inst) const {
     return inst.kind == InstKind::kAccumulate && scope_.accumulator(inst).monoid == Monoid::kMaxSumExp;
 }
