@@ -6,6 +6,7 @@
 #include <array>
 #include <limits>
 #include <optional>
+#include <string_view>
 #include <utility>
 #include <variant>
 
@@ -26,6 +27,22 @@ constexpr std::int64_t kMostSteps = std::numeric_limits<int>::max();
 using Operand = std::variant<Value, double>;
 
 bool is_number(const Operand& operand) { return std::holds_alternative<double>(operand); }
+
+// What other libraries have a name for, and how it is written here.
+struct Spelling {
+    std::string_view name;
+    std::string_view written;
+};
+constexpr std::array kSpellings = {
+    Spelling{"clamp", "minimum(maximum(x, low), high)"},
+    Spelling{"clip", "minimum(maximum(x, low), high)"},
+    Spelling{"where", "select(condition, x, y)"},
+    Spelling{"sigmoid", "1 / (1 + exp(-x))"},
+    Spelling{"softplus", "maximum(x, 0) + log1p(exp(-abs(x)))"},
+    Spelling{"square", "x * x"},
+    Spelling{"amax", "max(x)"},
+    Spelling{"amin", "min(x)"},
+};
 
 // Recursive descent.
 class ExpressionParser {
@@ -114,6 +131,11 @@ class ExpressionParser {
         const Token token = cursor_.peek();
         if (token.kind == Token::Kind::kNumber) return cursor_.next().number;
         cursor_.word("a value, a number or a call");
+        if (cursor_.at("[")) {
+            cursor_.refuse(
+                cursor_.peek(),
+                fmt::format("an input is read at coordinates by index({}, …), one for each axis", token.text));
+        }
         return cursor_.at("(") ? call(token) : find_value(cursor_, scope_, token);
     }
 
@@ -186,8 +208,10 @@ class ExpressionParser {
             return apply(name, *op, operands);
         }
         if (!is_composite(name.text)) {
-            cursor_.refuse(
-                name, "no primitive, reduction or composite operation has that name; docs/text-form.md lists them");
+            const auto* known = std::ranges::find(kSpellings, std::string_view(name.text), &Spelling::name);
+            cursor_.refuse(name, fmt::format("no primitive, reduction or composite operation has that name; {}",
+                                             known == kSpellings.end() ? "docs/text-form.md lists them"
+                                                                       : fmt::format("write {}", known->written)));
         }
         const std::vector<Value> results = composite(name);
         return results.front();

@@ -275,7 +275,12 @@ TEST_CASE("a refusal opens with its place and says what was expected") {
     CHECK(mentions(refused(with_expression("x u")), "file.rj:6:14: found 'u'; expected the end of the line"));
     CHECK(mentions(refused(with_expression("(x")), "expected ')'"));
     CHECK(mentions(refused(with_expression("missing + x")), "found 'missing'; no value of that name"));
-    CHECK(mentions(refused(with_expression("softplus(x)")), "found 'softplus'; no primitive, reduction or composite"));
+    CHECK(mentions(refused(with_expression("gaussian(x)")), "found 'gaussian'; no primitive, reduction or composite"));
+    CHECK(mentions(refused(with_expression("clamp(x, 0, 1)")), "; write minimum(maximum(x, low), high)"));
+    for (const char* written :
+         {"minimum(maximum(x, 0), 1)", "1 / (1 + exp(-x))", "maximum(x, 0) + log1p(exp(-abs(x)))"})
+        CHECK_NOTHROW(Graph::parse(with_expression(written)));
+    CHECK(mentions(refused(with_expression("x[n, 3]")), "found '['; an input is read at coordinates by index(x, …)"));
     CHECK(mentions(refused(with_expression("exp(x, u)")), "exp takes 1 operands, 2 given"));
     CHECK(mentions(refused(with_expression("max(x, u)")), "of two values write maximum"));
     CHECK(mentions(refused(with_expression("index(x, n, t * t)")), "one side must be a constant"));
