@@ -29,6 +29,12 @@
 namespace rowjit {
 namespace gpu_emit {
 
+namespace {
+
+bool is_loop(const Stmt& stmt) { return std::holds_alternative<ColumnLoop>(stmt.node); }
+
+}  // namespace
+
 std::string KernelEmitter::run() {
     RJ_CHECK(may_share_row(kernel_.schedule, scope_.target().warp_size), "emit gpu: {}: {} threads per row",
              kernel_.name, scope_.threads());
@@ -75,7 +81,6 @@ void KernelEmitter::rows() {
     wait_for_copies();
     scope_.declare_coordinates("row", kernel_.inner_axes());
     scope_.declare_states(false);
-    const auto is_loop = [](const Stmt& stmt) { return std::holds_alternative<ColumnLoop>(stmt.node); };
     const auto last = std::find_if(kernel_.body.rbegin(), kernel_.body.rend(), is_loop);
     const auto behind_loops = static_cast<std::size_t>(last.base() - kernel_.body.begin());
     const std::size_t needs_wait = waits_late_ ? first_that_waits() : kernel_.body.size();
@@ -246,7 +251,6 @@ std::string KernelEmitter::first_cluster() const {
 // while the block works on the one before: over the barrier where a row's threads meet, memory is busy with the
 // next.
 void KernelEmitter::declare_fetch() {
-    const auto is_loop = [](const Stmt& stmt) { return std::holds_alternative<ColumnLoop>(stmt.node); };
     const auto first = std::find_if(kernel_.body.begin(), kernel_.body.end(), is_loop);
     if (first == kernel_.body.end()) return;
     ColumnFetch columns(std::get<ColumnLoop>(first->node), scope_);
@@ -288,7 +292,6 @@ void KernelEmitter::declare_fetch() {
 // columns 0.181 and 0.167, hyper_pre's 0.143 and 0.134.
 void KernelEmitter::load_before_numbers() {
     constexpr std::ptrdiff_t kLong = 5;  // functions and divisions; of kl_div's four 0.0802 ms and 0.0779
-    const auto is_loop = [](const Stmt& stmt) { return std::holds_alternative<ColumnLoop>(stmt.node); };
     const auto first = std::ranges::find_if(kernel_.body, is_loop);
     const Schedule& schedule = kernel_.schedule;
     if (first == kernel_.body.end() || schedule.family != Family::kElementwise || schedule.fetches_ahead()) return;

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <map>
 #include <set>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -200,20 +201,7 @@ PartialReductions split_row_reductions(const std::shared_ptr<const GraphData>& g
     std::vector<NodeId> mapped(static_cast<std::size_t>(graph->size()), -1);
     const auto to_result = [&](NodeId id) { return mapped[static_cast<std::size_t>(id)]; };
     std::map<AxisId, std::set<NodeId>> of_slots;
-    std::map<std::pair<NodeId, std::vector<AxisId>>, AxisId> slots_of_pairs;
-    const auto slots_of = [&](NodeId id) {
-        const auto added = [&] { return result->add_slots_axis(fmt::format("rj_slots_{}", of_slots.size() + 1)); };
-        const Node& node = graph->node(id);
-        AxisId slots = -1;
-        if (components(node.monoid) == 1) {
-            slots = added();
-        } else {
-            AxisId& of_pair = slots_of_pairs.try_emplace({node.args[0], node.reduced}, -1).first->second;
-            slots = of_pair = of_pair < 0 ? added() : of_pair;
-        }
-        of_slots[slots].insert(id);
-        return slots;
-    };
+    std::map<std::tuple<Monoid, NodeId, std::vector<AxisId>>, AxisId> slots_of;  // equal but for the component
     for (const NodeId id : graph->live_nodes()) {
         const Node& node = graph->node(id);
         NodeId& copy = mapped[static_cast<std::size_t>(id)];
@@ -221,7 +209,10 @@ PartialReductions split_row_reductions(const std::shared_ptr<const GraphData>& g
             copy = result->add_copy(node, to_result);
             continue;
         }
-        const AxisId slots = slots_of(id);
+        const auto [known, is_new] = slots_of.try_emplace({node.monoid, node.args[0], node.reduced});
+        if (is_new) known->second = result->add_slots_axis(fmt::format("rj_slots_{}", slots_of.size()));
+        const AxisId slots = known->second;
+        of_slots[slots].insert(id);
         const Node* columns = reduction_of_columns(*graph, node);
         const NodeId operand = to_result(columns != nullptr ? columns->args[0] : node.args[0]);
         std::vector<AxisId> reduced = node.reduced;

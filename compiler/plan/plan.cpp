@@ -343,7 +343,10 @@ Plan make_plan(const std::shared_ptr<const GraphData>& graph, const Target& targ
         planning::Planner planner(sums.graph, target, repeated, stem, runs, stored);
         Plan plan = planner.run();
         if (const std::vector<AxisId> slots = planner.slots_for_nothing(); !slots.empty()) {
-            for (const AxisId axis : slots) whole.merge(std::set<NodeId>(sums.of_slots.at(axis)));
+            for (const AxisId axis : slots) {
+                const std::set<NodeId>& of_parts = sums.of_slots.at(axis);
+                whole.insert(of_parts.begin(), of_parts.end());
+            }
             stored.clear();  // which are nodes of the graph with those sums' parts
             continue;
         }
