@@ -470,6 +470,10 @@ struct Kernel {
     int launched_cluster() const { return product ? OwnProduct::kClusterBlocks : cluster_blocks(); }
 };
 
+// On a CPU, of a kernel whose rows lie side by side (Schedule::across): how many of them are the lanes of a vector, a
+// cache line of the narrowest element that is read or stored, or fewer where fewer lie there.
+int lanes_across(const Kernel& kernel);
+
 // Calls visit(inst) for every instruction, in order.
 template <class Visit>
 void each_inst(const Kernel& kernel, const Visit& visit) {

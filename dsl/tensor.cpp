@@ -11,8 +11,8 @@ namespace rowjit {
 namespace {
 
 Layout layout(const GraphData& graph, std::string_view what, Dtype dtype, const std::vector<AxisId>& axes,
-              const std::vector<std::int64_t>& column_strides, const RowExtents& rows,
-              const std::vector<std::int64_t>& row_strides) {
+              const std::vector<std::int64_t>& column_strides, const std::vector<std::int64_t>& promoted_strides,
+              const RowExtents& rows, const std::vector<std::int64_t>& row_strides) {
     Layout result{.dtype = dtype};
     std::size_t row_axes = 0;
     for (const AxisId axis : axes) {
@@ -25,8 +25,10 @@ Layout layout(const GraphData& graph, std::string_view what, Dtype dtype, const 
     // From the innermost axis out: declared strides where there are some, else just past what lies inside.
     result.strides.resize(axes.size());
     std::int64_t inside = 1;
+    std::size_t promoted = promoted_strides.size();
     for (std::size_t i = axes.size(); i-- > 0;) {
         std::int64_t stride = inside;
+        if (graph.axis(axes[i]).is_promoted && promoted > 0) stride = promoted_strides[--promoted];
         if (i >= row_axes && !column_strides.empty()) stride = column_strides[i - row_axes];
         if (i < row_axes && !row_strides.empty()) stride = row_strides[i];
         result.strides[i] = stride;
@@ -88,7 +90,7 @@ Layout input_layout(const GraphData& graph, std::string_view input, const RowExt
     const auto id = graph.find_input(input);
     if (!id) fail(ErrorCode::kInvalidArgument, "the graph has no input '{}'", input);
     const Node& node = graph.node(*id);
-    return layout(graph, input, node.dtype, node.axes, node.column_strides, rows, row_strides);
+    return layout(graph, input, node.dtype, node.axes, node.column_strides, node.promoted_strides, rows, row_strides);
 }
 
 Layout output_layout(const GraphData& graph, std::string_view output, const RowExtents& rows,
@@ -96,9 +98,17 @@ Layout output_layout(const GraphData& graph, std::string_view output, const RowE
     for (const OutputInfo& found : graph.outputs()) {
         if (found.name != output) continue;
         const Node& node = graph.node(found.node);
-        return layout(graph, output, node.dtype, node.axes, found.column_strides, rows, row_strides);
+        return layout(graph, output, node.dtype, node.axes, found.column_strides, found.promoted_strides, rows,
+                      row_strides);
     }
     fail(ErrorCode::kInvalidArgument, "the graph has no output '{}'", output);
+}
+
+std::vector<std::int64_t> promoted_row_strides(const GraphData& graph, const std::vector<AxisId>& axes,
+                                               const Layout& layout) {
+    if (std::ranges::none_of(axes, [&](AxisId axis) { return graph.axis(axis).is_promoted; })) return {};
+    const auto rows = std::ranges::count_if(axes, [&](AxisId axis) { return graph.axis(axis).is_row; });
+    return {layout.strides.begin(), layout.strides.begin() + rows};
 }
 
 std::int64_t element_count(const std::vector<std::int64_t>& extents) {

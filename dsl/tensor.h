@@ -46,11 +46,16 @@ std::optional<std::int64_t> common_extent(const RowExtents& rows);
 std::int64_t extent_of(const GraphData& graph, AxisId axis, const RowExtents& rows);
 
 // The layout of an input or output with its declared column strides and the given row strides, one per row axis; empty
-// means that rows follow each other without padding. Throws Error(kInvalidArgument) for an unknown name.
+// means that rows follow each other without padding, those of an axis that was one of columns as they did there. Throws Error(kInvalidArgument) for an unknown name.
 Layout input_layout(const GraphData& graph, std::string_view input, const RowExtents& rows,
                     const std::vector<std::int64_t>& row_strides = {});
 Layout output_layout(const GraphData& graph, std::string_view output, const RowExtents& rows,
                      const std::vector<std::int64_t>& row_strides = {});
+
+// The strides that a launch has to be given for a tensor of a group which lies so: one per row axis where some of those
+// were axes of columns, since a row then lies among others and not behind them; else none.
+std::vector<std::int64_t> promoted_row_strides(const GraphData& graph, const std::vector<AxisId>& axes,
+                                               const Layout& layout);
 
 std::int64_t element_count(const std::vector<std::int64_t>& extents);
 std::int64_t buffer_elements(const Layout& layout);  // from the first element to one past the last: what a buffer holds

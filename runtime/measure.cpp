@@ -49,13 +49,19 @@ class Allocation {
 // The buffers of one rotation position, filled with random inputs.
 class BufferSet {
   public:
+    struct Bound {
+        std::string name;
+        void* data = nullptr;
+        std::vector<std::int64_t> row_strides;  // empty: rows follow each other
+    };
+
     BufferSet(const Device& device, const GraphData& graph, const RowExtents& rows, const BufferSet* like) {
         for (NodeId id = 0; id < graph.size(); ++id) {
             const Node& node = graph.node(id);
             if (node.kind != NodeKind::kInput) continue;
             const Layout layout = input_layout(graph, node.name, rows);
             const std::size_t bytes = static_cast<std::size_t>(buffer_elements(layout)) * size_bytes(layout.dtype);
-            add(device, node.name, bytes);
+            add(device, node.name, bytes, promoted_row_strides(graph, node.axes, layout));
             if (like != nullptr) {
                 device.impl().copy_on_device(find(node.name), like->find(node.name), bytes, nullptr);
             } else {
@@ -63,28 +69,30 @@ class BufferSet {
             }
         }
         for (const OutputInfo& output : graph.outputs()) {
+            const Layout layout = output_layout(graph, output.name, rows);
+            std::vector<std::int64_t> strides = promoted_row_strides(graph, graph.node(output.node).axes, layout);
             if (!output.alias.empty()) {
-                tensors_.emplace_back(output.name, find(output.alias));
+                tensors_.push_back({output.name, find(output.alias), std::move(strides)});
                 continue;
             }
-            const Layout layout = output_layout(graph, output.name, rows);
-            add(device, output.name, static_cast<std::size_t>(buffer_elements(layout)) * size_bytes(layout.dtype));
+            add(device, output.name, static_cast<std::size_t>(buffer_elements(layout)) * size_bytes(layout.dtype),
+                std::move(strides));
         }
     }
 
     void* find(const std::string& name) const {
-        for (const auto& [known, data] : tensors_) {
-            if (known == name) return data;
+        for (const Bound& tensor : tensors_) {
+            if (tensor.name == name) return tensor.data;
         }
         return nullptr;
     }
-    const std::vector<std::pair<std::string, void*>>& tensors() const { return tensors_; }
+    const std::vector<Bound>& tensors() const { return tensors_; }
     std::int64_t bytes() const { return bytes_; }
 
   private:
-    void add(const Device& device, const std::string& name, std::size_t bytes) {
+    void add(const Device& device, const std::string& name, std::size_t bytes, std::vector<std::int64_t> row_strides) {
         allocations_.push_back(std::make_unique<Allocation>(device, bytes));
-        tensors_.emplace_back(name, allocations_.back()->data());
+        tensors_.push_back({name, allocations_.back()->data(), std::move(row_strides)});
         bytes_ += static_cast<std::int64_t>(bytes);
     }
 
@@ -107,7 +115,7 @@ class BufferSet {
     }
 
     std::vector<std::unique_ptr<Allocation>> allocations_;
-    std::vector<std::pair<std::string, void*>> tensors_;
+    std::vector<Bound> tensors_;
     std::int64_t bytes_ = 0;
 };
 
@@ -167,7 +175,7 @@ Measurement measure(const Device& device, const std::vector<Executable>& executa
         for (const auto& set : sets) {
             Arguments arguments = executable.arguments();
             for (const auto& [axis, extent] : rows) arguments.rows(axis, extent);
-            for (const auto& [name, data] : set->tensors()) arguments.tensor(name, data);
+            for (const auto& [name, data, strides] : set->tensors()) arguments.tensor(name, data, strides);
             const std::size_t bytes = executable.workspace_bytes(arguments);
             if (bytes > 0) {
                 workspaces.push_back(std::make_unique<Allocation>(device, bytes));

@@ -91,7 +91,8 @@ class Run {
     std::vector<std::int64_t> padded_strides(const Node& node, const Layout& contiguous) {
         const std::size_t row_axes = graph_.row_axes(node).size();
         const std::int64_t padding = options_.row_padding + padded_++ * options_.padding_growth;
-        if (padding == 0 || row_axes == 0) return {};
+        if (padding == 0) return promoted_row_strides(graph_, node.axes, contiguous);
+        if (row_axes == 0) return {};
         std::vector<std::int64_t> strides(row_axes);
         std::int64_t stride = 1;
         for (std::size_t i = row_axes; i < contiguous.extents.size(); ++i) {

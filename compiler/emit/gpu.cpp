@@ -137,7 +137,7 @@ void KernelEmitter::geometry() {
         const std::string part = across ? fmt::format("% {}", rows) : fmt::format("/ {}", threads);
         out_.line(fmt::format("const int row_in_block = rj_thread() {};", part));
     }
-    if (rows > 1 && kernel_.shared_bytes_per_row > 0 && !kernel_.walk) {
+    if (rows > 1 && kernel_.shared_bytes_per_row > 0 && !kernel_.walk && !across) {
         out_.line(fmt::format("const int row_shared = row_in_block * {};", kernel_.shared_bytes_per_row),
                   "byte offset of the row's shared memory");
     }

@@ -14,11 +14,6 @@ namespace {
 
 constexpr std::int64_t kInt32Limit = std::int64_t{1} << 31;
 
-std::string scaled(const std::string& coordinate, const std::string& stride) {
-    if (stride == "1") return coordinate;
-    return coordinate == "0" || stride == "0" ? "0" : fmt::format("{} * {}", coordinate, stride);
-}
-
 }  // namespace
 
 // ---- coordinates and addresses --------------------------------------------------------------------------------------
@@ -83,6 +78,7 @@ GpuAddress GpuScope::address(const Inst& inst, const GpuLoop& loop, const std::s
     std::vector<std::string> loop_terms;
     std::vector<std::string> row_inside;
     std::vector<std::string> loop_inside;
+    std::int64_t step = 1;
     // Heads and their columns are put together again by nobody else: c / 128 * 128 + c % 128 took two registers more.
     const bool in_order = loop.columns != nullptr && takes_columns_in_order(kernel_, inst, *loop.columns);
     if (in_order) loop_terms.push_back(narrow_offset ? position : fmt::format("static_cast<long long>({})", position));
@@ -99,7 +95,8 @@ GpuAddress GpuScope::address(const Inst& inst, const GpuLoop& loop, const std::s
             at = fmt::format("static_cast<long long>({})", at);
         }
         if (!in_loop && kernel_.is_in_tiles(t)) continue;  // the row's own
-        const std::string term = scaled(at, stride(inst, i));
+        const std::string term = gpu_scaled(at, stride(inst, i));
+        if (in_loop && at == position && !kernel_.axis(t.axes[i]).is_row) step = std::stoll(stride(inst, i));
         if (term != "0") (in_loop ? loop_terms : row_terms).push_back(term);
     }
     GpuAddress result;
@@ -119,6 +116,7 @@ GpuAddress GpuScope::address(const Inst& inst, const GpuLoop& loop, const std::s
                            row_name(t.name + "_inside", "const bool", gpu_joined(row_inside, " && ")));
     }
     result.offset = gpu_joined(loop_terms, " + ");
+    if (loop_terms.size() == 1) result.step = step;
     const bool shifts = loop.columns->part == ColumnLoop::Part::kWhole && inst.access.kind == Access::Kind::kVector;
     if (shifts && inst.index != kernel_.peeled_by->index)
         result.aligned = row_name(t.name + "_aligned", "const bool",

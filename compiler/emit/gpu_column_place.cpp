@@ -12,8 +12,8 @@ namespace rowjit::gpu_emit {
 namespace {
 
 // Blocks that share a round of the columns, or each with all its rounds behind the other's. What an iteration adds
-// stands by itself.
-std::string place_of(const ColumnLoop& loop, const GpuScope& scope, const std::string& iteration) {
+// stands by itself. In elements of a tensor that has its columns so many apart.
+std::string place_of(const ColumnLoop& loop, const GpuScope& scope, const std::string& iteration, std::int64_t step) {
     const std::int64_t blocks = scope.kernel().schedule.column_blocks;
     const bool shares = blocks > 1 && scope.kernel().shares_rounds(loop);
     const std::int64_t threads_of_block = scope.threads() * (shares ? 1 : loop.iterations);
@@ -21,7 +21,9 @@ std::string place_of(const ColumnLoop& loop, const GpuScope& scope, const std::s
     if (blocks > 1) terms.push_back(fmt::format("column_block * {}", threads_of_block));
     if (scope.threads() > 1) terms.emplace_back("t");
     if (!terms.empty()) terms = {first_lane(loop, fmt::format("{}", fmt::join(terms, " + ")))};
-    if (!iteration.empty()) terms.push_back(fmt::format("{} * {}", in_parentheses(iteration), step_of(loop, scope)));
+    if (!terms.empty() && step > 1) terms = {fmt::format("{} * {}", in_parentheses(terms.front()), step)};
+    if (!iteration.empty())
+        terms.push_back(fmt::format("{} * {}", in_parentheses(iteration), step_of(loop, scope) * step));
     return terms.empty() ? "0" : fmt::format("{}", fmt::join(terms, " + "));
 }
 
@@ -66,7 +68,7 @@ std::int64_t step_of(const ColumnLoop& loop, const GpuScope& scope) {
 }
 
 std::string column_of(const ColumnLoop& loop, GpuScope& scope, const std::string& iteration) {
-    std::string place = place_of(loop, scope, iteration);
+    std::string place = place_of(loop, scope, iteration, 1);
     switch (loop.part) {
         case ColumnLoop::Part::kRow: return place;
         case ColumnLoop::Part::kWhole: return fmt::format("{} + {}", scope.head(), place);
@@ -83,7 +85,12 @@ std::string column_of(const ColumnLoop& loop, GpuScope& scope, const std::string
 // of a serial loop too where its loads wait for each other, and a softmax's 131072 columns spilled their addresses; a
 // top-k of f32 spilled with constants.
 GpuAddress by_iteration(GpuAddress address, const ColumnLoop& loop, GpuScope& scope, const std::string& iteration) {
-    if (loop.iterations == 1 || address.offset != "c") return address;
+    if (loop.iterations == 1 || address.offset != gpu_scaled("c", std::to_string(address.step))) return address;
+    if (address.step > 1) {
+        if (loop.is_resident() && !loop.is_peeled())
+            address.offset = place_of(loop, scope, iteration, address.step);
+        return address;
+    }
     const bool apart = iteration == kOfGroup && loop.part != ColumnLoop::Part::kEnds;
     if (loop.is_resident()) {
         address.offset = column_of(loop, scope, iteration);

@@ -138,6 +138,11 @@ std::string gpu_joined(const std::vector<std::string>& parts, std::string_view s
     return fmt::format("{}", fmt::join(parts, separator));
 }
 
+std::string gpu_scaled(const std::string& coordinate, const std::string& stride) {
+    if (stride == "1") return coordinate;
+    return coordinate == "0" || stride == "0" ? "0" : fmt::format("{} * {}", coordinate, stride);
+}
+
 std::string gpu_converted(Dtype dtype, const std::string& text) {
     return fmt::format("static_cast<{}>({})", gpu_value_type(dtype), text);
 }

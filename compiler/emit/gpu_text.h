@@ -37,6 +37,9 @@ struct CoordNames {
 std::string gpu_coord(const Coord& coord, const CoordNames& names);
 
 std::string gpu_joined(const std::vector<std::string>& parts, std::string_view separator);
+
+// A coordinate times what lies between two of its neighbours.
+std::string gpu_scaled(const std::string& coordinate, const std::string& stride);
 std::string gpu_converted(Dtype dtype, const std::string& text);  // to what the dtype is in a register
 
 // Names of one kernel, each given once.

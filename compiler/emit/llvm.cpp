@@ -100,7 +100,8 @@ void KernelEmitter::check_shape() {
     }
     RJ_CHECK(!reduces_rows_ || (!columns && kernel_.schedule.column_blocks == 1),
              "emit/llvm: kernel {} reduces rows and loops over columns", kernel_.name);
-    if (reduces_rows_ && !kernel_.row_axes.empty()) result_axis_ = {kernel_.row_axes.back()};
+    lanes_are_rows_ = reduces_rows_ || kernel_.schedule.across;
+    if (lanes_are_rows_ && !kernel_.row_axes.empty()) result_axis_ = {kernel_.row_axes.back()};
 }
 
 // Arithmetic hands a NaN's bits on, so all NaNs are of bf16 where vectors of nothing else are loaded, and a row's other
@@ -108,7 +109,7 @@ void KernelEmitter::check_shape() {
 // Zen 3 in cache, GB/s (cpu_emit_bench 128 1): rope 12.9 and 16.1, rope_qk's backward 7.1 and 8.2, qk_norm_rope 7.2
 // and 8.7.
 void KernelEmitter::find_nans() {
-    bool narrow = b_.cpu.avx2_alone && !reduces_rows_;
+    bool narrow = b_.cpu.avx2_alone && !lanes_are_rows_;
     each_inst(kernel_, [&](const Inst& inst) {
         if (inst.kind != InstKind::kLoad || is_one_number(inst.access.kind)) return;
         const Dtype dtype = kernel_.tensors[static_cast<std::size_t>(inst.index)].dtype;
@@ -195,38 +196,49 @@ void KernelEmitter::make_running() {
         }
         return;
     }
-    running_.resize(kernel_.accumulators.size());
+    if (!lanes_are_rows_) {
+        running_ = make_running(0);
+        return;
+    }
+    running_ = make_running(lanes_across(kernel_));
+    running_of_one_ = make_running(1);
+}
+
+// Of so many rows side by side, or of one whose columns are the lanes.
+std::vector<Running> KernelEmitter::make_running(int rows) {
+    std::vector<Running> all(kernel_.accumulators.size());
     for (const Stmt& stmt : kernel_.body) {
         const auto* loop = std::get_if<ColumnLoop>(&stmt.node);
         if (loop == nullptr) continue;
         for (const Inst& inst : loop->body) {
             if (inst.kind != InstKind::kAccumulate) continue;
             const Accumulator& accumulator = kernel_.accumulators[static_cast<std::size_t>(inst.index)];
-            Running& running = running_[static_cast<std::size_t>(inst.index)];
+            Running& running = all[static_cast<std::size_t>(inst.index)];
             running.columns = std::max(running.columns, loop->columns);
             const bool together = folds_together(accumulator.monoid);
-            const int state_lanes = std::min(loop->vector, lanes_of_state(accumulator));
-            running.width = std::max(running.width, together ? state_lanes : loop->vector);
-            running.chains = std::max(running.chains, together ? 1 : unroll_of(*loop));
+            const int state_lanes = together ? std::min(loop->vector, lanes_of_state(accumulator)) : loop->vector;
+            running.width = std::max(running.width, rows > 0 ? rows : state_lanes);
+            running.chains = std::max(running.chains, together || rows > 0 ? 1 : unroll_of(*loop));
             if (sums_in_blocks(inst, *loop))
                 running.blocks = stack(carried(Dtype::kF64, running.width), accumulator.label + "_blocks");
         }
     }
-    for (std::size_t i = 0; i < running_.size(); ++i) {
+    for (std::size_t i = 0; i < all.size(); ++i) {
         const Accumulator& accumulator = kernel_.accumulators[i];
         if (accumulator.monoid == Monoid::kGreatest) {
-            running_[i].keys = stack(greatest_type(b_, accumulator.greatest), accumulator.label);
-            running_[i].last = stack(b_.getFloatTy(), accumulator.label + "_last");
+            all[i].keys = stack(greatest_type(b_, accumulator.greatest), accumulator.label);
+            all[i].last = stack(b_.getFloatTy(), accumulator.label + "_last");
             continue;
         }
-        for (int chain = 0; chain < running_[i].chains; ++chain) {
-            std::vector<llvm::AllocaInst*>& parts = running_[i].parts.emplace_back();
+        for (int chain = 0; chain < all[i].chains; ++chain) {
+            std::vector<llvm::AllocaInst*>& parts = all[i].parts.emplace_back();
             for (int part = 0; part < fold_parts(accumulator); ++part) {
-                llvm::Type* type = fold_type(accumulator, carried(accumulator.dtype, running_[i].width));
+                llvm::Type* type = fold_type(accumulator, carried(accumulator.dtype, all[i].width));
                 parts.push_back(stack(type, accumulator.label));
             }
         }
     }
+    return all;
 }
 
 int KernelEmitter::lanes_of_state(const Accumulator& accumulator) {
@@ -246,6 +258,7 @@ void KernelEmitter::make_slots() {
     }
     kept_places_ = places;
     if (takes_strips()) places *= kStripRows;
+    if (!reduces_rows_ && lanes_are_rows_) places *= lanes_across(kernel_);
     std::int64_t bytes = 0;
     for (const Slot& slot : kernel_.slots) {
         slots_.push_back(
@@ -327,6 +340,7 @@ void KernelEmitter::clear_part() {
 
 void KernelEmitter::emit_rows(Value* first, Value* last) {
     if (reduces_rows_) return emit_row_reductions(first, last);
+    if (lanes_are_rows_) return emit_rows_across(first, last);
     if (takes_strips()) return emit_strips(first, last);
     count(first, last, i64(1), "row", [&](Value* row) { emit_row(row); });
 }

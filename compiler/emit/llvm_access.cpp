@@ -142,7 +142,7 @@ void KernelEmitter::annotate(llvm::Instruction* access, int tensor) {
 
 Reach KernelEmitter::reach(const Inst& inst, const Lanes& lanes) {
     if (lanes.width == 1) return Reach::kOneAddress;
-    if (reduces_rows_) return reach_of_rows(inst);
+    if (lanes_are_rows_) return reach_of_rows(inst);
     switch (inst.access.kind) {
         case Access::Kind::kUniform:
         case Access::Kind::kSplat: return Reach::kOneAddress;

@@ -329,7 +329,8 @@ void KernelEmitter::emit_where_any(Value* condition, const char* name, const std
 }
 
 bool KernelEmitter::sums_in_blocks(const Inst& inst, const ColumnLoop& loop) const {
-    if (inst.kind != InstKind::kAccumulate || loop.columns <= kSumBlock) return false;
+    const std::int64_t most = lanes_are_rows_ ? kAcrossBlock : kSumBlock;
+    if (inst.kind != InstKind::kAccumulate || loop.columns <= most) return false;
     const Accumulator& accumulator = kernel_.accumulators[static_cast<std::size_t>(inst.index)];
     return accumulator.monoid == Monoid::kSum && accumulator.dtype == Dtype::kF32 && !accumulator.compensated;
 }
@@ -359,7 +360,7 @@ void KernelEmitter::emit_side_by_side(const ColumnLoop& loop, const std::vector<
     };
     std::vector<Copy> copies(turn.size(), Copy{values_, dtypes_});
     for (const Inst& inst : loop.body) {
-        if (!reduces_rows_ && can_hoist(inst)) continue;
+        if (!lanes_are_rows_ && can_hoist(inst)) continue;
         for (std::size_t copy = 0; copy < turn.size(); ++copy) {
             values_.swap(copies[copy].values);
             dtypes_.swap(copies[copy].dtypes);
@@ -424,7 +425,7 @@ void KernelEmitter::emit_column_tail(const ColumnLoop& loop, Value* from, Value*
 
 void KernelEmitter::emit_body(const std::vector<Inst>& body, const Lanes& lanes) {
     for (const Inst& inst : body) {
-        if (!reduces_rows_ && can_hoist(inst)) continue;
+        if (!lanes_are_rows_ && can_hoist(inst)) continue;
         emit_inst(inst, lanes);
     }
 }

@@ -86,6 +86,8 @@ struct Running {
 // backward by 3.6 where eager is 1.4 off. An addition of f64 for each vector instead cost a third of such rows' speed
 // in cache, and one for eight of them none that was measured.
 inline constexpr std::int64_t kSumBlock = 512;
+// Likewise where lanes are rows, each of which has all the columns.
+inline constexpr std::int64_t kAcrossBlock = 32;
 
 // Lanes of a state that vectors are folded into together: a register of AVX-512, two of AVX2. Wider vectors are taken
 // in parts, which only makes a state's chain shorter beside what is folded.
@@ -171,6 +173,7 @@ class KernelEmitter {
     void load_arguments();
     void make_alias_scopes();
     void make_running();
+    std::vector<Running> make_running(int lanes);
     int lanes_of_state(const Accumulator& accumulator);
     void make_slots();
     void find_streams();
@@ -249,6 +252,12 @@ class KernelEmitter {
     Reach reach_of_rows(const Inst& inst);
     FoldState read_rows(const std::vector<llvm::AllocaInst*>& arrays, const Lanes& lanes);
     void write_rows(const std::vector<llvm::AllocaInst*>& arrays, const Lanes& lanes, const FoldState& state);
+
+    // Rows side by side.
+    void emit_rows_across(Value* first, Value* last);
+    void emit_lanes_across(Value* position, int width);
+    void emit_columns_across(const ColumnLoop& loop, const Lanes& lanes, bool fetches);
+    void finish_across(const AllReduce& reduce);
 
     // Instructions.
     void emit_inst(const Inst& inst, const Lanes& lanes);
@@ -334,9 +343,11 @@ class KernelEmitter {
     std::vector<PlacedSum> placed_;                     // of the vectors being emitted
     std::map<Value*, Value*> widened_;                  // f64 of f32: what it was made of
     bool reduces_rows_ = false;
+    bool lanes_are_rows_ = false;           // likewise, or rows lie side by side (Schedule::across)
+    std::vector<Running> running_of_one_;   // by accumulator, of one row of those
     std::vector<RunningRows> running_rows_;           // by accumulator
     int row_level_ = 0;                               // of them, into which rows go
-    std::vector<AxisId> result_axis_;                 // the innermost row axis, when rows are reduced
+    std::vector<AxisId> result_axis_;                 // the innermost row axis, when lanes are rows
     Value* chunk_first_ = nullptr;                    // of the lanes' results, i64 along result_axis_
     std::vector<llvm::AllocaInst*> slots_;            // by slot
     llvm::AllocaInst* outside_ = nullptr;             // what a load outside the extent reads: zeros

@@ -84,7 +84,7 @@ std::optional<std::int64_t> KernelEmitter::lane_step(ValueId id, const Lanes& la
     if (inst == nullptr) return std::nullopt;
     if (inst->kind == InstKind::kCoord) {
         const bool innermost = lanes.axes != nullptr && lanes.axes->back() == inst->axis;
-        const bool within_one = innermost && !reduces_rows_ && kernel_.axis(inst->axis).extent % lanes.width == 0;
+        const bool within_one = innermost && !lanes_are_rows_ && kernel_.axis(inst->axis).extent % lanes.width == 0;
         return innermost && (lanes.axes->size() == 1 || within_one) ? std::optional<std::int64_t>(1) : std::nullopt;
     }
     if (inst->kind == InstKind::kCast && !is_float(inst->dtype)) return lane_step(inst->operands[0], lanes);
@@ -198,7 +198,7 @@ Value* KernelEmitter::emit_coord(AxisId axis, const Lanes& lanes, Dtype dtype) {
     RJ_CHECK(found != axes.end(), "emit/llvm: axis {} is not of this loop", kernel_.axis(axis).label());
     std::int64_t inner = 1;
     for (auto it = found + 1; it != axes.end(); ++it) inner *= kernel_.axis(*it).extent;
-    if (reduces_rows_) {  // a row axis, the only one and 64 bits long
+    if (lanes_are_rows_) {  // a row axis, the only one and 64 bits long
         std::vector<std::uint64_t> lane_numbers(static_cast<std::size_t>(lanes.width));
         std::iota(lane_numbers.begin(), lane_numbers.end(), 0);
         Value* positions = b_.CreateAdd(spread(lanes.column, lanes.width),

@@ -219,9 +219,8 @@ Value* KernelEmitter::unit_strides() {
     };
     for (const Stmt& stmt : kernel_.body) {
         if (const auto* inst = std::get_if<Inst>(&stmt.node)) require(*inst);
-        if (const auto* loop = std::get_if<RowsLoop>(&stmt.node)) {
-            for (const Inst& inst : loop->body) require(inst);
-        }
+        if (const auto* loop = std::get_if<RowsLoop>(&stmt.node)) std::ranges::for_each(loop->body, require);
+        if (const auto* loop = std::get_if<ColumnLoop>(&stmt.node)) std::ranges::for_each(loop->body, require);
     }
     return unit;
 }

@@ -77,7 +77,7 @@ Value* joined(LaneBuilder& b, Value* first, Value* second) {
 }  // namespace
 
 bool KernelEmitter::takes_strips() const {
-    if (reduces_rows_ || kernel_.walk || kernel_.schedule.column_blocks != 1) return false;
+    if (lanes_are_rows_ || kernel_.walk || kernel_.schedule.column_blocks != 1) return false;
     std::set<int> reduced;
     std::set<int> read;
     std::int64_t bytes = 0;

@@ -1,6 +1,7 @@
 #include "compiler/plan/strides.h"
 
 #include <algorithm>
+#include <set>
 
 namespace rowjit {
 
@@ -13,6 +14,51 @@ std::int64_t stride_of(const GraphData& group, const Node& input, std::size_t ax
         static_cast<std::size_t>(std::count_if(begin, begin + static_cast<std::ptrdiff_t>(axis), is_promoted));
     const bool is_known = is_promoted(input.axes[axis]) && before < input.promoted_strides.size();
     return is_known ? input.promoted_strides[before] : kStrideOfRows;
+}
+
+std::optional<std::int64_t> step_along(const GraphData& group, const Node& load, AxisId axis) {
+    const bool is_index = load.kind == NodeKind::kIndex;
+    const Node& input = is_index ? group.node(load.args[0]) : load;
+    std::optional<std::int64_t> least;
+    for (std::size_t i = 0; i < input.axes.size(); ++i) {
+        const std::vector<Axis> along = is_index ? load.coords[i].axes() : std::vector<Axis>{{input.axes[i]}};
+        if (std::ranges::none_of(along, [&](Axis a) { return a.id == axis; })) continue;
+        least = std::min(least.value_or(kStrideOfRows), stride_of(group, input, i));
+    }
+    return least;
+}
+
+namespace {
+
+// The inputs that are read in order, and the indices into others.
+std::set<NodeId> loads(const GraphData& group) {
+    std::set<NodeId> result;
+    for (const NodeId id : group.live_nodes()) {
+        const Node& node = group.node(id);
+        for (std::size_t i = 0; i < node.args.size(); ++i) {
+            if (group.node(node.args[i]).kind != NodeKind::kInput) continue;
+            if (!node.reads_from_memory(i)) result.insert(node.args[i]);
+            if (node.kind == NodeKind::kIndex) result.insert(id);
+        }
+    }
+    return result;
+}
+
+}  // namespace
+
+bool columns_lie_apart(const GraphData& group, const std::vector<AxisId>& row_axes) {
+    if (row_axes.empty() || !group.axis(row_axes.back()).is_promoted) return false;
+    bool any = false;
+    for (const NodeId id : loads(group)) {
+        const Node& node = group.node(id);
+        const std::optional<std::int64_t> beside = step_along(group, node, row_axes.back());
+        if (!beside) continue;
+        for (const AxisId axis : group.column_axes(node)) {
+            if (*beside >= step_along(group, node, axis).value_or(kStrideOfRows)) return false;
+            any = true;
+        }
+    }
+    return any;
 }
 
 }  // namespace rowjit

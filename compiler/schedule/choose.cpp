@@ -6,6 +6,7 @@
 #include "compiler/plan/digit_orders.h"
 #include "compiler/plan/online.h"
 #include "compiler/plan/partial_reductions.h"
+#include "compiler/plan/strides.h"
 #include "compiler/schedule/lower.h"
 #include "dsl/coordinate_value.h"
 
@@ -239,6 +240,7 @@ GroupFacts facts_of(const Group& group, const Target& target) {
     facts.reduced_positions = reduced_positions(graph);
     facts.results = graph.positions(group.row_axes, 0);
     facts.reduces_along = reduces_along(graph);
+    facts.columns_apart = !group.reduces_rows && columns_lie_apart(graph, group.row_axes);
     note_promoted(group, &facts);
     facts.widest_bytes = 1;
     facts.narrowest_bytes = 8;

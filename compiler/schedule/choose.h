@@ -63,6 +63,7 @@ struct GroupFacts {
     std::int64_t reduced_positions = 1;
     std::int64_t results = 1;    // of those reductions, likewise
     bool reduces_along = false;  // what they are over lies side by side, and results apart
+    bool columns_apart = false;  // rows lie side by side in memory, and the columns of each apart
 
     bool sums_rows() const { return sums_of_rows > 0; }
     // Columns of an access: 16 bytes of what is stored, so that neighbouring threads fill whole sectors of memory in

@@ -23,6 +23,7 @@
 #include "compiler/plan/digit_orders.h"
 #include "compiler/plan/online.h"
 #include "compiler/plan/partial_reductions.h"
+#include "compiler/plan/strides.h"
 #include "compiler/schedule/lowering.h"
 #include "compiler/schedule/walk.h"
 
@@ -245,6 +246,7 @@ std::optional<Declined> Lowering::lay_out_shared() {
         const std::int64_t bytes = elements.at(static_cast<int>(i)) * static_cast<std::int64_t>(size_bytes(slot.dtype));
         kernel_.shared_bytes_per_row += (bytes + 15) / 16 * 16;
     }
+    if (!target_.is_gpu() && schedule().across) kept_bytes *= lanes_across(kernel_);
     if (!target_.is_gpu() && kept_bytes > kMaxCpuKeptBytes) {
         return Declined{fmt::format("{} bytes of a row kept; the CPU keeps {}", kept_bytes, kMaxCpuKeptBytes)};
     }
@@ -257,6 +259,28 @@ std::optional<Declined> Lowering::lay_out_shared() {
 }
 
 }  // namespace lowering
+
+namespace {
+
+// Why the rows of a block cannot lie beside each other, their columns apart.
+std::optional<Declined> across_conflict(const Group& group, const Schedule& schedule, const Target& target) {
+    if (schedule.family != Family::kRowReduction) return Declined{"rows lie side by side where they are reduced"};
+    if (!columns_lie_apart(*group.graph, group.row_axes))
+        return Declined{"rows are not known to lie side by side, and their columns apart"};
+    if (!target.is_gpu() && (schedule.online || makes_parts(*group.graph)))
+        return Declined{"rows that are a vector's lanes carry no pairs, and are not summed over"};
+    if (schedule.vector > 1 || schedule.peel || schedule.column_blocks > 1)
+        return Declined{"rows that lie side by side have their columns one by one, and all in a block"};
+    if (schedule.blocks_per_sm > 0) return Declined{"rows that lie side by side are in blocks that end"};
+    for (const NodeId id : group.graph->live_nodes()) {
+        const Node& node = group.graph->node(id);
+        if (node.kind == NodeKind::kFix || node.monoid == Monoid::kGreatest)
+            return Declined{"threads that meet in steps, or over a row's greatest, do not lie across rows"};
+    }
+    return std::nullopt;
+}
+
+}  // namespace
 
 bool is_special(Op op) { return (op >= Op::kSqrt && op <= Op::kCos) || op == Op::kDiv; }
 
@@ -282,8 +306,9 @@ Offer<Kernel> lower(const Group& group, const Schedule& schedule, const Target& 
     // Of skewed rows one waits in its stage while the next is used.
     if (schedule.residency == Residency::kStages && schedule.stages < (schedule.skew ? 2 : 1))
         return Declined{fmt::format("{} stages do not keep a row", schedule.stages)};
-    if (schedule.across && !group.reduces_rows)
-        return Declined{"threads lie across rows only in a reduction over rows"};
+    if (schedule.across && !group.reduces_rows) {
+        if (auto declined = across_conflict(group, schedule, target)) return *declined;
+    }
     if (schedule.across && schedule.threads_per_row > target.warp_size)
         return Declined{fmt::format("{} threads on a row do not fold in a warp", schedule.threads_per_row)};
     const bool fits = fills_warps(schedule.threads_per_row, target.warp_size) ||

@@ -397,6 +397,8 @@ FamilyOffer offer_row_reduction(const GroupFacts& facts, const Target& target) {
         offer.declined = "no reduction over columns";
         return offer;
     }
+    offer.schedules = rows_across(facts, target);
+    if (!offer.schedules.empty()) return offer;
     if (!target.is_gpu()) {
         offer.schedules = cpu_schedules(facts);
         return offer;

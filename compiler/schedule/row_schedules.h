@@ -1,7 +1,8 @@
 // What the schedules of reduced rows are made of, for the files of that family: row_reduction.cpp, which has the static
 // rule, and of the threads that share a row (row_threads.cpp), rows over a cluster (row_cluster.cpp), rows that wait in
 // shared memory (row_shared.cpp), rows of many tensors (row_many.cpp), rows that a block which stays has in flight
-// (row_ahead.cpp) and rows of any width beside sums of rows (row_even.cpp).
+// (row_ahead.cpp), rows that lie side by side (row_across.cpp) and rows of any width beside sums of rows
+// (row_even.cpp).
 #pragma once
 
 #include <algorithm>
@@ -189,6 +190,11 @@ std::vector<Schedule> alone_in_long_parts(const GroupFacts& facts, const Target&
 
 // Rows beside sums that keep what is computed behind a reduction; none of others.
 std::vector<Schedule> computed_in_few_threads(const GroupFacts& facts, const Target& target, int vector);
+
+// ---- row_across.cpp -------------------------------------------------------------------------------------------------
+
+// Rows that lie side by side, with the columns of each apart; none of others.
+std::vector<Schedule> rows_across(const GroupFacts& facts, const Target& target);
 
 // ---- row_even.cpp ---------------------------------------------------------------------------------------------------
 

@@ -53,7 +53,8 @@ struct Schedule {
     int stages = 0;                  // > 0: so many rows are copied ahead into shared memory (blocks_per_sm)
     int ahead = 0;              // > 0: rows that follow each other are a block's, loaded so many ahead (blocks_per_sm)
     bool skew = false;          // a cluster meets over a row's first phase behind the next row's (blocks_per_sm)
-    bool across = false;        // neighbouring threads take neighbouring rows, not parts of one (kRowsReduction)
+    bool across = false;        // neighbouring threads take neighbouring rows, not parts of one (kRowsReduction, and
+                                // kRowReduction where rows lie side by side and their columns apart)
     int shares = 0;             // > 0: so many threads share a long segment of rows; each has one too (kRowsReduction)
     int min_blocks_per_sm = 0;  // register cap through launch bounds; 0 leaves it to the compiler
 
