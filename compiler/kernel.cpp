@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 
 #include "base/check.h"
 
@@ -254,14 +255,13 @@ std::int64_t Kernel::positions_apart() const {
 }
 
 int lanes_across(const Kernel& kernel) {
-    constexpr int kLineBytes = 64;
     const AxisId innermost = kernel.row_axes.back();
-    int narrowest = kLineBytes / 2;
+    int narrowest = 4;
     for (const KernelTensor& tensor : kernel.tensors) {
         if (contains(tensor.axes, innermost)) narrowest = std::min(narrowest, static_cast<int>(size_bytes(tensor.dtype)));
     }
     const auto beside = static_cast<std::uint64_t>(kernel.axis(innermost).extent);
-    return static_cast<int>(std::min<std::uint64_t>(std::bit_floor(beside), kLineBytes / narrowest));
+    return static_cast<int>(std::min<std::uint64_t>(std::bit_floor(beside), kMostLanesAcross / narrowest));
 }
 
 std::int64_t Kernel::blocks_of_part() const { return apart.empty() ? 1 : positions_apart() / schedule.rows_per_block; }

@@ -471,7 +471,7 @@ struct Kernel {
 };
 
 // On a CPU, of a kernel whose rows lie side by side (Schedule::across): how many of them are the lanes of a vector, a
-// cache line of the narrowest element that is read or stored, or fewer where fewer lie there.
+// cache line of the narrowest element that is read or stored, of f32 at least, or fewer where fewer lie there.
 int lanes_across(const Kernel& kernel);
 
 // Calls visit(inst) for every instruction, in order.

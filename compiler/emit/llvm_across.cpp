@@ -36,10 +36,13 @@ void KernelEmitter::emit_rows_across(Value* first, Value* last) {
         Value* most = repeats ? left : b_.CreateSub(left, b_.CreateURem(left, i64(lanes)));
         Value* whole = b_.CreateSelect(wide, most, i64(0), "whole");
         Value* greatest = b_.CreateSub(left, i64(lanes));
-        count(i64(0), whole, i64(lanes), "lane_group", [&](Value* place) {
-            Value* begin = b_.CreateBinaryIntrinsic(llvm::Intrinsic::smin, place, greatest);
-            emit_lanes_across(b_.CreateAdd(position, begin), lanes);
-        });
+        const auto groups = [&](bool streams) {
+            count(i64(0), whole, i64(lanes), "lane_group", [&](Value* place) {
+                Value* begin = b_.CreateBinaryIntrinsic(llvm::Intrinsic::smin, place, greatest);
+                emit_lanes_across(b_.CreateAdd(position, begin), lanes, streams);
+            });
+        };
+        stream_ == nullptr ? groups(false) : branch(stream_, [&] { groups(true); }, [&] { groups(false); });
         std::swap(running_, running_of_one_);
         count(whole, left, i64(1), "lane",
               [&](Value* place) { emit_lanes_across(b_.CreateAdd(position, place), 1); });
@@ -49,7 +52,7 @@ void KernelEmitter::emit_rows_across(Value* first, Value* last) {
 }
 
 // The rows from `position` on along the innermost row axis.
-void KernelEmitter::emit_lanes_across(Value* position, int width) {
+void KernelEmitter::emit_lanes_across(Value* position, int width, bool streams) {
     const Lanes lanes{&result_axis_, width, position, i64(0), width};
     for (std::size_t i = 0; i < running_.size(); ++i) clear_running(i);
     bool is_first = true;
@@ -58,6 +61,7 @@ void KernelEmitter::emit_lanes_across(Value* position, int width) {
         if (const auto* reduce = std::get_if<AllReduce>(&stmt.node)) finish_across(*reduce);
         const auto* loop = std::get_if<ColumnLoop>(&stmt.node);
         if (loop == nullptr) continue;
+        const llvm::SaveAndRestore streaming(streaming_loop_, streams ? loop : nullptr);
         emit_columns_across(*loop, lanes, is_first);
         is_first = false;
     }

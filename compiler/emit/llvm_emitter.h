@@ -185,6 +185,7 @@ class KernelEmitter {
     void fetch(const ColumnLoop& loop, const Lanes& lanes);
     void fetch_lines(const Inst& load, Value* from, int elements);
     bool streams(const Inst& inst, const ColumnLoop& loop) const;
+    bool stores_lines_across(const Inst& store) const;
     void emit_blocks();
     bool adds_to_all_rows(const Inst& inst) const;
     bool adds_to_all_rows(const ColumnLoop& loop) const;
@@ -249,13 +250,13 @@ class KernelEmitter {
     Value* unit_strides();
     bool bounds_differ_by_lane() const;
     int result_vector() const;
-    Reach reach_of_rows(const Inst& inst);
+    Reach reach_of_rows(const Inst& inst) const;
     FoldState read_rows(const std::vector<llvm::AllocaInst*>& arrays, const Lanes& lanes);
     void write_rows(const std::vector<llvm::AllocaInst*>& arrays, const Lanes& lanes, const FoldState& state);
 
     // Rows side by side.
     void emit_rows_across(Value* first, Value* last);
-    void emit_lanes_across(Value* position, int width);
+    void emit_lanes_across(Value* position, int width, bool streams = false);
     void emit_columns_across(const ColumnLoop& loop, const Lanes& lanes, bool fetches);
     void finish_across(const AllReduce& reduce);
 

@@ -226,7 +226,7 @@ Value* KernelEmitter::unit_strides() {
 }
 
 // Given unit strides along the lanes.
-Reach KernelEmitter::reach_of_rows(const Inst& inst) {
+Reach KernelEmitter::reach_of_rows(const Inst& inst) const {
     const KernelTensor& tensor = kernel_.tensors[static_cast<std::size_t>(inst.index)];
     const std::size_t first_column = tensor.axes.size() - tensor.column_strides.size();
     const AxisId lane_axis = result_axis_.empty() ? -1 : result_axis_[0];

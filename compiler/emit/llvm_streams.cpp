@@ -26,9 +26,8 @@ std::ptrdiff_t special_functions(const Kernel& kernel, const ColumnLoop& loop) {
 bool KernelEmitter::streams(const Inst& inst, const ColumnLoop& loop) const {
     if (inst.kind != InstKind::kStore || inst.accumulate) return false;
     const KernelTensor& tensor = kernel_.tensors[static_cast<std::size_t>(inst.index)];
-    if (tensor.read || tensor.aliased || inst.access.kind != Access::Kind::kVector || !inst.access.lanes.empty()) {
-        return false;
-    }
+    if (tensor.read || tensor.aliased) return false;
+    if (!lanes_are_rows_ && (inst.access.kind != Access::Kind::kVector || !inst.access.lanes.empty())) return false;
     const bool narrow = size_bytes(tensor.dtype) < 4;
     // Measured on Zen 4, 150 MiB on one core (cpu_emit_bench): of bf16 relu 25 to 36 GB/s, softmax 11.7 to 14.7, its
     // backward 13.2 to 15.4, norms and gated activations the same; of f32 10 to 45 % more.
@@ -37,6 +36,7 @@ bool KernelEmitter::streams(const Inst& inst, const ColumnLoop& loop) const {
     // less than memory gives. Zen 3, two threads, 64 MiB, past the caches and through them: silu 3.1 and 3.4 ms, gelu's
     // backward 5.2 and 4.9, clipped_swiglu's 4.4 and 3.4, twenty kernels 4 % slower in the geometric mean.
     if (narrow && b_.cpu.avx2_alone && special_functions(kernel_, loop) > 0) return false;
+    if (lanes_are_rows_) return stores_lines_across(inst);
     if (loop.vector * static_cast<std::int64_t>(size_bytes(tensor.dtype)) % kLineBytes != 0) return false;
     // The loop's columns are the tensor's, or a span of whole lines of them, as each half of a rotated head is.
     const std::size_t first_column = tensor.axes.size() - tensor.column_strides.size();
@@ -57,6 +57,19 @@ bool KernelEmitter::streams(const Inst& inst, const ColumnLoop& loop) const {
         stride *= kernel_.axis(tensor.axes[first_column + i]).extent;
     }
     return left == 0 && whole_lines;
+}
+
+// Likewise of rows side by side, of which every group begins a line at each column.
+bool KernelEmitter::stores_lines_across(const Inst& store) const {
+    const KernelTensor& tensor = kernel_.tensors[static_cast<std::size_t>(store.index)];
+    const auto element_bytes = static_cast<std::int64_t>(size_bytes(tensor.dtype));
+    const int lanes = lanes_across(kernel_);
+    const auto is_placed_by_data = [](const Coord& coord) { return !coord.data_nodes().empty(); };
+    if (std::ranges::any_of(store.coords, is_placed_by_data)) return false;
+    const auto is_whole = [&](std::int64_t stride) { return stride * element_bytes % kLineBytes == 0; };
+    return reach_of_rows(store) == Reach::kVector && is_whole(lanes) &&
+           std::ranges::all_of(tensor.column_strides, is_whole) && kernel_.schedule.rows_per_block % lanes == 0 &&
+           kernel_.axis(result_axis_[0]).extent % lanes == 0;
 }
 
 // What a launch reads and writes of rows.
@@ -89,7 +102,8 @@ void KernelEmitter::find_streams() {
             const auto element_bytes = static_cast<std::int64_t>(size_bytes(tensor.dtype));
             Value* starts = b_.CreatePtrToInt(pointers_[static_cast<std::size_t>(inst.index)], b_.getInt64Ty());
             for (const AxisId axis : tensor.axes) {
-                if (!kernel_.axis(axis).is_row) continue;
+                const bool is_beside = lanes_are_rows_ && axis == result_axis_[0];  // a lane behind the other
+                if (!kernel_.axis(axis).is_row || is_beside) continue;
                 starts = b_.CreateOr(starts, b_.CreateMul(strides_.at({inst.index, axis}), i64(element_bytes)));
             }
             Value* aligned = b_.CreateICmpEQ(b_.CreateAnd(starts, i64(kLineBytes - 1)), i64(0));

@@ -267,8 +267,16 @@ std::optional<Declined> across_conflict(const Group& group, const Schedule& sche
     if (schedule.family != Family::kRowReduction) return Declined{"rows lie side by side where they are reduced"};
     if (!columns_lie_apart(*group.graph, group.row_axes))
         return Declined{"rows are not known to lie side by side, and their columns apart"};
-    if (!target.is_gpu() && (schedule.online || makes_parts(*group.graph)))
-        return Declined{"rows that are a vector's lanes carry no pairs, and are not summed over"};
+    if (!target.is_gpu()) {
+        if (schedule.online || makes_parts(*group.graph))
+            return Declined{"rows that are a vector's lanes carry no pairs, and are not summed over"};
+        const std::int64_t neighbours = group.graph->axis(group.row_axes.back()).extent;
+        const bool is_part = neighbours % schedule.rows_per_block == 0;
+        if (schedule.rows_per_block % (is_part ? kMostLanesAcross : neighbours) != 0 &&
+            schedule.rows_per_block != neighbours)
+            return Declined{fmt::format("a block of {} rows is no number of runs of {}, nor a part of one in vectors",
+                                        schedule.rows_per_block, neighbours)};
+    }
     if (schedule.vector > 1 || schedule.peel || schedule.column_blocks > 1)
         return Declined{"rows that lie side by side have their columns one by one, and all in a block"};
     if (schedule.blocks_per_sm > 0) return Declined{"rows that lie side by side are in blocks that end"};

@@ -39,6 +39,9 @@ inline constexpr int kProductTileColumns = 256;
 // Rows that follow each other, in flight to the block that takes them.
 inline constexpr int kMostRowsAhead = 8;
 
+// Rows side by side that are the lanes of a CPU's vector: of bytes, a cache line.
+inline constexpr int kMostLanesAcross = 64;
+
 struct Schedule {
     Family family = Family::kElementwise;
     Residency residency = Residency::kReload;

@@ -19,6 +19,7 @@
 #include "compiler/compile.h"
 #include "compiler/emit/spans.h"
 #include "compiler/plan/partial_reductions.h"
+#include "compiler/schedule/lower.h"
 #include "compiler/toolchain/orc.h"
 #include "dsl/accuracy.h"
 #include "dsl/library/registry.h"
@@ -682,6 +683,59 @@ TEST_CASE("reductions of columns that lie apart have neighbouring results in the
             check(fmt::format("{} steps of {}", steps, features), *graph.data(), {{"batch", 5}}, {}, {.seed = 3});
         }
     }
+}
+
+TEST_CASE("rows that lie side by side are the lanes of a vector, exact and the same in whichever range") {
+    for (const Dtype dtype : {bf16, f32}) {
+        for (const auto& [channels, pixels] :
+             {std::pair<std::int64_t, std::int64_t>(18, 16), {33, 45}, {96, 64}, {130, 1100}, {1030, 24}}) {
+            const Graph graph = normed_channels(channels, pixels, dtype);
+            const std::string what = fmt::format("{} channels of {} {}", channels, pixels, name(dtype));
+            const Program program = compile(*graph.data(), host());
+            CHECK_MESSAGE(
+                std::ranges::all_of(program.steps, [](const Step& step) { return step.kernel.schedule.across; }), what);
+            const Plan plan = plan_graph(*graph.data(), host());
+            for (const Schedule& schedule : legal_schedules(plan.groups[0], host())) {
+                check(fmt::format("{} {}", what, print(schedule)), *graph.data(), {{"images", 3}},
+                      [&](const Group& group) {
+                          return group.name == plan.groups[0].name ? std::optional(schedule) : std::nullopt;
+                      });
+            }
+            const Bindings bindings = random_inputs(*graph.data(), {{"images", 3}}, {.seed = 3, .out_of_range = true});
+            ProgramRun together(*graph.data(), program, bindings);
+            ProgramRun alone(*graph.data(), program, bindings, ProgramRun::Ranges::kOfOne);
+            for (const OutputInfo& output : graph.data()->outputs()) {
+                const std::vector<double> one = alone.output(output.name).values;
+                const std::vector<double> all = together.output(output.name).values;
+                CHECK_MESSAGE(std::equal(one.begin(), one.end(), all.begin(), all.end(), is_same), what, output.name);
+            }
+        }
+    }
+}
+
+TEST_CASE("rows that lie side by side are normed in place, none of them twice") {
+    const Graph graph = Graph::parse(R"(rows images
+columns c = 40
+columns p = 77
+input x: f32[images, c, p]
+d = x - mean(x, c)
+output y = d * rsqrt(mean(d * d, c) + 1e-5) alias(x)
+)",
+                                     "in place");
+    REQUIRE(compile(*graph.data(), host()).steps[0].kernel.schedule.across);
+    check("in place", *graph.data(), {{"images", 3}});
+}
+
+TEST_CASE("rows whose neighbours are too few to lie side by side, or whose blocks would part them, are not") {
+    const auto taken = [](const Graph& graph) { return compile(*graph.data(), host()).steps[0].kernel.schedule; };
+    CHECK(!taken(normed_channels(64, 3, f32)).across);
+    const Graph graph = normed_channels(64, 48, f32);
+    Schedule schedule = taken(graph);
+    REQUIRE(schedule.across);
+    schedule.rows_per_block = 40;
+    const Offer<Kernel> kernel = lower(plan_graph(*graph.data(), host()).groups[0], schedule, host());
+    REQUIRE(!kernel);
+    CHECK(kernel.reason() == "a block of 40 rows is no number of runs of 48, nor a part of one in vectors");
 }
 
 TEST_CASE("a residual add, its norm and the norm's codes are one kernel, and exact") {

@@ -19,6 +19,7 @@
 #include "runtime/verify.h"
 #include "tests/simt/cases.h"
 #include "tests/simt/simt_device.h"
+#include "tests/support/columns_apart.h"
 #include "tests/support/extrema.h"
 #include "tests/support/groups_of_columns.h"
 
@@ -83,6 +84,21 @@ TEST_CASE("columns along one axis have what their groups come to, and so have th
             if (target.warp_size == 32) add_backward_cases(of.what, of.graph, {}, target, &cases);
         }
         check_cases(cases, target, 9, false);
+    }
+}
+
+TEST_CASE("rows that lie side by side agree with the oracle under every schedule, and so have their gradients") {
+    for (const auto& [name, channels, pixels, dtype] :
+         std::initializer_list<std::tuple<std::string_view, int, int, Dtype>>{
+             {"sm_90a", 75, 33, bf16}, {"sm_90a", 19, 40, f32}, {"gfx942", 75, 33, bf16}}) {
+        const Target target = simt::target(name);
+        const Graph graph = normed_channels(channels, pixels, dtype);
+        std::vector<Case> cases;
+        add_cases(fmt::format("{} channels", channels), graph, target, &cases);
+        const auto lies_across = [](const Case& one) { return one.program.steps[0].kernel.schedule.across; };
+        CHECK(std::ranges::count_if(cases, lies_across) > 2);
+        if (target.warp_size == 32) add_backward_cases("their gradients", graph, {"x"}, target, &cases);
+        check_cases(cases, target, 5, false);
     }
 }
 
