@@ -258,7 +258,8 @@ int lanes_across(const Kernel& kernel) {
     const AxisId innermost = kernel.row_axes.back();
     int narrowest = 4;
     for (const KernelTensor& tensor : kernel.tensors) {
-        if (contains(tensor.axes, innermost)) narrowest = std::min(narrowest, static_cast<int>(size_bytes(tensor.dtype)));
+        if (contains(tensor.axes, innermost))
+            narrowest = std::min(narrowest, static_cast<int>(size_bytes(tensor.dtype)));
     }
     const auto beside = static_cast<std::uint64_t>(kernel.axis(innermost).extent);
     return static_cast<int>(std::min<std::uint64_t>(std::bit_floor(beside), kMostLanesAcross / narrowest));

@@ -57,8 +57,8 @@ std::string ColumnEmitter::shared_offset(const Slot& slot) const {
     const std::string column = own ? in_parentheses(first_lane(loop_, vector_of(scope_, own_iteration()))) : "c";
     // Rows that lie side by side have each column side by side, in as many banks.
     if (scope_.kernel().schedule.across) {
-        const std::string places = scope_.rows() > 1 ? fmt::format("({} * {} + row_in_block)", column, scope_.rows())
-                                                     : column;
+        const std::string places =
+            scope_.rows() > 1 ? fmt::format("({} * {} + row_in_block)", column, scope_.rows()) : column;
         return fmt::format("{} + {} * {}", slot.shared_offset_bytes * scope_.rows(), places, size_bytes(slot.dtype));
     }
     std::string text = fmt::format("{} * {}", column, size_bytes(slot.dtype));

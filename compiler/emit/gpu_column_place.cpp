@@ -87,8 +87,7 @@ std::string column_of(const ColumnLoop& loop, GpuScope& scope, const std::string
 GpuAddress by_iteration(GpuAddress address, const ColumnLoop& loop, GpuScope& scope, const std::string& iteration) {
     if (loop.iterations == 1 || address.offset != gpu_scaled("c", std::to_string(address.step))) return address;
     if (address.step > 1) {
-        if (loop.is_resident() && !loop.is_peeled())
-            address.offset = place_of(loop, scope, iteration, address.step);
+        if (loop.is_resident() && !loop.is_peeled()) address.offset = place_of(loop, scope, iteration, address.step);
         return address;
     }
     const bool apart = iteration == kOfGroup && loop.part != ColumnLoop::Part::kEnds;

@@ -23,7 +23,7 @@ struct GpuAddress {
     std::string base;
     std::string offset;
     std::string inside;
-    std::int64_t step = 1;  // where the offset is a column's place alone, times so many elements
+    std::int64_t step = 1;     // where the offset is a column's place alone, times so many elements
     std::string aligned = {};  // of a peeled row's vectors: whether each is one access; "" where it is sure to be
 
     std::string text() const { return offset.empty() ? base : base + " + " + offset; }

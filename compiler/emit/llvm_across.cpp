@@ -44,8 +44,7 @@ void KernelEmitter::emit_rows_across(Value* first, Value* last) {
         };
         stream_ == nullptr ? groups(false) : branch(stream_, [&] { groups(true); }, [&] { groups(false); });
         std::swap(running_, running_of_one_);
-        count(whole, left, i64(1), "lane",
-              [&](Value* place) { emit_lanes_across(b_.CreateAdd(position, place), 1); });
+        count(whole, left, i64(1), "lane", [&](Value* place) { emit_lanes_across(b_.CreateAdd(position, place), 1); });
         std::swap(running_, running_of_one_);
         return b_.CreateAdd(row, left);
     });

@@ -344,8 +344,8 @@ class KernelEmitter {
     std::vector<PlacedSum> placed_;                     // of the vectors being emitted
     std::map<Value*, Value*> widened_;                  // f64 of f32: what it was made of
     bool reduces_rows_ = false;
-    bool lanes_are_rows_ = false;           // likewise, or rows lie side by side (Schedule::across)
-    std::vector<Running> running_of_one_;   // by accumulator, of one row of those
+    bool lanes_are_rows_ = false;                     // likewise, or rows lie side by side (Schedule::across)
+    std::vector<Running> running_of_one_;             // by accumulator, of one row of those
     std::vector<RunningRows> running_rows_;           // by accumulator
     int row_level_ = 0;                               // of them, into which rows go
     std::vector<AxisId> result_axis_;                 // the innermost row axis, when lanes are rows

@@ -125,7 +125,7 @@ NodeId Planner::copy_index(const Node& node, GraphData* into, const std::map<Nod
 
 // A tensor of the program, its axes reordered so that promoted ones stand among the row axes.
 NodeId Planner::add_input(const Node& node, const std::string& name, GraphData* into) {
-    Ordered ordered = order_axes(node.axes, node.column_strides, *into);
+    Ordered ordered = order_axes(node.axes, node.column_strides, *into, node.promoted_strides);
     const NodeId input = into->add_input(name, node.dtype, std::move(ordered.axes), std::move(ordered.column_strides));
     into->set_promoted_strides(input, std::move(ordered.promoted_strides));
     return input;
@@ -224,8 +224,8 @@ void Planner::add_outputs(const Piece& piece, NodeId root, const std::map<NodeId
         if (output.node != root) continue;
         OutputInfo moved = output;
         moved.node = copy;
-        Ordered ordered =
-            order_axes(output.piece ? output.piece->axes : graph_->node(root).axes, output.column_strides, *into);
+        Ordered ordered = order_axes(output.piece ? output.piece->axes : graph_->node(root).axes, output.column_strides,
+                                     *into, output.promoted_strides);
         moved.column_strides = std::move(ordered.column_strides);
         moved.promoted_strides = std::move(ordered.promoted_strides);
         if (output.piece) moved.piece = reordered(*output.piece, ordered.axes);
@@ -278,7 +278,8 @@ Group Planner::group(const Piece& piece) const {
 }
 
 Planner::Ordered Planner::order_axes(const std::vector<AxisId>& declared,
-                                     const std::vector<std::int64_t>& declared_strides, const GraphData& graph) {
+                                     const std::vector<std::int64_t>& declared_strides, const GraphData& graph,
+                                     const std::vector<std::int64_t>& had) {
     Ordered ordered;
     for (const AxisId axis : declared) {
         if (graph.axis(axis).is_row) ordered.axes.push_back(axis);
@@ -299,6 +300,7 @@ Planner::Ordered Planner::order_axes(const std::vector<AxisId>& declared,
         ordered.axes.push_back(declared[i]);
         ordered.column_strides.push_back(all[i]);
     }
+    if (had.size() == ordered.promoted_strides.size()) ordered.promoted_strides = had;
     return ordered;
 }
 

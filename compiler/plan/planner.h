@@ -123,8 +123,9 @@ class Planner {
         std::vector<std::int64_t> promoted_strides = {};
         std::vector<std::int64_t> column_strides = {};
     };
+    // A graph that is a group already knows those that it `had`.
     static Ordered order_axes(const std::vector<AxisId>& declared, const std::vector<std::int64_t>& declared_strides,
-                              const GraphData& graph);
+                              const GraphData& graph, const std::vector<std::int64_t>& had = {});
 
     // Whose memory values lie in (plan_memory.cpp).
     void reuse_memory();

@@ -240,7 +240,10 @@ GroupFacts facts_of(const Group& group, const Target& target) {
     facts.reduced_positions = reduced_positions(graph);
     facts.results = graph.positions(group.row_axes, 0);
     facts.reduces_along = reduces_along(graph);
-    facts.columns_apart = !group.reduces_rows && columns_lie_apart(graph, group.row_axes);
+    const auto sums_where = [&](NodeId id) { return graph.node(id).kind == NodeKind::kSumWhere; };
+    facts.columns_apart =
+        !group.reduces_rows && columns_lie_apart(graph, group.row_axes) &&
+        std::ranges::none_of(graph.live_nodes(), sums_where);  // which a warp's lanes look for together
     note_promoted(group, &facts);
     facts.widest_bytes = 1;
     facts.narrowest_bytes = 8;

@@ -1,11 +1,10 @@
-// Rows that lie side by side in memory, and the columns of each apart: a layer norm over the channels of a picture whose
-// pixels come last, a softmax over the steps of a sequence for each of its features. A warp whose lanes shared a row
-// would take one element of every sector; so neighbouring threads take neighbouring rows, and a row's threads meet in
-// shared memory. H100, % of copy with lanes along the columns and so: a layer norm of 96 bf16 channels of 3136 pixels 65
-// and 94, of 1024 pixels of 64 channels 7 and 83, of 196 pixels of 768 channels 97; a softmax over 64 f32 slots of 1024
-// places 34 and 98, over 1024 steps of 512 bf16 features 7 and 80.
+// Rows that lie side by side in memory, and the columns of each apart: a layer norm over the channels of a picture
+// whose pixels come last, a softmax over the steps of a sequence for each of its features. A warp whose lanes shared a
+// row would take one element of every sector; so neighbouring threads take neighbouring rows, and a row's threads meet
+// in shared memory. H100, % of copy with lanes along the columns and so: a layer norm of 96 bf16 channels of 3136
+// pixels 65 and 94, of 1024 pixels of 64 channels 7 and 83, of 196 pixels of 768 channels 97; a softmax over 64 f32
+// slots of 1024 places 34 and 98, over 1024 steps of 512 bf16 features 7 and 80.
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -20,7 +19,13 @@ constexpr std::int64_t kSectorBytes = 32;
 // 0.112, 0.109, 0.182 (shared memory 0.125); with 25, 49 0.107, 0.107; a softmax over 64 slots with 16, 32, 64 0.175,
 // 0.177, 0.182; cross-entropy of 19 classes in one thread 0.137, in two 0.194, in four 0.229.
 constexpr std::int64_t kColumnsEach = 52;
-constexpr std::int64_t kMostColumnsEach = 128;  // with all registers that a thread may have
+// Of rows that would take sixteen threads so, where eight have room for twice as many rows beside each other: an
+// instance norm of 784 bf16 pixels takes an H200 0.126 ms with eight, 0.140 with sixteen.
+constexpr std::int64_t kColumnsOfEight = 104;
+// Of sixteen threads of one tensor, and of all tensors. H200, a softmax over 2048 steps, 128 each, 0.272 ms, in shared
+// memory 0.227; but its derivative over 1024, 64 each of two tensors, 0.171, and 0.223.
+constexpr std::int64_t kMostColumnsEach = 64;
+constexpr std::int64_t kMostOfAll = 128;
 
 Schedule across(Residency residency, int threads, int rows) {
     Schedule s;
@@ -32,12 +37,12 @@ Schedule across(Residency residency, int threads, int rows) {
     return s;
 }
 
-// Threads of a row that has so many for each of their columns; at most sixteen.
-int threads_on(std::int64_t columns, std::int64_t each) {
+// Threads of a row that has so many columns, of all tensors together.
+int threads_on(std::int64_t columns) {
     constexpr int kMost = 16;
     int threads = 1;
-    while (threads < kMost && threads * each < columns) threads *= 2;
-    return threads;
+    while (threads < kMost && threads * kColumnsEach < columns) threads *= 2;
+    return threads == kMost && columns <= kMost / 2 * kColumnsOfEight ? kMost / 2 : threads;
 }
 
 // Rows of a block: as many as 128 threads have, of which neighbours fill sectors. Where a row takes sixteen threads a
@@ -64,25 +69,33 @@ std::vector<Schedule> rows_across(const GroupFacts& facts, const Target& target)
         return {across(Residency::kRegisters, 1, rows), across(Residency::kReload, 1, rows)};
     }
     const std::int64_t of_all = facts.columns * std::max(1, facts.streams);
-    const int threads = threads_on(of_all, kColumnsEach);
+    const int threads = threads_on(of_all);
     std::vector<Schedule> schedules;
     const auto offer = [&](Residency residency, int on_row, int rows) {
-        if (on_row > facts.columns) return;
         const Schedule s = across(residency, on_row, rows);
-        if (std::ranges::find(schedules, s) == schedules.end()) schedules.push_back(s);
+        if (on_row <= facts.columns && std::ranges::find(schedules, s) == schedules.end()) schedules.push_back(s);
     };
     const auto in_registers = [&](int on_row, int rows) {
-        if (on_row >= 1 && ceil_div(of_all, on_row) <= kMostColumnsEach) offer(Residency::kRegisters, on_row, rows);
+        const std::int64_t each = ceil_div(facts.columns, std::max(1, on_row));
+        const bool fits = each <= kMostColumnsEach || (on_row < 16 && each <= kColumnsOfEight);
+        if (on_row >= 1 && fits && ceil_div(of_all, on_row) <= kMostOfAll) offer(Residency::kRegisters, on_row, rows);
     };
     in_registers(threads, rows_of(threads));
     in_registers(threads, 2 * rows_of(threads));
     in_registers(threads / 2, rows_of(std::max(1, threads / 2)));
     in_registers(threads * 2, rows_of(threads * 2));
-    // What registers have no room for lies in shared memory: a softmax over 4096 bf16 steps takes 0.341 ms so, 0.430 read
-    // again (H100). On as many threads as meet in a warp: a thread adds up its columns one after the other, and the sum
-    // of 75 exponentials in one thread was 3.2 units off where eager's is 1.8.
-    for (const int rows : {16, 32}) offer(Residency::kShared, kWarpThreads, rows);
-    offer(Residency::kReload, kWarpThreads, 16);
+    // What registers have no room for lies in shared memory: a softmax over 4096 bf16 steps takes 0.341 ms so, 0.430
+    // read again (H100); several tensors leave room for too few rows there: its derivative over 2048 0.340, and 0.273
+    // (H200). On as many threads as meet in a warp: a thread adds up its columns one after the other, and the sum of 75
+    // exponentials in one thread was 3.2 units off where eager's is 1.8.
+    const Residency alone = Residency::kShared;
+    const Residency several = Residency::kReload;
+    for (const Residency residency : {facts.streams > 1 ? several : alone, facts.streams > 1 ? alone : several}) {
+        const int first = residency == Residency::kShared ? 16 : 32;
+        offer(residency, kWarpThreads, first);
+        offer(residency, kWarpThreads, first == 16 ? 32 : 16);
+    }
+    offer(Residency::kReload, threads, rows_of(threads));
     return schedules;
 }
 
