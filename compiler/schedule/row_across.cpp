@@ -19,13 +19,16 @@ constexpr std::int64_t kSectorBytes = 32;
 // 0.112, 0.109, 0.182 (shared memory 0.125); with 25, 49 0.107, 0.107; a softmax over 64 slots with 16, 32, 64 0.175,
 // 0.177, 0.182; cross-entropy of 19 classes in one thread 0.137, in two 0.194, in four 0.229.
 constexpr std::int64_t kColumnsEach = 52;
-// Of rows that would take sixteen threads so, where eight have room for twice as many rows beside each other: an
-// instance norm of 784 bf16 pixels takes an H200 0.126 ms with eight, 0.140 with sixteen.
+// Of one tensor's rows that would take sixteen threads so, where eight have room for twice as many rows beside each
+// other: an instance norm of 784 bf16 pixels takes an H200 0.126 ms with eight, 0.140 with sixteen; but the derivative
+// of a norm of 384 f32 channels 0.144 and 0.115.
 constexpr std::int64_t kColumnsOfEight = 104;
 // Of sixteen threads of one tensor, and of all tensors. H200, a softmax over 2048 steps, 128 each, 0.272 ms, in shared
 // memory 0.227; but its derivative over 1024, 64 each of two tensors, 0.171, and 0.223.
 constexpr std::int64_t kMostColumnsEach = 64;
 constexpr std::int64_t kMostOfAll = 128;
+
+constexpr int kMostOnRow = 16;  // threads that share a row in registers, but where nothing else has room for it
 
 Schedule across(Residency residency, int threads, int rows) {
     Schedule s;
@@ -37,17 +40,18 @@ Schedule across(Residency residency, int threads, int rows) {
     return s;
 }
 
-// Threads of a row that has so many columns, of all tensors together.
-int threads_on(std::int64_t columns) {
-    constexpr int kMost = 16;
+int threads_on(const GroupFacts& facts) {
+    const bool is_one = facts.streams <= 1;
+    if (is_one && facts.columns > kMostOnRow / 2 * kColumnsEach && facts.columns <= kMostOnRow / 2 * kColumnsOfEight)
+        return kMostOnRow / 2;
     int threads = 1;
-    while (threads < kMost && threads * kColumnsEach < columns) threads *= 2;
-    return threads == kMost && columns <= kMost / 2 * kColumnsOfEight ? kMost / 2 : threads;
+    while (threads < kMostOnRow && threads * kColumnsEach < facts.columns * std::max(1, facts.streams)) threads *= 2;
+    return threads;
 }
 
 // Rows of a block: as many as 128 threads have, of which neighbours fill sectors. Where a row takes sixteen threads a
 // block of half as many rows leaves room for another.
-int rows_of(int threads) { return std::max(threads < 16 ? 32 : 16, kBlockThreads / threads); }
+int rows_of(int threads) { return std::max(threads < kMostOnRow ? 32 : 16, kBlockThreads / threads); }
 
 // On the CPU whole runs of neighbours, or equal parts of one that are whole vectors, so that a row's lane is the same
 // whichever thread takes it.
@@ -69,7 +73,7 @@ std::vector<Schedule> rows_across(const GroupFacts& facts, const Target& target)
         return {across(Residency::kRegisters, 1, rows), across(Residency::kReload, 1, rows)};
     }
     const std::int64_t of_all = facts.columns * std::max(1, facts.streams);
-    const int threads = threads_on(of_all);
+    const int threads = threads_on(facts);
     std::vector<Schedule> schedules;
     const auto offer = [&](Residency residency, int on_row, int rows) {
         const Schedule s = across(residency, on_row, rows);
@@ -77,13 +81,13 @@ std::vector<Schedule> rows_across(const GroupFacts& facts, const Target& target)
     };
     const auto in_registers = [&](int on_row, int rows) {
         const std::int64_t each = ceil_div(facts.columns, std::max(1, on_row));
-        const bool fits = each <= kMostColumnsEach || (on_row < 16 && each <= kColumnsOfEight);
+        const bool fits = each <= kMostColumnsEach || (on_row < kMostOnRow && each <= kColumnsOfEight);
         if (on_row >= 1 && fits && ceil_div(of_all, on_row) <= kMostOfAll) offer(Residency::kRegisters, on_row, rows);
     };
     in_registers(threads, rows_of(threads));
     in_registers(threads, 2 * rows_of(threads));
     in_registers(threads / 2, rows_of(std::max(1, threads / 2)));
-    in_registers(threads * 2, rows_of(threads * 2));
+    if (threads < kMostOnRow) in_registers(threads * 2, rows_of(threads * 2));
     // What registers have no room for lies in shared memory: a softmax over 4096 bf16 steps takes 0.341 ms so, 0.430
     // read again (H100); several tensors leave room for too few rows there: its derivative over 2048 0.340, and 0.273
     // (H200). On as many threads as meet in a warp: a thread adds up its columns one after the other, and the sum of 75
@@ -95,6 +99,7 @@ std::vector<Schedule> rows_across(const GroupFacts& facts, const Target& target)
         offer(residency, kWarpThreads, first);
         offer(residency, kWarpThreads, first == 16 ? 32 : 16);
     }
+    in_registers(threads * 2, rows_of(threads * 2));
     offer(Residency::kReload, threads, rows_of(threads));
     return schedules;
 }
