@@ -1,6 +1,7 @@
 #include "compiler/plan/strides.h"
 
 #include <algorithm>
+#include <ranges>
 #include <set>
 
 namespace rowjit {
@@ -59,6 +60,22 @@ bool columns_lie_apart(const GraphData& group, const std::vector<AxisId>& row_ax
         }
     }
     return any;
+}
+
+std::int64_t neighbouring_rows(const GraphData& group, const std::vector<AxisId>& row_axes) {
+    if (row_axes.empty()) return 1;
+    const std::set<NodeId> read = loads(group);
+    std::int64_t rows = 1;
+    for (const AxisId axis : row_axes | std::views::reverse) {
+        const auto follows = [&](NodeId id) {
+            const Node& node = group.node(id);
+            const std::optional<std::int64_t> beside = step_along(group, node, row_axes.back());
+            return group.column_axes(node).empty() || !beside || step_along(group, node, axis) == *beside * rows;
+        };
+        if (!group.axis(axis).is_promoted || !std::ranges::all_of(read, follows)) break;
+        rows *= group.axis(axis).extent;
+    }
+    return rows;
 }
 
 }  // namespace rowjit

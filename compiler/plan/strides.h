@@ -24,4 +24,8 @@ std::optional<std::int64_t> step_along(const GraphData& group, const Node& load,
 // which is one of columns that the planner promoted.
 bool columns_lie_apart(const GraphData& group, const std::vector<AxisId>& row_axes);
 
+// How many rows follow each other without a gap in all that is read along columns: positions of the innermost promoted
+// row axes, as a picture's lines and their pixels.
+std::int64_t neighbouring_rows(const GraphData& group, const std::vector<AxisId>& row_axes);
+
 }  // namespace rowjit

@@ -244,6 +244,7 @@ GroupFacts facts_of(const Group& group, const Target& target) {
     facts.columns_apart =
         !group.reduces_rows && columns_lie_apart(graph, group.row_axes) &&
         std::ranges::none_of(graph.live_nodes(), sums_where);  // which a warp's lanes look for together
+    facts.neighbours = facts.columns_apart ? neighbouring_rows(graph, group.row_axes) : 1;
     note_promoted(group, &facts);
     facts.widest_bytes = 1;
     facts.narrowest_bytes = 8;

@@ -282,8 +282,8 @@ std::optional<Declined> across_conflict(const Group& group, const Schedule& sche
     if (schedule.blocks_per_sm > 0) return Declined{"rows that lie side by side are in blocks that end"};
     for (const NodeId id : group.graph->live_nodes()) {
         const Node& node = group.graph->node(id);
-        if (node.kind == NodeKind::kFix || node.monoid == Monoid::kGreatest)
-            return Declined{"threads that meet in steps, or over a row's greatest, do not lie across rows"};
+        if (node.kind == NodeKind::kFix || node.kind == NodeKind::kSumWhere || node.monoid == Monoid::kGreatest)
+            return Declined{"threads that meet in steps, over a row's greatest or over places do not lie across rows"};
     }
     return std::nullopt;
 }

@@ -15,6 +15,7 @@ namespace rowjit::reduced_rows {
 namespace {
 
 constexpr std::int64_t kSectorBytes = 32;
+constexpr std::int64_t kLeastLanes = 4;  // of a CPU's vector, along the innermost row axis alone
 // Of a thread in registers, of all tensors together. H100, ms of the layer norms above with 24, 48, 96 columns each:
 // 0.112, 0.109, 0.182 (shared memory 0.125); with 25, 49 0.107, 0.107; a softmax over 64 slots with 16, 32, 64 0.175,
 // 0.177, 0.182; cross-entropy of 19 classes in one thread 0.137, in two 0.194, in four 0.229.
@@ -66,9 +67,10 @@ int rows_of_block(std::int64_t neighbours) {
 }  // namespace
 
 std::vector<Schedule> rows_across(const GroupFacts& facts, const Target& target) {
-    const bool is_run = facts.promoted_columns * facts.promoted_read_bytes >= kSectorBytes;
+    const bool is_run = facts.neighbours * facts.promoted_read_bytes >= kSectorBytes;
     if (!facts.columns_apart || !is_run || facts.sums_rows() || facts.steps || facts.keeps_greatest) return {};
     if (!target.is_gpu()) {
+        if (facts.promoted_columns < kLeastLanes) return {};
         const int rows = rows_of_block(facts.promoted_columns);
         return {across(Residency::kRegisters, 1, rows), across(Residency::kReload, 1, rows)};
     }

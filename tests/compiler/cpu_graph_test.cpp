@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstdlib>
@@ -687,10 +688,10 @@ TEST_CASE("reductions of columns that lie apart have neighbouring results in the
 
 TEST_CASE("rows that lie side by side are the lanes of a vector, exact and the same in whichever range") {
     for (const Dtype dtype : {bf16, f32}) {
-        for (const auto& [channels, pixels] :
-             {std::pair<std::int64_t, std::int64_t>(18, 16), {33, 45}, {96, 64}, {130, 1100}, {1030, 24}}) {
-            const Graph graph = normed_channels(channels, pixels, dtype);
-            const std::string what = fmt::format("{} channels of {} {}", channels, pixels, name(dtype));
+        for (const auto& [channels, lines, pixels] :
+             {std::array{18, 3, 16}, {33, 2, 45}, {96, 2, 64}, {40, 9, 7}, {130, 2, 1100}, {1030, 2, 24}}) {
+            const Graph graph = normed_channels(channels, lines, pixels, dtype);
+            const std::string what = fmt::format("{} channels of {}x{} {}", channels, lines, pixels, name(dtype));
             const Program program = compile(*graph.data(), host());
             CHECK_MESSAGE(
                 std::ranges::all_of(program.steps, [](const Step& step) { return step.kernel.schedule.across; }), what);
@@ -728,8 +729,8 @@ output y = d * rsqrt(mean(d * d, c) + 1e-5) alias(x)
 
 TEST_CASE("rows whose neighbours are too few to lie side by side, or whose blocks would part them, are not") {
     const auto taken = [](const Graph& graph) { return compile(*graph.data(), host()).steps[0].kernel.schedule; };
-    CHECK(!taken(normed_channels(64, 3, f32)).across);
-    const Graph graph = normed_channels(64, 48, f32);
+    CHECK(!taken(normed_channels(64, 2, 3, f32)).across);
+    const Graph graph = normed_channels(64, 2, 48, f32);
     Schedule schedule = taken(graph);
     REQUIRE(schedule.across);
     schedule.rows_per_block = 40;

@@ -88,11 +88,11 @@ TEST_CASE("columns along one axis have what their groups come to, and so have th
 }
 
 TEST_CASE("rows that lie side by side agree with the oracle under every schedule, and so have their gradients") {
-    for (const auto& [name, channels, pixels, dtype] :
-         std::initializer_list<std::tuple<std::string_view, int, int, Dtype>>{
-             {"sm_90a", 75, 33, bf16}, {"sm_90a", 19, 40, f32}, {"gfx942", 75, 33, bf16}}) {
+    for (const auto& [name, channels, lines, pixels, dtype] :
+         std::initializer_list<std::tuple<std::string_view, int, int, int, Dtype>>{
+             {"sm_90a", 75, 3, 33, bf16}, {"sm_90a", 19, 7, 7, f32}, {"gfx942", 75, 3, 33, bf16}}) {
         const Target target = simt::target(name);
-        const Graph graph = normed_channels(channels, pixels, dtype);
+        const Graph graph = normed_channels(channels, lines, pixels, dtype);
         std::vector<Case> cases;
         add_cases(fmt::format("{} channels", channels), graph, target, &cases);
         const auto lies_across = [](const Case& one) { return one.program.steps[0].kernel.schedule.across; };

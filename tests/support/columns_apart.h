@@ -27,26 +27,28 @@ output greatest = max(h * mask, steps)
                         "pooled_steps");
 }
 
-// A layer norm over channels that pixels lie behind, a softmax over them and the loss of a class for each pixel: rows
-// that lie side by side, whose columns are read again with what they come to, weighted by tables of either axis.
-inline Graph normed_channels(std::int64_t channels, std::int64_t pixels, Dtype dtype) {
+// A layer norm over channels that a picture's lines of pixels lie behind, a softmax over them and the loss of a class
+// for each pixel: rows that lie side by side, whose columns are read again with what they come to, weighted by tables
+// of either axis.
+inline Graph normed_channels(std::int64_t channels, std::int64_t lines, std::int64_t pixels, Dtype dtype) {
     return Graph::parse(fmt::format(R"(rows images
 columns c = {0}
-columns p = {1}
-input x: {2}[images, c, p]
-input shift: f32[images, p]
+columns l = {1}
+columns p = {2}
+input x: {3}[images, c, l, p]
+input shift: f32[images, l, p]
 input w: f32[c]
-input label: i64[images, p]
+input label: i64[images, l, p]
 h = cast(x, f32)
 d = h - mean(h, c)
 n = d * rsqrt(mean(d * d, c) + 1e-5)
 m = max(h, c)
-l = log(sum(exp(h - m), c)) + m
-output y = cast(n * w + shift * cast(iota(c) - iota(p), f32), {2})
-output q = cast(exp(h - l), {2})
-output loss = l - cast(index(x, images, label, p), f32)
+s = log(sum(exp(h - m), c)) + m
+output y = cast(n * w + shift * cast(iota(c) - iota(l) * 2 + iota(p), f32), {3})
+output q = cast(exp(h - s), {3})
+output loss = s - cast(index(x, images, label, l, p), f32)
 )",
-                                    channels, pixels, name(dtype)),
+                                    channels, lines, pixels, name(dtype)),
                         "normed_channels");
 }
 
