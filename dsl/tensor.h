@@ -46,7 +46,8 @@ std::optional<std::int64_t> common_extent(const RowExtents& rows);
 std::int64_t extent_of(const GraphData& graph, AxisId axis, const RowExtents& rows);
 
 // The layout of an input or output with its declared column strides and the given row strides, one per row axis; empty
-// means that rows follow each other without padding, those of an axis that was one of columns as they did there. Throws Error(kInvalidArgument) for an unknown name.
+// means that rows follow each other without padding, those of an axis that was one of columns as they did there. Throws
+// Error(kInvalidArgument) for an unknown name.
 Layout input_layout(const GraphData& graph, std::string_view input, const RowExtents& rows,
                     const std::vector<std::int64_t>& row_strides = {});
 Layout output_layout(const GraphData& graph, std::string_view output, const RowExtents& rows,
