@@ -108,7 +108,7 @@ std::vector<std::string> KernelEmitter::folds(const AllReduce& reduce) {
     if (others.empty()) return calls;
     if (kernel_.cluster_blocks() > 1) {
         calls.push_back(fold_in_cluster(reduce, others));
-    } else if (kernel_.schedule.across && threads > 1) {
+    } else if (kernel_.schedule.across) {
         calls.push_back(fmt::format("rj_all_reduce_across<{}, {}>(t, row_in_block, {}, {});", threads, scope_.rows(),
                                     scratch_begin(reduce), others));
     } else {

@@ -5,9 +5,7 @@
 #include <llvm/Support/SaveAndRestore.h>
 
 #include <algorithm>
-#include <vector>
 
-#include "base/check.h"
 #include "compiler/emit/llvm_emitter.h"
 
 namespace rowjit::cpu_emit {
@@ -57,7 +55,7 @@ void KernelEmitter::emit_lanes_across(Value* position, int width, bool streams) 
     bool is_first = true;
     for (const Stmt& stmt : kernel_.body) {
         if (const auto* inst = std::get_if<Inst>(&stmt.node)) emit_inst(*inst, lanes);
-        if (const auto* reduce = std::get_if<AllReduce>(&stmt.node)) finish_across(*reduce);
+        if (const auto* reduce = std::get_if<AllReduce>(&stmt.node)) emit_all_reduce(*reduce);
         const auto* loop = std::get_if<ColumnLoop>(&stmt.node);
         if (loop == nullptr) continue;
         const llvm::SaveAndRestore streaming(streaming_loop_, streams ? loop : nullptr);
@@ -100,19 +98,6 @@ void KernelEmitter::emit_columns_across(const ColumnLoop& loop, const Lanes& lan
     }
     turns(i64(whole), i64(loop.columns), 1);
     for (const AxisId axis : loop.axes) axis_[static_cast<std::size_t>(axis)] = nullptr;
-}
-
-void KernelEmitter::finish_across(const AllReduce& reduce) {
-    std::size_t result = 0;
-    for (const int index : reduce.accumulators) {
-        const Accumulator& accumulator = kernel_.accumulators[static_cast<std::size_t>(index)];
-        const Running& running = running_[static_cast<std::size_t>(index)];
-        FoldState state = read(running, 0);
-        if (running.blocks != nullptr)
-            state = {b_.CreateFPTrunc(sum_of_blocks(running), carried(Dtype::kF32, running.width))};
-        for (Value* component : fold_finish(b_, accumulator, state))
-            define(reduce.results.at(result++), accumulator.dtype, component, accumulator.label);
-    }
 }
 
 }  // namespace rowjit::cpu_emit

@@ -541,7 +541,7 @@ FoldState KernelEmitter::read(const Running& running, int chain) {
     return state;
 }
 
-// Chains pairwise, then halves of the lanes, down to one.
+// Chains pairwise, then halves of the lanes, down to one; lanes that are rows have a result each.
 void KernelEmitter::emit_all_reduce(const AllReduce& reduce) {
     std::size_t result = 0;
     for (const int index : reduce.accumulators) {
@@ -567,7 +567,8 @@ void KernelEmitter::emit_all_reduce(const AllReduce& reduce) {
             states = std::move(merged);
         }
         FoldState state = states[0];
-        for (int width = running.width; width > 1; width /= 2) {
+        const int results = lanes_are_rows_ ? running.width : 1;
+        for (int width = running.width; width > results; width /= 2) {
             std::vector<int> low;
             std::vector<int> high;
             for (int lane = 0; lane < width / 2; ++lane) {
@@ -582,7 +583,7 @@ void KernelEmitter::emit_all_reduce(const AllReduce& reduce) {
             }
             state = fold_merge_level(b_, accumulator, left, right);
         }
-        if (running.blocks != nullptr) state = {b_.CreateFPTrunc(state[0], b_.getFloatTy())};
+        if (running.blocks != nullptr) state = {b_.CreateFPTrunc(state[0], carried(Dtype::kF32, results))};
         for (Value* component : fold_finish(b_, accumulator, state)) {
             define(reduce.results.at(result++), accumulator.dtype, component, accumulator.label);
         }

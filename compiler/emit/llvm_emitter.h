@@ -258,7 +258,6 @@ class KernelEmitter {
     void emit_rows_across(Value* first, Value* last);
     void emit_lanes_across(Value* position, int width, bool streams = false);
     void emit_columns_across(const ColumnLoop& loop, const Lanes& lanes, bool fetches);
-    void finish_across(const AllReduce& reduce);
 
     // Instructions.
     void emit_inst(const Inst& inst, const Lanes& lanes);

@@ -32,10 +32,7 @@ constexpr std::int64_t kMostOfAll = 128;
 constexpr int kMostOnRow = 16;  // threads that share a row in registers, but where nothing else has room for it
 
 Schedule across(Residency residency, int threads, int rows) {
-    Schedule s;
-    s.family = Family::kRowReduction;
-    s.residency = residency;
-    s.threads_per_row = threads;
+    Schedule s = row_schedule(residency, threads, 1);
     s.rows_per_block = rows;
     s.across = true;
     return s;
@@ -78,29 +75,29 @@ std::vector<Schedule> rows_across(const GroupFacts& facts, const Target& target)
     const int threads = threads_on(facts);
     std::vector<Schedule> schedules;
     const auto offer = [&](Residency residency, int on_row, int rows) {
-        const Schedule s = across(residency, on_row, rows);
-        if (on_row <= facts.columns && std::ranges::find(schedules, s) == schedules.end()) schedules.push_back(s);
+        if (on_row <= facts.columns) schedules.push_back(across(residency, on_row, rows));
+    };
+    const auto offer_both = [&](Residency residency, int rows, int or_else) {
+        offer(residency, kWarpThreads, rows);
+        offer(residency, kWarpThreads, or_else);
     };
     const auto in_registers = [&](int on_row, int rows) {
-        const std::int64_t each = ceil_div(facts.columns, std::max(1, on_row));
+        const std::int64_t each = ceil_div(facts.columns, on_row);
         const bool fits = each <= kMostColumnsEach || (on_row < kMostOnRow && each <= kColumnsOfEight);
-        if (on_row >= 1 && fits && ceil_div(of_all, on_row) <= kMostOfAll) offer(Residency::kRegisters, on_row, rows);
+        if (fits && ceil_div(of_all, on_row) <= kMostOfAll) offer(Residency::kRegisters, on_row, rows);
     };
     in_registers(threads, rows_of(threads));
     in_registers(threads, 2 * rows_of(threads));
-    in_registers(threads / 2, rows_of(std::max(1, threads / 2)));
+    if (threads > 1) in_registers(threads / 2, rows_of(threads / 2));
     if (threads < kMostOnRow) in_registers(threads * 2, rows_of(threads * 2));
     // What registers have no room for lies in shared memory: a softmax over 4096 bf16 steps takes 0.341 ms so, 0.430
     // read again (H100); several tensors leave room for too few rows there: its derivative over 2048 0.340, and 0.273
     // (H200). On as many threads as meet in a warp: a thread adds up its columns one after the other, and the sum of 75
     // exponentials in one thread was 3.2 units off where eager's is 1.8.
-    const Residency alone = Residency::kShared;
-    const Residency several = Residency::kReload;
-    for (const Residency residency : {facts.streams > 1 ? several : alone, facts.streams > 1 ? alone : several}) {
-        const int first = residency == Residency::kShared ? 16 : 32;
-        offer(residency, kWarpThreads, first);
-        offer(residency, kWarpThreads, first == 16 ? 32 : 16);
-    }
+    const bool reads_again = facts.streams > 1;
+    if (!reads_again) offer_both(Residency::kShared, 16, 32);
+    offer_both(Residency::kReload, 32, 16);
+    if (reads_again) offer_both(Residency::kShared, 16, 32);
     in_registers(threads * 2, rows_of(threads * 2));
     offer(Residency::kReload, threads, rows_of(threads));
     return schedules;
