@@ -67,6 +67,55 @@ std::optional<Value> uncentred(const Value& v, const std::vector<AxisId>& over) 
     return total;
 }
 
+// The factors of a product that are the same for all positions along those axes, and the others, in no order.
+struct Factors {
+    std::vector<NodeId> numbers = {};
+    std::vector<NodeId> varying = {};
+};
+
+Factors factors_of(const GraphData& graph, NodeId id, const std::vector<AxisId>& along) {
+    constexpr std::size_t kMost = 16;  // of a power that was made by squaring there are more
+    Factors factors;
+    std::vector<NodeId> work = {id};
+    while (!work.empty()) {
+        const NodeId next = work.back();
+        work.pop_back();
+        const Node& n = graph.node(next);
+        const bool is_product = n.kind == NodeKind::kMap && n.op == Op::kMul && wide(n.dtype) == n.dtype;
+        if (!varies(graph, next, along)) {
+            factors.numbers.push_back(next);
+        } else if (is_product && work.size() + factors.varying.size() < kMost) {
+            work.insert(work.end(), n.args.begin(), n.args.end());
+        } else {
+            factors.varying.push_back(next);
+        }
+    }
+    std::ranges::sort(factors.varying);
+    return factors;
+}
+
+// Σ of a product as a multiple of a sum that there is, of the same factors that vary: what flows back to a teacher's
+// probabilities adds up to the loss of the row.
+std::optional<Value> multiple_of_known(const Value& v, const std::vector<AxisId>& reduced) {
+    const GraphData& graph = *v.graph();
+    const Factors own = factors_of(graph, v.id(), reduced);
+    if (own.varying.size() < 2) return std::nullopt;
+    for (NodeId id = 0; id < graph.size(); ++id) {
+        const Node& sum = graph.node(id);
+        const bool is_sum = sum.kind == NodeKind::kReduce && sum.monoid == Monoid::kSum && !sum.is_segmented();
+        const bool is_over = std::ranges::is_permutation(sum.reduced, reduced) && sum.dtype == v.dtype();
+        if (!is_sum || !is_over || sum.state >= 0) continue;
+        const Factors known = factors_of(graph, sum.args[0], reduced);
+        if (!known.numbers.empty() || known.varying != own.varying) continue;
+        Value multiple(v.graph(), id);
+        for (const NodeId number : own.numbers) multiple = multiple * Value(v.graph(), number);
+        std::vector<AxisId> axes = axes_of(v);
+        std::erase_if(axes, [&](AxisId axis) { return contains(reduced, axis); });
+        if (axes_of(multiple) == axes) return multiple;
+    }
+    return std::nullopt;
+}
+
 // Σ over `reduced`, with what does not vary along it taken out of the sum: a row's divisor divides once. A variance
 // adds multiples of the deviations to what flows back to them, of which nothing comes to the mean.
 Value reduced_sum(const Value& given, const std::vector<AxisId>& reduced) {
@@ -84,6 +133,7 @@ Value reduced_sum(const Value& given, const std::vector<AxisId>& reduced) {
             if (n.op != Op::kMul || varies(graph, n.args[factor], reduced)) continue;
             return reduced_sum(value(n.args[1 - factor]), reduced) * value(n.args[factor]);
         }
+        if (const auto multiple = multiple_of_known(v, reduced)) return *multiple;
     }
     return value(graph.add_reduce(Monoid::kSum, v.id(), reduced));
 }

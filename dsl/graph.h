@@ -28,6 +28,7 @@ struct AxisInfo {
     std::int64_t extent = kRuntimeExtent;
     bool is_row = false;
     bool is_promoted = false;  // a column axis that the planner made a row axis; it stands behind the declared ones
+    int place = 0;             // > 0: before those of greater ones where values do not say (compiler/plan/axis_places.h)
     bool is_slots = false;     // the planner's: a position for each block of a kernel that sums over its rows
     bool is_unrolled = false;  // the planner's: a thread holds a value for each of its few positions
     std::int64_t blocks = 0;   // > 0: the planner's: the row axis of so many blocks of a column axis, of which a kernel
@@ -164,6 +165,8 @@ class GraphData {
     std::string unused_axis_name(std::string wanted) const;  // it, with as many "_" behind it as no axis has
     const AxisInfo& axis(AxisId id) const { return axes_[static_cast<std::size_t>(id)]; }
     const std::vector<AxisInfo>& axes() const { return axes_; }
+    // Row axes first, promoted ones by their places, then column axes; otherwise as they are.
+    void order_by_space(std::vector<AxisId>* axes) const;
 
     // Nodes. Each validates, infers dtype and axes, and returns the existing node when an equal one is there.
     NodeId add_input(std::string_view name, Dtype dtype, std::vector<AxisId> axes,
@@ -241,7 +244,6 @@ class GraphData {
     void require_alias(const OutputInfo& output) const;
     bool is_longer(AxisId axis, AxisId than, std::int64_t more) const;
     void require_places(std::string_view what, NodeId id) const;
-    void order_by_space(std::vector<AxisId>* axes) const;
     void require_few_columns(std::string_view what, const std::vector<AxisId>& axes) const;
     void require_column_strides(std::string_view what, std::string_view name, const std::vector<std::int64_t>& strides,
                                 const Node& node, std::int64_t least) const;

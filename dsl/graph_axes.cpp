@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <utility>
 
 #include "base/fail.h"
 #include "dsl/graph.h"
@@ -110,11 +111,19 @@ std::vector<AxisId> GraphData::merge_axes(std::string_view what, const std::vect
             last_shared = found;
         }
         // Each axis the merge lacks goes in front of the next one shared, so [tokens, d] joins [tokens, heads, d] as
-        // the latter; at the end when none is.
+        // the latter, at the end when none is; but behind the last one shared, in front of what is behind its place.
+        const std::vector<AxisId> shared = merged;
         AxisId next_shared = -1;
         for (std::size_t i = axes.size(); i-- > 0;) {
             if (!contains(merged, axes[i])) {
-                merged.insert(std::find(merged.begin(), merged.end(), next_shared), axes[i]);
+                auto from = merged.begin();
+                for (std::size_t j = i; j-- > 0 && from == merged.begin();) {
+                    if (contains(shared, axes[j])) from = std::next(std::ranges::find(merged, axes[j]));
+                }
+                const auto next = std::ranges::find(merged, next_shared);
+                const int place = axis(axes[i]).place;
+                const auto behind = [&](AxisId other) { return place > 0 && axis(other).place > place; };
+                merged.insert(std::find_if(from, next, behind), axes[i]);
             }
             next_shared = axes[i];
         }
@@ -125,8 +134,11 @@ std::vector<AxisId> GraphData::merge_axes(std::string_view what, const std::vect
 }
 
 void GraphData::order_by_space(std::vector<AxisId>* axes) const {
-    const auto space = [&](AxisId id) { return axis(id).is_promoted ? 1 : axis(id).is_row ? 0 : 2; };
-    std::stable_sort(axes->begin(), axes->end(), [&](AxisId a, AxisId b) { return space(a) < space(b); });
+    const auto place = [&](AxisId id) {
+        const AxisInfo& info = axis(id);
+        return info.is_promoted ? std::pair(1, info.place) : std::pair(info.is_row ? 0 : 2, 0);
+    };
+    std::ranges::stable_sort(*axes, {}, place);
 }
 
 void GraphData::require_few_columns(std::string_view what, const std::vector<AxisId>& axes) const {

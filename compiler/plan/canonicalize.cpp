@@ -11,6 +11,7 @@
 
 #include "base/check.h"
 #include "base/fail.h"
+#include "compiler/plan/axis_places.h"
 #include "compiler/plan/cheaper.h"
 #include "compiler/plan/columns_first.h"
 #include "compiler/plan/differences.h"
@@ -47,7 +48,7 @@ class Canonicalizer {
 
   private:
     static std::vector<AxisInfo> axes(const GraphData& from, const std::set<AxisId>& unrolled) {
-        std::vector<AxisInfo> axes = from.axes();
+        std::vector<AxisInfo> axes = with_places(from);
         for (const AxisId axis : unrolled) axes[static_cast<std::size_t>(axis)].is_unrolled = true;
         return axes;
     }

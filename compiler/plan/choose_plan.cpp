@@ -10,6 +10,7 @@
 
 #include "compiler/plan/canonicalize.h"
 #include "compiler/plan/column_spans.h"
+#include "compiler/plan/flat_reductions.h"
 #include "compiler/plan/group_costs.h"
 #include "compiler/plan/nested_sums.h"
 #include "compiler/plan/strides.h"
@@ -71,11 +72,29 @@ void add_reduced_and_left(const GraphData& graph, std::int64_t most, std::set<Ax
     }
 }
 
-// The small axes of reductions over a few positions, those of a few positions that such a reduction leaves, and those
-// along which they are read.
+// Axes of at most `most` columns that outputs have, of which something is asked whether a place is one of them, as the
+// gradient of a cell's gates is put together of one for each: every gate would compute them all.
+void add_put_together(const GraphData& graph, std::int64_t most, std::set<AxisId>* found) {
+    std::set<AxisId> stored;
+    for (const OutputInfo& output : graph.outputs()) {
+        const std::vector<AxisId> columns = graph.column_axes(graph.node(output.node));
+        if (columns.size() > 1) stored.insert(columns.begin(), columns.end());
+    }
+    for (const NodeId id : graph.live_nodes()) {
+        const Node& node = graph.node(id);
+        if (node.kind != NodeKind::kMap || node.op != Op::kEq) continue;
+        const Node& place = graph.node(node.args[0]);
+        if (place.kind != NodeKind::kIota || graph.node(node.args[1]).kind != NodeKind::kConst) continue;
+        if (stored.contains(place.axis) && graph.axis(place.axis).extent <= most) found->insert(place.axis);
+    }
+}
+
+// The small axes of reductions over a few positions, those of a few positions that such a reduction leaves or that an
+// output is put together along, and those along which they are read.
 std::set<AxisId> small_axes(const GraphData& graph) {
     constexpr std::int64_t kFewLeft = 8;
     std::set<AxisId> found;
+    add_put_together(graph, kFewLeft, &found);
     const std::vector<NodeId> live = graph.live_nodes();
     for (const NodeId id : live) {
         const Node& node = graph.node(id);
@@ -314,7 +333,9 @@ bool computes_long(const Plan& plan, const Target& target) {
 
 }  // namespace
 
-Plan cheapest_plan(const GraphData& graph, const Target& target, const Runs& runs, std::string_view stem) {
+Plan cheapest_plan(const GraphData& given, const Target& target, const Runs& runs, std::string_view stem) {
+    const std::shared_ptr<const GraphData> flat = flatten_reductions(given);
+    const GraphData& graph = flat ? *flat : given;
     const std::shared_ptr<const GraphData> plain = canonicalize(graph);
     std::shared_ptr<const GraphData> canonical = plain;  // or as the best plan so far has it
     Plan best = make_plan(canonical, target, Repeated::kWithRows, stem);

@@ -280,10 +280,6 @@ Group Planner::group(const Piece& piece) const {
 Planner::Ordered Planner::order_axes(const std::vector<AxisId>& declared,
                                      const std::vector<std::int64_t>& declared_strides, const GraphData& graph,
                                      const std::vector<std::int64_t>& had) {
-    Ordered ordered;
-    for (const AxisId axis : declared) {
-        if (graph.axis(axis).is_row) ordered.axes.push_back(axis);
-    }
     // Strides were declared for the column axes before promotion: the last ones.
     std::int64_t contiguous = 1;
     std::vector<std::int64_t> all(declared.size(), 0);
@@ -294,11 +290,12 @@ Planner::Ordered Planner::order_axes(const std::vector<AxisId>& declared,
     for (std::size_t i = 0; i < declared_strides.size(); ++i) {
         all[declared.size() - declared_strides.size() + i] = declared_strides[i];
     }
-    for (std::size_t i = 0; i < declared.size(); ++i) {
-        if (graph.axis(declared[i]).is_promoted) ordered.promoted_strides.push_back(all[i]);
-        if (graph.axis(declared[i]).is_row) continue;
-        ordered.axes.push_back(declared[i]);
-        ordered.column_strides.push_back(all[i]);
+    Ordered ordered{declared, {}, {}};
+    graph.order_by_space(&ordered.axes);
+    for (const AxisId axis : ordered.axes) {
+        const std::int64_t stride = all[static_cast<std::size_t>(std::ranges::find(declared, axis) - declared.begin())];
+        if (graph.axis(axis).is_promoted) ordered.promoted_strides.push_back(stride);
+        if (!graph.axis(axis).is_row) ordered.column_strides.push_back(stride);
     }
     if (had.size() == ordered.promoted_strides.size()) ordered.promoted_strides = had;
     return ordered;

@@ -341,10 +341,21 @@ Schedule peeled(Schedule s) {
     return s;
 }
 
+// Rows of few vectors of many tensors, as heads that a thread has all of, beside sums over rows: of a whole vector of
+// each there may be more than registers hold, and no other number of threads has less.
+bool holds_many_short(const GroupFacts& facts, int vector) {
+    return facts.sums_rows() && facts.streams >= kManyTensors && facts.columns <= std::int64_t{kWarpThreads} * vector;
+}
+
 std::vector<Schedule> gpu_schedules(const GroupFacts& facts, const Target& target) {
     if (!has_columns(facts)) return gpu_schedules(facts, target, 1);
     const int whole = vector_dividing(facts.columns, facts.access_columns());
     std::vector<Schedule> schedules = gpu_schedules(facts, target, whole);
+    if (holds_many_short(facts, whole)) {
+        for (const int part : {whole / 2, whole / 4}) {
+            if (part > 0) append(gpu_schedules(facts, target, part), &schedules);
+        }
+    }
     if (!facts.peels()) return schedules;
     std::vector<Schedule> of_peeled;
     for (const Schedule& s : gpu_schedules(facts, target, facts.access_columns())) of_peeled.push_back(peeled(s));

@@ -1,0 +1,27 @@
+#include "compiler/plan/axis_places.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <set>
+
+namespace rowjit {
+
+std::vector<AxisInfo> with_places(const GraphData& graph) {
+    std::vector<std::set<AxisId>> before(graph.axes().size());  // by axis: those that some value has in front of it
+    for (const NodeId id : graph.live_nodes()) {
+        const std::vector<AxisId>& axes = graph.node(id).axes;
+        for (std::size_t i = 1; i < axes.size(); ++i) before[static_cast<std::size_t>(axes[i])].insert(axes[i - 1]);
+    }
+    std::vector<AxisInfo> placed = graph.axes();
+    for (AxisInfo& axis : placed) axis.place = 0;
+    for (int place = 1; place <= static_cast<int>(placed.size()); ++place) {
+        const auto is_placed = [&](AxisId id) { return placed[static_cast<std::size_t>(id)].place > 0; };
+        std::size_t next = 0;
+        while (next < placed.size() && (placed[next].place > 0 || !std::ranges::all_of(before[next], is_placed))) ++next;
+        if (next == placed.size()) return graph.axes();
+        placed[next].place = place;
+    }
+    return placed;
+}
+
+}  // namespace rowjit

@@ -1,0 +1,106 @@
+#include "compiler/plan/flat_reductions.h"
+
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "compiler/plan/nested_sums.h"
+#include "compiler/plan/rewrite.h"
+
+namespace rowjit {
+namespace {
+
+// The reduction that another is over alone, and what stands between the two, the outermost first.
+struct Nested {
+    NodeId inner = -1;
+    std::vector<NodeId> scaled;
+};
+
+class FlatReductions {
+  public:
+    explicit FlatReductions(const GraphData& from) : from_(from), uses_(static_cast<std::size_t>(from.size()), 0) {
+        const std::vector<NodeId> live = from_.live_nodes();
+        for (const NodeId id : live) {
+            for (const NodeId arg : from_.node(id).args) ++uses_[static_cast<std::size_t>(arg)];
+        }
+        for (const OutputInfo& output : from_.outputs()) ++uses_[static_cast<std::size_t>(output.node)];
+        for (const NodeId id : live) {
+            if (auto nested = nested_in(from_.node(id))) nested_.emplace(id, std::move(*nested));
+        }
+    }
+
+    bool applies() const { return !nested_.empty(); }
+
+    std::shared_ptr<const GraphData> run() const {
+        return rewritten(from_, [&](GraphData& to, NodeId id, const ToHere& to_here) {
+            return nested_.contains(id) ? flat(to, id, to_here) : to.add_copy(from_.node(id), to_here);
+        });
+    }
+
+  private:
+    bool folds_columns(const Node& node) const {
+        const bool is_extremum = node.kind == NodeKind::kReduce && node.state < 0 && !node.is_segmented() &&
+                                 (node.monoid == Monoid::kMax || node.monoid == Monoid::kMin);
+        return (is_extremum && !from_.axis(node.reduced[0]).is_row) || is_sum_of_columns(from_, node);
+    }
+
+    bool is_number(NodeId id) const { return from_.column_axes(from_.node(id)).empty(); }
+
+    // Which operand is multiplied or divided by a number of the row; nothing where none is.
+    std::optional<NodeId> scaled_operand(const Node& node) const {
+        if (node.kind != NodeKind::kMap || (node.op != Op::kMul && node.op != Op::kDiv)) return std::nullopt;
+        if (is_number(node.args[1])) return node.args[0];
+        return node.op == Op::kMul && is_number(node.args[0]) ? std::optional(node.args[1]) : std::nullopt;
+    }
+
+    std::optional<Nested> nested_in(const Node& outer) const {
+        if (!folds_columns(outer)) return std::nullopt;
+        Nested nested;
+        for (NodeId id = outer.args[0];;) {
+            const Node& node = from_.node(id);
+            if (uses_[static_cast<std::size_t>(id)] > 1) return std::nullopt;
+            if (folds_columns(node) && node.monoid == outer.monoid && node.dtype == outer.dtype) {
+                nested.inner = id;
+                return nested;
+            }
+            const std::optional<NodeId> scaled = scaled_operand(node);
+            if (outer.monoid != Monoid::kSum || !scaled) return std::nullopt;
+            nested.scaled.push_back(id);
+            id = *scaled;
+        }
+    }
+
+    // Inner reductions that hold others are no longer there: all are found from the outermost.
+    NodeId flat(GraphData& to, NodeId id, const ToHere& to_here) const {
+        const Node& outer = from_.node(id);
+        std::vector<AxisId> reduced = outer.reduced;
+        std::vector<NodeId> scaled;
+        for (auto found = nested_.find(id); found != nested_.end(); found = nested_.find(id)) {
+            id = found->second.inner;
+            scaled.insert(scaled.end(), found->second.scaled.begin(), found->second.scaled.end());
+            const std::vector<AxisId>& more = from_.node(id).reduced;
+            reduced.insert(reduced.end(), more.begin(), more.end());
+        }
+        NodeId result = to.add_reduce(outer.monoid, to_here(from_.node(id).args[0]), reduced);
+        for (auto scale = scaled.rbegin(); scale != scaled.rend(); ++scale) {
+            const Node& by = from_.node(*scale);
+            const bool is_first = is_number(by.args[1]);
+            result = to.add_map(by.op, {result, to_here(by.args[is_first ? 1 : 0])});
+        }
+        to.set_label(result, outer.label);
+        return result;
+    }
+
+    const GraphData& from_;
+    std::vector<int> uses_;  // by node; an output is one
+    std::map<NodeId, Nested> nested_;
+};
+
+}  // namespace
+
+std::shared_ptr<const GraphData> flatten_reductions(const GraphData& graph) {
+    const FlatReductions reductions(graph);
+    return reductions.applies() ? reductions.run() : nullptr;
+}
+
+}  // namespace rowjit
