@@ -5,6 +5,7 @@
 #include <ranges>
 
 #include "dsl/library/operands.h"
+#include "dsl/softmaxes.h"
 
 namespace rowjit {
 namespace {
@@ -94,12 +95,20 @@ Factors factors_of(const GraphData& graph, NodeId id, const std::vector<AxisId>&
     return factors;
 }
 
-// Σ of a product as a multiple of a sum that there is, of the same factors that vary: what flows back to a teacher's
-// probabilities adds up to the loss of the row.
-std::optional<Value> multiple_of_known(const Value& v, const std::vector<AxisId>& reduced) {
-    const GraphData& graph = *v.graph();
+// Σ of a product as a multiple of one that there is, of the same factors that vary, or of probabilities, which add up
+// to 1: what flows back to a teacher's probabilities adds up to the divergence of the row and 1.
+std::optional<Value> known_product(const Value& v, const std::vector<AxisId>& reduced) {
+    GraphData& graph = *v.graph();
     const Factors own = factors_of(graph, v.id(), reduced);
-    if (own.varying.size() < 2) return std::nullopt;
+    const auto times_numbers = [&](Value multiple) {
+        for (const NodeId number : own.numbers) multiple = multiple * Value(v.graph(), number);
+        return multiple;
+    };
+    if (own.varying.size() == 1) {
+        const auto softmax = softmax_of_probability(graph, own.varying[0]);
+        const bool is_whole = softmax && std::ranges::is_permutation(graph.node(softmax->total).reduced, reduced);
+        return is_whole ? std::optional(times_numbers(Value(v.graph(), graph.add_const(v.dtype(), 1)))) : std::nullopt;
+    }
     for (NodeId id = 0; id < graph.size(); ++id) {
         const Node& sum = graph.node(id);
         const bool is_sum = sum.kind == NodeKind::kReduce && sum.monoid == Monoid::kSum && !sum.is_segmented();
@@ -107,13 +116,28 @@ std::optional<Value> multiple_of_known(const Value& v, const std::vector<AxisId>
         if (!is_sum || !is_over || sum.state >= 0) continue;
         const Factors known = factors_of(graph, sum.args[0], reduced);
         if (!known.numbers.empty() || known.varying != own.varying) continue;
-        Value multiple(v.graph(), id);
-        for (const NodeId number : own.numbers) multiple = multiple * Value(v.graph(), number);
+        const Value multiple = times_numbers(Value(v.graph(), id));
         std::vector<AxisId> axes = axes_of(v);
         std::erase_if(axes, [&](AxisId axis) { return contains(reduced, axis); });
         if (axes_of(multiple) == axes) return multiple;
     }
     return std::nullopt;
+}
+
+// Σ over `reduced` where all of it is known.
+std::optional<Value> known_sum(const Value& v, const std::vector<AxisId>& reduced) {
+    const Node n = v.graph()->node(v.id());
+    if (n.kind != NodeKind::kMap || wide(n.dtype) != n.dtype) return std::nullopt;
+    const auto known = [&](std::size_t i) { return known_sum(Value(v.graph(), n.args[i]), reduced); };
+    if (n.op == Op::kNeg) {
+        const auto operand = known(0);
+        return operand ? std::optional(-*operand) : std::nullopt;
+    }
+    if (n.op != Op::kAdd && n.op != Op::kSub) return known_product(v, reduced);
+    const auto left = known(0);
+    const auto right = left ? known(1) : std::nullopt;
+    if (!right) return std::nullopt;
+    return n.op == Op::kAdd ? *left + *right : *left - *right;
 }
 
 // Σ over `reduced`, with what does not vary along it taken out of the sum: a row's divisor divides once. A variance
@@ -125,6 +149,7 @@ Value reduced_sum(const Value& given, const std::vector<AxisId>& reduced) {
     if (!left) return value(graph.add_const(given.dtype(), 0.0));
     const Value v = axes_of(*left) == axes_of(given) ? *left : given;
     const Node n = graph.node(v.id());
+    if (const auto known = known_sum(v, reduced)) return *known;
     if (n.kind == NodeKind::kMap && wide(n.dtype) == n.dtype) {
         if (n.op == Op::kNeg) return -reduced_sum(value(n.args[0]), reduced);
         if (n.op == Op::kDiv && !varies(graph, n.args[1], reduced))
@@ -133,7 +158,6 @@ Value reduced_sum(const Value& given, const std::vector<AxisId>& reduced) {
             if (n.op != Op::kMul || varies(graph, n.args[factor], reduced)) continue;
             return reduced_sum(value(n.args[1 - factor]), reduced) * value(n.args[factor]);
         }
-        if (const auto multiple = multiple_of_known(v, reduced)) return *multiple;
     }
     return value(graph.add_reduce(Monoid::kSum, v.id(), reduced));
 }

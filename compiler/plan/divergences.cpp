@@ -6,18 +6,10 @@
 
 #include "compiler/plan/nested_sums.h"
 #include "compiler/plan/rewrite.h"
+#include "dsl/softmaxes.h"
 
 namespace rowjit {
 namespace {
-
-// Of logits x: x − max x, its exponential, and the sum of those.
-struct Softmax {
-    NodeId below = -1;
-    NodeId exponential = -1;
-    NodeId total = -1;
-
-    bool operator==(const Softmax&) const = default;
-};
 
 struct Divergence {
     Softmax p;
@@ -48,43 +40,6 @@ class Divergences {
     bool is_map(NodeId id, Op op) const { return from_.node(id).kind == NodeKind::kMap && from_.node(id).op == op; }
     const std::vector<NodeId>& args(NodeId id) const { return from_.node(id).args; }
 
-    // Σ exp(x − max x) over the same columns.
-    std::optional<Softmax> of_total(NodeId id) const {
-        const Node& total = from_.node(id);
-        if (!is_sum_of_columns(from_, total) || !is_map(total.args[0], Op::kExp)) return std::nullopt;
-        const NodeId below = args(total.args[0])[0];
-        if (!is_map(below, Op::kSub)) return std::nullopt;
-        const Node& maximum = from_.node(args(below)[1]);
-        const bool is_below = maximum.kind == NodeKind::kReduce && maximum.monoid == Monoid::kMax &&
-                              maximum.args[0] == args(below)[0] && maximum.reduced == total.reduced;
-        return is_below ? std::optional(Softmax{below, total.args[0], id}) : std::nullopt;
-    }
-
-    std::optional<Softmax> of_logarithm_of_total(NodeId id) const {
-        return is_map(id, Op::kLog) ? of_total(args(id)[0]) : std::nullopt;
-    }
-
-    std::optional<Softmax> of_probability(NodeId id) const {
-        if (is_map(id, Op::kExp)) return of_logarithm(args(id)[0]);
-        if (!is_map(id, Op::kDiv)) return std::nullopt;
-        const auto found = of_total(args(id)[1]);
-        return found && found->exponential == args(id)[0] ? found : std::nullopt;
-    }
-
-    std::optional<Softmax> of_logarithm(NodeId id) const {
-        if (is_map(id, Op::kLog)) return of_probability(args(id)[0]);
-        if (!is_map(id, Op::kSub)) return std::nullopt;
-        const NodeId of = args(id)[0];
-        const NodeId less = args(id)[1];
-        if (const auto found = of_logarithm_of_total(less); found && found->below == of) return found;
-        if (!is_map(less, Op::kAdd)) return std::nullopt;
-        for (const std::size_t i : {0, 1}) {
-            const auto found = of_logarithm_of_total(args(less)[i]);
-            if (found && args(found->below) == std::vector<NodeId>{of, args(less)[1 - i]}) return found;
-        }
-        return std::nullopt;
-    }
-
     // The factors of a product.
     void add_factors(NodeId id, std::vector<NodeId>* factors) const {
         if (!is_map(id, Op::kMul)) return factors->push_back(id);
@@ -99,7 +54,7 @@ class Divergences {
         std::optional<Softmax> weight;
         NodeId difference = -1;
         for (const NodeId factor : factors) {
-            const auto probability = of_probability(factor);
+            const auto probability = softmax_of_probability(from_, factor);
             if (probability && !weight) {
                 weight = probability;
             } else if (is_map(factor, Op::kSub) && difference < 0 && varies(from_, factor, sum.reduced)) {
@@ -111,8 +66,8 @@ class Divergences {
             }
         }
         if (!weight || difference < 0) return std::nullopt;
-        const auto first = of_logarithm(args(difference)[0]);
-        const auto second = of_logarithm(args(difference)[1]);
+        const auto first = softmax_of_logarithm(from_, args(difference)[0]);
+        const auto second = softmax_of_logarithm(from_, args(difference)[1]);
         if (!first || !second || (*first == *weight) == (*second == *weight)) return std::nullopt;
         found.p = *weight;
         found.is_negative = *second == *weight;

@@ -1,6 +1,6 @@
-// Divergences of softmaxes as people write them, Σ p (log p − log q) with p and q from their logits: each class asks for
-// both rows' sums, so that a row is read three times. Σ e (x − y) below the maxima needs neither, and the sums come to
-// it behind: three reductions that one pass carries together (compiler/plan/online.h).
+// Divergences of softmaxes as people write them, Σ p (log p − log q) with p and q from their logits: each class asks
+// for both rows' sums, so that a row is read three times. Σ e (x − y) below the maxima needs neither, and the sums come
+// to it behind: three reductions that one pass carries together (compiler/plan/online.h).
 #pragma once
 
 #include <memory>
@@ -9,9 +9,8 @@
 
 namespace rowjit {
 
-// Null where there are none. Known are p as exp(x − m) / s or exp of its logarithm, and logarithms as x − (m + log s),
-// (x − m) − log s or log p, of m = max x and s = Σ exp(x − m); times numbers of the row. A class of p = 0 adds 0, where
-// written out −∞ logits of both rows would add NaN.
+// Null where there are none. Of softmaxes as dsl/softmaxes.h knows them, times numbers of the row. A class of p = 0
+// adds 0, where written out −∞ logits of both rows would add NaN.
 std::shared_ptr<const GraphData> write_divergences(const GraphData& graph);
 
 }  // namespace rowjit

@@ -289,6 +289,8 @@ GroupFacts facts_of(const Group& group, const Target& target) {
         }
         // A loop runs over the columns of what it computes, which may be more than any tensor has (an outer product).
         facts.columns = std::max(facts.columns, node.kind == NodeKind::kInput ? 1 : graph.column_count(node));
+        if (node.kind == NodeKind::kReduce)
+            facts.reduced_columns = std::max(facts.reduced_columns, graph.column_count(graph.node(node.args[0])));
         if (is_read_at_places(graph, node)) facts.at_places = std::max(facts.at_places, graph.column_count(node));
         facts.rows_beside += reads_beside(group, node) ? 1 : 0;
         facts.segmented = facts.segmented || node.is_segmented() || adds_parts_of_each(graph, node);

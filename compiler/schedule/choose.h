@@ -13,7 +13,8 @@ namespace rowjit {
 
 // What the families look at; derived once per group.
 struct GroupFacts {
-    std::int64_t columns = 1;  // of the widest column loop
+    std::int64_t columns = 1;          // of the widest column loop
+    std::int64_t reduced_columns = 0;  // of the widest that columns are reduced in
     // Of the tensors with columns that rows differ in; of tables, which stay in the caches, where there are no others.
     // H200, rms_norm's backward of 8192 bf16 columns with an f32 weight: 70 % of copy as an f32 row's, 95 as a bf16
     // one's.
