@@ -124,11 +124,14 @@ std::optional<Value> known_product(const Value& v, const std::vector<AxisId>& re
     return std::nullopt;
 }
 
-// Σ over `reduced` where all of it is known.
-std::optional<Value> known_sum(const Value& v, const std::vector<AxisId>& reduced) {
+// Σ over `reduced` where all of it is known: of at most so many terms, of which the same may be added again and again.
+constexpr int kMostTerms = 8;
+
+std::optional<Value> known_sum(const Value& v, const std::vector<AxisId>& reduced, int most_terms = kMostTerms) {
     const Node n = v.graph()->node(v.id());
     if (n.kind != NodeKind::kMap || wide(n.dtype) != n.dtype) return std::nullopt;
-    const auto known = [&](std::size_t i) { return known_sum(Value(v.graph(), n.args[i]), reduced); };
+    const auto known = [&](std::size_t i) { return known_sum(Value(v.graph(), n.args[i]), reduced, most_terms / 2); };
+    if (most_terms == 0) return std::nullopt;
     if (n.op == Op::kNeg) {
         const auto operand = known(0);
         return operand ? std::optional(-*operand) : std::nullopt;

@@ -1,5 +1,6 @@
 #include "compiler/plan/divergences.h"
 
+#include <cstddef>
 #include <map>
 #include <optional>
 #include <vector>
@@ -40,20 +41,30 @@ class Divergences {
     bool is_map(NodeId id, Op op) const { return from_.node(id).kind == NodeKind::kMap && from_.node(id).op == op; }
     const std::vector<NodeId>& args(NodeId id) const { return from_.node(id).args; }
 
-    // The factors of a product.
-    void add_factors(NodeId id, std::vector<NodeId>* factors) const {
-        if (!is_map(id, Op::kMul)) return factors->push_back(id);
-        for (const NodeId arg : args(id)) add_factors(arg, factors);
+    // The factors of a product; none of many, as of a power that was made by squaring.
+    std::vector<NodeId> factors_of(NodeId product) const {
+        constexpr std::size_t kMost = 16;
+        std::vector<NodeId> factors;
+        std::vector<NodeId> work = {product};
+        while (!work.empty()) {
+            const NodeId id = work.back();
+            work.pop_back();
+            if (work.size() + factors.size() >= kMost) return {};
+            if (is_map(id, Op::kMul)) {
+                work.insert(work.end(), args(id).rbegin(), args(id).rend());
+            } else {
+                factors.push_back(id);
+            }
+        }
+        return factors;
     }
 
     std::optional<Divergence> divergence(const Node& sum) const {
         if (!is_sum_of_columns(from_, sum)) return std::nullopt;
-        std::vector<NodeId> factors;
-        add_factors(sum.args[0], &factors);
         Divergence found;
         std::optional<Softmax> weight;
         NodeId difference = -1;
-        for (const NodeId factor : factors) {
+        for (const NodeId factor : factors_of(sum.args[0])) {
             const auto probability = softmax_of_probability(from_, factor);
             if (probability && !weight) {
                 weight = probability;

@@ -12,6 +12,7 @@
 #include "compiler/plan/canonicalize.h"
 #include "compiler/plan/cutter.h"
 #include "compiler/plan/plan.h"
+#include "compiler/schedule/choose.h"
 #include "dsl/library/registry.h"
 #include "rowjit/gradient.h"
 #include "rowjit/library.h"
@@ -119,6 +120,63 @@ TEST_CASE("sums whose terms differ by numbers of the row are one sum, whatever t
     CHECK_MESSAGE(text.find("sum(", first + 1) == std::string::npos, text);
     CHECK_MESSAGE(text.find("v1 = dy * x") != std::string::npos, text);
     CHECK_MESSAGE(sums(false).find("v1 = dy * x") != std::string::npos, sums(false));
+}
+
+TEST_CASE("a reduction of what columns were reduced to is one reduction over them all") {
+    const auto reductions = [](const std::string& output) {
+        const Graph graph = Graph::parse(
+            "rows n\ncolumns h = 24\ncolumns w = 40\ninput x: f32[n, h, w]\ninput b: bf16[n, h, w]\n" + output);
+        const Plan plan = plan_graph(*graph.data(), find_target("sm_90a"));
+        std::ptrdiff_t count = 0;
+        for (const Group& group : plan.groups) {
+            const std::vector<NodeId> live = group.graph->live_nodes();
+            count +=
+                std::ranges::count_if(live, [&](NodeId id) { return group.graph->node(id).kind == NodeKind::kReduce; });
+        }
+        return count;
+    };
+    CHECK(reductions("output y = max(max(abs(x), w), h)\n") == 1);
+    CHECK(reductions("output y = max(max(b, w), h)\n") == 1);
+    CHECK(reductions("output y = mean(mean(x, w), h)\n") == 1);
+    CHECK(reductions("output y = max(sum(x, w), h)\n") == 2);
+    CHECK(reductions("output y = sum(sum(b, w), h)\n") == 2);  // each rounds
+    CHECK(reductions("a = sum(x, w)\noutput a\noutput y = sum(a, h)\n") == 2);
+}
+
+TEST_CASE("a divergence of softmaxes is read once, however it is written") {
+    const std::string logits =
+        "rows n\ninput s: bf16[n, 32000]\ninput t: bf16[n, 32000]\nx = cast(t, f32) / 2\ny = cast(s, f32) / 2\n"
+        "mx = max(x)\nmy = max(y)\nsx = sum(exp(x - mx))\nsy = sum(exp(y - my))\n";
+    for (const char* loss : {
+             "sum(exp(x - mx) / sx * ((x - (mx + log(sx))) - (y - (log(sy) + my))))",
+             "4 * sum(exp(x - (mx + log(sx))) * (((x - mx) - log(sx)) - (y - (my + log(sy)))))",
+             "sum((log(exp(x - mx) / sx) - log(exp(y - my) / sy)) * (exp(x - mx) / sx))",
+             "sum(exp(x - mx) / sx * ((y - (my + log(sy))) - (x - (mx + log(sx)))))",
+         }) {
+        const Graph graph = Graph::parse(logits + "output loss = " + loss + "\n");
+        const Plan plan = plan_graph(*graph.data(), find_target("sm_90a"));
+        REQUIRE(plan.groups.size() == 1);
+        CHECK_MESSAGE(facts_of(plan.groups[0], find_target("sm_90a")).online_phases == 2, loss);
+    }
+    const Graph other = Graph::parse(logits + "output loss = sum(exp(x - mx) / sx * ((x - mx) - (y - my)))\n");
+    CHECK(facts_of(plan_graph(*other.data(), find_target("sm_90a")).groups[0], find_target("sm_90a")).online_phases >
+          2);
+}
+
+TEST_CASE("the gradient of a cell's gates is computed by the threads that have their columns, each gate once") {
+    const Graph graph = Graph::parse(
+        "rows n\ncolumns h = 64\ncolumns gates = 3\ninput z: bf16[n, gates, h]\n"
+        "a = cast(index(z, n, 0, h), f32)\nb = cast(index(z, n, 1, h), f32)\nc = cast(index(z, n, 2, h), f32)\n"
+        "output y = cast(tanh(a) * exp(-b) + tanh(c) * a, bf16)\n");
+    const Graph backward = gradient(graph, {"z"});
+    const Plan plan = plan_graph(*backward.data(), find_target("sm_90a"));
+    REQUIRE(plan.groups.size() == 1);
+    const GraphData& group = *plan.groups[0].graph;
+    CHECK(group.outputs().size() == 3);  // pieces of one tensor
+    const std::vector<NodeId> live = group.live_nodes();
+    CHECK(std::ranges::count_if(live, [&](NodeId id) {
+              return group.node(id).kind == NodeKind::kMap && group.node(id).op == Op::kTanh;
+          }) == 2);
 }
 
 TEST_CASE("sums of what is known to be zero at some places of a concatenation need none of what others are made of") {
