@@ -268,7 +268,8 @@ GroupFacts facts_of(const Group& group, const Target& target) {
         widest = std::max(widest, bytes);
         facts.narrowest_bytes = std::min(facts.narrowest_bytes, bytes);
     };
-    const std::set<NodeId> in_part = holds_positions(graph) ? at_positions : std::set<NodeId>();
+    facts.holds_positions = holds_positions(graph);
+    const std::set<NodeId> in_part = facts.holds_positions ? at_positions : std::set<NodeId>();
     const std::set<NodeId> of_block = sums_of_block(graph);
     for (const OutputInfo& output : graph.outputs()) loop_over(graph.node(output.node));  // an input may be one
     std::set<NodeId> read;  // inputs that are read in order, or position by position

@@ -29,7 +29,8 @@ struct GroupFacts {
     int streamed_bytes = 0;   // of a column, in those, and in what is stored
     int loads = 0;            // places where any of them is read for a column
     int vectors = 0;          // that a loop loads for its columns: of such a tensor one of each position it is read at
-    bool of_groups = false;   // a row's columns have several axes: heads, or groups
+    bool holds_positions = false;  // a thread has the row's columns at all positions of an axis
+    bool of_groups = false;        // a row's columns have several axes: heads, or groups
     int phases = 1;
     bool sums_exponentials = false;    // a pair of maximum and rescaled sum is among the reductions of online_phases
     int online_phases = 1;             // once reductions that can carry pairs do

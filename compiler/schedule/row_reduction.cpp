@@ -326,6 +326,7 @@ std::vector<Schedule> gpu_schedules(const GroupFacts& facts, const Target& targe
         put_first(many_beside_sums(facts, target, vector), &schedules);
         if (few_narrow) put_first(evenly, &schedules);
         put_first(carrying_pairs(facts, target, vector), &schedules);
+        put_first(rows_beside_sums(facts, target, vector), &schedules);
         // What is copied into shared memory without being ahead of anything: a gated norm's backward of 8192 bf16
         // columns takes 0.0797 ms so, 0.0536 in the registers of a cluster (H200).
         const auto is_ahead = [](const Schedule& s) { return s.residency != Residency::kShared; };
@@ -354,14 +355,16 @@ Schedule peeled(Schedule s) {
 }
 
 // Rows of few vectors of many tensors, as heads that a thread has all of: of a whole vector of each there may be more
-// than registers hold, and no other number of threads has less. Those of parts of one, that hold no more than this of
-// all first. H200, the derivatives of a norm and a rotation of eight heads of 128 bf16 columns, its tables' among them:
-// 0.283 ms in four kernels, as no schedule had room, 0.145 in two; by copies of four bytes into shared memory 0.261.
-constexpr std::int64_t kMostHeldAtOnce = 64;
+// than registers hold, and no other number of threads has less. Parts of one are offered too, and first where it is so
+// many narrow columns. H200, the derivatives of a norm and a rotation of eight heads of 128 bf16 columns, the tables'
+// among them: 0.283 ms in four kernels, as no schedule had room, 0.145 in two; by copies of four bytes into shared
+// memory 0.261. Sixteen groups of 64 columns weighted and added up: 0.153 ms in fours, 0.252 in eights.
+constexpr std::int64_t kMostHeldAtOnce = 96;
 constexpr std::int64_t kLeastCopied = 8;
 
 void add_parts_of_vectors(const GroupFacts& facts, const Target& target, int whole, std::vector<Schedule>* schedules) {
-    if (facts.streams < kManyTensors || facts.columns > std::int64_t{kWarpThreads} * whole) return;
+    const bool are_short = facts.columns <= std::int64_t{kWarpThreads} * whole;
+    if (!facts.holds_positions || facts.streams < kManyTensors || !are_short) return;
     std::vector<Schedule> parts;
     for (const int part : {whole / 2, whole / 4}) {
         if (part == 0) continue;

@@ -195,6 +195,7 @@ std::vector<Schedule> computed_in_few_threads(const GroupFacts& facts, const Tar
 
 // Rows that lie side by side, with the columns of each apart; none of others.
 std::vector<Schedule> rows_across(const GroupFacts& facts, const Target& target);
+std::vector<Schedule> rows_beside_sums(const GroupFacts& facts, const Target& target, int vector);
 
 // ---- row_even.cpp ---------------------------------------------------------------------------------------------------
 
