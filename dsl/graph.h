@@ -28,7 +28,7 @@ struct AxisInfo {
     std::int64_t extent = kRuntimeExtent;
     bool is_row = false;
     bool is_promoted = false;  // a column axis that the planner made a row axis; it stands behind the declared ones
-    int place = 0;             // > 0: before those of greater ones where values do not say (compiler/plan/axis_places.h)
+    int place = 0;             // > 0: among axes whose order no value gives (compiler/plan/axis_places.h)
     bool is_slots = false;     // the planner's: a position for each block of a kernel that sums over its rows
     bool is_unrolled = false;  // the planner's: a thread holds a value for each of its few positions
     std::int64_t blocks = 0;   // > 0: the planner's: the row axis of so many blocks of a column axis, of which a kernel

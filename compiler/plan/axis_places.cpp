@@ -14,10 +14,11 @@ std::vector<AxisInfo> with_places(const GraphData& graph) {
     }
     std::vector<AxisInfo> placed = graph.axes();
     for (AxisInfo& axis : placed) axis.place = 0;
+    const auto is_placed = [&](AxisId id) { return placed[static_cast<std::size_t>(id)].place > 0; };
     for (int place = 1; place <= static_cast<int>(placed.size()); ++place) {
-        const auto is_placed = [&](AxisId id) { return placed[static_cast<std::size_t>(id)].place > 0; };
         std::size_t next = 0;
-        while (next < placed.size() && (placed[next].place > 0 || !std::ranges::all_of(before[next], is_placed))) ++next;
+        while (next < placed.size() && (placed[next].place > 0 || !std::ranges::all_of(before[next], is_placed)))
+            ++next;
         if (next == placed.size()) return graph.axes();
         placed[next].place = place;
     }
