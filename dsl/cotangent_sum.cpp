@@ -4,6 +4,7 @@
 #include <optional>
 #include <ranges>
 
+#include "dsl/factors.h"
 #include "dsl/library/operands.h"
 #include "dsl/softmaxes.h"
 
@@ -11,10 +12,6 @@ namespace rowjit {
 namespace {
 
 std::vector<AxisId> axes_of(const Value& v) { return v.graph()->node(v.id()).axes; }
-
-bool varies(const GraphData& graph, NodeId id, const std::vector<AxisId>& along) {
-    return std::any_of(along.begin(), along.end(), [&](AxisId axis) { return contains(graph.node(id).axes, axis); });
-}
 
 // What this is a multiple of, by one number for all positions along those axes: the operand of a product with such
 // a number or a quotient by it, of a negation, of x + x; -1 for none.
@@ -66,33 +63,6 @@ std::optional<Value> uncentred(const Value& v, const std::vector<AxisId>& over) 
         total = total ? *total + one : one;
     }
     return total;
-}
-
-// The factors of a product that are the same for all positions along those axes, and the others, in no order.
-struct Factors {
-    std::vector<NodeId> numbers = {};
-    std::vector<NodeId> varying = {};
-};
-
-Factors factors_of(const GraphData& graph, NodeId id, const std::vector<AxisId>& along) {
-    constexpr std::size_t kMost = 16;  // of a power that was made by squaring there are more
-    Factors factors;
-    std::vector<NodeId> work = {id};
-    while (!work.empty()) {
-        const NodeId next = work.back();
-        work.pop_back();
-        const Node& n = graph.node(next);
-        const bool is_product = n.kind == NodeKind::kMap && n.op == Op::kMul && wide(n.dtype) == n.dtype;
-        if (!varies(graph, next, along)) {
-            factors.numbers.push_back(next);
-        } else if (is_product && work.size() + factors.varying.size() < kMost) {
-            work.insert(work.end(), n.args.begin(), n.args.end());
-        } else {
-            factors.varying.push_back(next);
-        }
-    }
-    std::ranges::sort(factors.varying);
-    return factors;
 }
 
 // Σ of a product as a multiple of one that there is, of the same factors that vary, or of probabilities, which add up

@@ -336,8 +336,9 @@ bool computes_long(const Plan& plan, const Target& target) {
 
 Plan cheapest_plan(const GraphData& given, const Target& target, const Runs& runs, std::string_view stem) {
     const std::shared_ptr<const GraphData> flat = flatten_reductions(given);
-    const std::shared_ptr<const GraphData> with_divergences = write_divergences(flat ? *flat : given);
-    const GraphData& graph = with_divergences ? *with_divergences : flat ? *flat : given;
+    const GraphData& of_flat = flat ? *flat : given;
+    const std::shared_ptr<const GraphData> with_divergences = write_divergences(of_flat);
+    const GraphData& graph = with_divergences ? *with_divergences : of_flat;
     const std::shared_ptr<const GraphData> plain = canonicalize(graph);
     std::shared_ptr<const GraphData> canonical = plain;  // or as the best plan so far has it
     Plan best = make_plan(canonical, target, Repeated::kWithRows, stem);

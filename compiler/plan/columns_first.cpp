@@ -7,6 +7,7 @@
 
 #include "compiler/plan/nested_sums.h"
 #include "compiler/plan/rewrite.h"
+#include "dsl/factors.h"
 
 namespace rowjit {
 namespace {

@@ -1,12 +1,13 @@
 #include "compiler/plan/divergences.h"
 
-#include <cstddef>
 #include <map>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "compiler/plan/nested_sums.h"
 #include "compiler/plan/rewrite.h"
+#include "dsl/factors.h"
 #include "dsl/softmaxes.h"
 
 namespace rowjit {
@@ -41,48 +42,19 @@ class Divergences {
     bool is_map(NodeId id, Op op) const { return from_.node(id).kind == NodeKind::kMap && from_.node(id).op == op; }
     const std::vector<NodeId>& args(NodeId id) const { return from_.node(id).args; }
 
-    // The factors of a product; none of many, as of a power that was made by squaring.
-    std::vector<NodeId> factors_of(NodeId product) const {
-        constexpr std::size_t kMost = 16;
-        std::vector<NodeId> factors;
-        std::vector<NodeId> work = {product};
-        while (!work.empty()) {
-            const NodeId id = work.back();
-            work.pop_back();
-            if (work.size() + factors.size() >= kMost) return {};
-            if (is_map(id, Op::kMul)) {
-                work.insert(work.end(), args(id).rbegin(), args(id).rend());
-            } else {
-                factors.push_back(id);
-            }
-        }
-        return factors;
-    }
-
     std::optional<Divergence> divergence(const Node& sum) const {
         if (!is_sum_of_columns(from_, sum)) return std::nullopt;
-        Divergence found;
-        std::optional<Softmax> weight;
-        NodeId difference = -1;
-        for (const NodeId factor : factors_of(sum.args[0])) {
-            const auto probability = softmax_of_probability(from_, factor);
-            if (probability && !weight) {
-                weight = probability;
-            } else if (is_map(factor, Op::kSub) && difference < 0 && varies(from_, factor, sum.reduced)) {
-                difference = factor;
-            } else if (!varies(from_, factor, sum.reduced)) {
-                found.numbers.push_back(factor);
-            } else {
-                return std::nullopt;
-            }
-        }
-        if (!weight || difference < 0) return std::nullopt;
+        const Factors factors = factors_of(from_, sum.args[0], sum.reduced);
+        if (factors.varying.size() != 2) return std::nullopt;
+        const bool is_first = is_map(factors.varying[0], Op::kSub);
+        const NodeId difference = factors.varying[is_first ? 0 : 1];
+        const auto weight = softmax_of_probability(from_, factors.varying[is_first ? 1 : 0]);
+        if (!weight || !is_map(difference, Op::kSub)) return std::nullopt;
         const auto first = softmax_of_logarithm(from_, args(difference)[0]);
         const auto second = softmax_of_logarithm(from_, args(difference)[1]);
         if (!first || !second || (*first == *weight) == (*second == *weight)) return std::nullopt;
-        found.p = *weight;
-        found.is_negative = *second == *weight;
-        found.q = found.is_negative ? *first : *second;
+        const bool is_negative = *second == *weight;
+        Divergence found{*weight, is_negative ? *first : *second, is_negative, factors.numbers};
         const auto is_alike = [&](const Softmax& softmax) {
             return from_.node(softmax.total).reduced == sum.reduced &&
                    from_.node(softmax.below).axes == from_.node(sum.args[0]).axes;

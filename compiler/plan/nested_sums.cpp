@@ -101,12 +101,6 @@ bool is_sum_of_rows(const GraphData& graph, const Node& node) {
     return is_wide_sum(node) && graph.axis(node.reduced[0]).is_row;
 }
 
-bool varies(const GraphData& graph, NodeId id, const std::vector<AxisId>& along) {
-    const std::vector<AxisId>& axes = graph.node(id).axes;
-    return std::any_of(axes.begin(), axes.end(),
-                       [&](AxisId axis) { return std::find(along.begin(), along.end(), axis) != along.end(); });
-}
-
 std::shared_ptr<const GraphData> nest_sums(const std::shared_ptr<const GraphData>& graph) {
     const NestedSums sums(*graph);
     return sums.applies() ? sums.run() : graph;

@@ -16,9 +16,6 @@ bool is_sum_of_columns(const GraphData& graph, const Node& node);
 // Likewise over all rows, or some row axes; not over segments.
 bool is_sum_of_rows(const GraphData& graph, const Node& node);
 
-// Whether a value has any of those axes.
-bool varies(const GraphData& graph, NodeId id, const std::vector<AxisId>& along);
-
 // `graph` where there are none.
 std::shared_ptr<const GraphData> nest_sums(const std::shared_ptr<const GraphData>& graph);
 

@@ -9,6 +9,7 @@
 #include "base/dtype.h"
 #include "compiler/plan/nested_sums.h"
 #include "compiler/plan/rewrite.h"
+#include "dsl/factors.h"
 
 namespace rowjit {
 namespace {

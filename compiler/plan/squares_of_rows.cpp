@@ -11,6 +11,7 @@
 #include "compiler/plan/cutter.h"
 #include "compiler/plan/nested_sums.h"
 #include "compiler/plan/rewrite.h"
+#include "dsl/factors.h"
 
 namespace rowjit {
 namespace {
