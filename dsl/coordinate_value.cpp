@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/dtype.h"
 #include "base/fail.h"
 
 namespace rowjit {
@@ -15,6 +16,30 @@ NodeId quotient(GraphData& graph, const Coord& dividend, std::int64_t divisor, D
     const NodeId number = add_coordinate_value(graph, dividend, whole);
     const NodeId by = graph.add_const(whole, static_cast<double>(divisor));
     return graph.add_cast(graph.add_map(Op::kFloorDiv, {number, by}), dtype);
+}
+
+// A whole number as places along column axes and the rest of it.
+struct Parts {
+    std::vector<std::pair<AxisId, int>> columns = {};  // and their signs
+    std::optional<NodeId> rest = {};
+};
+
+void add_parts(GraphData& graph, NodeId id, int sign, Parts* parts) {
+    constexpr std::size_t kMostColumns = 4;
+    const Node n = graph.node(id);
+    const bool is_full = parts->columns.size() == kMostColumns;
+    if (n.kind == NodeKind::kIota && !graph.axis(n.axis).is_row && !is_full) {
+        parts->columns.emplace_back(n.axis, sign);
+    } else if (n.kind == NodeKind::kCast && is_integer(graph.node(n.args[0]).dtype) && !is_full) {
+        add_parts(graph, n.args[0], sign, parts);
+    } else if (n.kind == NodeKind::kMap && (n.op == Op::kAdd || n.op == Op::kSub) && !is_full) {
+        add_parts(graph, n.args[0], sign, parts);
+        add_parts(graph, n.args[1], n.op == Op::kSub ? -sign : sign, parts);
+    } else {
+        const NodeId whole = graph.add_cast(id, Dtype::kI64);
+        const NodeId signed_whole = sign < 0 ? graph.add_map(Op::kNeg, {whole}) : whole;
+        parts->rest = parts->rest ? graph.add_map(Op::kAdd, {*parts->rest, signed_whole}) : signed_whole;
+    }
 }
 
 NodeId times(GraphData& graph, NodeId value, std::int64_t factor, Dtype dtype) {
@@ -41,6 +66,29 @@ NodeId add_coordinate_value(GraphData& graph, const Coord& coord, Dtype dtype) {
         }
     }
     RJ_CHECK(false, "coordinate kind {}", static_cast<int>(coord.kind()));
+}
+
+Coord with_column_apart(GraphData& graph, const Coord& coord) {
+    if (!coord.axes().empty() || coord.kind() == Coord::Kind::kDiv || coord.kind() == Coord::Kind::kMod) return coord;
+    std::vector<AxisId> of_rest;
+    std::vector<AxisId> columns;
+    const Coord apart = coord.substitute([](Axis axis) { return Coord(axis); },
+                                         [&](NodeId data) {
+                                             Parts parts;
+                                             add_parts(graph, data, 1, &parts);
+                                             Coord sum = parts.rest ? Coord::data_node(*parts.rest) : Coord(0);
+                                             if (parts.rest) {
+                                                 const std::vector<AxisId>& axes = graph.node(*parts.rest).axes;
+                                                 of_rest.insert(of_rest.end(), axes.begin(), axes.end());
+                                             }
+                                             for (const auto& [axis, sign] : parts.columns) {
+                                                 columns.push_back(axis);
+                                                 sum = Coord(Axis{axis}) * sign + sum;
+                                             }
+                                             return sum;
+                                         });
+    const bool is_apart = columns.size() == 1 && !of_rest.empty() && !contains(of_rest, columns[0]);
+    return is_apart ? apart : coord;
 }
 
 std::optional<std::int64_t> places_beyond(const GraphData& graph, AxisId axis, const Coord& coord) {

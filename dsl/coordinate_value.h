@@ -15,6 +15,10 @@ namespace rowjit {
 // % beyond that, or of data.
 NodeId add_coordinate_value(GraphData& graph, const Coord& coord, Dtype dtype);
 
+// The coordinate with the column axis that its data add or subtract the place along as an axis: of data that are
+// iota(k) − iota(q) + 511, k and what is left of the data. As it is where nothing is left, or there are several.
+Coord with_column_apart(GraphData& graph, const Coord& coord);
+
 // What a coordinate, or a whole number, of data exceeds the position along an axis by, if that is the same everywhere.
 std::optional<std::int64_t> places_beyond(const GraphData& graph, AxisId axis, const Coord& coord);
 std::optional<std::int64_t> places_beyond(const GraphData& graph, AxisId axis, NodeId number);

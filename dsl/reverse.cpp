@@ -434,9 +434,12 @@ class Reverse {
         if (const auto shift = row_shift(node(id))) return shift_back(Node(node(id)), *shift, g);
         if (const auto gather = row_gather(node(id))) return gather_rows(Node(node(id)), *gather, g);
         if (const auto other = renamed_rows(node(id))) return rename_back(Node(node(id)), *other, g);
-        const Preimage preimage = preimage_of(*graph_, Node(node(id)), support(id));
+        std::vector<Coord> coords;
+        for (const Coord& coord : Node(node(id)).coords) coords.push_back(with_column_apart(*graph_, coord));
+        const NodeId solvable = graph_->add_index(source, std::move(coords));
+        const Preimage preimage = preimage_of(*graph_, Node(node(solvable)), support(id));
         if (preimage.empty) return;
-        const Node y = node(id);
+        const Node y = node(solvable);
         std::int64_t reads = 1;  // of one source element; 0 is many
         for (const AxisId axis : preimage.summed) {
             const std::int64_t extent = graph_->axis(axis).extent;

@@ -346,3 +346,16 @@ TEST_CASE("what flows back to the sums of a divergence's softmaxes is its value,
     const std::string backward = differentiate(graph, {"s", "t"}).backward.print();
     CHECK_MESSAGE(backward.find("sum(") == std::string::npos, backward);
 }
+
+TEST_CASE("a table that is read at a column's place and a row's number is read back at each row's columns") {
+    const Graph graph = Graph::parse(
+        "rows heads = 2\nrows q\ncolumns k = 8\ninput s: f32[heads, q, k]\ninput table: f32[heads, 16]\n"
+        "i = cast(iota(q), i64)\nj = cast(iota(k), i64)\noutput y = s * index(table, heads, j - i + 7)\n");
+    const std::string backward = gradient(graph, {"table"}).print();
+    CHECK_MESSAGE(backward.find("==") == std::string::npos, backward);  // no place is looked for
+    CHECK_MESSAGE(backward.find("heads, q, @16 + i - 7)") != std::string::npos, backward);
+    const Graph square = Graph::parse(
+        "rows q\ncolumns k = 8\ninput s: f32[q, k]\ninput table: f32[64]\nj = iota(k)\n"
+        "at = j * j + cast(iota(q), i32) * 0\noutput y = s * index(table, at)\n");
+    CHECK_NOTHROW(gradient(square, {"table"}));
+}
