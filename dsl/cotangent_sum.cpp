@@ -86,7 +86,7 @@ std::optional<Value> known_product(const Value& v, const std::vector<AxisId>& re
         if (!is_sum || !is_over || sum.state >= 0) continue;
         const Factors known = factors_of(graph, sum.args[0], reduced);
         if (!known.numbers.empty() || known.varying != own.varying) continue;
-        const Value multiple = times_numbers(Value(v.graph(), id));
+        Value multiple = times_numbers(Value(v.graph(), id));
         std::vector<AxisId> axes = axes_of(v);
         std::erase_if(axes, [&](AxisId axis) { return contains(reduced, axis); });
         if (axes_of(multiple) == axes) return multiple;

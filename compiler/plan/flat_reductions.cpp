@@ -2,6 +2,7 @@
 
 #include <map>
 #include <optional>
+#include <ranges>
 #include <vector>
 
 #include "compiler/plan/nested_sums.h"
@@ -82,8 +83,8 @@ class FlatReductions {
             reduced.insert(reduced.end(), more.begin(), more.end());
         }
         NodeId result = to.add_reduce(outer.monoid, to_here(from_.node(id).args[0]), reduced);
-        for (auto scale = scaled.rbegin(); scale != scaled.rend(); ++scale) {
-            const Node& by = from_.node(*scale);
+        for (const NodeId scale : scaled | std::views::reverse) {
+            const Node& by = from_.node(scale);
             const bool is_first = is_number(by.args[1]);
             result = to.add_map(by.op, {result, to_here(by.args[is_first ? 1 : 0])});
         }
