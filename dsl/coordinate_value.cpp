@@ -72,21 +72,22 @@ Coord with_column_apart(GraphData& graph, const Coord& coord) {
     if (!coord.axes().empty() || coord.kind() == Coord::Kind::kDiv || coord.kind() == Coord::Kind::kMod) return coord;
     std::vector<AxisId> of_rest;
     std::vector<AxisId> columns;
-    const Coord apart = coord.substitute([](Axis axis) { return Coord(axis); },
-                                         [&](NodeId data) {
-                                             Parts parts;
-                                             add_parts(graph, data, 1, &parts);
-                                             Coord sum = parts.rest ? Coord::data_node(*parts.rest) : Coord(0);
-                                             if (parts.rest) {
-                                                 const std::vector<AxisId>& axes = graph.node(*parts.rest).axes;
-                                                 of_rest.insert(of_rest.end(), axes.begin(), axes.end());
-                                             }
-                                             for (const auto& [axis, sign] : parts.columns) {
-                                                 columns.push_back(axis);
-                                                 sum = Coord(Axis{axis}) * sign + sum;
-                                             }
-                                             return sum;
-                                         });
+    const auto parted = [&](NodeId data) {
+        Parts parts;
+        add_parts(graph, data, 1, &parts);
+        Coord sum = 0;
+        if (parts.rest) {
+            sum = Coord::data_node(*parts.rest);
+            const std::vector<AxisId>& axes = graph.node(*parts.rest).axes;
+            of_rest.insert(of_rest.end(), axes.begin(), axes.end());
+        }
+        for (const auto& [axis, sign] : parts.columns) {
+            columns.push_back(axis);
+            sum = Coord(Axis{axis}) * sign + sum;
+        }
+        return sum;
+    };
+    const Coord apart = coord.substitute([](Axis axis) { return Coord(axis); }, parted);
     const bool is_apart = columns.size() == 1 && !of_rest.empty() && !contains(of_rest, columns[0]);
     return is_apart ? apart : coord;
 }

@@ -99,9 +99,8 @@ constexpr int kMostTerms = 8;
 
 std::optional<Value> known_sum(const Value& v, const std::vector<AxisId>& reduced, int most_terms = kMostTerms) {
     const Node n = v.graph()->node(v.id());
-    if (n.kind != NodeKind::kMap || wide(n.dtype) != n.dtype) return std::nullopt;
+    if (most_terms == 0 || n.kind != NodeKind::kMap || wide(n.dtype) != n.dtype) return std::nullopt;
     const auto known = [&](std::size_t i) { return known_sum(Value(v.graph(), n.args[i]), reduced, most_terms / 2); };
-    if (most_terms == 0) return std::nullopt;
     if (n.op == Op::kNeg) {
         const auto operand = known(0);
         return operand ? std::optional(-*operand) : std::nullopt;

@@ -16,8 +16,11 @@ struct Softmax {
     bool operator==(const Softmax&) const = default;
 };
 
+// Of Σ exp(x − max x), over columns or over rows.
+std::optional<Softmax> softmax_of_total(const GraphData& graph, NodeId id);
+
 // Known are exp(x − m) / s and exp of a logarithm, of m = max x and s = Σ exp(x − m); and of logarithms x − (m + log
-// s), (x − m) − log s and log of a probability. Nothing of others.
+// s), (x − m) − log s and log of a probability. Over columns; nothing of others.
 std::optional<Softmax> softmax_of_probability(const GraphData& graph, NodeId id);
 std::optional<Softmax> softmax_of_logarithm(const GraphData& graph, NodeId id);
 

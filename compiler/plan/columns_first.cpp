@@ -20,13 +20,8 @@ struct Swapped {
 
 class ColumnsFirst {
   public:
-    explicit ColumnsFirst(const GraphData& from) : from_(from), users_(static_cast<std::size_t>(from.size()), 0) {
-        const std::vector<NodeId> live = from_.live_nodes();
-        for (const NodeId id : live) {
-            for (const NodeId arg : from_.node(id).args) ++users(arg);
-        }
-        for (const OutputInfo& output : from_.outputs()) ++users(output.node);
-        for (const NodeId id : live) {
+    explicit ColumnsFirst(const GraphData& from) : from_(from), uses_(uses_of(from)) {
+        for (const NodeId id : from_.live_nodes()) {
             if (!is_sum_of_columns(from_, from_.node(id))) continue;
             Swapped swapped;
             find_factors(from_.node(id).args[0], from_.node(id).reduced, &swapped);
@@ -46,11 +41,11 @@ class ColumnsFirst {
     }
 
   private:
-    int& users(NodeId id) { return users_[static_cast<std::size_t>(id)]; }
+    bool is_used_once(NodeId id) const { return uses_[static_cast<std::size_t>(id)] == 1; }
 
     // A sum over rows, in f32 or wider and for nobody else, that varies along all of those columns.
     bool is_own_sum_of_rows(NodeId id, const std::vector<AxisId>& columns) {
-        return is_sum_of_rows(from_, from_.node(id)) && users(id) == 1 &&
+        return is_sum_of_rows(from_, from_.node(id)) && is_used_once(id) &&
                std::all_of(columns.begin(), columns.end(), [&](AxisId column) { return varies(from_, id, {column}); });
     }
 
@@ -58,7 +53,7 @@ class ColumnsFirst {
         const Node& node = from_.node(id);
         if (swapped->of_rows < 0 && is_own_sum_of_rows(id, columns)) {
             swapped->of_rows = id;
-        } else if (node.kind == NodeKind::kMap && node.op == Op::kMul && users(id) == 1 && !is_narrow(node.dtype)) {
+        } else if (node.kind == NodeKind::kMap && node.op == Op::kMul && is_used_once(id) && !is_narrow(node.dtype)) {
             for (const NodeId arg : node.args) find_factors(arg, columns, swapped);
         } else {
             swapped->others.push_back(id);
@@ -88,7 +83,7 @@ class ColumnsFirst {
     }
 
     const GraphData& from_;
-    std::vector<int> users_;  // by node; an output is one
+    const std::vector<int> uses_;
     std::map<NodeId, Swapped> swapped_;
 };
 

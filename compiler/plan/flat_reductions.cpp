@@ -19,13 +19,8 @@ struct Nested {
 
 class FlatReductions {
   public:
-    explicit FlatReductions(const GraphData& from) : from_(from), uses_(static_cast<std::size_t>(from.size()), 0) {
-        const std::vector<NodeId> live = from_.live_nodes();
-        for (const NodeId id : live) {
-            for (const NodeId arg : from_.node(id).args) ++uses_[static_cast<std::size_t>(arg)];
-        }
-        for (const OutputInfo& output : from_.outputs()) ++uses_[static_cast<std::size_t>(output.node)];
-        for (const NodeId id : live) {
+    explicit FlatReductions(const GraphData& from) : from_(from), uses_(uses_of(from)) {
+        for (const NodeId id : from_.live_nodes()) {
             if (auto nested = nested_in(from_.node(id))) nested_.emplace(id, std::move(*nested));
         }
     }
@@ -93,7 +88,7 @@ class FlatReductions {
     }
 
     const GraphData& from_;
-    std::vector<int> uses_;  // by node; an output is one
+    const std::vector<int> uses_;
     std::map<NodeId, Nested> nested_;
 };
 

@@ -8,6 +8,7 @@
 
 #include "base/dtype.h"
 #include "compiler/plan/rewrite.h"
+#include "dsl/softmaxes.h"
 
 namespace rowjit {
 namespace {
@@ -122,14 +123,13 @@ class Rewriter {
         }
     }
 
-    // x − max x: x, where it is that, and of the maximum over those axes if they are given.
-    std::optional<NodeId> below_maximum(NodeId id, const std::vector<AxisId>& over = {}) const {
+    // x − max x: x, where it is that.
+    std::optional<NodeId> below_maximum(NodeId id) const {
         if (!is_map(id, Op::kSub)) return std::nullopt;
         const NodeId x = from_.node(id).args[0];
         const NodeId maximum = from_.node(id).args[1];
         const bool is_below = is_reduce(maximum, Monoid::kMax) && from_.node(maximum).args[0] == x;
-        const bool is_over = over.empty() || from_.node(maximum).reduced == over;
-        return is_below && is_over ? std::optional(x) : std::nullopt;
+        return is_below ? std::optional(x) : std::nullopt;
     }
 
     bool is_zero(NodeId id) const { return from_.node(id).kind == NodeKind::kConst && from_.node(id).value == 0; }
@@ -228,12 +228,9 @@ class Rewriter {
 
     // Σ exp(x − max x)
     std::optional<Match> match_sum_exp(NodeId id) const {
-        if (!is_reduce(id, Monoid::kSum)) return std::nullopt;
-        const NodeId exponential = from_.node(id).args[0];
-        if (!is_map(exponential, Op::kExp)) return std::nullopt;
-        const NodeId difference = from_.node(exponential).args[0];
-        const auto x = below_maximum(difference, from_.node(id).reduced);
-        return x ? std::optional(Match{Monoid::kMaxSumExp, *x, 1}) : std::nullopt;
+        const auto softmax = is_reduce(id, Monoid::kSum) ? softmax_of_total(from_, id) : std::nullopt;
+        if (!softmax) return std::nullopt;
+        return Match{Monoid::kMaxSumExp, from_.node(softmax->below).args[0], 1};
     }
 
     // Σ (x − μ)·(x − μ) with μ = (Σ x) / n

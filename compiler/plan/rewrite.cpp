@@ -1,9 +1,19 @@
 #include "compiler/plan/rewrite.h"
 
+#include <cstddef>
 #include <unordered_map>
 #include <utility>
 
 namespace rowjit {
+
+std::vector<int> uses_of(const GraphData& graph) {
+    std::vector<int> uses(static_cast<std::size_t>(graph.size()), 0);
+    for (const NodeId id : graph.live_nodes()) {
+        for (const NodeId arg : graph.node(id).args) ++uses[static_cast<std::size_t>(arg)];
+    }
+    for (const OutputInfo& output : graph.outputs()) ++uses[static_cast<std::size_t>(output.node)];
+    return uses;
+}
 
 std::shared_ptr<const GraphData> rewritten(
     const GraphData& from, const std::function<NodeId(GraphData& to, NodeId id, const ToHere& to_here)>& convert) {

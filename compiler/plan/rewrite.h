@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include "dsl/graph.h"
 
@@ -10,6 +11,9 @@ namespace rowjit {
 
 // Where a node of the graph that is read has come to in the one that is made.
 using ToHere = std::function<NodeId(NodeId)>;
+
+// By node, how often live nodes and outputs read it.
+std::vector<int> uses_of(const GraphData& graph);
 
 // What `convert` makes of each live node in `to`, operands first, with the outputs of `from`. Of a node that stays as
 // it is, convert returns to.add_copy(node, to_here).

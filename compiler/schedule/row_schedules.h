@@ -193,7 +193,8 @@ std::vector<Schedule> computed_in_few_threads(const GroupFacts& facts, const Tar
 
 // ---- row_across.cpp -------------------------------------------------------------------------------------------------
 
-// Rows that lie side by side, with the columns of each apart; none of others.
+// Rows that lie side by side, with the columns of each apart, and such rows of few columns beside sums over rows; none
+// of others.
 std::vector<Schedule> rows_across(const GroupFacts& facts, const Target& target);
 std::vector<Schedule> rows_beside_sums(const GroupFacts& facts, const Target& target, int vector);
 
