@@ -93,8 +93,12 @@ Axis Graph::rows(std::string_view name, std::int64_t extent) {
     return {data_->add_row_axis(name, extent)};
 }
 
-Axis Graph::rows(std::string_view name, Axis like, std::int64_t more) {
-    return {data_->add_row_axis_like(name, like.id, more)};
+Axis Graph::rows(std::string_view name, Axis like, std::int64_t more) { return rows(name, {like}, more); }
+
+Axis Graph::rows(std::string_view name, std::initializer_list<Axis> product, std::int64_t more) {
+    std::vector<AxisId> like;
+    for (const Axis axis : product) like.push_back(axis.id);
+    return {data_->add_row_axis_like(name, std::move(like), more)};
 }
 
 Axis Graph::columns(std::string_view name, std::int64_t extent) {
@@ -165,6 +169,7 @@ Value floor(Value a) { return map(Op::kFloor, {a}); }
 Value floor_div(Value a, std::int64_t divisor) {
     return map(Op::kFloorDiv, {a, number(a, static_cast<double>(divisor))});
 }
+Value floor_div(Value a, Value divisor) { return map(Op::kFloorDiv, {a, divisor}); }
 Value round(Value a) { return map(Op::kRound, {a}); }
 
 Value detach(Value a) { return map(Op::kDetach, {a}); }

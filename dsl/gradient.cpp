@@ -134,13 +134,13 @@ class Extraction {
             if (node.kind == NodeKind::kExtent || node.kind == NodeKind::kOrder) used.insert(node.axis);
             used.insert(node.reduced.begin(), node.reduced.end());
         }
-        for (const AxisId id : std::set<AxisId>(used)) {
-            if (from_.axis(id).follows >= 0) used.insert(from_.axis(id).follows);
-        }
+        // One that is followed may follow others, and stands before.
+        for (auto id = used.rbegin(); id != used.rend(); ++id)
+            used.insert(from_.axis(*id).follows.begin(), from_.axis(*id).follows.end());
         for (const AxisId id : used) {
             const AxisInfo& axis = from_.axis(id);
-            if (axis.follows >= 0) {
-                axes_[id] = to_->add_row_axis_like(axis.name, axes_.at(axis.follows), axis.more);
+            if (!axis.follows.empty()) {
+                axes_[id] = to_->add_row_axis_like(axis.name, axes(axis.follows), axis.more);
                 continue;
             }
             axes_[id] =

@@ -33,12 +33,12 @@ struct AxisInfo {
     bool is_unrolled = false;  // the planner's: a thread holds a value for each of its few positions
     std::int64_t blocks = 0;   // > 0: the planner's: the row axis of so many blocks of a column axis, of which a kernel
                                // sees some at a time (compiler/plan/column_blocks.h, Product::rounded_rows)
-    AxisId follows = -1;       // ≥ 0: the extent is that of this axis and `more`
+    std::vector<AxisId> follows = {};  // where there are any: the extent is these axes' product and `more`
     std::int64_t more = 0;
 
     std::string label() const { return name.empty() ? std::to_string(extent) : name; }
     // Its extent is, at launch.
-    bool is_given() const { return is_row && extent == kRuntimeExtent && follows < 0 && blocks == 0; }
+    bool is_given() const { return is_row && extent == kRuntimeExtent && follows.empty() && blocks == 0; }
 };
 
 enum class NodeKind : std::uint8_t {
@@ -159,7 +159,7 @@ class GraphData {
     // Axes. A name names one axis; declaring it again with the same extent gives the same axis.
     AxisId add_row_axis(std::string_view name, std::int64_t extent);
     AxisId add_column_axis(std::string_view name, std::int64_t extent);  // name "" is the anonymous axis of that extent
-    AxisId add_row_axis_like(std::string_view name, AxisId like, std::int64_t more);
+    AxisId add_row_axis_like(std::string_view name, std::vector<AxisId> like, std::int64_t more);
     AxisId add_slots_axis(std::string_view name);
     AxisId add_blocks_axis(std::string_view name, std::int64_t blocks);
     std::string unused_axis_name(std::string wanted) const;  // it, with as many "_" behind it as no axis has
@@ -223,8 +223,10 @@ class GraphData {
     // The product of the axes' extents, each that a launch gives counted as `at_run_time`.
     std::int64_t positions(const std::vector<AxisId>& axes, std::int64_t at_run_time) const;
 
+    std::string label_of_product(const std::vector<AxisId>& axes) const;  // "batch * heads"
     // Two row axes that have equal extents in every launch, as one declared like the other has.
     bool same_rows(AxisId a, AxisId b) const;
+    bool is_longer(AxisId axis, AxisId than, std::int64_t more) const;  // by so many positions, in every launch
 
     // A reduction of a few positions of a small axis, for each position along others of static extent: one thread can
     // have all its terms.
@@ -242,7 +244,7 @@ class GraphData {
     std::vector<AxisId> merge_axes(std::string_view what, const std::vector<NodeId>& args) const;
     void require_unused_name(std::string_view what, std::string_view name) const;
     void require_alias(const OutputInfo& output) const;
-    bool is_longer(AxisId axis, AxisId than, std::int64_t more) const;
+    std::vector<AxisId> roots(const std::vector<AxisId>& like) const;
     void require_places(std::string_view what, NodeId id) const;
     void require_few_columns(std::string_view what, const std::vector<AxisId>& axes) const;
     void require_column_strides(std::string_view what, std::string_view name, const std::vector<std::int64_t>& strides,

@@ -43,35 +43,45 @@ AxisId GraphData::add_row_axis(std::string_view name, std::int64_t extent) {
     }
     for (std::size_t i = 0; i < axes_.size(); ++i) {
         if (axes_[i].name != name) continue;
-        if (axes_[i].is_row && axes_[i].extent == extent && axes_[i].follows < 0) return static_cast<AxisId>(i);
+        if (axes_[i].is_row && axes_[i].extent == extent && axes_[i].follows.empty()) return static_cast<AxisId>(i);
         fail(ErrorCode::kInvalidGraph, "row axis '{}' is already declared differently; give it another name", name);
     }
     axes_.push_back({std::string(name), extent, true});
     return static_cast<AxisId>(axes_.size() - 1);
 }
 
-AxisId GraphData::add_row_axis_like(std::string_view name, AxisId like, std::int64_t more) {
-    if (!axis(like).is_row) {
+AxisId GraphData::add_row_axis_like(std::string_view name, std::vector<AxisId> like, std::int64_t more) {
+    if (like.empty()) fail(ErrorCode::kInvalidGraph, "row axis '{}': it follows no axis; give one or several", name);
+    for (const AxisId id : like) {
+        if (axis(id).is_row) continue;
         fail(ErrorCode::kInvalidGraph, "row axis '{}': {} is a column axis; a row axis follows row axes", name,
-             axis(like).label());
+             axis(id).label());
     }
     if (more < 0 || more >= kMaxColumns) {
         fail(ErrorCode::kInvalidGraph, "row axis '{}': {} positions more than {}; give 0 … 2^31 − 1", name, more,
-             axis(like).label());
+             label_of_product(like));
     }
-    if (axis(like).extent != kRuntimeExtent) return add_row_axis(name, axis(like).extent + more);
-    // Of the axis whose extent a launch gives.
-    const AxisId root = axis(like).follows < 0 ? like : axis(like).follows;
-    more += axis(like).more;
+    const auto is_static = [&](AxisId id) { return axis(id).extent != kRuntimeExtent; };
+    if (std::ranges::all_of(like, is_static)) {
+        std::int64_t extent = 1;
+        for (const AxisId id : like) {
+            if (__builtin_mul_overflow(extent, axis(id).extent, &extent))
+                fail(ErrorCode::kInvalidGraph, "row axis '{}': {} are 2^63 positions or more", name,
+                     label_of_product(like));
+        }
+        return add_row_axis(name, extent + more);
+    }
+    if (like.size() == 1) more += axis(like[0]).more;
+    like = roots(like);
     for (std::size_t i = 0; i < axes_.size(); ++i) {
-        if (axes_[i].name == name && axes_[i].follows == root && axes_[i].more == more) return static_cast<AxisId>(i);
+        if (axes_[i].name == name && axes_[i].follows == like && axes_[i].more == more) return static_cast<AxisId>(i);
     }
     const auto taken = static_cast<AxisId>(axes_.size());
     const AxisId id = add_row_axis(name, kRuntimeExtent);
     if (id != taken) {
         fail(ErrorCode::kInvalidGraph, "row axis '{}' is already declared differently; give it another name", name);
     }
-    axes_.back().follows = root;
+    axes_.back().follows = std::move(like);
     axes_.back().more = more;
     return id;
 }
@@ -168,16 +178,34 @@ void GraphData::require_column_strides(std::string_view what, std::string_view n
     }
 }
 
-// Whether `axis` has as many positions as `than` and `more` beside, whatever a launch gives.
 bool GraphData::is_longer(AxisId longer, AxisId than, std::int64_t more) const {
     const AxisInfo& a = axis(longer);
     const AxisInfo& b = axis(than);
     if (a.extent != kRuntimeExtent || b.extent != kRuntimeExtent) {
         return a.extent != kRuntimeExtent && b.extent != kRuntimeExtent && a.extent == b.extent + more;
     }
-    const AxisId root_of_a = a.follows < 0 ? longer : a.follows;
-    const AxisId root_of_b = b.follows < 0 ? than : b.follows;
-    return root_of_a == root_of_b && a.more == b.more + more;
+    return roots({longer}) == roots({than}) && a.more == b.more + more;
+}
+
+// The axes whose product that of `like` is, but for what the only one of them has more: such as a launch gives extents
+// for, as far as one has no more than their product.
+std::vector<AxisId> GraphData::roots(const std::vector<AxisId>& like) const {
+    std::vector<AxisId> found;
+    for (const AxisId id : like) {
+        const AxisInfo& info = axis(id);
+        if (info.follows.empty() || (like.size() > 1 && info.more > 0)) {
+            found.push_back(id);
+        } else {
+            found.insert(found.end(), info.follows.begin(), info.follows.end());
+        }
+    }
+    return found;
+}
+
+std::string GraphData::label_of_product(const std::vector<AxisId>& axes) const {
+    std::vector<std::string> labels;
+    for (const AxisId id : axes) labels.push_back(axis(id).label());
+    return fmt::format("{}", fmt::join(labels, " * "));
 }
 
 std::vector<AxisId> GraphData::row_axes(const Node& node) const {
@@ -207,8 +235,7 @@ std::int64_t GraphData::column_count(const Node& node) const {
 }
 
 bool GraphData::same_rows(AxisId a, AxisId b) const {
-    const auto first = [&](AxisId id) { return axis(id).follows < 0 ? id : axis(id).follows; };
-    return axis(a).is_row && axis(b).is_row && first(a) == first(b) && axis(a).more == axis(b).more;
+    return axis(a).is_row && axis(b).is_row && roots({a}) == roots({b}) && axis(a).more == axis(b).more;
 }
 
 std::string GraphData::describe_axes(const std::vector<AxisId>& axes) const {

@@ -53,7 +53,9 @@ class Parser {
         const Token name = cursor_.word("the axis's name: rows tokens");
         const bool given = cursor_.accept("=");
         if (given && cursor_.peek().kind == Token::Kind::kWord) {
-            const AxisId like = parse_axis(cursor_, scope_).id;
+            std::vector<AxisId> like;
+            do like.push_back(parse_axis(cursor_, scope_).id);
+            while (cursor_.accept("*"));
             const std::int64_t more = cursor_.accept("+") ? cursor_.integer("how many positions more") : 0;
             return declare_axis(name, [&] { return scope_.graph.data()->add_row_axis_like(name.text, like, more); });
         }

@@ -1,7 +1,5 @@
 #include "dsl/reverse.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <numbers>
 #include <optional>
@@ -11,10 +9,10 @@
 #include "base/fail.h"
 #include "dsl/coordinate_value.h"
 #include "dsl/cotangent_sum.h"
+#include "dsl/gathered_rows.h"
 #include "dsl/invariance.h"
 #include "dsl/library/operands.h"
 #include "dsl/preimage.h"
-#include "dsl/stable_order.h"
 #include "dsl/support.h"
 #include "rowjit/coord.h"
 
@@ -342,72 +340,6 @@ class Reverse {
         add(y.args[0], rowjit::index(spread(g, y.axes), shift.rows, Coord(at)));
     }
 
-    // An index that takes whole rows: one row axis at data along one row axis, the rest as they are.
-    struct RowGather {
-        Axis rows;       // of the source
-        Axis positions;  // of the data
-        Value ids;
-    };
-
-    std::optional<RowGather> row_gather(const Node& y) const {
-        const Node& source = node(y.args[0]);
-        std::optional<RowGather> found;
-        for (std::size_t i = 0; i < y.coords.size(); ++i) {
-            if (y.coords[i].is_axis(Axis{source.axes[i]})) continue;
-            const bool data = y.coords[i].kind() == Coord::Kind::kData && graph_->axis(source.axes[i]).is_row;
-            if (!data || found) return std::nullopt;
-            const NodeId ids = y.coords[i].data();
-            const std::vector<AxisId>& along = node(ids).axes;
-            if (along.size() != 1 || !graph_->axis(along[0]).is_row) return std::nullopt;
-            if (along[0] != source.axes[i] && contains(source.axes, along[0])) return std::nullopt;
-            found = RowGather{{source.axes[i]}, {along[0]}, value(ids)};
-        }
-        return found;
-    }
-
-    // Σ of the cotangents of the positions that took a row, in the order of the positions: a sum over segments of those
-    // positions, ordered by the row they took.
-    void gather_rows(const Node& y, const RowGather& gather, const Value& g) {
-        const Value whole = spread(g, y.axes);
-        const Node ids = node(gather.ids.id());
-        if (ids.kind == NodeKind::kSearch && is_longer_by_one(ids.args[0], gather.rows)) {
-            const Node& key = node(ids.args[1]);
-            if (key.kind == NodeKind::kIota && key.axis == gather.positions.id)  // in order already
-                return add(y.args[0], sum(whole, gather.positions, {gather.rows, value(ids.args[0])}));
-        }
-        const std::string name = ids.label.empty() ? "rows" : ids.label;
-        Graph graph(graph_);
-        const Axis ordered = graph.rows(fresh_name(name + "_ordered"), gather.positions, 0);
-        const Axis ends = graph.rows(fresh_name(name + "_ends"), gather.rows, 1);
-        const bool given = std::find(sorted_.begin(), sorted_.end(), ids.name) != sorted_.end() && !ids.name.empty();
-        const auto input = [&](std::string_view what, Axis axis) {
-            const std::string input_name = fmt::format("{}_{}", ids.name, what);
-            const auto found = graph_->find_input(input_name);
-            return found ? value(*found) : graph.input(input_name, i64, {axis});
-        };
-        const StableOrder found = given ? StableOrder{input("order", ordered), input("offsets", ends)}
-                                        : stable_order(gather.ids, ordered, gather.rows, ends);
-        const Value in_order = rowjit::index(whole, gather.positions, Coord(found.order.named(name + "_order")));
-        add(y.args[0], sum(in_order, ordered, {gather.rows, found.offsets.named(name + "_offsets")}));
-    }
-
-    bool is_longer_by_one(NodeId offsets, Axis axis) const {
-        const AxisInfo& longer = graph_->axis(node(offsets).axes[0]);
-        const AxisInfo& shorter = graph_->axis(axis.id);
-        if (shorter.extent != kRuntimeExtent) return longer.extent == shorter.extent + 1;
-        return longer.follows == (shorter.follows < 0 ? axis.id : shorter.follows) && longer.more == shorter.more + 1;
-    }
-
-    std::string fresh_name(const std::string& stem) const {
-        const auto taken = [&](const std::string& name) {
-            return std::any_of(graph_->axes().begin(), graph_->axes().end(),
-                               [&](const AxisInfo& axis) { return axis.name == name; });
-        };
-        std::string name = stem;
-        for (int suffix = 2; taken(name); ++suffix) name = fmt::format("{}_{}", stem, suffix);
-        return name;
-    }
-
     // The row axis by which an index reads a source's only one, which has as many positions.
     std::optional<Axis> renamed_rows(const Node& y) const {
         const std::vector<AxisId>& source = node(y.args[0]).axes;
@@ -432,7 +364,10 @@ class Reverse {
         const NodeId source = node(id).args[0];
         if (!is_active(source)) return;
         if (const auto shift = row_shift(node(id))) return shift_back(Node(node(id)), *shift, g);
-        if (const auto gather = row_gather(node(id))) return gather_rows(Node(node(id)), *gather, g);
+        if (const auto gather = row_gather(graph_, node(id))) {
+            const Node y = node(id);
+            return add(source, gathered_rows_gradient(graph_, y, *gather, spread(g, y.axes), sorted_));
+        }
         if (const auto other = renamed_rows(node(id))) return rename_back(Node(node(id)), *other, g);
         std::vector<Coord> coords;
         for (const Coord& coord : Node(node(id)).coords) coords.push_back(with_column_apart(*graph_, coord));

@@ -74,7 +74,15 @@ std::optional<std::int64_t> common_extent(const RowExtents& rows) {
 std::int64_t extent_of(const GraphData& graph, AxisId axis, const RowExtents& rows) {
     const AxisInfo& info = graph.axis(axis);
     if (info.extent != kRuntimeExtent) return info.extent;
-    if (info.follows >= 0) return extent_of(graph, info.follows, rows) + info.more;
+    if (!info.follows.empty()) {
+        std::int64_t extent = 1;
+        for (const AxisId followed : info.follows) {
+            if (__builtin_mul_overflow(extent, extent_of(graph, followed, rows), &extent))
+                fail(ErrorCode::kInvalidArgument, "row axis '{}' has 2^63 positions or more; give fewer rows",
+                     info.name);
+        }
+        return extent + info.more;
+    }
     const auto found = rows.find(info.name);
     if (found == rows.end()) {
         fail(ErrorCode::kInvalidArgument, "row axis '{}' has no extent; give the number of its rows", info.name);

@@ -85,8 +85,8 @@ class Printer {
 
     std::string declaration(const AxisInfo& axis) const {
         const std::string_view space = axis.is_row ? "rows" : "columns";
-        if (axis.follows >= 0)
-            return fmt::format("{} {} = {} + {}", space, axis.name, graph_.axis(axis.follows).name, axis.more);
+        if (!axis.follows.empty())
+            return fmt::format("{} {} = {} + {}", space, axis.name, graph_.label_of_product(axis.follows), axis.more);
         if (axis.extent == kRuntimeExtent) return fmt::format("{} {}", space, axis.name);
         return fmt::format("{} {} = {}", space, axis.name, axis.extent);
     }

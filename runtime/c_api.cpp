@@ -148,8 +148,9 @@ void set_tensor(rowjit_arguments& arguments, std::int32_t index, const rowjit_te
         value.strides == nullptr ? std::span<const std::int64_t>() : std::span(value.strides, row_axes));
     arguments.shapes[tensor].assign(value.shape, value.shape + declared.row_axes);
     for (std::size_t i = 0; i < row_axes; ++i) {
-        const auto [axis, more] = signature.row_places[tensor][i];
-        if (axis >= 0) set_extent(arguments, static_cast<std::size_t>(axis), value.shape[i] - more);
+        const RowPlace& place = signature.row_places[tensor][i];
+        if (place.gives_extent())
+            set_extent(arguments, static_cast<std::size_t>(place.places[0]), value.shape[i] - place.more);
     }
 }
 
@@ -158,9 +159,11 @@ const rowjit_tensor_info* odd_tensor(const rowjit_arguments& arguments) {
     const Signature& signature = arguments.compiled->signature;
     for (std::size_t tensor = 0; tensor < arguments.shapes.size(); ++tensor) {
         for (std::size_t i = 0; i < arguments.shapes[tensor].size(); ++i) {
-            const auto [axis, more] = signature.row_places[tensor][i];
-            if (axis >= 0 && arguments.shapes[tensor][i] - more != arguments.extents[static_cast<std::size_t>(axis)])
-                return &signature.tensors[tensor];
+            const RowPlace& place = signature.row_places[tensor][i];
+            if (place.places.empty()) continue;
+            std::int64_t extent = place.times;
+            for (const int axis : place.places) extent *= arguments.extents[static_cast<std::size_t>(axis)];
+            if (arguments.shapes[tensor][i] != extent + place.more) return &signature.tensors[tensor];
         }
     }
     return nullptr;

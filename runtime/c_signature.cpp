@@ -50,11 +50,16 @@ Signature make_signature(const GraphData& graph) {
     std::vector<RowPlace> place_of_axis(graph.axes().size());
     for (std::size_t i = 0; i < place_of_axis.size(); ++i) {
         const AxisInfo& axis = graph.axes()[i];
-        // The axis that another follows stands before it.
-        if (axis.follows >= 0) {
-            place_of_axis[i] = {place_of_axis[static_cast<std::size_t>(axis.follows)].place, axis.more};
-        } else if (axis.is_given()) {
-            place_of_axis[i].place = static_cast<int>(signature.row_axes.size());
+        RowPlace& place = place_of_axis[i];
+        place.more = axis.more;
+        // The axes that another follows stand before it.
+        for (const AxisId followed : axis.follows) {
+            const std::vector<int>& places = place_of_axis[static_cast<std::size_t>(followed)].places;
+            place.places.insert(place.places.end(), places.begin(), places.end());
+            if (places.empty()) place.times *= graph.axis(followed).extent;
+        }
+        if (axis.is_given()) {
+            place.places = {static_cast<int>(signature.row_axes.size())};
             signature.row_axes.push_back(axis.name.c_str());
         }
     }

@@ -9,10 +9,14 @@
 
 namespace rowjit {
 
-// Which of Signature::row_axes a tensor's row axis has the extent of, and how many positions more; -1 for a static one.
+// Of which of Signature::row_axes a tensor's row axis has the extents' product, `times` what does not change, and how
+// many positions more. The extent that a launch gives is known from a tensor along it alone.
 struct RowPlace {
-    int place = -1;
+    std::vector<int> places = {};  // none of a static axis
+    std::int64_t times = 1;
     std::int64_t more = 0;
+
+    bool gives_extent() const { return places.size() == 1 && times == 1; }
 };
 
 struct Signature {

@@ -48,7 +48,9 @@ std::int64_t LaunchPlan::parts_of(const Launch& launch, const Resolved& resolved
 void LaunchPlan::resolve_extents(const Arguments& arguments, Resolved* resolved) const noexcept {
     for (std::size_t i = 0; i < argument_extents_; ++i) resolved->extents[i] = arguments.extents_[i];
     for (const Following& axis : following_) {
-        resolved->extents[axis.place] = resolved->extents[axis.followed] + axis.more;
+        std::int64_t product = axis.times;
+        for (const std::size_t followed : axis.followed) product *= resolved->extents[followed];
+        resolved->extents[axis.place] = product + axis.more;
     }
     for (std::size_t i = 0; i < argument_extents_; ++i) {
         const std::int64_t blocks = program_.axes[static_cast<std::size_t>(extent_axes_[i])].blocks;

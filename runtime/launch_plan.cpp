@@ -71,7 +71,17 @@ LaunchPlan::LaunchPlan(Program program, std::vector<LoadedStep> loaded, std::sha
     };
     for (std::size_t i = 0; i < argument_extents_; ++i) {
         const AxisInfo& axis = program_.axes[static_cast<std::size_t>(extent_axes_[i])];
-        if (axis.follows >= 0) following_.push_back({i, place_of(axis.follows), axis.more});
+        if (axis.follows.empty()) continue;
+        Following following = {.place = i, .more = axis.more};
+        for (const AxisId followed : axis.follows) {
+            const AxisInfo& info = program_.axes[static_cast<std::size_t>(followed)];
+            if (info.extent == kRuntimeExtent) {
+                following.followed.push_back(place_of(followed));
+            } else {
+                following.times *= info.extent;
+            }
+        }
+        following_.push_back(std::move(following));
     }
     if (extent_axes_.size() > kMaxExtents) {
         fail(ErrorCode::kUnsupported,

@@ -159,11 +159,12 @@ class LaunchPlan {
         std::uint32_t blocks;  // to launch
     };
 
-    // A run-time axis whose extent is another's and `more`: places among the extents.
+    // A run-time axis whose extent is a product of others', `times` what does not change, and `more`.
     struct Following {
-        std::size_t place;
-        std::size_t followed;
-        std::int64_t more;
+        std::size_t place = 0;  // among the extents
+        std::vector<std::size_t> followed = {};
+        std::int64_t times = 1;
+        std::int64_t more = 0;
     };
 
     // Extents of the run-time axes, and row strides and address of every tensor, for one launch.

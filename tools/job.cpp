@@ -101,8 +101,8 @@ RowExtents chosen_rows(const std::vector<std::string>& words) {
         if (axis.name != wanted) continue;
         if (!axis.is_row) {
             what = fmt::format("is {} columns", axis.extent);
-        } else if (axis.follows >= 0) {
-            what = fmt::format("has as many rows as {} and {} more", graph.axis(axis.follows).label(), axis.more);
+        } else if (!axis.follows.empty()) {
+            what = fmt::format("has as many rows as {} and {} more", graph.label_of_product(axis.follows), axis.more);
         } else {
             what = fmt::format("always has {} rows", axis.extent);
         }

@@ -117,7 +117,7 @@ def kl_div(i):
 
 def liger_kl_div(i):
     q, p = log_probabilities(i)
-    return liger("kl_div", "LigerKLDIVLossFunction")(q, p, "batchmean", True)
+    return liger("kl_div", "LigerKLDivLossFunction")(q, p, "batchmean", True)
 
 
 def dynamic_tanh(i):

@@ -203,7 +203,7 @@ class Division {
                 return name + " searches along it";
             if (node.orders()) return name + " puts ids in order";
             for (const AxisId other : node.axes) {
-                if (graph.axis(other).follows == axis) return name + " reads beyond it";
+                if (contains(graph.axis(other).follows, axis)) return name + " reads beyond it";
             }
             for (std::size_t i = 0; i < node.coords.size(); ++i) {
                 const bool itself = node.coords[i].is_axis(Axis{axis});

@@ -173,11 +173,11 @@ struct Batch {
         const GraphData& graph = *offsets.graph();
         const std::vector<Axis> axes = offsets.axes();
         const AxisInfo& ends = graph.axis(axes.empty() ? 0 : axes[0].id);
-        if (axes.size() != 1 || ends.follows < 0 || ends.more != 1) {
+        if (axes.size() != 1 || ends.follows.size() != 1 || ends.more != 1) {
             fail(ErrorCode::kInvalidGraph, "offsets {}: declare them along Graph::rows(name, sequences, 1)",
                  offsets.description());
         }
-        return {Axis{ends.follows}, offsets};
+        return {Axis{ends.follows[0]}, offsets};
     }
 };
 

@@ -90,6 +90,8 @@ class Graph {
     // A row axis that always has `more` positions more than another: the offsets of segments have one more than there
     // are segments. A launch gives no extent for it.
     Axis rows(std::string_view name, Axis like, std::int64_t more);
+    // Likewise one of as many positions as several have together, and `more`: all tokens of a batch of sequences.
+    Axis rows(std::string_view name, std::initializer_list<Axis> product, std::int64_t more = 0);
     Axis columns(std::string_view name, std::int64_t extent);  // a named column axis
     Axis columns(std::int64_t extent);                         // the anonymous column axis of that extent
     std::int64_t extent(Axis axis) const;                      // -1 for a run-time extent
@@ -168,6 +170,7 @@ Value sin(Value a);
 Value cos(Value a);
 Value floor(Value a);
 Value floor_div(Value a, std::int64_t divisor);  // of whole numbers, rounded down; divisor > 0
+Value floor_div(Value a, Value divisor);         // likewise; 0 where the divisor is not above 0
 Value round(Value a);                            // to the nearest whole number, halves to even: torch.round
 Value select(Value condition, Value if_true, Value if_false);
 

@@ -359,6 +359,39 @@ typedef struct DLTensor {
     uint64_t byte_offset;
 } DLTensor;
 
+static void a_flat_axis_has_as_many_rows_as_its_axes_together(void) {
+    rowjit_engine* engine = cpu_engine();
+    rowjit_graph* graph = parse(
+        "rows batch\nrows heads = 2\nrows s\nrows all = batch * heads * s\n"
+        "input x: f32[all]\ninput w: f32[batch, s]\noutput y = x * 2\noutput z = w * 3\n");
+    rowjit_executable* executable = NULL;
+    rowjit_arguments* arguments = NULL;
+    CHECK_OK(rowjit_compile(engine, graph, NULL, &executable));
+    CHECK_OK(rowjit_arguments_create(executable, &arguments));
+    float x[12] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11};
+    float w[6] = {0};
+    float y[12] = {0};
+    float z[6] = {0};
+    float* const data[] = {x, w, y, z};
+    for (int rows = 12; rows >= 11; --rows) {
+        const int64_t flat[] = {rows};
+        const int64_t apart[] = {3, 2};
+        for (int i = 0; i < 4; ++i) {
+            rowjit_tensor tensor = {.size = sizeof tensor, .data = data[i], .dtype = ROWJIT_DTYPE_F32};
+            tensor.dimensions = i % 2 == 0 ? 1 : 2;
+            tensor.shape = i % 2 == 0 ? flat : apart;
+            CHECK_OK(rowjit_arguments_set_tensor(arguments, i, &tensor));
+        }
+        if (rows == 12) CHECK_OK(rowjit_launch(arguments, NULL));
+    }
+    for (int i = 0; i < 12; ++i) CHECK(y[i] == 2 * x[i]);
+    CHECK_REFUSED(rowjit_launch(arguments, NULL), ROWJIT_INVALID_ARGUMENT, "tensor 'x' has other row extents");
+    rowjit_arguments_destroy(arguments);
+    rowjit_executable_destroy(executable);
+    rowjit_graph_destroy(graph);
+    rowjit_engine_destroy(engine);
+}
+
 static void a_tensor_of_another_framework_is_an_argument(void) {
     rowjit_engine* engine = cpu_engine();
     rowjit_graph* graph = parse(kScaled);
@@ -459,6 +492,7 @@ int main(void) {
 #ifdef ROWJIT_TEST_CPU
     a_launch_computes();
     tensors_that_do_not_fit_are_refused_by_name();
+    a_flat_axis_has_as_many_rows_as_its_axes_together();
     a_tensor_of_another_framework_is_an_argument();
     a_gradient_computes_tuned_or_not();
 #endif

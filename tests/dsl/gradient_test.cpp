@@ -154,12 +154,15 @@ TEST_CASE("an input that the forward overwrites cannot be read by the backward")
     CHECK(mentions(refusal(ErrorCode::kUnsupported, [&] { differentiate(g); }), "overwrites input 'x'"));
 }
 
-TEST_CASE("rows gathered by data along two row axes have no gradient, and say so") {
+TEST_CASE("rows of two axes that are both gathered by data have no gradient, and say so") {
     Graph g;
-    const Axis vocabulary = g.rows("vocabulary");
-    const Value table = g.input("table", f32, {vocabulary, 8});
-    g.output("y", index(table, vocabulary, Coord(g.input("id", i64, {g.rows("batch"), g.rows("tokens")}))));
-    CHECK(mentions(refusal(ErrorCode::kUnsupported, [&] { gradient(g); }), "along one row axis"));
+    const Axis batch = g.rows("batch");
+    const Axis tokens = g.rows("tokens");
+    const Axis columns = g.columns(8);
+    const Axis taken = g.rows("taken");
+    const auto at = [&](std::string_view name) { return Coord(g.input(name, i64, {taken})); };
+    g.output("y", index(g.input("x", f32, {batch, tokens, columns}), {at("of"), at("where"), Coord(columns)}));
+    CHECK(mentions(refusal(ErrorCode::kUnsupported, [&] { gradient(g); }), "along row axes"));
 }
 
 TEST_CASE("a backward with saved values has the bits of the one that computes everything again") {

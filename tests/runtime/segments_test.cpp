@@ -310,6 +310,83 @@ TEST_CASE("the gradient of gathered rows is the sum over the positions that took
     CHECK(compiled(given, with_order, "d_table").values == wanted);
 }
 
+TEST_CASE("ids of two row axes are put in one order, and so are those of each sequence") {
+    Graph table;
+    const Axis batch = table.rows("batch");
+    const Axis tokens = table.rows("tokens");
+    table.output("y", embedding(table.input("table", f32, {table.rows("vocabulary", 4), 1}),
+                                table.input("ids", i32, {batch, tokens})));
+    Bindings bindings{
+        .tensors = {{"ids", {i32, {2, 3}, {2, 0, 2, -1, 2, 9}}}, {"d_y", {f32, {2, 3, 1}, {1, 2, 4, 8, 16, 32}}}},
+        .scalars = {},
+        .rows = {{"batch", 2}, {"tokens", 3}}};
+    const Graph backward = gradient(table, {"table"});
+    const std::vector<double> wanted = {2, 0, 21, 0};
+    CHECK(interpret(*backward.data(), bindings, Rounding::kExact).at("d_table").values == wanted);
+    CHECK(compiled(backward, bindings, "d_table").values == wanted);
+
+    // Places of its own sequence, of which one is none and one is taken twice.
+    const Graph spans = Graph::parse(
+        "rows batch\nrows tokens\nrows spans\ninput x: f32[batch, tokens, 1]\ninput at: i64[batch, spans]\n"
+        "output y = index(x, batch, at, @1)\n");
+    bindings = {
+        .tensors = {{"at", {i64, {2, 3}, {1, 2, 1, 0, 3, -1}}}, {"d_y", {f32, {2, 3, 1}, {1, 2, 4, 8, 16, 32}}}},
+        .scalars = {},
+        .rows = {{"batch", 2}, {"tokens", 3}, {"spans", 3}}};
+    const Graph of_spans = gradient(spans, {"x"});
+    const std::vector<double> wanted_of_spans = {0, 5, 2, 8, 0, 0};
+    CHECK(interpret(*of_spans.data(), bindings, Rounding::kExact).at("d_x").values == wanted_of_spans);
+    CHECK(compiled(of_spans, bindings, "d_x").values == wanted_of_spans);
+}
+
+TEST_CASE("gradients of rows taken along several axes are within the bar, however the axes stand") {
+    for (const std::string_view text : {
+             // A token's embedding and its place's.
+             "rows batch\nrows s\nrows vocabulary = 11\ninput ids: i32[batch, s]\ninput table: bf16[vocabulary, 40]\n"
+             "input place: bf16[s, 40]\noutput y = index(table, ids, @40) + place\n",
+             // One position of each sequence.
+             "rows batch\nrows s\ninput last: i64[batch]\ninput x: bf16[batch, s, 40]\noutput y = index(x, batch, "
+             "last, @40)\n",
+             // Several, of other axes' order, of each head.
+             "rows k\nrows batch\nrows h = 3\nrows s\ninput at: i32[k, batch]\ninput x: f32[batch, h, s, 40]\n"
+             "output y = index(x, batch, h, at, @40)\n",
+             // Three axes of ids.
+             "rows a = 2\nrows b\nrows c\nrows vocabulary\ninput ids: i32[a, b, c]\ninput table: f32[vocabulary, 7]\n"
+             "output y = index(table, ids, @7)\n",
+         }) {
+        CAPTURE(text);
+        const Differentiated both = differentiate(Graph::parse(text));
+        for (const std::int64_t rows : {1, 9}) {
+            RowExtents extents;
+            for (const auto& [name, extent] : all_rows(*both.forward.data(), rows))
+                extents[name] = name == "s" || name == "vocabulary" ? 5 : extent;
+            const Bindings bindings = random_inputs(both, extents);
+            CHECK(faults(both.backward, bindings) == "");
+            CHECK(faults(both.backward, bindings, 3) == "");
+        }
+    }
+}
+
+TEST_CASE("an axis has as many positions as others together, and a launch gives none for it") {
+    Graph g;
+    const Axis batch = g.rows("batch");
+    const Axis s = g.rows("s");
+    const Axis heads = g.rows("heads", 2);
+    const Axis all = g.rows("all", {batch, s, heads});
+    const Axis again = g.rows("again", all, 0);
+    const Segments segments = {again, g.input("offsets", i64, {g.rows("ends", {batch, s, heads}, 1)})};
+    g.output("y", sum(g.input("x", f32, {all, 3}), all, segments));
+    CHECK(Graph::parse(g.print()).print() == g.print());
+    CHECK(doctest::String(g.print().c_str()) == doctest::Contains("rows ends = batch * s * heads + 1\n"));
+    const Bindings bindings = random_inputs(*g.data(), {{"batch", 3}, {"s", 4}});
+    CHECK(bindings.tensors.at("x").extents == std::vector<std::int64_t>{24, 3});
+    CHECK(faults(g, bindings) == "");
+    CHECK_THROWS_WITH_AS(Graph(g).rows("none", std::initializer_list<Axis>{}), doctest::Contains("follows no axis"),
+                         Error);
+    CHECK_THROWS_WITH_AS(g.rows("of_columns", {batch, g.columns(8)}), doctest::Contains("is a column axis"), Error);
+    CHECK(g.extent(g.rows("known", {heads, heads}, 1)) == 5);
+}
+
 TEST_CASE("the gradient of an embedding is within the bar, and the same bits every time") {
     Graph g;
     const Axis tokens = g.rows("tokens");

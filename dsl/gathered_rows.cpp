@@ -1,0 +1,176 @@
+#include "dsl/gathered_rows.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "dsl/stable_order.h"
+#include "rowjit/coord.h"
+
+namespace rowjit {
+namespace {
+
+class GatheredRows {
+  public:
+    GatheredRows(const std::shared_ptr<GraphData>& graph, const Node& index, const RowGather& gather,
+                 const std::vector<std::string>& sorted)
+        : graph_(graph),
+          data_(*graph),
+          sorted_(sorted),
+          gather_(gather),
+          source_(data_.node(index.args[0]).axes),
+          ids_(data_.node(gather.ids.id())) {
+        std::copy_if(gather.positions.begin(), gather.positions.end(), std::back_inserter(shared_),
+                     [&](Axis axis) { return axis.id != gather.rows.id && contains(source_, axis.id); });
+    }
+
+    Value gradient(const Value& whole) {
+        if (shared_.size() == gather_.positions.size()) return one_of_each(whole);
+        if (gather_.positions.size() == 1 && is_sorted()) {
+            const Value offsets(graph_.data(), ids_.args[0]);
+            return sum(whole, gather_.positions[0], {gather_.rows, offsets});
+        }
+        const std::string name = ids_.label.empty() ? "rows" : ids_.label;
+        const Axis rows = shared_.empty() ? gather_.rows : product(name + "_rows", with_rows(shared_));
+        const Axis places =
+            gather_.positions.size() == 1 ? gather_.positions[0] : product(name + "_places", gather_.positions);
+        const Axis ordered = graph_.rows(fresh_name(name + "_ordered"), places, 0);
+        const Axis ends = graph_.rows(fresh_name(name + "_ends"), rows, 1);
+        const StableOrder found = is_given() ? StableOrder{input("order", ordered), input("offsets", ends)}
+                                             : stable_order(ids_along(places), ordered, rows, ends);
+        const Value in_order = at(whole, gather_.positions, found.order.named(name + "_order"));
+        const Value sums = sum(in_order, ordered, {rows, found.offsets.named(name + "_offsets")});
+        return shared_.empty() ? sums
+                               : index(sums, rows, Coord(along_source_rows(place_among(with_rows(shared_), {}))));
+    }
+
+  private:
+    // Of rows that each position along the source's own axes takes one of: it is all that this one flows back from.
+    Value one_of_each(const Value& whole) {
+        const Value id = along_source_rows(cast(gather_.ids, i64));
+        return select(id == graph_.iota(gather_.rows, i64), whole, graph_.constant(whole.dtype(), 0.0));
+    }
+
+    // A whole number of some of the source's rows, of all of them in their order. There is no node for it: a mask that
+    // is always true has the axes.
+    Value along_source_rows(const Value& number) {
+        std::optional<Value> rows;
+        for (const AxisId axis : source_) {
+            if (!data_.axis(axis).is_row) continue;
+            const Value is_row = graph_.iota({axis}, i64) >= 0.0;
+            rows = rows ? *rows && is_row : is_row;
+        }
+        return select(*rows, number, graph_.constant(i64, 0));
+    }
+
+    // Whether each position takes the segment that it is in: they stand in order already.
+    bool is_sorted() const {
+        if (ids_.kind != NodeKind::kSearch) return false;
+        const AxisId ends = data_.node(ids_.args[0]).axes[0];
+        const Node& key = data_.node(ids_.args[1]);
+        return data_.is_longer(ends, gather_.rows.id, 1) && key.kind == NodeKind::kIota &&
+               key.axis == gather_.positions[0].id;
+    }
+
+    bool is_given() const { return !ids_.name.empty() && std::ranges::find(sorted_, ids_.name) != sorted_.end(); }
+
+    Value input(std::string_view what, Axis axis) {
+        const std::string name = fmt::format("{}_{}", ids_.name, what);
+        const auto found = data_.find_input(name);
+        return found ? Value(graph_.data(), *found) : graph_.input(name, i64, {axis});
+    }
+
+    // Ids of one axis, and of rows that all positions have in common.
+    Value ids_along(Axis places) {
+        if (shared_.empty() && gather_.positions.size() == 1) return gather_.ids;
+        Value id = cast(gather_.ids, i64);
+        if (!shared_.empty()) {
+            const Value flat = place_among(with_rows(shared_), id);
+            id = select(id >= 0.0 && id < graph_.extent_of(gather_.rows, i64), flat, graph_.constant(i64, -1));
+        }
+        return gather_.positions.size() == 1 ? id : at(id, gather_.positions, graph_.iota(places, i64));
+    }
+
+    std::vector<Axis> with_rows(std::vector<Axis> axes) const {
+        axes.push_back(gather_.rows);
+        return axes;
+    }
+
+    // The place among all positions along `axes`, the last of which is at `last`, or where it is.
+    Value place_among(const std::vector<Axis>& axes, std::optional<Value> last) {
+        Value place = graph_.iota(axes[0], i64);
+        for (std::size_t i = 1; i < axes.size(); ++i) {
+            const bool given = last && i + 1 == axes.size();
+            place = place * graph_.extent_of(axes[i], i64) + (given ? *last : graph_.iota(axes[i], i64));
+        }
+        return place;
+    }
+
+    // A value at the place that `place` is of all positions along `axes`.
+    Value at(const Value& value, const std::vector<Axis>& axes, Value place) {
+        std::vector<std::pair<AxisId, Coord>> parts;
+        for (std::size_t i = axes.size(); i-- > 1;) {
+            const Value extent = graph_.extent_of(axes[i], i64);
+            const Value outer = floor_div(place, extent);
+            parts.emplace_back(axes[i].id, Coord(place - outer * extent));
+            place = outer;
+        }
+        parts.emplace_back(axes[0].id, Coord(place));
+        std::vector<Coord> coords;
+        for (const Axis axis : value.axes()) {
+            const auto part = std::ranges::find(parts, axis.id, &std::pair<AxisId, Coord>::first);
+            coords.push_back(part == parts.end() ? Coord(axis) : part->second);
+        }
+        return index(value, std::move(coords));
+    }
+
+    Axis product(const std::string& name, const std::vector<Axis>& axes) {
+        std::vector<AxisId> like;
+        for (const Axis axis : axes) like.push_back(axis.id);
+        return {data_.add_row_axis_like(fresh_name(name), std::move(like), 0)};
+    }
+
+    std::string fresh_name(const std::string& stem) const {
+        const auto taken = [&](const std::string& name) {
+            return std::ranges::any_of(data_.axes(), [&](const AxisInfo& axis) { return axis.name == name; });
+        };
+        std::string name = stem;
+        for (int suffix = 2; taken(name); ++suffix) name = fmt::format("{}_{}", stem, suffix);
+        return name;
+    }
+
+    Graph graph_;
+    GraphData& data_;
+    const std::vector<std::string>& sorted_;
+    const RowGather& gather_;
+    std::vector<AxisId> source_;
+    Node ids_;
+    std::vector<Axis> shared_;  // positions that the source has too
+};
+
+}  // namespace
+
+std::optional<RowGather> row_gather(const std::shared_ptr<GraphData>& graph, const Node& index) {
+    const Node& source = graph->node(index.args[0]);
+    std::optional<RowGather> found;
+    for (std::size_t i = 0; i < index.coords.size(); ++i) {
+        const AxisId axis = source.axes[i];
+        if (index.coords[i].is_axis(Axis{axis})) continue;
+        if (found || index.coords[i].kind() != Coord::Kind::kData || !graph->axis(axis).is_row) return std::nullopt;
+        found = RowGather{{axis}, {}, Value(graph, index.coords[i].data())};
+        for (const AxisId along : graph->node(index.coords[i].data()).axes) {
+            if (!graph->axis(along).is_row) return std::nullopt;
+            found->positions.push_back({along});
+        }
+        if (found->positions.empty()) return std::nullopt;
+    }
+    return found;
+}
+
+Value gathered_rows_gradient(const std::shared_ptr<GraphData>& graph, const Node& index, const RowGather& gather,
+                             const Value& whole, const std::vector<std::string>& sorted) {
+    return GatheredRows(graph, index, gather, sorted).gradient(whole);
+}
+
+}  // namespace rowjit

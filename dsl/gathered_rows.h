@@ -1,0 +1,29 @@
+// The gradient of an Index that takes whole rows of its source at ids. A row may be taken many times, and what is added
+// up must come in one order: the ids are put in their stable order, in which those of a row stand together, so that the
+// gradient is a sum over segments. Nothing is added at data coordinates.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "dsl/graph.h"
+
+namespace rowjit {
+
+struct RowGather {
+    Axis rows;                    // of the source, read at the ids
+    std::vector<Axis> positions;  // row axes that the ids lie along; such as the source has are read as they are
+    Value ids;
+};
+
+// Nothing for an Index that reads otherwise: several axes at data, column axes, or ids along columns.
+std::optional<RowGather> row_gather(const std::shared_ptr<GraphData>& graph, const Node& index);
+
+// What flows back to the source where `whole`, along all axes of the Index, flows to its result. The stable orders of
+// the inputs named in `sorted` are inputs themselves: NAME_order, along as many positions as ids, and NAME_offsets.
+Value gathered_rows_gradient(const std::shared_ptr<GraphData>& graph, const Node& index, const RowGather& gather,
+                             const Value& whole, const std::vector<std::string>& sorted);
+
+}  // namespace rowjit
