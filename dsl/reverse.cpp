@@ -1,6 +1,8 @@
 #include "dsl/reverse.h"
 
 #include <algorithm>
+#include <array>
+#include <iterator>
 #include <numbers>
 #include <optional>
 #include <utility>
@@ -139,13 +141,20 @@ class Reverse {
         where_nonzero = either(where_nonzero, support);
         // Two that lack different axes of one space would meet in an order of their own.
         const std::vector<AxisId> all = axes(to);
-        const bool ordered = axes(*sum) == all || axes(contribution) == all || one_axis_a_space(all);
-        sum = ordered ? *sum + contribution : spread(*sum, all) + contribution;
+        sum = have_order(all, {*sum, contribution}) ? *sum + contribution : spread(*sum, all) + contribution;
     }
 
-    bool one_axis_a_space(const std::vector<AxisId>& all) const {
-        const auto rows = std::count_if(all.begin(), all.end(), [&](AxisId id) { return graph_->axis(id).is_row; });
-        return rows <= 1 && std::ssize(all) - rows <= 1;
+    // Whether what such values are made into has the order of `all`: of each space that has several of those axes, one
+    // value has them all.
+    bool have_order(const std::vector<AxisId>& all, const std::vector<Value>& values) const {
+        return std::ranges::all_of(std::array{true, false}, [&](bool rows) {
+            std::vector<AxisId> of_space;
+            std::ranges::copy_if(all, std::back_inserter(of_space),
+                                 [&](AxisId id) { return graph_->axis(id).is_row == rows; });
+            return of_space.size() <= 1 || std::ranges::any_of(values, [&](const Value& value) {
+                       return std::ranges::all_of(of_space, [&](AxisId id) { return contains(axes(value), id); });
+                   });
+        });
     }
 
     // `v` along all of `all`, in that order. There is no node for it: a mask that is always true has the axes.
@@ -250,8 +259,7 @@ class Reverse {
         if (y.is_segmented()) return reduce_segments(y, id, g);
         if (y.monoid == Monoid::kSum) {
             // Constant along what was summed.
-            const bool ordered = one_axis_a_space(axes(arg));
-            return add(arg, ordered ? g : spread(g, axes(arg)), support(id));
+            return add(arg, have_order(axes(arg), {g}) ? g : spread(g, axes(arg)), support(id));
         }
         if (y.monoid != Monoid::kMax && y.monoid != Monoid::kMin) {
             fail(ErrorCode::kUnsupported, "gradient of {}({}): write it with max, exp and sum, or with mean",
@@ -408,7 +416,7 @@ class Reverse {
             coords.push_back(at(preimage.coords[static_cast<std::size_t>(position)]));
         }
         Value there = rowjit::index(g, std::move(coords));
-        if (!preimage.conditions.empty() && !one_axis_a_space(over)) there = spread(there, over);
+        if (!preimage.conditions.empty() && !have_order(over, {there})) there = spread(there, over);
         std::optional<Value> holds;
         const auto also = [&](const Value& condition) { holds = holds ? *holds && condition : condition; };
         for (const Bounded& condition : preimage.conditions) {

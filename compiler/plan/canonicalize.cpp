@@ -485,13 +485,28 @@ class Canonicalizer {
         return result;
     }
 
-    // Whether the index of a number of each row is by data, or by another row axis alone.
+    // Whether the index of a number of each row is by data, or by another row axis alone; but not where it takes one of
+    // many rows, as a sequence's last.
     bool is_of_another_row(const Node& node, const std::vector<Coord>& coords) const {
-        if (!to_->column_axes(node).empty() || coords.size() != 1) return false;
-        if (coords[0].kind() == Coord::Kind::kData) return true;
-        const std::vector<Axis> along = coords[0].axes();
-        return along.size() == 1 && along[0].id != node.axes[0] && coords[0].is_axis(along[0]) &&
-               to_->same_rows(along[0].id, node.axes[0]);
+        if (!to_->column_axes(node).empty()) return false;
+        bool is_elsewhere = false;
+        std::set<AxisId> axes;
+        for (std::size_t i = 0; i < coords.size(); ++i) {
+            const std::vector<Axis> along = coords[i].axes();
+            for (const Axis axis : along) axes.insert(axis.id);
+            if (coords[i].is_axis(Axis{node.axes[i]})) continue;
+            is_elsewhere = true;
+            if (coords[i].kind() == Coord::Kind::kData) {
+                const std::vector<AxisId>& of_data = to_->node(coords[i].data()).axes;
+                axes.insert(of_data.begin(), of_data.end());
+            } else if (along.size() != 1 || !coords[i].is_axis(along[0]) ||
+                       !to_->same_rows(along[0].id, node.axes[i])) {
+                return false;
+            }
+        }
+        const bool takes_few = axes.size() < node.axes.size() &&
+                               std::ranges::all_of(axes, [&](AxisId axis) { return contains(node.axes, axis); });
+        return is_elsewhere && !takes_few;
     }
 
     // Whether it is a number that several of a row's reductions are made into: where another row asks for it, one is

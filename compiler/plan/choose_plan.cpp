@@ -220,6 +220,40 @@ std::set<NodeId> reductions_read_often(const GraphData& graph) {
     return found;
 }
 
+// Sums over some of a graph's rows, such as leave others, of what is made of numbers that their columns are reduced to.
+struct SumsOfReduced {
+    bool any = false;
+    // Of what they add up, the values that they take at other rows, as the rows of a table take what flows back to them:
+    // for each they would ask all that it is made of.
+    std::set<NodeId> at_other_rows;
+};
+
+SumsOfReduced sums_of_reduced(const GraphData& graph) {
+    SumsOfReduced found;
+    std::map<NodeId, bool> has_reductions;         // of columns, below what is elementwise
+    std::map<NodeId, std::set<NodeId>> elsewhere;  // likewise, values with such that it takes at other rows
+    for (const NodeId id : graph.live_nodes()) {
+        const Node& node = graph.node(id);
+        const bool of_rows = node.kind == NodeKind::kReduce && graph.axis(node.reduced[0]).is_row;
+        if (of_rows && (node.is_segmented() || !graph.row_axes(node).empty())) {
+            const std::set<NodeId>& taken = elsewhere[node.args[0]];
+            found.any = found.any || !taken.empty() || has_reductions[node.args[0]];
+            found.at_other_rows.insert(taken.begin(), taken.end());
+        }
+        if (node.kind == NodeKind::kReduce) has_reductions[id] = !of_rows;
+        if (node.kind == NodeKind::kIndex && has_reductions[node.args[0]]) {
+            if (reads_other_rows(graph, node) && is_elementwise(graph.node(node.args[0])))
+                elsewhere[id].insert(node.args[0]);
+        }
+        if (!is_elementwise(node)) continue;
+        for (const NodeId arg : node.args) {
+            has_reductions[id] = has_reductions[id] || has_reductions[arg];
+            elsewhere[id].insert(elsewhere[arg].begin(), elsewhere[arg].end());
+        }
+    }
+    return found;
+}
+
 bool is_strided(const std::vector<std::int64_t>& column_strides, std::int64_t most_together = 1) {
     return !column_strides.empty() && *std::min_element(column_strides.begin(), column_strides.end()) > most_together;
 }
@@ -379,6 +413,10 @@ Plan cheapest_plan(const GraphData& given, const Target& target, const Runs& run
         if (nested != canonical && consider(make_plan(nested, target, Repeated::kWithRows, stem), kWideCost))
             canonical = nested;
     }
+    const SumsOfReduced sums = sums_of_reduced(graph);
+    if (sums.any) consider(make_plan(canonical, target, Repeated::kNotInSums, stem));
+    if (!sums.at_other_rows.empty())
+        consider(make_plan(canonicalize(graph, {}, sums.at_other_rows), target, Repeated::kNotInSums, stem));
     if (computes_long(best, target) || !best_runs) consider(make_plan(canonical, target, Repeated::kApart, stem));
     const auto consider_as_far_as_it_runs = [&](const std::shared_ptr<const GraphData>& of) {
         for (const Repeated repeated : {Repeated::kWithRows, Repeated::kApart}) {

@@ -41,6 +41,7 @@ Cutter::Cutter(const GraphData& graph, const Target& target, Repeated repeated, 
     : graph_(graph),
       is_gpu_(target.is_gpu()),
       runs_beside_(target.dependent_launch),
+      stores_summands_(repeated == Repeated::kNotInSums),
       has_several_lists_(has_several_lists()),
       is_cut_(static_cast<std::size_t>(graph.size()), false) {
     for (const OutputInfo& output : graph.outputs()) roots_.insert(output.node);
@@ -347,8 +348,18 @@ bool Cutter::cut_for_rows_reduction(NodeId root, NodeId id, const Reach& found) 
     const bool narrow = graph_.column_axes(operand).empty() &&
                         std::all_of(operand.axes.begin(), operand.axes.end(),
                                     [&](AxisId axis) { return contains(graph_.node(inner).axes, axis); });
-    cut(narrow ? node.args[0] : inner);
+    const NodeId summand = narrowest(node.args[0]);
+    const bool stores_summand = stores_summands_ && graph_.node(summand).kind != NodeKind::kReduce;
+    cut(narrow ? node.args[0] : stores_summand ? summand : inner);
     return true;
+}
+
+// The value, or what of fewer bytes it is, but for its dtype.
+NodeId Cutter::narrowest(NodeId id) const {
+    const auto bytes = [&](NodeId of) { return size_bytes(graph_.node(of).dtype); };
+    while (graph_.node(id).kind == NodeKind::kCast && bytes(graph_.node(id).args[0]) < bytes(id))
+        id = graph_.node(id).args[0];
+    return id;
 }
 
 // Whether a column reduction leaves some columns of its operand.

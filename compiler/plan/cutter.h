@@ -90,6 +90,7 @@ class Cutter {
     bool cut_between_products(const Reach& found);
     bool collect_numbers(NodeId id, std::set<NodeId>* seen, std::set<NodeId>* numbers) const;
     bool cut_for_rows_reduction(NodeId root, NodeId id, const Reach& found);
+    NodeId narrowest(NodeId id) const;
     bool is_partial(const Node& reduce) const;
     bool cut_column_reduction(NodeId root, NodeId id, const Reach& found);
     NodeId reduction_below(NodeId from) const;
@@ -118,6 +119,7 @@ class Cutter {
     const GraphData& graph_;
     const bool is_gpu_;
     const bool runs_beside_;        // whether a kernel may run beside the one before it
+    const bool stores_summands_;    // Repeated::kNotInSums
     const bool has_several_lists_;  // whether sum_several_lists may hold of anything
     std::set<NodeId> roots_;
     std::set<NodeId> cuts_;
