@@ -10,7 +10,8 @@
 namespace rowjit {
 
 // The graph's axes with their places in that order; as they are where there is none, as two values have two axes in two
-// orders.
+// orders. And with how many are beside each other, by which the planner guesses the extents that a launch gives: of a
+// batch of sequences both have a share in the number of its tokens.
 std::vector<AxisInfo> with_places(const GraphData& graph);
 
 }  // namespace rowjit

@@ -413,6 +413,8 @@ Plan cheapest_plan(const GraphData& given, const Target& target, const Runs& run
         if (nested != canonical && consider(make_plan(nested, target, Repeated::kWithRows, stem), kWideCost))
             canonical = nested;
     }
+    if (const std::shared_ptr<const GraphData> nested = nest_row_sums(canonical); nested != canonical)
+        consider(make_plan(nested, target, Repeated::kWithRows, stem));
     const SumsOfReduced sums = sums_of_reduced(graph);
     if (sums.any) consider(make_plan(canonical, target, Repeated::kNotInSums, stem));
     if (!sums.at_other_rows.empty())

@@ -20,6 +20,8 @@ namespace rowjit::planning {
 namespace {
 
 constexpr std::int64_t kWideRowBytes = 16 * 1024;
+// Of which a number is worth storing, beside reducing them again.
+constexpr std::int64_t kReducedBytes = 512;
 
 }  // namespace
 
@@ -45,15 +47,16 @@ bool Cutter::is_long(const std::vector<NodeId>& roots) const {
     return runs_beside_ && !has_columns(roots) && std::ranges::count_if(reach_of_all(roots), is_step) >= kManySteps;
 }
 
-// A kernel that waits for one which has read the same wide rows, as a gradient of logits waits for its sequence's
-// log-probabilities, takes what those rows come to from memory: it reads them once less.
+// A kernel that waits for one which has read the same rows, as a gradient of logits waits for its sequence's
+// log-probabilities, takes what those rows come to from memory: it reads wide ones once less, and need not meet over
+// the others.
 bool Cutter::cut_repeated_numbers() {
     for (const NodeId later : roots_) {
         std::vector<NodeId> numbers;
         for (const NodeId id : reach(later).nodes) {
             const Node& node = graph_.node(id);
             const bool is_number = reduces_columns(graph_, node) && graph_.column_axes(node).empty();
-            if (is_number && id != later && widest_row_bytes(id) > kWideRowBytes) numbers.push_back(id);
+            if (is_number && id != later && widest_row_bytes(id) >= kReducedBytes) numbers.push_back(id);
         }
         if (numbers.empty()) continue;
         const std::vector<bool> needed = needs(graph_, {later});

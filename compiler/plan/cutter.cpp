@@ -350,7 +350,11 @@ bool Cutter::cut_for_rows_reduction(NodeId root, NodeId id, const Reach& found) 
                                     [&](AxisId axis) { return contains(graph_.node(inner).axes, axis); });
     const NodeId summand = narrowest(node.args[0]);
     const bool stores_summand = stores_summands_ && graph_.node(summand).kind != NodeKind::kReduce;
-    cut(narrow ? node.args[0] : stores_summand ? summand : inner);
+    const NodeId stored = narrow ? node.args[0] : stores_summand ? summand : inner;
+    // What also needs it, and has those rows, computes it: a bias that a batch's scores share takes their softmax's
+    // sums from the kernel of what flows back to the scores.
+    if (graph_.column_axes(graph_.node(stored)).empty()) repeated_.insert(stored);
+    cut(stored);
     return true;
 }
 

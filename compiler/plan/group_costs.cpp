@@ -1,5 +1,6 @@
 // The bytes of a group and the time that the planner predicts for it.
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -28,20 +29,30 @@ constexpr double kTrigonometricSpecials = 5;
 
 double elements(const GraphData& graph, const Node& node, double rows) {
     double count = 1;
-    bool runtime = false;
+    double shares = 0;  // of the rows, as the power that gives an axis's extent
+    const auto positions = [&] { return count * (shares == 0 ? 1 : std::pow(rows, std::min(shares, 1.0))); };
     for (const AxisId id : node.axes) {
-        const std::int64_t extent = graph.axis(id).extent;
-        if (graph.axis(id).is_slots) {
-            count *= std::max(1.0, kPlanningParts / (count * (runtime ? rows : 1)));  // of each outer position
-        } else if (graph.axis(id).blocks > 0) {
-            count *= static_cast<double>(graph.axis(id).blocks);
-        } else if (extent == kRuntimeExtent) {
-            runtime = true;
+        const AxisInfo& axis = graph.axis(id);
+        if (axis.is_slots) {
+            count *= std::max(1.0, kPlanningParts / positions());  // of each outer position
+        } else if (axis.blocks > 0) {
+            count *= static_cast<double>(axis.blocks);
+        } else if (axis.extent != kRuntimeExtent) {
+            count *= static_cast<double>(axis.extent);
+        } else if (axis.follows.empty()) {
+            shares += 1.0 / axis.beside;
         } else {
-            count *= static_cast<double>(extent);
+            for (const AxisId followed : axis.follows) {
+                const AxisInfo& of = graph.axis(followed);
+                if (of.extent == kRuntimeExtent) {
+                    shares += 1.0 / of.beside;
+                } else {
+                    count *= static_cast<double>(of.extent);
+                }
+            }
         }
     }
-    return count * (runtime ? rows : 1);
+    return positions();
 }
 
 bool is_trigonometric(Op op) { return op == Op::kSin || op == Op::kCos; }

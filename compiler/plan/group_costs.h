@@ -10,7 +10,8 @@ inline constexpr double kPlanningRows =
     8192;  // plans do not depend on the row count of a launch; a training step's is typical
 inline constexpr double kLaunchUs = 2.5;  // H200, kernel to kernel on one stream
 
-// Rows of a tensor: the run-time part of its extent, for a program of `rows` rows.
+// Elements of a value, of which a program of `rows` rows has as many where it has all row axes: of a batch of sequences
+// each axis has the square root of them.
 double elements(const GraphData& graph, const Node& node, double rows);
 
 bool is_trigonometric(Op op);

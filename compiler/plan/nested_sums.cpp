@@ -10,29 +10,42 @@
 namespace rowjit {
 namespace {
 
+bool is_plain_sum(const Node& node) {
+    return node.kind == NodeKind::kReduce && node.monoid == Monoid::kSum && !node.is_segmented() && node.state < 0;
+}
+
+// Of what rounds in f32 or wider: a product with what does not vary is then taken out of a sum for less than the sum
+// itself loses.
+bool is_wide(const Node& node) { return !is_narrow(node.dtype); }
+
 class NestedSums {
   public:
-    explicit NestedSums(const GraphData& from) : from_(from) {
+    // Sums of columns, or of rows.
+    NestedSums(const GraphData& from, bool of_rows) : from_(from), of_rows_(of_rows) {
         for (const NodeId id : from_.live_nodes()) {
-            if (is_sum_of_columns(from_, from_.node(id))) sums_.push_back(id);
+            if (is_sum(from_.node(id))) sums_.push_back(id);
         }
     }
 
     bool applies() const {
         return std::any_of(sums_.begin(), sums_.end(),
-                           [&](NodeId id) { return inner_axes(from_.node(id)).has_value(); });
+                           [&](NodeId id) { return is_wide(from_.node(id)) && inner_axes(from_.node(id)); });
     }
 
     std::shared_ptr<const GraphData> run() const {
         return rewritten(from_, [&](GraphData& to, NodeId id, const ToHere& to_here) {
             const Node& node = from_.node(id);
-            const auto inner = is_sum_of_columns(from_, node) ? inner_axes(node) : std::nullopt;
+            const auto inner = is_sum(node) && is_wide(node) ? inner_axes(node) : std::nullopt;
             return inner ? nest(to, node, *inner, to_here) : to.add_copy(node, to_here);
         });
     }
 
   private:
     using Axes = std::set<AxisId>;
+
+    bool is_sum(const Node& node) const {
+        return is_plain_sum(node) && from_.axis(node.reduced[0]).is_row == of_rows_;
+    }
 
     static Axes set_of(const std::vector<AxisId>& axes) { return {axes.begin(), axes.end()}; }
 
@@ -83,27 +96,31 @@ class NestedSums {
     }
 
     const GraphData& from_;
+    const bool of_rows_;
     std::vector<NodeId> sums_;
 };
 
-bool is_wide_sum(const Node& node) {
-    return node.kind == NodeKind::kReduce && node.monoid == Monoid::kSum && !node.is_segmented() && node.state < 0 &&
-           !is_narrow(node.dtype);
+std::shared_ptr<const GraphData> nested(const std::shared_ptr<const GraphData>& graph, bool of_rows) {
+    const NestedSums sums(*graph, of_rows);
+    return sums.applies() ? sums.run() : graph;
 }
 
 }  // namespace
 
 bool is_sum_of_columns(const GraphData& graph, const Node& node) {
-    return is_wide_sum(node) && !graph.axis(node.reduced[0]).is_row;
+    return is_plain_sum(node) && is_wide(node) && !graph.axis(node.reduced[0]).is_row;
 }
 
 bool is_sum_of_rows(const GraphData& graph, const Node& node) {
-    return is_wide_sum(node) && graph.axis(node.reduced[0]).is_row;
+    return is_plain_sum(node) && is_wide(node) && graph.axis(node.reduced[0]).is_row;
 }
 
 std::shared_ptr<const GraphData> nest_sums(const std::shared_ptr<const GraphData>& graph) {
-    const NestedSums sums(*graph);
-    return sums.applies() ? sums.run() : graph;
+    return nested(graph, false);
+}
+
+std::shared_ptr<const GraphData> nest_row_sums(const std::shared_ptr<const GraphData>& graph) {
+    return nested(graph, true);
 }
 
 }  // namespace rowjit
