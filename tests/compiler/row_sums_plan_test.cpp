@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -201,10 +202,11 @@ TEST_CASE("sums over the rows of each batch are made where those rows are, if an
     REQUIRE(again.groups.size() == 2);
     CHECK(makes_parts(*again.groups[0].graph));
     CHECK(group_bytes(*again.groups[0].graph, 8192) == group_bytes(*adaptive.groups[0].graph, 8192));
-    // Two inputs and a gradient of each row, of 8192; of a batch, as many, a scale, two gradients and parts of them.
+    // Two inputs and a gradient of each row, of 8192; of a batch, of which there are as many as it has tokens, a scale;
+    // and 256 parts of two gradients.
     const double row_bytes = 3 * 1152 * 2 + 2 * 4;
-    const double batch_bytes = 1152 * (2 + 2 * 4);
-    CHECK(group_bytes(*adaptive.groups[0].graph, 8192) == doctest::Approx(8192 * (row_bytes + batch_bytes)));
+    const double other_bytes = std::sqrt(8192) * 1152 * 2 + 256 * 1152 * 2 * 4;
+    CHECK(group_bytes(*adaptive.groups[0].graph, 8192) == doctest::Approx(8192 * row_bytes + other_bytes));
     // A sum by itself is one kernel's, unless that has a reduction's result to read the row again for.
     CHECK(plan_of("output total = cast(sum(h, tokens), bf16)", false).groups.size() == 1);
     const std::string pooled = "sum(h * rsqrt(mean(h * h) + 1e-6), tokens)";
@@ -221,6 +223,101 @@ TEST_CASE("sums over the rows of each batch are made where those rows are, if an
         output y = cast(h * rsqrt(mean(h * h) + 1e-6), bf16)
         output total = cast(sum(h, group), bf16))");
     for (const Group& group : plan_graph(*few.data(), find_target("sm_90a")).groups) CHECK(!makes_parts(*group.graph));
+}
+
+TEST_CASE("what a table that sequences share is summed of is stored with what it is made of, or read where it lies") {
+    const auto kernels_of = [](std::string_view target, const std::string& text) {
+        const Graph backward = differentiate(Graph::parse(text)).backward;
+        const Plan plan = plan_graph(*backward.data(), find_target(target));
+        std::vector<std::string> stored;
+        for (const Group& group : plan.groups) {
+            std::string outputs;
+            for (const OutputInfo& output : group.graph->outputs())
+                outputs += output.slots >= 0 ? " parts" : " " + output.name;
+            stored.push_back(outputs);
+        }
+        return stored;
+    };
+    const std::string norm = R"(
+        input w: bf16[c]
+        input b: bf16[c]
+        d = h - mean(h, c)
+        output y = cast(d * rsqrt(mean(d * d, c) + 1e-6) * cast(w, f32) + cast(b, f32), bf16))";
+    for (const std::string_view target : {"sm_90a", "gfx942", "x86-64-v4"}) {
+        CAPTURE(target);
+        // Places of a sequence: the rows are read once, and what flows back to them once more.
+        const std::vector<std::string> places = kernels_of(target, R"(
+            rows batch
+            rows s
+            columns c = 768
+            input x: bf16[batch, s, c]
+            input places: bf16[s, c]
+            h = cast(x + places, f32))" + norm);
+        CHECK(places == std::vector<std::string>{" parts parts d_x", " d_b d_w", " d_places"});
+        // With an embedding in the place of the input, of ids along both axes.
+        const std::vector<std::string> tokens = kernels_of(target, R"(
+            rows batch
+            rows s
+            rows vocabulary = 32000
+            columns c = 768
+            input ids: i32[batch, s]
+            input table: bf16[vocabulary, c]
+            input places: bf16[s, c]
+            h = cast(index(table, ids, c) + places, f32))" + norm);
+        CHECK(std::ranges::count_if(
+                  tokens, [](const std::string& stored) { return stored.find(" parts") != std::string::npos; }) == 1);
+        CHECK(tokens.back() == " d_table");
+    }
+    // Patches of an image, whose places are known: the sums of all of them are those of each, added up.
+    const std::vector<std::string> patches = kernels_of("sm_90a", R"(
+        rows batch
+        rows p = 196
+        columns c = 768
+        input x: bf16[batch, p, c]
+        input places: bf16[p, c]
+        h = cast(x + places, f32))" + norm);
+    REQUIRE(patches.size() == 3);
+    CHECK(patches[0] == " parts parts d_x parts");
+    CHECK(patches[2] == " d_b d_w");
+}
+
+TEST_CASE("a sum of rows that another kernel's sums wait for is made where the rows are read anyway") {
+    // A bias that the scores of all sequences of a batch share.
+    const Graph bias = Graph::parse(R"(
+        rows batch
+        rows heads = 16
+        rows q
+        columns k = 1024
+        input scores: bf16[batch, heads, q, k]
+        input bias: bf16[heads, q, k]
+        z = cast(scores, f32) + cast(bias, f32)
+        e = exp(z - max(z, k))
+        output p = cast(e / sum(e, k), bf16))");
+    const Plan plan = plan_graph(*differentiate(bias).backward.data(), find_target("sm_90a"));
+    REQUIRE(plan.groups.size() == 2);
+    CHECK(plan.groups[0].graph->outputs().size() == 2);  // the gradient of the scores, and a number of each row
+    CHECK(plan.groups[1].graph->outputs()[0].name == "d_bias");
+    // Pooled by its tokens' scores: the second kernel reads the first one's number of each token, and sums nothing over
+    // its columns.
+    const Graph pool = Graph::parse(R"(
+        rows batch
+        rows s
+        columns c = 1024
+        input x: bf16[batch, s, c]
+        input q: bf16[c]
+        score = sum(cast(x, f32) * cast(q, f32), c)
+        e = exp(score - max(score, s))
+        output y = cast(sum(cast(x, f32) * (e / sum(e, s)), s), bf16))");
+    const Plan pooled = plan_graph(*differentiate(pool).backward.data(), find_target("sm_90a"));
+    std::size_t reducing = 0;
+    for (const Group& group : pooled.groups) {
+        const std::vector<NodeId> live = group.graph->live_nodes();
+        reducing += std::ranges::any_of(live, [&](NodeId id) {
+            const Node& node = group.graph->node(id);
+            return node.kind == NodeKind::kReduce && !group.graph->axis(node.reduced[0]).is_row;
+        });
+    }
+    CHECK(reducing == 1);
 }
 
 TEST_CASE("as many blocks have parts of each batch as take the rows of all batches in the fewest turns") {
