@@ -161,24 +161,29 @@ class Ranges {
     std::set<NodeId> sorted_;  // offsets, and what is searched
 };
 
-// Huge values in a sum over rows, or over a few streams, cancel, overflow or swallow the others by the order they are
-// added in: such a graph gets one sign, and sizes whose sum is finite.
-bool sums_over_rows(const GraphData& graph) {
+// Huge values in a sum over rows, over a few streams or over the columns of a narrow row cancel, overflow or swallow
+// the others by the order they are added in: such a graph gets one sign, and sizes whose sum is finite. A wide row has
+// an infinity or a NaN anyway; exponentials are of one sign.
+bool sums_by_order(const GraphData& graph) {
+    constexpr std::int64_t kNarrow = 512;
     const std::vector<NodeId> live = graph.live_nodes();
     return std::any_of(live.begin(), live.end(), [&](NodeId id) {
         const Node& node = graph.node(id);
-        return node.kind == NodeKind::kReduce && node.monoid == Monoid::kSum &&
-               (graph.axis(node.reduced[0]).is_row || graph.reduces_few(node));
+        if (node.kind != NodeKind::kReduce || node.monoid != Monoid::kSum) return false;
+        if (graph.axis(node.reduced[0]).is_row || graph.reduces_few(node)) return true;
+        const Node& terms = graph.node(node.args[0]);
+        const bool is_exponential = terms.kind == NodeKind::kMap && terms.op == Op::kExp;
+        return !is_exponential && graph.column_count(terms) <= kNarrow;
     });
 }
 
-double extreme(Dtype dtype, std::uint64_t bits, bool sums_rows) {
+double extreme(Dtype dtype, std::uint64_t bits, bool by_order) {
     const double infinity = std::numeric_limits<double>::infinity();
     double huge = dtype == Dtype::kF16 ? 6e4 : dtype == Dtype::kF64 ? 1e300 : 3e38;
-    if (sums_rows) huge *= 1e-3;
+    if (by_order) huge *= 1e-3;
     const double tiny = dtype == Dtype::kF16 ? 6e-8 : dtype == Dtype::kF64 ? 5e-324 : 1e-39;
     const std::array<double, 8> kinds = {
-        infinity, -infinity, std::numeric_limits<double>::quiet_NaN(), 0.0, -0.0, huge, sums_rows ? huge : -huge, tiny};
+        infinity, -infinity, std::numeric_limits<double>::quiet_NaN(), 0.0, -0.0, huge, by_order ? huge : -huge, tiny};
     return kinds[bits % kinds.size()];
 }
 
@@ -189,7 +194,7 @@ std::int64_t outside(const Range& range, std::uint64_t bits) {
 }
 
 Tensor random_tensor(const Layout& layout, const Stream& stream, Range range, const RandomOptions& options,
-                     bool sums_rows) {
+                     bool by_order) {
     Tensor tensor{layout.dtype, layout.extents, {}};
     const bool is_i8 = layout.dtype == Dtype::kI8;
     tensor.values.resize(static_cast<std::size_t>(element_count(layout.extents)));
@@ -206,7 +211,7 @@ Tensor random_tensor(const Layout& layout, const Stream& stream, Range range, co
             return static_cast<double>(leaves ? outside(range, detail) : stream.uniform(element, range));
         }
         if (options.extremes && choice % 16 == 0)
-            return round_to(layout.dtype, extreme(layout.dtype, detail, sums_rows));
+            return round_to(layout.dtype, extreme(layout.dtype, detail, by_order));
         return round_to(layout.dtype, stream.bell(element) * options.scale);
     };
     in_parallel_pieces(tensor.values.size(), [&](std::size_t first, std::size_t last) {
@@ -218,8 +223,8 @@ Tensor random_tensor(const Layout& layout, const Stream& stream, Range range, co
 // What every input of a graph is made of.
 class RandomInputs {
   public:
-    RandomInputs(const GraphData& graph, const RowExtents& rows, const RandomOptions& options, bool sums_rows)
-        : graph_(graph), rows_(rows), options_(options), ranges_(graph, rows), sums_rows_(sums_rows) {}
+    RandomInputs(const GraphData& graph, const RowExtents& rows, const RandomOptions& options, bool by_order)
+        : graph_(graph), rows_(rows), options_(options), ranges_(graph, rows), by_order_(by_order) {}
 
     Bindings all() const {
         Bindings bindings{.tensors = {}, .scalars = {}, .rows = rows_};
@@ -246,24 +251,24 @@ class RandomInputs {
 
   private:
     Tensor make(const std::string& name, const Layout& layout, const Range& range) const {
-        return random_tensor(layout, Stream(options_.seed, name), range, options_, sums_rows_);
+        return random_tensor(layout, Stream(options_.seed, name), range, options_, by_order_);
     }
 
     const GraphData& graph_;
     const RowExtents& rows_;
     const RandomOptions& options_;
     const Ranges ranges_;
-    const bool sums_rows_;
+    const bool by_order_;
 };
 
 }  // namespace
 
 Bindings random_inputs(const GraphData& graph, const RowExtents& rows, const RandomOptions& options) {
-    return RandomInputs(graph, rows, options, sums_over_rows(graph)).all();
+    return RandomInputs(graph, rows, options, sums_by_order(graph)).all();
 }
 
 Tensor random_input(const GraphData& graph, NodeId input, const RowExtents& rows, const RandomOptions& options) {
-    return RandomInputs(graph, rows, options, sums_over_rows(graph)).input(input);
+    return RandomInputs(graph, rows, options, sums_by_order(graph)).input(input);
 }
 
 // What the forward is given is in the backward's sums too: a weight's gradient is one over rows where the forward has
@@ -271,9 +276,9 @@ Tensor random_input(const GraphData& graph, NodeId input, const RowExtents& rows
 Bindings random_inputs(const Differentiated& differentiated, const RowExtents& rows, const RandomOptions& options) {
     const GraphData& forward_graph = *differentiated.forward.data();
     const GraphData& backward_graph = *differentiated.backward.data();
-    const bool sums_rows = sums_over_rows(forward_graph) || sums_over_rows(backward_graph);
-    Bindings backward = RandomInputs(backward_graph, rows, options, sums_rows).all();
-    const Bindings forward = RandomInputs(forward_graph, rows, options, sums_rows).all();
+    const bool by_order = sums_by_order(forward_graph) || sums_by_order(backward_graph);
+    Bindings backward = RandomInputs(backward_graph, rows, options, by_order).all();
+    const Bindings forward = RandomInputs(forward_graph, rows, options, by_order).all();
     for (auto& [name, tensor] : backward.tensors) {
         if (const auto input = forward.tensors.find(name); input != forward.tensors.end()) tensor = input->second;
     }
