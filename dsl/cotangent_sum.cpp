@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <optional>
 #include <ranges>
+#include <span>
+#include <utility>
 
 #include "dsl/factors.h"
 #include "dsl/library/operands.h"
@@ -13,26 +15,75 @@ namespace {
 
 std::vector<AxisId> axes_of(const Value& v) { return v.graph()->node(v.id()).axes; }
 
+// Whether it is true everywhere, as what gives a cotangent the axes of what it flows back to.
+bool is_everywhere(const GraphData& graph, NodeId id) {
+    const Node& n = graph.node(id);
+    if (n.kind != NodeKind::kMap) return false;
+    if (n.op == Op::kAnd)
+        return std::ranges::all_of(n.args, [&](NodeId arg) { return is_everywhere(graph, arg); });
+    const bool is_comparison = n.op == Op::kGe && graph.node(n.args[0]).kind == NodeKind::kIota;
+    return is_comparison && graph.node(n.args[1]).kind == NodeKind::kConst && graph.node(n.args[1]).value == 0;
+}
+
+// Whether it is one number for all positions along those axes, though it may have them.
+bool is_one_number(const GraphData& graph, NodeId id, const std::vector<AxisId>& along, int most_steps = 8) {
+    if (!varies(graph, id, along)) return true;
+    const Node& n = graph.node(id);
+    if (most_steps == 0 || (n.kind != NodeKind::kMap && n.kind != NodeKind::kCast)) return false;
+    const bool is_spread = n.kind == NodeKind::kMap && n.op == Op::kSelect && is_everywhere(graph, n.args[0]);
+    const std::span<const NodeId> args = std::span(n.args).subspan(is_spread ? 1 : 0);
+    return std::ranges::all_of(args, [&](NodeId arg) { return is_one_number(graph, arg, along, most_steps - 1); });
+}
+
 // What this is a multiple of, by one number for all positions along those axes: the operand of a product with such
 // a number or a quotient by it, of a negation, of x + x; -1 for none.
 NodeId multiplied(const GraphData& graph, const Node& n, const std::vector<AxisId>& along) {
     if (n.kind != NodeKind::kMap) return -1;
     const bool twice = n.op == Op::kAdd && n.args[0] == n.args[1];
-    const bool over = (n.op == Op::kMul || n.op == Op::kDiv) && !varies(graph, n.args[1], along);
+    const bool over = (n.op == Op::kMul || n.op == Op::kDiv) && is_one_number(graph, n.args[1], along);
     if (n.op == Op::kNeg || twice || over) return n.args[0];
-    return n.op == Op::kMul && !varies(graph, n.args[0], along) ? n.args[1] : -1;
+    return n.op == Op::kMul && is_one_number(graph, n.args[0], along) ? n.args[1] : -1;
 }
 
-// Whether it is the number of positions along those axes.
-bool counts(const GraphData& graph, NodeId id, const std::vector<AxisId>& along) {
-    const Node& n = graph.node(id);
-    if (n.kind == NodeKind::kExtent) return along == std::vector<AxisId>{n.axis};
+// Whether the product of these is the number of positions along those axes.
+bool count(const GraphData& graph, std::vector<NodeId> factors, std::vector<AxisId> along) {
     double positions = 1;
+    while (!factors.empty()) {
+        const Node& n = graph.node(factors.back());
+        factors.pop_back();
+        if (n.kind == NodeKind::kMap && n.op == Op::kMul) {
+            factors.insert(factors.end(), n.args.begin(), n.args.end());
+        } else if (n.kind == NodeKind::kExtent && contains(along, n.axis)) {
+            std::erase(along, n.axis);
+        } else if (n.kind == NodeKind::kConst) {
+            positions *= n.value;
+        } else {
+            return false;
+        }
+    }
     for (const AxisId axis : along) {
         if (graph.axis(axis).extent == kRuntimeExtent) return false;
-        positions *= static_cast<double>(graph.axis(axis).extent);
+        positions /= static_cast<double>(graph.axis(axis).extent);
     }
-    return n.kind == NodeKind::kConst && n.value == positions;
+    return positions == 1;
+}
+
+// Whether it is the mean of x over those axes, of all at once or of some after the others.
+bool is_mean(const GraphData& graph, NodeId id, NodeId x, const std::vector<AxisId>& over) {
+    std::vector<NodeId> divisors;
+    std::vector<AxisId> reduced;
+    while (id != x) {
+        const Node& n = graph.node(id);
+        if (n.kind == NodeKind::kMap && n.op == Op::kDiv) {
+            divisors.push_back(n.args[1]);
+        } else if (n.kind == NodeKind::kReduce && n.monoid == Monoid::kSum && !n.is_segmented()) {
+            reduced.insert(reduced.end(), n.reduced.begin(), n.reduced.end());
+        } else {
+            return false;
+        }
+        id = n.args[0];
+    }
+    return std::ranges::is_permutation(reduced, over) && count(graph, std::move(divisors), over);
 }
 
 // Whether it is a multiple of x less the mean of x over those axes, whose sum is 0.
@@ -40,11 +91,7 @@ bool is_centred(const GraphData& graph, NodeId id, const std::vector<AxisId>& ov
     for (NodeId of = multiplied(graph, graph.node(id), over); of >= 0; of = multiplied(graph, graph.node(of), over))
         id = of;
     if (graph.node(id).kind != NodeKind::kMap || graph.node(id).op != Op::kSub) return false;
-    const Node& mean = graph.node(graph.node(id).args[1]);
-    if (mean.kind != NodeKind::kMap || mean.op != Op::kDiv) return false;
-    const Node& total = graph.node(mean.args[0]);
-    return total.kind == NodeKind::kReduce && total.monoid == Monoid::kSum && !total.is_segmented() &&
-           total.args[0] == graph.node(id).args[0] && total.reduced == over && counts(graph, mean.args[1], over);
+    return is_mean(graph, graph.node(id).args[1], graph.node(id).args[0], over);
 }
 
 // The terms of a sum but those that come to 0 over these axes, if any is left.

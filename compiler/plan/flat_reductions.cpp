@@ -1,5 +1,7 @@
 #include "compiler/plan/flat_reductions.h"
 
+#include <algorithm>
+#include <cstddef>
 #include <map>
 #include <optional>
 #include <ranges>
@@ -34,35 +36,40 @@ class FlatReductions {
     }
 
   private:
-    bool folds_columns(const Node& node) const {
+    bool folds(const Node& node) const {
         const bool is_extremum = node.kind == NodeKind::kReduce && node.state < 0 && !node.is_segmented() &&
                                  (node.monoid == Monoid::kMax || node.monoid == Monoid::kMin);
-        return (is_extremum && !from_.axis(node.reduced[0]).is_row) || is_sum_of_columns(from_, node);
+        return is_extremum || is_sum_of_columns(from_, node) || is_sum_of_rows(from_, node);
     }
 
-    bool is_number(NodeId id) const { return from_.column_axes(from_.node(id)).empty(); }
+    bool is_of_rows(const Node& fold) const { return from_.axis(fold.reduced[0]).is_row; }
 
-    // Which operand is multiplied or divided by a number of the row; nothing where none is.
-    std::optional<NodeId> scaled_operand(const Node& node) const {
+    bool is_one_along(NodeId id, const std::vector<AxisId>& reduced) const {
+        return std::ranges::none_of(from_.node(id).axes, [&](AxisId axis) { return contains(reduced, axis); });
+    }
+
+    // Which operand is multiplied or divided by a number that is one for all that is reduced; nothing where none is.
+    std::optional<std::size_t> scaled_operand(const Node& node, const std::vector<AxisId>& reduced) const {
         if (node.kind != NodeKind::kMap || (node.op != Op::kMul && node.op != Op::kDiv)) return std::nullopt;
-        if (is_number(node.args[1])) return node.args[0];
-        return node.op == Op::kMul && is_number(node.args[0]) ? std::optional(node.args[1]) : std::nullopt;
+        if (is_one_along(node.args[1], reduced)) return 0;
+        return node.op == Op::kMul && is_one_along(node.args[0], reduced) ? std::optional(1) : std::nullopt;
     }
 
     std::optional<Nested> nested_in(const Node& outer) const {
-        if (!folds_columns(outer)) return std::nullopt;
+        if (!folds(outer)) return std::nullopt;
         Nested nested;
         for (NodeId id = outer.args[0];;) {
             const Node& node = from_.node(id);
             if (uses_[static_cast<std::size_t>(id)] > 1) return std::nullopt;
-            if (folds_columns(node) && node.monoid == outer.monoid && node.dtype == outer.dtype) {
+            if (folds(node) && node.monoid == outer.monoid && node.dtype == outer.dtype &&
+                is_of_rows(node) == is_of_rows(outer)) {
                 nested.inner = id;
                 return nested;
             }
-            const std::optional<NodeId> scaled = scaled_operand(node);
+            const auto scaled = scaled_operand(node, outer.reduced);
             if (outer.monoid != Monoid::kSum || !scaled) return std::nullopt;
             nested.scaled.push_back(id);
-            id = *scaled;
+            id = node.args[*scaled];
         }
     }
 
@@ -72,16 +79,22 @@ class FlatReductions {
         std::vector<AxisId> reduced = outer.reduced;
         std::vector<NodeId> scaled;
         for (auto found = nested_.find(id); found != nested_.end(); found = nested_.find(id)) {
+            const auto is_one_for_all = [&](NodeId scale) {
+                return scaled_operand(from_.node(scale), reduced).has_value();
+            };
+            if (!std::ranges::all_of(found->second.scaled, is_one_for_all)) break;
             id = found->second.inner;
             scaled.insert(scaled.end(), found->second.scaled.begin(), found->second.scaled.end());
             const std::vector<AxisId>& more = from_.node(id).reduced;
             reduced.insert(reduced.end(), more.begin(), more.end());
         }
-        NodeId result = to.add_reduce(outer.monoid, to_here(from_.node(id).args[0]), reduced);
+        const NodeId terms = from_.node(id).args[0];
+        const std::vector<AxisId>& axes = from_.node(terms).axes;
+        std::ranges::sort(reduced, {}, [&](AxisId axis) { return std::ranges::find(axes, axis) - axes.begin(); });
+        NodeId result = to.add_reduce(outer.monoid, to_here(terms), reduced);
         for (const NodeId scale : scaled | std::views::reverse) {
             const Node& by = from_.node(scale);
-            const bool is_first = is_number(by.args[1]);
-            result = to.add_map(by.op, {result, to_here(by.args[is_first ? 1 : 0])});
+            result = to.add_map(by.op, {result, to_here(by.args[1 - *scaled_operand(by, outer.reduced)])});
         }
         to.set_label(result, outer.label);
         return result;
