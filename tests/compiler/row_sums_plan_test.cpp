@@ -1,5 +1,6 @@
 // Where sums over rows are made: beside what else is made of the rows, in parts, for each batch, of rows read again.
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
@@ -318,6 +319,64 @@ TEST_CASE("a sum of rows that another kernel's sums wait for is made where the r
         });
     }
     CHECK(reducing == 1);
+}
+
+TEST_CASE("sums over sequences of sums over their tokens are one, and a mean of means is known in its gradient") {
+    const auto groups = [](const std::string& text, bool backward) {
+        const Graph graph = Graph::parse(text);
+        const Graph planned = backward ? differentiate(graph).backward : graph;
+        return plan_graph(*planned.data(), find_target("sm_90a")).groups.size();
+    };
+    const std::string loss = R"(
+        rows batch
+        rows s
+        columns v = 32000
+        input logits: bf16[batch, s, v]
+        input target: i64[batch, s]
+        input mask: f32[batch, s]
+        z = cast(logits, f32)
+        m = max(z, v)
+        nll = log(sum(exp(z - m), v)) + m - index(z, batch, s, target)
+        output loss = sum(sum(nll * mask, s), batch) / sum(sum(mask, s), batch))";
+    CHECK(groups(loss, false) == 2);
+    // Each sequence by its own count: the sums stay apart.
+    const std::string by_sequence = R"(
+        rows batch
+        rows s
+        input nll: f32[batch, s]
+        input mask: f32[batch, s]
+        output loss = sum(sum(nll * mask, s) / sum(mask, s), batch))";
+    CHECK(groups(by_sequence, false) > 2);
+    for (const std::string_view mean :
+         {"mean(mean(h, s), batch)", "sum(sum(h, s), batch) / (extent(batch, f32) * extent(s, f32))"}) {
+        const std::string norm = fmt::format(R"(
+            rows batch
+            rows s
+            columns c = 512
+            input x: bf16[batch, s, c]
+            input w: f32[c]
+            h = cast(x, f32)
+            d = h - {}
+            output y = cast(d * rsqrt(mean(mean(d * d, s), batch) + 1e-5) * w, bf16))",
+                                             mean);
+        CAPTURE(norm);
+        CHECK(groups(norm, true) == 3);  // sums of both, added up, and what flows back to the rows
+    }
+}
+
+TEST_CASE("one row of each sequence is normed by itself, not beside all others") {
+    const Graph graph = Graph::parse(R"(
+        rows batch
+        rows s
+        columns c = 1024
+        input last: i64[batch]
+        input x: bf16[batch, s, c]
+        h = cast(x, f32)
+        n = cast(h * rsqrt(mean(h * h, c) + 1e-6), bf16)
+        output y = index(n, batch, last, c))");
+    const Plan plan = plan_graph(*graph.data(), find_target("sm_90a"));
+    REQUIRE(plan.groups.size() == 1);
+    CHECK(plan.groups[0].row_axes.size() == 1);
 }
 
 TEST_CASE("as many blocks have parts of each batch as take the rows of all batches in the fewest turns") {
