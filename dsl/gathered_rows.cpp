@@ -27,6 +27,7 @@ class GatheredRows {
 
     Value gradient(const Value& whole) {
         if (shared_.size() == gather_.positions.size()) return one_of_each(whole);
+        if (shared_.empty() && is_few(gather_.rows) && !is_given()) return sums_of_few(whole);
         if (gather_.positions.size() == 1 && is_sorted()) {
             const Value offsets(graph_.data(), ids_.args[0]);
             return sum(whole, gather_.positions[0], {gather_.rows, offsets});
@@ -50,6 +51,24 @@ class GatheredRows {
     Value one_of_each(const Value& whole) {
         const Value id = along_source_rows(cast(gather_.ids, i64));
         return select(id == graph_.iota(gather_.rows, i64), whole, graph_.constant(whole.dtype(), 0.0));
+    }
+
+    // Of a table of so few rows each has very many positions, and is a sum over all of them of those that took it: what
+    // one thread after the other adds up of a segment, all blocks add up. Of two kinds of 250,000 tokens of 768 columns
+    // the segments took an H200 28 ms.
+    static constexpr std::int64_t kFewRows = 8;
+
+    bool is_few(Axis rows) const {
+        const std::int64_t extent = data_.axis(rows.id).extent;
+        return extent != kRuntimeExtent && extent <= kFewRows;
+    }
+
+    Value sums_of_few(const Value& whole) {
+        const Value is_taken = cast(gather_.ids, i64) == graph_.iota(gather_.rows, i64);
+        const Value taken = select(is_taken, whole, graph_.constant(whole.dtype(), 0.0));
+        std::vector<AxisId> positions;
+        for (const Axis axis : gather_.positions) positions.push_back(axis.id);
+        return {graph_.data(), data_.add_reduce(Monoid::kSum, taken.id(), std::move(positions))};
     }
 
     // A whole number of some of the source's rows, of all of them in their order. There is no node for it: a mask that

@@ -191,10 +191,16 @@ void RowsEmitter::all_rows_loop(const RowsLoop& loop, const std::string& positio
     out_.close();
 }
 
+// Position p along the reduced axes: those of a batch that was opened before are out of scope.
+void RowsEmitter::declare_positions(const RowsLoop& loop) {
+    scope_.forget_axes(loop.axes);
+    scope_.declare_coordinates("p", loop.axes);
+}
+
 // What a loop over rows computes at position p.
 template <class Emit>
 void RowsEmitter::position(const RowsLoop& loop, const Emit& emit) {
-    scope_.declare_coordinates("p", loop.axes);
+    declare_positions(loop);
     GpuLoop inside{.axes = {loop.axes.begin(), loop.axes.end()}};
     std::vector<std::string> live;
     if (!scope_.live().empty()) live.push_back(scope_.live());
@@ -393,7 +399,7 @@ void RowsEmitter::each_of_batch(const std::vector<const Inst*>& insts, const Row
     out_.line(positions.apart == 1 ? fmt::format("const long long p = {} + i;", first)
                                    : fmt::format("const long long p = {} + i * {};", first, positions.apart));
     out_.open(fmt::format("if (p < {})", positions.end));
-    scope_.declare_coordinates("p", loop.axes);
+    declare_positions(loop);
     const auto all = [&] {
         for (const Inst* inst : insts) emit(*inst);
     };

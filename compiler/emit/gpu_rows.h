@@ -53,6 +53,7 @@ class RowsEmitter {
     void each_of_batch(const std::vector<const Inst*>& insts, const RowsLoop& loop, const GpuPositions& positions,
                        const std::string& first, const Emit& emit, bool lanes = false);
     void declare_divisors(const RowsLoop& loop);
+    void declare_positions(const RowsLoop& loop);
     bool adds_to_pair(const Inst& inst) const;
     static bool uses(const Inst& inst, const std::vector<const Inst*>& values);
 
