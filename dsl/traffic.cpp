@@ -23,6 +23,17 @@ class Traffic {
         return bytes;
     }
 
+    std::int64_t held() const {
+        std::int64_t bytes = 0;
+        for (const NodeId id : graph_.live_nodes()) {
+            const Node& node = graph_.node(id);
+            if (node.kind == NodeKind::kInput) bytes += bytes_of(id, elements(node.axes));
+        }
+        for (const OutputInfo& output : graph_.outputs())
+            bytes += bytes_of(output.node, elements(graph_.node(output.node).axes));
+        return bytes;
+    }
+
   private:
     std::int64_t extent(AxisId axis) const { return extent_of(graph_, axis, rows_); }
 
@@ -73,5 +84,7 @@ class Traffic {
 }  // namespace
 
 std::int64_t least_bytes(const GraphData& graph, const RowExtents& rows) { return Traffic(graph, rows).total(); }
+
+std::int64_t held_bytes(const GraphData& graph, const RowExtents& rows) { return Traffic(graph, rows).held(); }
 
 }  // namespace rowjit

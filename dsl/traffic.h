@@ -13,4 +13,7 @@ namespace rowjit {
 // considered, nor are run-time scalars. `rows` as in extent_of (dsl/tensor.h), which throws for a missing axis.
 std::int64_t least_bytes(const GraphData& graph, const RowExtents& rows);
 
+// What its inputs and outputs take where they lie, each whole: of one row of many that is taken, all the rows.
+std::int64_t held_bytes(const GraphData& graph, const RowExtents& rows);
+
 }  // namespace rowjit

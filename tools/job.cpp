@@ -202,8 +202,15 @@ void make_joint(Job* job) {
 RowExtents bounded_rows(const Job& job, std::int64_t tokens, std::int64_t max_bytes) {
     const GraphData& graph = *job.graph.data();
     const auto bytes = [&](std::int64_t extent) { return least_bytes(graph, rows_of(graph, extent, job.rows)); };
+    // What is taken from must have room too: a vocabulary of which tokens take a part, and the sequences of which each
+    // one's last row is.
+    constexpr std::int64_t kMostHeld = 8;
+    const auto fits = [&](std::int64_t extent) {
+        const std::int64_t held = held_bytes(graph, rows_of(graph, extent, job.rows));
+        return bytes(extent) <= max_bytes && held / kMostHeld <= max_bytes;
+    };
     std::int64_t extent = tokens;
-    while (extent > 1 && bytes(extent) > max_bytes) extent = (extent + 1) / 2;
+    while (extent > 1 && !fits(extent)) extent = (extent + 1) / 2;
     if (!job.rows.empty() && bytes(extent) > max_bytes) {
         fail(ErrorCode::kInvalidArgument,
              "{}: with these --rows a launch moves {} bytes or more, and may move {}; give fewer rows or a larger "

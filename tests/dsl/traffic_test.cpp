@@ -42,6 +42,17 @@ TEST_CASE("a table that is only gathered counts what is gathered, up to the whol
     CHECK(least_bytes(*g.data(), {{"tokens", 5000}}) == 2 * 1000 * 64 + 4 * 5000 + 2 * 5000 * 64);
 }
 
+TEST_CASE("what is held counts whole tensors, however little of them moves") {
+    Graph g;
+    const Axis batch = g.rows("batch");
+    const Axis s = g.rows("s");
+    const Value x = g.input("x", bf16, {batch, s, 64});
+    g.output("y", index(x, {Coord(batch), Coord(g.input("last", i64, {batch})), Coord(x.axes()[2])}));
+    const RowExtents rows = {{"batch", 3}, {"s", 1000}};
+    CHECK(least_bytes(*g.data(), rows) == 2 * 3 * 64 + 8 * 3 + 2 * 3 * 64);
+    CHECK(held_bytes(*g.data(), rows) == 2 * 3 * 1000 * 64 + 8 * 3 + 2 * 3 * 64);
+}
+
 TEST_CASE("an accumulating output is read and written, and a dead input is not read") {
     Graph g;
     const Axis tokens = g.rows("tokens");
