@@ -19,8 +19,7 @@ std::vector<AxisId> axes_of(const Value& v) { return v.graph()->node(v.id()).axe
 bool is_everywhere(const GraphData& graph, NodeId id) {
     const Node& n = graph.node(id);
     if (n.kind != NodeKind::kMap) return false;
-    if (n.op == Op::kAnd)
-        return std::ranges::all_of(n.args, [&](NodeId arg) { return is_everywhere(graph, arg); });
+    if (n.op == Op::kAnd) return std::ranges::all_of(n.args, [&](NodeId arg) { return is_everywhere(graph, arg); });
     const bool is_comparison = n.op == Op::kGe && graph.node(n.args[0]).kind == NodeKind::kIota;
     return is_comparison && graph.node(n.args[1]).kind == NodeKind::kConst && graph.node(n.args[1]).value == 0;
 }

@@ -223,8 +223,8 @@ std::set<NodeId> reductions_read_often(const GraphData& graph) {
 // Sums over some of a graph's rows, such as leave others, of what is made of numbers that their columns are reduced to.
 struct SumsOfReduced {
     bool any = false;
-    // Of what they add up, the values that they take at other rows, as the rows of a table take what flows back to them:
-    // for each they would ask all that it is made of.
+    // Of what they add up, the values that they take at other rows, as the rows of a table take what flows back to
+    // them: for each they would ask all that it is made of.
     std::set<NodeId> at_other_rows;
 };
 

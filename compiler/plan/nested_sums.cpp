@@ -43,9 +43,7 @@ class NestedSums {
   private:
     using Axes = std::set<AxisId>;
 
-    bool is_sum(const Node& node) const {
-        return is_plain_sum(node) && from_.axis(node.reduced[0]).is_row == of_rows_;
-    }
+    bool is_sum(const Node& node) const { return is_plain_sum(node) && from_.axis(node.reduced[0]).is_row == of_rows_; }
 
     static Axes set_of(const std::vector<AxisId>& axes) { return {axes.begin(), axes.end()}; }
 

@@ -3,6 +3,8 @@
 // fall back to. No GPU takes part. A kernel that spills is refused here by its binary's own metadata, and mended where
 // it was offered: in the family's limits or the register estimate (compiler/passes).
 //
+// The kernels that are taken for graphs written as texts are compiled too, all of them for one target.
+//
 // CI compiles a sample, half of it of backwards and the same each time; ./dev fuzz, which sets ROWJIT_FUZZ_SEEDS,
 // compiles everything. ROWJIT_FUZZ_COMPILED names a file that keeps what each kernel's compile told: everything takes
 // some hours of one core, and a kernel whose text and toolchain are as before tells the same again.
@@ -12,6 +14,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <mutex>
 #include <optional>
@@ -35,6 +38,7 @@
 #include "rowjit/gradient.h"
 #include "runtime/build.h"
 #include "tests/support/coverage.h"
+#include "tests/support/written_graphs.h"
 
 using namespace rowjit;
 
@@ -236,6 +240,20 @@ std::string fault(const Case& one, KnownCompiles& compiles) {
     }
 }
 
+// What is wrong with each, by as many threads as the machine has.
+std::vector<std::string> faults_of(const std::vector<Case>& cases, KnownCompiles& compiles) {
+    std::vector<std::string> faults(cases.size());
+    std::atomic<std::size_t> next{0};
+    const auto work = [&] {
+        for (std::size_t i = next++; i < cases.size(); i = next++) faults[i] = fault(cases[i], compiles);
+    };
+    std::vector<std::thread> threads;
+    for (unsigned i = 1; i < std::max(1U, std::thread::hardware_concurrency()); ++i) threads.emplace_back(work);
+    work();
+    for (std::thread& thread : threads) thread.join();
+    return faults;
+}
+
 void check_everything(const std::vector<const char*>& targets, std::size_t sampled) {
     for (const char* target_name : targets) {
         const Target target = find_target(target_name);
@@ -251,15 +269,7 @@ void check_everything(const std::vector<const char*>& targets, std::size_t sampl
         for (Case& one : sample(std::move(all.backward), sampled / 2)) cases.push_back(std::move(one));
         REQUIRE(!cases.empty());
         KnownCompiles compiles(target, *toolchain, gpu_prelude(target));
-        std::vector<std::string> faults(cases.size());
-        std::atomic<std::size_t> next{0};
-        const auto work = [&] {
-            for (std::size_t i = next++; i < cases.size(); i = next++) faults[i] = fault(cases[i], compiles);
-        };
-        std::vector<std::thread> threads;
-        for (unsigned i = 1; i < std::max(1U, std::thread::hardware_concurrency()); ++i) threads.emplace_back(work);
-        work();
-        for (std::thread& thread : threads) thread.join();
+        const std::vector<std::string> faults = faults_of(cases, compiles);
         std::size_t spilling = 0;
         for (std::size_t i = 0; i < cases.size(); ++i) {
             const bool spills = faults[i].starts_with(kSpills);
@@ -294,6 +304,32 @@ TEST_CASE("every schedule compiles for AMD by hipRTC and next to nothing spills"
 
 TEST_CASE("every schedule compiles for AMD by clang and next to nothing spills") {
     check_everything({"gfx942", "gfx1100", "gfx1201"}, 24);
+}
+
+TEST_CASE("the kernels of graphs that are written as texts compile, and so do those of their backwards") {
+    const Target target = find_target("sm_90a");
+    const Offer<Toolchain> toolchain = find_toolchain(target);
+    if (!toolchain) {
+        MESSAGE("SKIPPED: no toolchain for ", target.name);
+        return;
+    }
+    std::vector<Case> cases;
+    const auto add = [&](const std::string& name, const Graph& graph) {
+        for (const Step& step : compile(*graph.data(), target).steps)
+            cases.push_back({fmt::format("{}: {}", name, step.kernel.name), step.kernel.name,
+                             emit_gpu_body(step.kernel, target), 0});
+    };
+    for (const std::filesystem::path& file : written_graphs()) {
+        const std::string name = file.filename().string();
+        const Graph graph = Graph::parse(text_of(file), name);
+        add(name, graph);
+        if (has_gradient(file)) add(name + " backward", differentiate(graph).backward);
+    }
+    REQUIRE(cases.size() > 300);
+    KnownCompiles compiles(target, *toolchain, gpu_prelude(target));
+    const std::vector<std::string> faults = faults_of(cases, compiles);
+    for (std::size_t i = 0; i < cases.size(); ++i)
+        CHECK_MESSAGE((faults[i].empty() || faults[i].starts_with(kSpills)), cases[i].name, ": ", faults[i]);
 }
 
 TEST_CASE("the schedule that is taken spills nothing where another does not") {

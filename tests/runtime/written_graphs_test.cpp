@@ -3,10 +3,7 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <string>
 #include <vector>
 
@@ -17,6 +14,7 @@
 #include "runtime/device.h"
 #include "runtime/verify.h"
 #include "tests/support/launches.h"
+#include "tests/support/written_graphs.h"
 
 using namespace rowjit;
 
@@ -24,24 +22,6 @@ namespace {
 
 constexpr std::int64_t kRows = 3;
 constexpr std::int64_t kFewestElements = 256;  // of fewer, eager's largest error is luck
-
-std::vector<std::filesystem::path> written_graphs() {
-    std::vector<std::filesystem::path> found;
-    for (const char* folder : {"benchmarks/graphs", "examples/graphs"}) {
-        for (const auto& file : std::filesystem::directory_iterator(std::filesystem::path(ROWJIT_SOURCE_DIR) / folder))
-            found.push_back(file.path());
-    }
-    std::sort(found.begin(), found.end());
-    return found;
-}
-
-std::string text_of(const std::filesystem::path& path) {
-    std::ifstream file(path);
-    return {std::istreambuf_iterator<char>(file), {}};
-}
-
-// Not where inputs are overwritten.
-bool has_gradient(const std::filesystem::path& file) { return file.stem() != "lamb_step"; }
 
 template <typename Inputs>
 void check(const Engine& engine, const Executable& executable, const GraphData& graph, const RowExtents& rows,
