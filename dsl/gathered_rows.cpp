@@ -27,6 +27,10 @@ class GatheredRows {
 
     Value gradient(const Value& whole) {
         if (shared_.size() == gather_.positions.size()) return one_of_each(whole);
+        if (const std::optional<Value> first = first_position()) {
+            const Value position = graph_.iota(gather_.rows, i64) - *first;
+            return index(whole, gather_.positions[0], Coord(position));
+        }
         if (shared_.empty() && is_few(gather_.rows) && !is_given()) return sums_of_few(whole);
         if (gather_.positions.size() == 1 && is_sorted()) {
             const Value offsets(graph_.data(), ids_.args[0]);
@@ -81,6 +85,21 @@ class GatheredRows {
             rows = rows ? *rows && is_row : is_row;
         }
         return select(*rows, number, graph_.constant(i64, 0));
+    }
+
+    // The row that the first position takes, where those behind it take the rows behind that, each one of its own: as
+    // places of a sequence are taken. What is read beyond the positions is 0.
+    std::optional<Value> first_position() const {
+        const auto counts = [&](const Node& node) {
+            return node.kind == NodeKind::kIota && node.axis == gather_.positions[0].id;
+        };
+        if (gather_.positions.size() > 1 || !shared_.empty()) return std::nullopt;
+        const Value zero = Graph(graph_).constant(i64, 0);
+        if (counts(ids_)) return zero;
+        const bool is_moved = ids_.kind == NodeKind::kMap && ids_.op == Op::kAdd && counts(data_.node(ids_.args[0])) &&
+                              data_.node(ids_.args[1]).kind == NodeKind::kConst;
+        if (!is_moved) return std::nullopt;
+        return Graph(graph_).constant(i64, data_.node(ids_.args[1]).value);
     }
 
     // Whether each position takes the segment that it is in: they stand in order already.

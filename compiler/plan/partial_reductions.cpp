@@ -6,13 +6,13 @@
 #include <bit>
 #include <cstdint>
 #include <map>
-#include <optional>
 #include <set>
 #include <tuple>
 #include <utility>
 #include <vector>
 
 #include "compiler/plan/cutter.h"
+#include "compiler/plan/rewrite.h"
 #include "compiler/schedule/schedule.h"
 
 namespace rowjit {
@@ -198,48 +198,51 @@ bool can_lie_apart(const GraphData& graph, const Node& operand, const std::vecto
 
 namespace {
 
-// A reduction over several axes whose extents a launch gives, for results that are few whatever those are, of which no
-// block can have parts: over one of them after the others many blocks have results of their own. 60,000 rows of 12
-// heads in front of their tokens came to the gradients of two weights of 768 in 1.4 ms, twelve blocks' time (H200).
-std::optional<NodeId> by_turns(const GraphData& graph, NodeId id, const Target& target, GraphData* result,
-                               NodeId operand) {
+// Whether a reduction is over several axes whose extents a launch gives, for results that are few whatever those are,
+// of which no block can have parts.
+bool has_few_results(const GraphData& graph, NodeId id, const Target& target) {
     constexpr std::int64_t kFewResults = 16384;
     const Node& node = graph.node(id);
-    if (!target.is_gpu() || !planning::reduces_rows(graph, node) || node.is_segmented() || components(node.monoid) > 1)
-        return std::nullopt;
-    std::vector<AxisId> outer = node.reduced;
-    std::erase_if(outer, [&](AxisId axis) { return graph.axis(axis).extent != kRuntimeExtent; });
+    if (!planning::reduces_rows(graph, node) || node.is_segmented() || components(node.monoid) > 1) return false;
     const auto is_given = [&](AxisId axis) { return graph.axis(axis).extent == kRuntimeExtent; };
-    if (outer.size() < 2 || std::ranges::any_of(node.axes, is_given)) return std::nullopt;
-    if (graph.positions(node.axes, 1) > kFewResults) return std::nullopt;
-    outer.pop_back();
-    std::vector<AxisId> inner = node.reduced;
-    std::erase_if(inner, [&](AxisId axis) { return contains(outer, axis); });
-    const Dtype wide = node.monoid == Monoid::kSum ? accumulator_dtype(node.dtype) : node.dtype;
-    const NodeId parts = result->add_reduce(node.monoid, result->add_cast(operand, wide), std::move(inner));
-    return result->add_cast(result->add_reduce(node.monoid, parts, std::move(outer)), node.dtype);
+    return std::ranges::count_if(node.reduced, is_given) > 1 && std::ranges::none_of(node.axes, is_given) &&
+           graph.positions(node.axes, 1) <= kFewResults && !splits(graph, id, target);
 }
 
 }  // namespace
+
+std::shared_ptr<const GraphData> reduce_by_turns(const std::shared_ptr<const GraphData>& graph, const Target& target) {
+    const std::vector<NodeId> live = graph->live_nodes();
+    const auto is_parted = [&](NodeId id) { return target.is_gpu() && has_few_results(*graph, id, target); };
+    if (std::ranges::none_of(live, is_parted)) return graph;
+    return rewritten(*graph, [&](GraphData& to, NodeId id, const ToHere& to_here) {
+        const Node& node = graph->node(id);
+        if (!is_parted(id)) return to.add_copy(node, to_here);
+        std::vector<AxisId> outer = node.reduced;
+        std::erase_if(outer, [&](AxisId axis) { return graph->axis(axis).extent != kRuntimeExtent; });
+        outer.pop_back();
+        std::vector<AxisId> inner = node.reduced;
+        std::erase_if(inner, [&](AxisId axis) { return contains(outer, axis); });
+        const Dtype wide = node.monoid == Monoid::kSum ? accumulator_dtype(node.dtype) : node.dtype;
+        const NodeId parts = to.add_reduce(node.monoid, to.add_cast(to_here(node.args[0]), wide), std::move(inner));
+        const NodeId result = to.add_cast(to.add_reduce(node.monoid, parts, std::move(outer)), node.dtype);
+        to.set_label(result, node.label);
+        return result;
+    });
+}
 
 PartialReductions split_row_reductions(const std::shared_ptr<const GraphData>& graph, const Target& target,
                                        const std::set<NodeId>& whole) {
     auto result = std::make_shared<GraphData>(graph->axes());
     std::vector<NodeId> mapped(static_cast<std::size_t>(graph->size()), -1);
     const auto to_result = [&](NodeId id) { return mapped[static_cast<std::size_t>(id)]; };
-    bool changes = false;
     std::map<AxisId, std::set<NodeId>> of_slots;
     std::map<std::tuple<Monoid, NodeId, std::vector<AxisId>>, AxisId> slots_of;  // equal but for the component
     for (const NodeId id : graph->live_nodes()) {
         const Node& node = graph->node(id);
         NodeId& copy = mapped[static_cast<std::size_t>(id)];
         if (whole.contains(id) || !splits(*graph, id, target)) {
-            const auto turns = node.kind == NodeKind::kReduce
-                                   ? by_turns(*graph, id, target, result.get(), to_result(node.args[0]))
-                                   : std::nullopt;
-            copy = turns ? *turns : result->add_copy(node, to_result);
-            if (turns) result->set_label(copy, node.label);
-            changes = changes || turns;
+            copy = result->add_copy(node, to_result);
             continue;
         }
         const auto [known, is_new] = slots_of.try_emplace({node.monoid, node.args[0], node.reduced});
@@ -260,7 +263,7 @@ PartialReductions split_row_reductions(const std::shared_ptr<const GraphData>& g
         result->set_label(copy, node.label);
         copy = result->add_cast(copy, node.dtype);
     }
-    if (of_slots.empty() && !changes) return {graph, {}};
+    if (of_slots.empty()) return {graph, {}};
     for (OutputInfo output : graph->outputs()) {
         output.node = to_result(output.node);
         result->add_output(std::move(output));

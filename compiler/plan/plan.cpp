@@ -336,8 +336,8 @@ Plan make_plan(const std::shared_ptr<const GraphData>& graph, const Target& targ
     constexpr int kMostPartings = 6;  // each halves what does not run
     std::set<NodeId> whole;
     std::set<NodeId> stored;
-    const std::shared_ptr<const GraphData> with_passes =
-        rewrite_online_rows(square_rows_at_once(order_by_digits(graph, target), target), target);
+    const std::shared_ptr<const GraphData> with_passes = reduce_by_turns(
+        rewrite_online_rows(square_rows_at_once(order_by_digits(graph, target), target), target), target);
     for (int partings = 0;;) {
         const PartialReductions sums = split_row_reductions(with_passes, target, whole);
         planning::Planner planner(sums.graph, target, repeated, stem, runs, stored);

@@ -207,6 +207,16 @@ void note_promoted(const Group& group, GroupFacts* facts) {
         facts->promoted_bytes = widest(graph.node(output.node), facts->promoted_bytes);
 }
 
+// Whether rows share it along an axis whose extent a launch gives, as the tokens of a sequence do what belongs to the
+// sequence: it comes from a cache.
+bool is_shared_along(const Group& group, const Node& node) {
+    const auto is_elsewhere = [&](AxisId axis) { return !contains(group.row_axes, axis); };
+    if (std::ranges::any_of(group.graph->row_axes(node), is_elsewhere)) return false;
+    return std::ranges::any_of(group.row_axes, [&](AxisId axis) {
+        return group.graph->axis(axis).extent == kRuntimeExtent && !contains(node.axes, axis);
+    });
+}
+
 }  // namespace
 
 int GroupFacts::access_columns() const {
@@ -311,7 +321,7 @@ GroupFacts facts_of(const Group& group, const Target& target) {
         if (of_row) continue;
         ++facts.column_inputs;
         const bool shared = graph.row_axes(node).empty();
-        facts.streams += shared ? 0 : 1;
+        facts.streams += shared || is_shared_along(group, node) ? 0 : 1;
         (shared ? facts.table_bytes : facts.streamed_bytes) += static_cast<int>(size_bytes(node.dtype));
         facts.shares_columns = facts.shares_columns || shared;
     }

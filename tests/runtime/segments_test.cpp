@@ -350,6 +350,12 @@ TEST_CASE("gradients of rows taken along several axes are within the bar, howeve
              // Several, of other axes' order, of each head.
              "rows k\nrows batch\nrows h = 3\nrows s\ninput at: i32[k, batch]\ninput x: f32[batch, h, s, 40]\n"
              "output y = index(x, batch, h, at, @40)\n",
+             // Kinds, of which there are few.
+             "rows batch\nrows s\nrows kinds = 3\ninput ids: i32[batch, s]\ninput table: bf16[kinds, 40]\n"
+             "input x: bf16[batch, s, 40]\noutput y = x + index(table, ids, @40)\n",
+             // Places in their order, from the third on.
+             "rows batch\nrows s\nrows vocabulary\ninput table: bf16[vocabulary, 40]\ninput x: bf16[batch, s, 40]\n"
+             "at = iota(s, i64) + 2\noutput y = x + index(table, at, @40)\n",
              // Three axes of ids.
              "rows a = 2\nrows b\nrows c\nrows vocabulary\ninput ids: i32[a, b, c]\ninput table: f32[vocabulary, 7]\n"
              "output y = index(table, ids, @7)\n",
