@@ -160,7 +160,7 @@ const rowjit_tensor_info* odd_tensor(const rowjit_arguments& arguments) {
     for (std::size_t tensor = 0; tensor < arguments.shapes.size(); ++tensor) {
         for (std::size_t i = 0; i < arguments.shapes[tensor].size(); ++i) {
             const RowPlace& place = signature.row_places[tensor][i];
-            if (place.places.empty()) continue;
+            if (place.places.empty() || !place.is_known) continue;
             std::int64_t extent = place.times;
             for (const int axis : place.places) extent *= arguments.extents[static_cast<std::size_t>(axis)];
             if (arguments.shapes[tensor][i] != extent + place.more) return &signature.tensors[tensor];

@@ -54,9 +54,10 @@ Signature make_signature(const GraphData& graph) {
         place.more = axis.more;
         // The axes that another follows stand before it.
         for (const AxisId followed : axis.follows) {
-            const std::vector<int>& places = place_of_axis[static_cast<std::size_t>(followed)].places;
-            place.places.insert(place.places.end(), places.begin(), places.end());
-            if (places.empty()) place.times *= graph.axis(followed).extent;
+            const RowPlace& of = place_of_axis[static_cast<std::size_t>(followed)];
+            place.places.insert(place.places.end(), of.places.begin(), of.places.end());
+            if (graph.axis(followed).extent != kRuntimeExtent) place.times *= graph.axis(followed).extent;
+            place.is_known = place.is_known && of.is_known && (of.more == 0 || axis.follows.size() == 1);
         }
         if (axis.is_given()) {
             place.places = {static_cast<int>(signature.row_axes.size())};

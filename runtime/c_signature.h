@@ -15,8 +15,9 @@ struct RowPlace {
     std::vector<int> places = {};  // none of a static axis
     std::int64_t times = 1;
     std::int64_t more = 0;
+    bool is_known = true;  // not where a factor has more positions than those it follows
 
-    bool gives_extent() const { return places.size() == 1 && times == 1; }
+    bool gives_extent() const { return is_known && places.size() == 1 && times == 1; }
 };
 
 struct Signature {

@@ -9,6 +9,7 @@
 
 #include "compiler/plan/nested_sums.h"
 #include "compiler/plan/rewrite.h"
+#include "dsl/factors.h"
 
 namespace rowjit {
 namespace {
@@ -44,15 +45,11 @@ class FlatReductions {
 
     bool is_of_rows(const Node& fold) const { return from_.axis(fold.reduced[0]).is_row; }
 
-    bool is_one_along(NodeId id, const std::vector<AxisId>& reduced) const {
-        return std::ranges::none_of(from_.node(id).axes, [&](AxisId axis) { return contains(reduced, axis); });
-    }
-
     // Which operand is multiplied or divided by a number that is one for all that is reduced; nothing where none is.
     std::optional<std::size_t> scaled_operand(const Node& node, const std::vector<AxisId>& reduced) const {
         if (node.kind != NodeKind::kMap || (node.op != Op::kMul && node.op != Op::kDiv)) return std::nullopt;
-        if (is_one_along(node.args[1], reduced)) return 0;
-        return node.op == Op::kMul && is_one_along(node.args[0], reduced) ? std::optional(1) : std::nullopt;
+        if (!varies(from_, node.args[1], reduced)) return 0;
+        return node.op == Op::kMul && !varies(from_, node.args[0], reduced) ? std::optional(1) : std::nullopt;
     }
 
     std::optional<Nested> nested_in(const Node& outer) const {
