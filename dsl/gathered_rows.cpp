@@ -27,7 +27,7 @@ class GatheredRows {
 
     Value gradient(const Value& whole) {
         if (shared_.size() == gather_.positions.size()) return one_of_each(whole);
-        if (const std::optional<Value> first = first_position()) {
+        if (const std::optional<double> first = first_row()) {
             const Value position = graph_.iota(gather_.rows, i64) - *first;
             return index(whole, gather_.positions[0], Coord(position));
         }
@@ -89,17 +89,15 @@ class GatheredRows {
 
     // The row that the first position takes, where those behind it take the rows behind that, each one of its own: as
     // places of a sequence are taken. What is read beyond the positions is 0.
-    std::optional<Value> first_position() const {
+    std::optional<double> first_row() const {
         const auto counts = [&](const Node& node) {
             return node.kind == NodeKind::kIota && node.axis == gather_.positions[0].id;
         };
         if (gather_.positions.size() > 1 || !shared_.empty()) return std::nullopt;
-        const Value zero = Graph(graph_).constant(i64, 0);
-        if (counts(ids_)) return zero;
+        if (counts(ids_)) return 0;
         const bool is_moved = ids_.kind == NodeKind::kMap && ids_.op == Op::kAdd && counts(data_.node(ids_.args[0])) &&
                               data_.node(ids_.args[1]).kind == NodeKind::kConst;
-        if (!is_moved) return std::nullopt;
-        return Graph(graph_).constant(i64, data_.node(ids_.args[1]).value);
+        return is_moved ? std::optional(data_.node(ids_.args[1]).value) : std::nullopt;
     }
 
     // Whether each position takes the segment that it is in: they stand in order already.
