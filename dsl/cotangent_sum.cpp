@@ -9,27 +9,19 @@
 #include "dsl/factors.h"
 #include "dsl/library/operands.h"
 #include "dsl/softmaxes.h"
+#include "dsl/with_axes.h"
 
 namespace rowjit {
 namespace {
 
 std::vector<AxisId> axes_of(const Value& v) { return v.graph()->node(v.id()).axes; }
 
-// Whether it is true everywhere, as what gives a cotangent the axes of what it flows back to.
-bool is_everywhere(const GraphData& graph, NodeId id) {
-    const Node& n = graph.node(id);
-    if (n.kind != NodeKind::kMap) return false;
-    if (n.op == Op::kAnd) return std::ranges::all_of(n.args, [&](NodeId arg) { return is_everywhere(graph, arg); });
-    const bool is_comparison = n.op == Op::kGe && graph.node(n.args[0]).kind == NodeKind::kIota;
-    return is_comparison && graph.node(n.args[1]).kind == NodeKind::kConst && graph.node(n.args[1]).value == 0;
-}
-
 // Whether it is one number for all positions along those axes, though it may have them.
 bool is_one_number(const GraphData& graph, NodeId id, const std::vector<AxisId>& along, int most_steps = 8) {
     if (!varies(graph, id, along)) return true;
     const Node& n = graph.node(id);
     if (most_steps == 0 || (n.kind != NodeKind::kMap && n.kind != NodeKind::kCast)) return false;
-    const bool is_spread = n.kind == NodeKind::kMap && n.op == Op::kSelect && is_everywhere(graph, n.args[0]);
+    const bool is_spread = n.kind == NodeKind::kMap && n.op == Op::kSelect && is_true_everywhere(graph, n.args[0]);
     const std::span<const NodeId> args = std::span(n.args).subspan(is_spread ? 1 : 0);
     return std::ranges::all_of(args, [&](NodeId arg) { return is_one_number(graph, arg, along, most_steps - 1); });
 }

@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "dsl/stable_order.h"
+#include "dsl/with_axes.h"
 #include "rowjit/coord.h"
 
 namespace rowjit {
@@ -40,8 +42,8 @@ class GatheredRows {
         const Axis rows = shared_.empty() ? gather_.rows : product(name + "_rows", with_rows(shared_));
         const Axis places =
             gather_.positions.size() == 1 ? gather_.positions[0] : product(name + "_places", gather_.positions);
-        const Axis ordered = graph_.rows(fresh_name(name + "_ordered"), places, 0);
-        const Axis ends = graph_.rows(fresh_name(name + "_ends"), rows, 1);
+        const Axis ordered = graph_.rows(data_.unused_axis_name(name + "_ordered"), places, 0);
+        const Axis ends = graph_.rows(data_.unused_axis_name(name + "_ends"), rows, 1);
         const StableOrder found = is_given() ? StableOrder{input("order", ordered), input("offsets", ends)}
                                              : stable_order(ids_along(places), ordered, rows, ends);
         const Value in_order = at(whole, gather_.positions, found.order.named(name + "_order"));
@@ -75,16 +77,11 @@ class GatheredRows {
         return {graph_.data(), data_.add_reduce(Monoid::kSum, taken.id(), std::move(positions))};
     }
 
-    // A whole number of some of the source's rows, of all of them in their order. There is no node for it: a mask that
-    // is always true has the axes.
-    Value along_source_rows(const Value& number) {
-        std::optional<Value> rows;
-        for (const AxisId axis : source_) {
-            if (!data_.axis(axis).is_row) continue;
-            const Value is_row = graph_.iota({axis}, i64) >= 0.0;
-            rows = rows ? *rows && is_row : is_row;
-        }
-        return select(*rows, number, graph_.constant(i64, 0));
+    // A number of some of the source's rows, of all of them in their order.
+    Value along_source_rows(const Value& number) const {
+        std::vector<AxisId> rows;
+        std::ranges::copy_if(source_, std::back_inserter(rows), [&](AxisId axis) { return data_.axis(axis).is_row; });
+        return with_axes(number, rows);
     }
 
     // The row that the first position takes, where those behind it take the rows behind that, each one of its own: as
@@ -164,16 +161,7 @@ class GatheredRows {
     Axis product(const std::string& name, const std::vector<Axis>& axes) {
         std::vector<AxisId> like;
         for (const Axis axis : axes) like.push_back(axis.id);
-        return {data_.add_row_axis_like(fresh_name(name), std::move(like), 0)};
-    }
-
-    std::string fresh_name(const std::string& stem) const {
-        const auto taken = [&](const std::string& name) {
-            return std::ranges::any_of(data_.axes(), [&](const AxisInfo& axis) { return axis.name == name; });
-        };
-        std::string name = stem;
-        for (int suffix = 2; taken(name); ++suffix) name = fmt::format("{}_{}", stem, suffix);
-        return name;
+        return {data_.add_row_axis_like(data_.unused_axis_name(name), std::move(like), 0)};
     }
 
     Graph graph_;

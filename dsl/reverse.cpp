@@ -16,6 +16,7 @@
 #include "dsl/library/operands.h"
 #include "dsl/preimage.h"
 #include "dsl/support.h"
+#include "dsl/with_axes.h"
 #include "rowjit/coord.h"
 
 namespace rowjit {
@@ -81,7 +82,7 @@ class Reverse {
             const std::optional<Value>& g = cotangents_[static_cast<std::size_t>(id)];
             const Value result = g ? *g : constant(node(id).dtype, 0.0);
             joint_.gradients.push_back(
-                {"d_" + inputs[i], spread(result, axes(id)).id(), "", false, node(id).column_strides});
+                {"d_" + inputs[i], with_axes(result, axes(id)).id(), "", false, node(id).column_strides});
         }
         return std::move(joint_);
     }
@@ -141,7 +142,7 @@ class Reverse {
         where_nonzero = either(where_nonzero, support);
         // Two that lack different axes of one space would meet in an order of their own.
         const std::vector<AxisId> all = axes(to);
-        sum = have_order(all, {*sum, contribution}) ? *sum + contribution : spread(*sum, all) + contribution;
+        sum = have_order(all, {*sum, contribution}) ? *sum + contribution : with_axes(*sum, all) + contribution;
     }
 
     // Whether what such values are made into has the order of `all`: of each space that has several of those axes, one
@@ -155,18 +156,6 @@ class Reverse {
                        return std::ranges::all_of(of_space, [&](AxisId id) { return contains(axes(value), id); });
                    });
         });
-    }
-
-    // `v` along all of `all`, in that order. There is no node for it: a mask that is always true has the axes.
-    Value spread(const Value& v, const std::vector<AxisId>& all) const {
-        if (axes(v) == all) return v;
-        std::optional<Value> everywhere;
-        for (const AxisId axis : all) {
-            const Dtype dtype = graph_->axis(axis).is_row ? i64 : i32;
-            const Value here = Value(graph_, graph_->add_iota(axis, dtype)) >= 0.0;
-            everywhere = everywhere ? *everywhere && here : here;
-        }
-        return select(*everywhere, v, constant(v.dtype(), 0.0));
     }
 
     // ---- Each kind of node ---------------------------------------------------------------------------------------
@@ -259,7 +248,7 @@ class Reverse {
         if (y.is_segmented()) return reduce_segments(y, id, g);
         if (y.monoid == Monoid::kSum) {
             // Constant along what was summed.
-            return add(arg, have_order(axes(arg), {g}) ? g : spread(g, axes(arg)), support(id));
+            return add(arg, have_order(axes(arg), {g}) ? g : with_axes(g, axes(arg)), support(id));
         }
         if (y.monoid != Monoid::kMax && y.monoid != Monoid::kMin) {
             fail(ErrorCode::kUnsupported, "gradient of {}({}): write it with max, exp and sum, or with mean",
@@ -279,7 +268,7 @@ class Reverse {
     // each time, so the operand's axes come out in its own order if the operands stand in the right one.
     void matmul(NodeId id, const Value& g) {
         const Node y = node(id);
-        const Value whole = spread(g, y.axes);
+        const Value whole = with_axes(g, y.axes);
         for (const std::size_t which : {0, 1}) {
             const NodeId arg = y.args[which];
             if (!is_active(arg)) continue;
@@ -310,7 +299,7 @@ class Reverse {
         if (!is_active(arg)) return;
         const Axis over{y.reduced[0]};
         const Segments segments{Axis{y.axis}, value(y.args[1])};
-        const Value whole = spread(g, y.axes);
+        const Value whole = with_axes(g, y.axes);
         if (y.monoid == Monoid::kSum) return add(arg, rowjit::spread(whole, over, segments));
         joint_.compared.push_back(id);
         const Value one = constant(wide(y.dtype), 1.0);
@@ -345,7 +334,7 @@ class Reverse {
 
     void shift_back(const Node& y, const RowShift& shift, const Value& g) {
         const Value at = Graph(graph_).iota(shift.rows, i64) - static_cast<double>(shift.places);
-        add(y.args[0], rowjit::index(spread(g, y.axes), shift.rows, Coord(at)));
+        add(y.args[0], rowjit::index(with_axes(g, y.axes), shift.rows, Coord(at)));
     }
 
     // The row axis by which an index reads a source's only one, which has as many positions.
@@ -365,7 +354,7 @@ class Reverse {
 
     void rename_back(const Node& y, Axis renamed, const Value& g) {
         const Axis source{node(y.args[0]).axes[0]};
-        add(y.args[0], rowjit::index(spread(g, y.axes), renamed, Coord(source)));
+        add(y.args[0], rowjit::index(with_axes(g, y.axes), renamed, Coord(source)));
     }
 
     void index(NodeId id, const Value& g) {
@@ -374,7 +363,7 @@ class Reverse {
         if (const auto shift = row_shift(node(id))) return shift_back(Node(node(id)), *shift, g);
         if (const auto gather = row_gather(graph_, node(id))) {
             const Node y = node(id);
-            return add(source, gathered_rows_gradient(graph_, y, *gather, spread(g, y.axes), sorted_));
+            return add(source, gathered_rows_gradient(graph_, y, *gather, with_axes(g, y.axes), sorted_));
         }
         if (const auto other = renamed_rows(node(id))) return rename_back(Node(node(id)), *other, g);
         std::vector<Coord> coords;
@@ -416,7 +405,7 @@ class Reverse {
             coords.push_back(at(preimage.coords[static_cast<std::size_t>(position)]));
         }
         Value there = rowjit::index(g, std::move(coords));
-        if (!preimage.conditions.empty() && !have_order(over, {there})) there = spread(there, over);
+        if (!preimage.conditions.empty() && !have_order(over, {there})) there = with_axes(there, over);
         std::optional<Value> holds;
         const auto also = [&](const Value& condition) { holds = holds ? *holds && condition : condition; };
         for (const Bounded& condition : preimage.conditions) {
