@@ -29,7 +29,7 @@ struct AxisInfo {
     bool is_row = false;
     bool is_promoted = false;  // a column axis that the planner made a row axis; it stands behind the declared ones
     int place = 0;             // > 0: among axes whose order no value gives (compiler/plan/axis_places.h)
-    int beside = 1;            // the planner's: of how many axes whose extents a launch gives it is one, at most, of a value
+    int beside = 1;            // the planner's: how many axes whose extents a launch gives stand together, with it
     bool is_slots = false;     // the planner's: a position for each block of a kernel that sums over its rows
     bool is_unrolled = false;  // the planner's: a thread holds a value for each of its few positions
     std::int64_t blocks = 0;   // > 0: the planner's: the row axis of so many blocks of a column axis, of which a kernel

@@ -1,8 +1,8 @@
 // A sum over several axes as a sum of sums, where sums over some of those axes are wanted anyway: the gradient of a
 // group's norm adds up each channel for its weight, and the channels' sums, times their weights, are the group's. What
 // is left of the group are numbers, so that its rows need not be read and held until they are summed. Likewise of rows:
-// the gradient of what all tokens of a sequence share is a sum for each sequence, and those of a norm's weight, over all
-// tokens, are added up of one kernel's sums for each.
+// the gradient of what all tokens of a sequence share is a sum for each sequence, and those of a norm's weight, over
+// all tokens, are added up of one kernel's sums for each.
 #pragma once
 
 #include <memory>

@@ -26,8 +26,8 @@ struct PartialReductions {
 PartialReductions split_row_reductions(const std::shared_ptr<const GraphData>& graph, const Target& target,
                                        const std::set<NodeId>& whole);
 
-// On a GPU a reduction over several axes whose extents a launch gives, for few results of which blocks have no parts, is
-// one over the last of them and then one over the others: many blocks have results of the first, which may be made
+// On a GPU a reduction over several axes whose extents a launch gives, for few results of which blocks have no parts,
+// is one over the last of them and then one over the others: many blocks have results of the first, which may be made
 // where its rows are. 60,000 rows of 12 heads in front of their tokens came to the gradients of two weights of 768 in
 // 1.4 ms, twelve blocks' time (H200). `graph` where there is none.
 std::shared_ptr<const GraphData> reduce_by_turns(const std::shared_ptr<const GraphData>& graph, const Target& target);

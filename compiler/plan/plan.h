@@ -115,8 +115,8 @@ Node declared_tensor(const Plan& plan, const std::string& name);
 // Where arithmetic is done that more threads than one would repeat: in the kernel of what needs it, or in one of its
 // own. That is what the numbers that a row comes to are made into, if no column needs it, and dear values that are one
 // for several columns or rows, as the cosines of an angle for all heads. Or with the rows, but what sums over rows add
-// up is stored where it is made of what those rows' columns come to, as what flows back to a sum of an input and a table
-// that sequences share: it is read once, where the numbers beside all that it is made of would be.
+// up is stored where it is made of what those rows' columns come to, as what flows back to a sum of an input and a
+// table that sequences share: it is read once, where the numbers beside all that it is made of would be.
 enum class Repeated : std::uint8_t { kWithRows, kApart, kNotInSums };
 
 // Inputs, outputs and temporaries of a program: a launch has room for so many on its stack.
