@@ -14,6 +14,12 @@ namespace {
 
 constexpr std::int64_t kMaxColumns = std::int64_t{1} << 31;  // column indices are 32-bit in emitted code
 
+std::string labels(const GraphData& graph, const std::vector<AxisId>& axes, std::string_view between) {
+    std::vector<std::string> found;
+    for (const AxisId id : axes) found.push_back(graph.axis(id).label());
+    return fmt::format("{}", fmt::join(found, between));
+}
+
 }  // namespace
 
 AxisId GraphData::add_slots_axis(std::string_view name) {
@@ -202,11 +208,7 @@ std::vector<AxisId> GraphData::roots(const std::vector<AxisId>& like) const {
     return found;
 }
 
-std::string GraphData::label_of_product(const std::vector<AxisId>& axes) const {
-    std::vector<std::string> labels;
-    for (const AxisId id : axes) labels.push_back(axis(id).label());
-    return fmt::format("{}", fmt::join(labels, " * "));
-}
+std::string GraphData::label_of_product(const std::vector<AxisId>& axes) const { return labels(*this, axes, " * "); }
 
 std::vector<AxisId> GraphData::row_axes(const Node& node) const {
     std::vector<AxisId> found;
@@ -238,10 +240,6 @@ bool GraphData::same_rows(AxisId a, AxisId b) const {
     return axis(a).is_row && axis(b).is_row && roots({a}) == roots({b}) && axis(a).more == axis(b).more;
 }
 
-std::string GraphData::describe_axes(const std::vector<AxisId>& axes) const {
-    std::vector<std::string> labels;
-    for (const AxisId id : axes) labels.push_back(axis(id).label());
-    return fmt::format("{}", fmt::join(labels, ", "));
-}
+std::string GraphData::describe_axes(const std::vector<AxisId>& axes) const { return labels(*this, axes, ", "); }
 
 }  // namespace rowjit

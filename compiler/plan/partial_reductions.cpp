@@ -113,6 +113,17 @@ bool splits(const GraphData& graph, NodeId id, const Target& target) {
            fits_part(graph, operand, target);
 }
 
+// Whether a reduction is over several axes whose extents a launch gives, for results that are few whatever those are,
+// of which no block can have parts.
+bool has_few_results(const GraphData& graph, NodeId id, const Target& target) {
+    constexpr std::int64_t kFewResults = 16384;
+    const Node& node = graph.node(id);
+    if (!planning::reduces_rows(graph, node) || node.is_segmented() || components(node.monoid) > 1) return false;
+    const auto is_given = [&](AxisId axis) { return graph.axis(axis).extent == kRuntimeExtent; };
+    return std::ranges::count_if(node.reduced, is_given) > 1 && std::ranges::none_of(node.axes, is_given) &&
+           graph.positions(node.axes, 1) <= kFewResults && !splits(graph, id, target);
+}
+
 // A sum over rows of a sum over some columns, as over the heads that share a weight, is one sum with those columns as
 // rows, and so is a maximum of maxima: the reduction that is its operand, if there is one. Not where that is rounded in
 // between.
@@ -195,21 +206,6 @@ bool can_lie_apart(const GraphData& graph, const Node& operand, const std::vecto
     const auto threads = static_cast<int>(std::bit_ceil(static_cast<std::uint64_t>(vectors)));
     return columns <= kMostColumnsApart && rows_side_by_side(positions, threads, target.warp_size) > 0;
 }
-
-namespace {
-
-// Whether a reduction is over several axes whose extents a launch gives, for results that are few whatever those are,
-// of which no block can have parts.
-bool has_few_results(const GraphData& graph, NodeId id, const Target& target) {
-    constexpr std::int64_t kFewResults = 16384;
-    const Node& node = graph.node(id);
-    if (!planning::reduces_rows(graph, node) || node.is_segmented() || components(node.monoid) > 1) return false;
-    const auto is_given = [&](AxisId axis) { return graph.axis(axis).extent == kRuntimeExtent; };
-    return std::ranges::count_if(node.reduced, is_given) > 1 && std::ranges::none_of(node.axes, is_given) &&
-           graph.positions(node.axes, 1) <= kFewResults && !splits(graph, id, target);
-}
-
-}  // namespace
 
 std::shared_ptr<const GraphData> reduce_by_turns(const std::shared_ptr<const GraphData>& graph, const Target& target) {
     const std::vector<NodeId> live = graph->live_nodes();
