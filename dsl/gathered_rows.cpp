@@ -16,10 +16,11 @@ namespace {
 class GatheredRows {
   public:
     GatheredRows(const std::shared_ptr<GraphData>& graph, const Node& index, const RowGather& gather,
-                 const std::vector<std::string>& sorted)
+                 const std::vector<std::string>& sorted, RowOrders* orders)
         : graph_(graph),
           data_(*graph),
           sorted_(sorted),
+          orders_(*orders),
           gather_(gather),
           source_(data_.node(index.args[0]).axes),
           ids_(data_.node(gather.ids.id())) {
@@ -38,18 +39,11 @@ class GatheredRows {
             const Value offsets(graph_.data(), ids_.args[0]);
             return sum(whole, gather_.positions[0], {gather_.rows, offsets});
         }
-        const std::string name = ids_.label.empty() ? "rows" : ids_.label;
-        const Axis rows = shared_.empty() ? gather_.rows : product(name + "_rows", with_rows(shared_));
-        const Axis places =
-            gather_.positions.size() == 1 ? gather_.positions[0] : product(name + "_places", gather_.positions);
-        const Axis ordered = graph_.rows(data_.unused_axis_name(name + "_ordered"), places, 0);
-        const Axis ends = graph_.rows(data_.unused_axis_name(name + "_ends"), rows, 1);
-        const StableOrder found = is_given() ? StableOrder{input("order", ordered), input("offsets", ends)}
-                                             : stable_order(ids_along(places), ordered, rows, ends);
-        const Value in_order = at(whole, gather_.positions, found.order.named(name + "_order"));
-        const Value sums = sum(in_order, ordered, {rows, found.offsets.named(name + "_offsets")});
+        const OrderedIds& ids = ordered_ids();
+        const Value in_order = at(whole, gather_.positions, ids.found.order);
+        const Value sums = sum(in_order, ids.ordered, {ids.rows, ids.found.offsets});
         return shared_.empty() ? sums
-                               : index(sums, rows, Coord(along_source_rows(place_among(with_rows(shared_), {}))));
+                               : index(sums, ids.rows, Coord(along_source_rows(place_among(with_rows(shared_), {}))));
     }
 
   private:
@@ -114,6 +108,27 @@ class GatheredRows {
         return found ? Value(graph_.data(), *found) : graph_.input(name, i64, {axis});
     }
 
+    const OrderedIds& ordered_ids() {
+        std::vector<AxisId> shared;
+        for (const Axis axis : shared_) shared.push_back(axis.id);
+        const auto [known, is_new] =
+            orders_.try_emplace({gather_.ids.id(), gather_.rows.id, std::move(shared)}, OrderedIds{});
+        if (is_new) known->second = new_order();
+        return known->second;
+    }
+
+    OrderedIds new_order() {
+        const std::string name = ids_.label.empty() ? "rows" : ids_.label;
+        const Axis rows = shared_.empty() ? gather_.rows : product(name + "_rows", with_rows(shared_));
+        const Axis places =
+            gather_.positions.size() == 1 ? gather_.positions[0] : product(name + "_places", gather_.positions);
+        const Axis ordered = graph_.rows(data_.unused_axis_name(name + "_ordered"), places, 0);
+        const Axis ends = graph_.rows(data_.unused_axis_name(name + "_ends"), rows, 1);
+        const StableOrder found = is_given() ? StableOrder{input("order", ordered), input("offsets", ends)}
+                                             : stable_order(ids_along(places), ordered, rows, ends);
+        return {rows, ordered, {found.order.named(name + "_order"), found.offsets.named(name + "_offsets")}};
+    }
+
     // Ids of one axis, and of rows that all positions have in common.
     Value ids_along(Axis places) {
         if (shared_.empty() && gather_.positions.size() == 1) return gather_.ids;
@@ -167,6 +182,7 @@ class GatheredRows {
     Graph graph_;
     GraphData& data_;
     const std::vector<std::string>& sorted_;
+    RowOrders& orders_;
     const RowGather& gather_;
     std::vector<AxisId> source_;
     Node ids_;
@@ -193,8 +209,8 @@ std::optional<RowGather> row_gather(const std::shared_ptr<GraphData>& graph, con
 }
 
 Value gathered_rows_gradient(const std::shared_ptr<GraphData>& graph, const Node& index, const RowGather& gather,
-                             const Value& whole, const std::vector<std::string>& sorted) {
-    return GatheredRows(graph, index, gather, sorted).gradient(whole);
+                             const Value& whole, const std::vector<std::string>& sorted, RowOrders* orders) {
+    return GatheredRows(graph, index, gather, sorted, orders).gradient(whole);
 }
 
 }  // namespace rowjit

@@ -363,7 +363,7 @@ class Reverse {
         if (const auto shift = row_shift(node(id))) return shift_back(Node(node(id)), *shift, g);
         if (const auto gather = row_gather(graph_, node(id))) {
             const Node y = node(id);
-            return add(source, gathered_rows_gradient(graph_, y, *gather, with_axes(g, y.axes), sorted_));
+            return add(source, gathered_rows_gradient(graph_, y, *gather, with_axes(g, y.axes), sorted_, &orders_));
         }
         if (const auto other = renamed_rows(node(id))) return rename_back(Node(node(id)), *other, g);
         std::vector<Coord> coords;
@@ -415,15 +415,25 @@ class Reverse {
                 return Value(graph_, add_coordinate_value(*graph_, coord, dtype));
             };
             if (here.low == here.high) {
-                also(number(here.value) == number(here.low));
+                also(in_order(number(here.value) == number(here.low), over));
                 continue;
             }
-            if (!surely(here.value - here.low)) also(number(here.value) >= number(here.low));
-            if (!surely(here.high - here.value)) also(number(here.value) <= number(here.high));
+            if (!surely(here.value - here.low)) also(in_order(number(here.value) >= number(here.low), over));
+            if (!surely(here.high - here.value)) also(in_order(number(here.value) <= number(here.high), over));
         }
         if (!holds) return there;
         require_one_order(*graph_, "gradient of index", y.args[0], axes(*holds), axes(there));
         return select(*holds, there, constant(g.dtype(), 0.0));
+    }
+
+    // A comparison with its axes in the order of `over`: of a class's place with what each token and head asks for, the
+    // class would stand in front of the head.
+    Value in_order(const Value& comparison, const std::vector<AxisId>& over) const {
+        std::vector<AxisId> along;
+        std::ranges::copy_if(over, std::back_inserter(along), [&](AxisId id) { return contains(axes(comparison), id); });
+        const Node met = node(comparison.id());
+        if (along == met.axes || along.size() != met.axes.size()) return comparison;
+        return {graph_, graph_->add_map(met.op, {with_axes(Value(graph_, met.args[0]), along).id(), met.args[1]})};
     }
 
     // Whether the coordinate is nowhere negative.
@@ -461,6 +471,7 @@ class Reverse {
 
     std::shared_ptr<GraphData> graph_;
     const std::vector<std::string>& sorted_;  // inputs whose stable order is given
+    RowOrders orders_;
     Joint joint_;
     std::vector<NodeId> wanted_;                    // whose gradients are
     std::vector<bool> active_;                      // by forward node

@@ -274,20 +274,39 @@ void Cutter::cut_numbers() {
     }
 }
 
-// What takes sines and cosines, where many elements share it.
+// What takes sines and cosines, where many elements share it. And what takes functions of any kind where it is of some of
+// a row's columns, and very many others share it, as the numbers of a token's heads do, unless others are reduced to each
+// of those: the kernel that does so has it as a number of its rows.
 void Cutter::cut_broadcast() {
     constexpr double kMany = 4;
-    std::vector<bool> dear(static_cast<std::size_t>(graph_.size()), false);
+    constexpr double kVeryMany = 64;
+    struct Below {
+        bool angles = false;
+        bool functions = false;
+        bool reductions = false;
+    };
+    std::vector<Below> below(static_cast<std::size_t>(graph_.size()));
     for (const NodeId id : graph_.live_nodes()) {
         const Node& node = graph_.node(id);
-        if (node.kind == NodeKind::kMap) dear[static_cast<std::size_t>(id)] = is_trigonometric(node.op);
+        Below& own = below[static_cast<std::size_t>(id)];
+        own.reductions = reduces_columns(graph_, node) && !graph_.column_axes(node).empty();
+        if (node.kind == NodeKind::kMap) own.angles = is_trigonometric(node.op);
+        if (node.kind == NodeKind::kMap) own.functions = specials_of(node.op) >= 1;
         if (node.kind != NodeKind::kMap && node.kind != NodeKind::kCast) continue;
         for (const NodeId arg : node.args) {
-            if (!dear[static_cast<std::size_t>(arg)]) continue;
-            const bool shared =
-                elements(graph_, node, kPlanningRows) >= kMany * elements(graph_, graph_.node(arg), kPlanningRows);
-            if (shared) cut(arg);
-            if (!shared) dear[static_cast<std::size_t>(id)] = true;
+            const Node& shared = graph_.node(arg);
+            const Below& of = below[static_cast<std::size_t>(arg)];
+            const double sharers = elements(graph_, node, kPlanningRows) / elements(graph_, shared, kPlanningRows);
+            const bool of_some_columns =
+                !graph_.column_axes(shared).empty() && graph_.row_axes(shared) == graph_.row_axes(node);
+            if ((of.angles && sharers >= kMany) ||
+                (of.functions && !of.reductions && of_some_columns && sharers >= kVeryMany)) {
+                cut(arg);
+                continue;
+            }
+            own.angles = own.angles || of.angles;
+            own.functions = own.functions || of.functions;
+            own.reductions = own.reductions || of.reductions;
         }
     }
 }

@@ -382,6 +382,9 @@ bool Cutter::cut_column_reduction(NodeId root, NodeId id, const Reach& found) {
         return reduces_columns(graph_, user) && std::any_of(user.reduced.begin(), user.reduced.end(), promoted);
     });
     if (!found.reduces_rows && !(partial && (root_lacks || reduced_again))) return false;
+    // What else is made of those columns computes it: the sum of exponentials that a maximum is for, of each of a
+    // token's heads of logits.
+    if (!found.reduces_rows) repeated_.insert(id);
     cut(id);
     return true;
 }
