@@ -96,19 +96,29 @@ bool reads_partners_unevenly(const Schedule& s, const GroupFacts& facts) {
 }
 
 // Rows of which only numbers are summed, in fractions of a warp or where some threads lack a vector: copies into shared
-// memory, there one by one, are waited for by what little else there is to do. H100, ms with stages and with neither,
-// where registers leave no room for the next row's: kl_div of 56 bf16 columns 0.116 and 0.0810, of 3000 0.0812 and
-// 0.0695, of 6000 f32 columns 0.0832 and 0.0710, dpo of 80 bf16 classes 0.0840 and 0.0737; with it in registers
-// cosine_distance of 3000 0.0738 and 0.0680, a cross-entropy 0.0725 and 0.0703, of 80 0.0401 and 0.0358. But of 4096
-// f32 columns, which threads share evenly, kl_div 0.0901 and 0.0945; and wide rows of f32 that meet thrice are slower
-// so, jsd of 1152 0.0707 and 0.0751.
+// memory, there one by one, are waited for by what little else there is to do, and large ones leave no first-level
+// cache. H100, ms with stages and with neither, where registers leave no room for the next row's: kl_div of 56 bf16
+// columns 0.116 and 0.0810, of 3000 0.0812 and 0.0695, of 6000 f32 columns 0.0832 and 0.0710, dpo of 80 bf16 classes
+// 0.0840 and 0.0737; with it in registers cosine_distance of 3000 0.0738 and 0.0680, a cross-entropy 0.0725 and 0.0703,
+// of 80 0.0401 and 0.0358. But of 4096 f32 columns, which threads share evenly, kl_div 0.0901 and 0.0945; and wide rows
+// of f32 that meet thrice are slower so, jsd of 1152 0.0707 and 0.0751.
+//
+// Nor what takes less room in accesses of a lane's own bank. H200, kl_div likewise: of 1800 bf16 columns 0.0424 and
+// 0.0444, of 2304 0.0444 and 0.0508, of 3584 0.0633 and 0.0781, of 1800 f32 columns 0.0713 and 0.0831, of 4608 0.0457
+// and 0.0547; but of 3000, whose stages are 192 KiB, 0.0624 and 0.0574, and dpo of 2304 bf16 columns, sixteen of which
+// are an access, 0.0555 and 0.0484.
 constexpr std::array kNumbersFirst = {kRegisters, Ahead{}, kTwoStages};
 
 bool sums_numbers_apart(const Schedule& s, const GroupFacts& facts) {
+    constexpr std::int64_t kMostInStages = 160 * 1024;  // of a multiprocessor
+    constexpr int kAccessBytes = 16;
     if (!facts.sums_rows() || facts.sums_of_columns > 0) return false;
     const bool whole = facts.columns % (std::int64_t{s.threads_per_row} * s.vector) == 0;
     const bool meets_thrice = facts.phases > 3 && facts.widest_bytes >= 4;
-    return s.threads_per_row < kWarpThreads || (!whole && !meets_thrice);
+    const std::int64_t in_stages = 2 * row_bytes(facts) * facts.streams * s.rows_per_block * s.blocks_per_sm;
+    const bool in_small_stages = facts.sums_exponentials && facts.phases > 2 && in_stages <= kMostInStages &&
+                                 s.vector * facts.widest_bytes <= kAccessBytes;
+    return s.threads_per_row < kWarpThreads || (!whole && !meets_thrice && !in_small_stages);
 }
 
 // Of blocks that leave half of a multiprocessor's registers unused.

@@ -28,28 +28,48 @@ std::int64_t blocks_of(const GroupFacts& facts, int threads, std::int64_t column
 
 }  // namespace
 
-// Of which nothing is summed over rows and that meet more than once, in the stages that they are copied to: of two rows
-// in 16 warps, else of one in eight. H100, eight states, % of copy so and as they were taken before: of 4096 bf16
-// columns 93 and 87 (shared memory, one block), of f32 89 and 66 (read again), of 7168 bf16 columns 89 and 51. What no
-// block has room for is divided over a cluster. Fewer columns have room in registers: of 2048 f32 columns 96, in stages
-// 95.
+// Of which nothing is summed over rows and that meet more than once: in the registers of few warps, which meet over
+// less and leave room for another block; wider rows in the two stages that they are copied to, of which seven warps at
+// least take three vectors of each tensor a thread; what has room for one row in one; and what no block has room for
+// divided over a cluster. H200, eight states, % of copy in registers, in two stages, and in the fastest of powers of
+// two: of 2304 bf16 columns 74, 69, 68, of f32 82, 71, 62; of 3072 75, 83, 74, and 64, 80, 64; 3584 bf16 columns in
+// five warps 54, in eight 69. H100, in one stage and in shared memory or read again: of 4096 f32 columns 89 and 66, of
+// 7168 bf16 columns 89 and 51.
 std::vector<Schedule> many_in_stages(const GroupFacts& facts, const Target& target, int vector) {
+    constexpr std::int64_t kVectors = 3;
     constexpr std::int64_t kMostWhereAssemblersTakeMore = 16;  // columns of a thread; 32 spilled (sm_100a)
-    constexpr std::int64_t kBesideRows = 8 * 1024;             // where threads meet, and the system's
+    constexpr std::int64_t kBytesOfThread = 384;               // of all tensors, beside which nothing spills
+    constexpr int kThreadsOfTwo = 192;     // of a block in registers, some 170 of each, that leaves room for another
+    constexpr int kThreadsInStages = 384;  // likewise of all of a multiprocessor's
+    constexpr int kFewThreads = 224;
+    constexpr std::int64_t kBesideRows = 8 * 1024;  // where threads meet, and the system's
     if (!is_many(facts, target) || facts.sums_rows() || facts.phases == 2 ||
         facts.columns * facts.streams <= kManyColumns)
         return {};
+    const auto threads = [&](std::int64_t each) {
+        return static_cast<int>(threads_for(facts.columns / vector, each, target.warp_size));
+    };
+    const std::int64_t most =
+        target.assembler_registers > 0 ? std::min(kVectors, kMostWhereAssemblersTakeMore / vector) : kVectors;
+    const std::int64_t of_registers = facts.widest_bytes < 4 ? std::min<std::int64_t>(most, 2) : most;
+    const bool has_registers = of_registers * vector * facts.widest_bytes * facts.streams <= kBytesOfThread;
+    if (has_registers && threads(of_registers) <= kThreadsOfTwo)
+        return {row_schedule(Residency::kRegisters, threads(of_registers), vector)};
     const std::int64_t bytes = row_bytes(facts) * facts.streams;
     const std::int64_t room = target.shared_bytes_per_sm - kBesideRows;
-    const std::int64_t rows = std::min<std::int64_t>(room / bytes, 2);
-    int threads = rows == 2 ? kThreadsAlone : kMostThreads;
-    while (threads * std::int64_t{vector} > facts.columns) threads /= 2;
-    Schedule s = row_schedule(Residency::kRegisters, threads, vector);
+    for (std::int64_t each = most; 2 * bytes <= room && each > 0; --each) {
+        const std::int64_t blocks =
+            std::max<std::int64_t>(1, std::min<std::int64_t>(room / (2 * bytes), kThreadsInStages / threads(each)));
+        if (each > 1 && blocks * threads(each) < kFewThreads) continue;
+        const Schedule s = row_schedule(Residency::kRegisters, threads(each), vector);
+        return ahead_of(staying_apart(s, blocks), std::array{kInTwoStages}, target);
+    }
+    Schedule s = row_schedule(Residency::kRegisters, kMostThreads, vector);
     while (s.column_blocks * room < bytes) s.column_blocks *= 2;
-    const std::int64_t of_thread = facts.columns / (s.column_blocks * threads);
+    const std::int64_t of_thread = facts.columns / (s.column_blocks * kMostThreads);
     const bool spills = target.assembler_registers > 0 && of_thread > kMostWhereAssemblersTakeMore;
     if (s.column_blocks > kMostClusterBlocks / 2 || spills) return {};
-    return ahead_of(staying_apart(s, 1), std::array{rows == 2 ? kInTwoStages : kInOneStage}, target);
+    return ahead_of(staying_apart(s, 1), std::array{kInOneStage}, target);
 }
 
 // Of which numbers alone are summed, once, and nothing is kept for what is stored: a block goes through such a row in
