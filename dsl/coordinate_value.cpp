@@ -49,6 +49,9 @@ NodeId times(GraphData& graph, NodeId value, std::int64_t factor, Dtype dtype) {
 }  // namespace
 
 NodeId add_coordinate_value(GraphData& graph, const Coord& coord, Dtype dtype) {
+    const auto is_row = [&](Axis axis) { return graph.axis(axis.id).is_row; };
+    if (dtype == Dtype::kI32 && std::ranges::any_of(coord.axes(), is_row))
+        return graph.add_cast(add_coordinate_value(graph, coord, Dtype::kI64), dtype);
     switch (coord.kind()) {
         case Coord::Kind::kConst: return graph.add_const(dtype, static_cast<double>(coord.constant()));
         case Coord::Kind::kAxis: return graph.add_iota(coord.axis().id, dtype);

@@ -10,9 +10,8 @@
 
 namespace rowjit {
 
-// The value of `coord` at every position, an integer `dtype` over the axes that it mentions. There are no integer
-// divisions among the primitives: a quotient is taken in f32, exactly below 2^24. Throws Error(kUnsupported) for / and
-// % beyond that, or of data.
+// The value of `coord` at every position, an integer `dtype` over the axes that it mentions; of rows, which are 64-bit,
+// it is computed in i64.
 NodeId add_coordinate_value(GraphData& graph, const Coord& coord, Dtype dtype);
 
 // The coordinate with the column axis that its data add or subtract the place along as an axis: of data that are

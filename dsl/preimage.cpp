@@ -290,15 +290,16 @@ class Solver {
         solve(open, value);
     }
 
+    struct Digit {
+        Coord unit;
+        std::int64_t weight;
+        std::int64_t low;
+        std::int64_t count;
+    };
+
     // Several open terms: the digits of a mixed radix, where each term counts what the smaller ones cannot reach; else
     // all but the longest are summed over.
     void solve_terms(const std::vector<Term>& terms, const Coord& target) {
-        struct Digit {
-            Coord unit;
-            std::int64_t weight;
-            std::int64_t low;
-            std::int64_t count;
-        };
         std::vector<Digit> digits;
         for (const Term& term : terms) {
             Digit digit{term.unit * (term.weight < 0 ? -1 : 1), std::abs(term.weight), 0, 0};
@@ -318,12 +319,7 @@ class Solver {
                     digits[i].count <= digits[i - 1].weight / digits[i].weight;
         }
         if (!radix) {
-            const auto longest = std::max_element(digits.begin(), digits.end(),
-                                                  [](const Digit& a, const Digit& b) { return a.count < b.count; });
-            for (const Digit& digit : digits) {
-                if (&digit == &*longest) continue;
-                for (const Axis axis : digit.unit.axes()) set_free(axis);
-            }
+            if (!part_windows(digits)) free_all_but_longest(digits);
             Coord all(0);
             for (const Term& term : terms) all = all + term.unit * term.weight;
             return solve(all, target);
@@ -334,6 +330,34 @@ class Solver {
             if (i > 0) value = remainder(value, digits[i - 1].weight / digits[i].weight);
             solve(digits[i].unit, value + digits[i].low);
         }
+    }
+
+    void free_all_but_longest(const std::vector<Digit>& digits) {
+        const auto longest = std::ranges::max_element(digits, {}, &Digit::count);
+        for (const Digit& digit : digits) {
+            if (&digit == &*longest) continue;
+            for (const Axis axis : digit.unit.axes()) set_free(axis);
+        }
+    }
+
+    // Of windows that lie over each other, as 4 o + k of eight k, the place k within a step is known, and few windows
+    // are summed over that have it: with k = 4 i + j one of o and i. False where no digit is such an axis.
+    bool part_windows(const std::vector<Digit>& digits) {
+        for (std::size_t i = 1; i < digits.size(); ++i) {
+            const Digit& window = digits[i];
+            const std::int64_t step = digits[i - 1].weight / window.weight;
+            if (digits[i - 1].weight % window.weight != 0 || step == 1 || window.count <= step) continue;
+            if (window.unit.kind() != Coord::Kind::kAxis) continue;
+            const std::int64_t steps = ceil_div(window.count, step);
+            const Coord whole = new_part(steps, kPart);
+            const Coord place = whole * step + new_part(step, kPart);
+            if (window.count % step != 0) require(place, 0, window.count - 1);
+            assign(window.unit.axis().id, place);
+            for (const Axis axis : steps <= digits[i - 1].count ? whole.axes() : digits[i - 1].unit.axes())
+                set_free(axis);
+            return true;
+        }
+        return false;
     }
 
     [[noreturn]] void refuse() const {

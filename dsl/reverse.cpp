@@ -415,23 +415,23 @@ class Reverse {
                 return Value(graph_, add_coordinate_value(*graph_, coord, dtype));
             };
             if (here.low == here.high) {
-                also(in_order(number(here.value) == number(here.low), over));
+                also(in_order_of(there, number(here.value) == number(here.low)));
                 continue;
             }
-            if (!surely(here.value - here.low)) also(in_order(number(here.value) >= number(here.low), over));
-            if (!surely(here.high - here.value)) also(in_order(number(here.value) <= number(here.high), over));
+            if (!surely(here.value - here.low)) also(in_order_of(there, number(here.value) >= number(here.low)));
+            if (!surely(here.high - here.value)) also(in_order_of(there, number(here.value) <= number(here.high)));
         }
         if (!holds) return there;
         require_one_order(*graph_, "gradient of index", y.args[0], axes(*holds), axes(there));
         return select(*holds, there, constant(g.dtype(), 0.0));
     }
 
-    // A comparison with its axes in the order of `over`: of a class's place with what each token and head asks for, the
-    // class would stand in front of the head.
-    Value in_order(const Value& comparison, const std::vector<AxisId>& over) const {
-        std::vector<AxisId> along;
-        std::ranges::copy_if(over, std::back_inserter(along), [&](AxisId id) { return contains(axes(comparison), id); });
+    // A comparison with its axes in the order that a value has them in: of a class's place with what each token and
+    // head asks for, the class would stand in front of the head.
+    Value in_order_of(const Value& value, const Value& comparison) const {
         const Node met = node(comparison.id());
+        std::vector<AxisId> along;
+        std::ranges::copy_if(axes(value), std::back_inserter(along), [&](AxisId id) { return contains(met.axes, id); });
         if (along == met.axes || along.size() != met.axes.size()) return comparison;
         return {graph_, graph_->add_map(met.op, {with_axes(Value(graph_, met.args[0]), along).id(), met.args[1]})};
     }

@@ -274,9 +274,9 @@ void Cutter::cut_numbers() {
     }
 }
 
-// What takes sines and cosines, where many elements share it. And what takes functions of any kind where it is of some of
-// a row's columns, and very many others share it, as the numbers of a token's heads do, unless others are reduced to each
-// of those: the kernel that does so has it as a number of its rows.
+// What takes sines and cosines, where many elements share it. And what takes functions of any kind where it is of some
+// of a row's columns, and very many others share it, as the numbers of a token's heads do, unless others are reduced to
+// each of those: the kernel that does so has it as a number of its rows.
 void Cutter::cut_broadcast() {
     constexpr double kMany = 4;
     constexpr double kVeryMany = 64;

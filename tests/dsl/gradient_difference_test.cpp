@@ -271,6 +271,7 @@ TEST_CASE("the gradient of rows at data along their own axis is its finite diffe
         // Any order, of which one row may be taken twice.
         "at = 3 - iota(tokens, i64)\noutput y = index(x, at, d) * x\n",
         "output y = index(x * b, order, d) * x\n",
+        "output y = index(x, order, d) * index(b, order) + index(x * x, order, d)\n",
         // Of what an extremum over rows and one over columns leave.
         "least = min(x * x, tokens)\nfar = max(x * x - least)\noutput y = index(far, order) * b\n",
     };
@@ -282,6 +283,25 @@ TEST_CASE("the gradient of rows at data along their own axis is its finite diffe
     const Graph shifted = Graph::parse(std::string(kHead) + std::string(kWritten[0]));
     const Graph backward = gradient(shifted, {"x"});
     for (const NodeId id : backward.data()->live_nodes()) CHECK(backward.data()->node(id).kind != NodeKind::kSearch);
+}
+
+TEST_CASE("the gradient of windows and of a column of each head is its finite difference") {
+    constexpr std::string_view kGraphs[] = {
+        // Windows over columns and over rows, some of whose elements no window has.
+        "rows tokens\ncolumns w = 26\ncolumns o = 5\ncolumns k = 8\ninput x: f32[tokens, w]\n"
+        "output y = sum(exp(index(x, tokens, o * 4 + k)), k)\n",
+        "rows tokens\ncolumns w = 23\ncolumns o = 5\ncolumns k = 7\ninput x: f32[tokens, w]\ninput a: f32[k]\n"
+        "output y = sum(tanh(index(x, tokens, o * 3 + k)) * a, k)\n",
+        "rows batch\nrows t = 22\nrows o = 6\ncolumns c = 3\ncolumns k = 7\ninput x: f32[batch, t, c]\n"
+        "output y = max(index(x, batch, o * 3 + k, c) * 2, k)\n",
+        // A class of each of a token's heads, whose axis stands in front of the class's.
+        "rows tokens\ncolumns h = 3\ncolumns v = 7\ninput x: f32[tokens, h, v]\ninput y: i64[tokens, h]\n"
+        "output z = index(tanh(x), tokens, h, y)\n",
+    };
+    for (const std::string_view written : kGraphs) {
+        CAPTURE(written);
+        CHECK(disagreement(Graph::parse(written), 3, 3) < kTolerance);
+    }
 }
 
 // A choice by the place passes nothing back to what it does not choose there.

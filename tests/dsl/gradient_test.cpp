@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -163,6 +164,21 @@ TEST_CASE("rows of two axes that are both gathered by data have no gradient, and
     const auto at = [&](std::string_view name) { return Coord(g.input(name, i64, {taken})); };
     g.output("y", index(g.input("x", f32, {batch, tokens, columns}), {at("of"), at("where"), Coord(columns)}));
     CHECK(mentions(refusal(ErrorCode::kUnsupported, [&] { gradient(g); }), "along row axes"));
+}
+
+TEST_CASE("what is taken at the same ids is put in order once, also where the order is given") {
+    const Graph g = Graph::parse(
+        "rows edges\nrows nodes\ncolumns d = 4\ninput ids: i64[edges]\ninput w: f32[nodes]\ninput x: f32[nodes, d]\n"
+        "output y = index(x, ids, d) * index(w, ids)\n");
+    const auto orders = [](const Graph& graph) {
+        return std::ranges::count_if(graph.data()->live_nodes(),
+                                     [&](NodeId id) { return graph.data()->node(id).kind == NodeKind::kOrder; });
+    };
+    CHECK(orders(gradient(g)) == 1);
+    const Graph given = gradient(g, {}, {.sorted = {"ids"}});
+    CHECK(orders(given) == 0);
+    CHECK(output_names(given) == std::vector<std::string>{"d_w", "d_x"});
+    CHECK(given.data()->find_input("ids_order").has_value());
 }
 
 TEST_CASE("a backward with saved values has the bits of the one that computes everything again") {

@@ -16,12 +16,14 @@ struct Solved {
     std::vector<std::string> coords;
     std::size_t conditions;
     std::size_t summed;
+    std::vector<std::int64_t> parts;  // positions along each axis that is summed over
 };
 
 Solved solved(const Graph& g, const Value& read, const Support& support = {}) {
     GraphData& data = *g.data();
     const Preimage preimage = preimage_of(data, Node(data.node(read.id())), support);
-    Solved result{{}, preimage.conditions.size(), preimage.summed.size()};
+    Solved result{{}, preimage.conditions.size(), preimage.summed.size(), {}};
+    for (const AxisId axis : preimage.summed) result.parts.push_back(data.axis(axis).extent);
     for (const Coord& coord : preimage.coords) {
         result.coords.push_back(coord.print([&](Axis axis) { return data.axis(axis.id).label(); },
                                             [&](NodeId id) { return data.describe(id); }));
@@ -100,6 +102,25 @@ TEST_CASE("a window is summed over the positions that read it") {
     const Solved window = solved(g, index(g.input("x", f32, {wide}), wide, Coord(i) + Coord(j)));
     CHECK(window.summed == 1);
     CHECK(window.conditions == 1);
+}
+
+TEST_CASE("of windows that lie over each other an element is summed over those that have its place in a step") {
+    Graph g;
+    const Axis wide = g.columns("wide", 44);
+    const Axis o = g.columns("o", 10);
+    const Axis whole = g.columns("whole", 8);
+    const Solved twice = solved(g, index(g.input("x", f32, {wide}), wide, Coord(o) * 4 + Coord(whole)));
+    CHECK(twice.summed == 1);
+    CHECK(twice.parts == std::vector<std::int64_t>{2});
+    // Of seven, three steps' windows, the last of which lacks places.
+    const Axis uneven = g.columns("uneven", 7);
+    const Solved thrice = solved(g, index(g.input("y", f32, {wide}), wide, Coord(o) * 3 + Coord(uneven)));
+    CHECK(thrice.parts == std::vector<std::int64_t>{3});
+    // Where there are fewer windows than steps of one, they are what is summed over.
+    const Axis two = g.columns("two", 2);
+    const Axis long_window = g.columns("long_window", 40);
+    const Solved few = solved(g, index(g.input("z", f32, {wide}), wide, Coord(two) * 4 + Coord(long_window)));
+    CHECK(few.parts == std::vector<std::int64_t>{2});
 }
 
 TEST_CASE("a column at a data coordinate is told by comparison, and rows at one are refused") {
