@@ -220,6 +220,22 @@ bool is_shared_along(const Group& group, const Node& node) {
     });
 }
 
+// Whether rows along the innermost axis, which were columns, read the same columns, as each of a row's quantiles is
+// compared with all others.
+bool shares_columns(const Group& group) {
+    const GraphData& graph = *group.graph;
+    if (group.row_axes.empty() || !graph.axis(group.row_axes.back()).is_promoted) return false;
+    bool any = false;
+    for (const NodeId id : graph.live_nodes()) {
+        const Node& node = graph.node(id);
+        const bool loads = node.kind == NodeKind::kInput || node.kind == NodeKind::kIndex;
+        if (!loads || graph.column_axes(node).empty()) continue;
+        if (contains(node.axes, group.row_axes.back())) return false;
+        any = true;
+    }
+    return any;
+}
+
 }  // namespace
 
 int GroupFacts::access_columns() const {
@@ -249,6 +265,7 @@ GroupFacts facts_of(const Group& group, const Target& target) {
     facts.scalar_rows = group.row_axes.empty();
     facts.promoted = std::any_of(group.row_axes.begin(), group.row_axes.end(),
                                  [&](AxisId axis) { return graph.axis(axis).is_promoted; });
+    facts.columns_shared = shares_columns(group);
     facts.of_batches = is_of_batches(group);
     facts.reduced_positions = reduced_positions(graph);
     facts.results = graph.positions(group.row_axes, 0);

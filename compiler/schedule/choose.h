@@ -65,6 +65,7 @@ struct GroupFacts {
     std::int64_t reduced_positions = 1;
     std::int64_t results = 1;     // of those reductions, likewise
     bool reduces_along = false;   // what they are over lies side by side, and results apart
+    bool columns_shared = false;  // neighbouring rows, which were columns, read the same ones
     bool columns_apart = false;   // rows lie side by side in memory, and the columns of each apart
     std::int64_t neighbours = 1;  // so many of them
 
