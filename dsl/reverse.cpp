@@ -15,6 +15,7 @@
 #include "dsl/invariance.h"
 #include "dsl/library/operands.h"
 #include "dsl/preimage.h"
+#include "dsl/row_windows.h"
 #include "dsl/support.h"
 #include "dsl/with_axes.h"
 #include "rowjit/coord.h"
@@ -361,6 +362,10 @@ class Reverse {
         const NodeId source = node(id).args[0];
         if (!is_active(source)) return;
         if (const auto shift = row_shift(node(id))) return shift_back(Node(node(id)), *shift, g);
+        if (const auto windows = row_windows(graph_, Node(node(id)))) {
+            const bool has_positions = contains(axes(g), windows->positions.id);
+            return add(source, row_windows_gradient(graph_, *windows, has_positions ? g : with_axes(g, axes(id))));
+        }
         if (const auto gather = row_gather(graph_, node(id))) {
             const Node y = node(id);
             return add(source, gathered_rows_gradient(graph_, y, *gather, with_axes(g, y.axes), sorted_, &orders_));

@@ -304,6 +304,37 @@ TEST_CASE("the gradient of windows and of a column of each head is its finite di
     }
 }
 
+TEST_CASE("the gradient of runs of rows is its finite difference, and nothing is put in order") {
+    constexpr std::string_view kHead =
+        "rows batch\nrows t\nrows o\ncolumns c = 3\ncolumns k = 5\ncolumns l = 19\ninput x: f32[batch, t, c]\n"
+        "input w: f32[k]\ni = iota(o, i64)\nj = cast(iota(k), i64)\n";
+    constexpr std::string_view kWritten[] = {
+        "output y = sum(exp(index(x, batch, i * 5 + j, c)), k)\n",
+        "output y = sum(tanh(index(x, batch, 2 * i + j - 3, c)) * w, k)\n",
+        "output y = index(x, batch, j + 3 * (i + 1), c) * w\n",
+        "output y = max(index(x, batch, i + j, c), k)\n",
+        // Of one row each, and of runs of which nine have a row.
+        "output y = exp(index(x, batch, 3 * i - -1, c))\n",
+        "output y = exp(index(x, batch, i * 7, c))\n",
+        "output y = sum(sin(index(x, batch, i * 2 + cast(iota(l), i64), c)), l)\n",
+        // What flows back is one for all runs, or for all of a run.
+        "output y = sum(index(x, batch, i * 2 + j, c), o)\n",
+        "output y = sum(index(x, batch, i * 2 + j, c) * w, k)\n",
+    };
+    for (const std::string_view written : kWritten) {
+        CAPTURE(written);
+        const Graph graph = Graph::parse(std::string(kHead) + std::string(written));
+        CHECK(disagreement(graph, 9, 3) < kTolerance);
+        const Graph backward = gradient(graph, {"x"});
+        for (const NodeId id : backward.data()->live_nodes()) CHECK(backward.data()->node(id).kind != NodeKind::kOrder);
+    }
+    // A convolution's steps are of the axis that they are along.
+    constexpr std::string_view kSteps =
+        "rows batch\nrows t\ncolumns k = 4\ncolumns c = 3\ninput x: f32[batch, t, c]\ninput w: f32[k, c]\n"
+        "output y = sum(index(x, batch, iota(t, i64) + cast(iota(k), i64) - 3, c) * w, k)\n";
+    CHECK(disagreement(Graph::parse(kSteps), 6, 3) < kTolerance);
+}
+
 // A choice by the place passes nothing back to what it does not choose there.
 TEST_CASE("the gradient of what is chosen by a column's place is its finite difference") {
     constexpr std::string_view kHead =

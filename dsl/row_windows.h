@@ -1,0 +1,29 @@
+// The gradient of an Index that takes runs of its source's rows, so many rows apart, as frames of a recording, blocks
+// of tokens that lie over each other and the steps of a convolution do: each row is read back by the runs that have it,
+// at its place in them. Nothing is put in order and nothing added at data coordinates.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "dsl/graph.h"
+
+namespace rowjit {
+
+// Row step·i + j + first of the source's `rows` is read at position i along `positions` and j along `columns`.
+struct RowWindows {
+    Axis rows;
+    Axis positions;
+    std::optional<Axis> columns;  // none where a run is one row
+    std::int64_t step = 1;
+    std::int64_t first = 0;
+};
+
+// Nothing for an Index that reads otherwise, nor where each position takes one row and the next the row behind it.
+std::optional<RowWindows> row_windows(const std::shared_ptr<GraphData>& graph, const Node& index);
+
+// What flows back to the source where `cotangent`, along some of the Index's axes, flows to its result.
+Value row_windows_gradient(const std::shared_ptr<GraphData>& graph, const RowWindows& windows, const Value& cotangent);
+
+}  // namespace rowjit
