@@ -95,18 +95,21 @@ Value row_windows_gradient(const std::shared_ptr<GraphData>& graph, const RowWin
     const std::int64_t length = windows.columns ? graph->axis(windows.columns->id).extent : 1;
     const std::int64_t runs = ceil_div(length, windows.step);
     const Value row = g.iota(windows.rows, i64) - static_cast<double>(windows.first);
-    const Value last = floor_div(row, g.constant(i64, static_cast<double>(windows.step)));
-    const Value place = row - last * static_cast<double>(windows.step);
+    const bool apart = windows.step > 1;  // so that a row's place in its runs is known by its number alone
+    const Value last = apart ? floor_div(row, windows.step) : row;
     // Of the runs that have the row, so many before the last.
-    const auto read_by = [&](const Value& before) {
-        const Value column = cast(place + before * static_cast<double>(windows.step), i32);
+    const auto read_by = [&](const Coord& before) {
+        const Value runs_before = cast(Value(graph, add_coordinate_value(*graph, before, Dtype::kI32)), i64);
+        const Value place = row - (last - runs_before) * static_cast<double>(windows.step);
+        const Value column = cast(place, i32);
         std::vector<Coord> coords;
         bool has_column = false;
         for (const Axis axis : cotangent.axes()) {
             const bool is_column = windows.columns && axis.id == windows.columns->id;
             has_column = has_column || is_column;
             const bool is_position = axis.id == windows.positions.id;
-            coords.push_back(is_position ? Coord(last - before) : is_column ? Coord(column) : Coord(axis));
+            const Coord in_run = apart ? Coord(column) : before;
+            coords.push_back(is_position ? Coord(last - runs_before) : is_column ? in_run : Coord(axis));
         }
         const Value there = index(cotangent, std::move(coords));
         const bool all_have_it = has_column || length % windows.step == 0;
@@ -115,13 +118,12 @@ Value row_windows_gradient(const std::shared_ptr<GraphData>& graph, const RowWin
     };
     if (runs > kMostWritten) {
         const Axis before = g.columns(graph->unused_axis_name("before"), runs);
-        return sum(read_by(cast(g.iota(before, i32), i64)), before);
+        return sum(read_by(Coord(before)), before);
     }
-    Value total = read_by(g.constant(i64, 0.0));
+    Value total = read_by(Coord(0));
     if (runs == 1) return total;
     total = widen(total);
-    for (std::int64_t before = 1; before < runs; ++before)
-        total = total + widen(read_by(g.constant(i64, static_cast<double>(before))));
+    for (std::int64_t before = 1; before < runs; ++before) total = total + widen(read_by(Coord(before)));
     return cast(total, cotangent.dtype());
 }
 

@@ -40,6 +40,7 @@ std::vector<Schedule> many_in_stages(const GroupFacts& facts, const Target& targ
     constexpr std::int64_t kMostWhereAssemblersTakeMore = 16;  // columns of a thread; 32 spilled (sm_100a)
     constexpr std::int64_t kBytesOfThread = 384;               // of all tensors, beside which nothing spills
     constexpr int kThreadsOfTwo = 192;     // of a block in registers, some 170 of each, that leaves room for another
+    constexpr int kThreadsOfThree = 160;   // likewise, 126 of narrow columns, for two
     constexpr int kThreadsInStages = 384;  // likewise of all of a multiprocessor's
     constexpr int kFewThreads = 224;
     constexpr std::int64_t kBesideRows = 8 * 1024;  // where threads meet, and the system's
@@ -53,7 +54,7 @@ std::vector<Schedule> many_in_stages(const GroupFacts& facts, const Target& targ
         target.assembler_registers > 0 ? std::min(kVectors, kMostWhereAssemblersTakeMore / vector) : kVectors;
     const std::int64_t of_registers = facts.widest_bytes < 4 ? std::min<std::int64_t>(most, 2) : most;
     const bool has_registers = of_registers * vector * facts.widest_bytes * facts.streams <= kBytesOfThread;
-    if (has_registers && threads(of_registers) <= kThreadsOfTwo)
+    if (has_registers && threads(of_registers) <= (facts.widest_bytes < 4 ? kThreadsOfThree : kThreadsOfTwo))
         return {row_schedule(Residency::kRegisters, threads(of_registers), vector)};
     const std::int64_t bytes = row_bytes(facts) * facts.streams;
     const std::int64_t room = target.shared_bytes_per_sm - kBesideRows;
