@@ -63,8 +63,9 @@ void add_job_options(CLI::App* command, CommonOptions* common) {
                      "--max-bytes makes fewer")
         ->type_name("NAME=COUNT");
     command
-        ->add_option("--max-bytes", jobs.max_bytes,
-                     "Bytes a launch may move; fewer rows are used beyond [128 MiB, 2 GiB]")
+        ->add_option(
+            "--max-bytes", jobs.max_bytes,
+            "Bytes a launch may move, an eighth of what it may hold; fewer rows are used beyond [128 MiB, 2 GiB]")
         ->check(kPositive);
 }
 

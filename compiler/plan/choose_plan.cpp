@@ -90,8 +90,22 @@ void add_put_together(const GraphData& graph, std::int64_t most, std::set<AxisId
     }
 }
 
-// The small axes of reductions over a few positions, those of a few positions that such a reduction leaves or that an
-// output is put together along, and those along which they are read.
+// Column axes whose positions read rows of their own, as the steps of a convolution do.
+std::set<AxisId> read_rows_apart(const GraphData& graph, const Node& index) {
+    std::set<AxisId> found;
+    const std::vector<AxisId>& source = graph.node(index.args[0]).axes;
+    for (std::size_t i = 0; i < source.size(); ++i) {
+        if (!graph.axis(source[i]).is_row) continue;
+        for (const NodeId data : index.coords[i].data_nodes()) {
+            const std::vector<AxisId> columns = graph.column_axes(graph.node(data));
+            found.insert(columns.begin(), columns.end());
+        }
+    }
+    return found;
+}
+
+// The small axes of reductions over a few positions, those of a few positions that such a reduction leaves, that an
+// output is put together along or that read rows of their own, and those along which they are read.
 std::set<AxisId> small_axes(const GraphData& graph) {
     constexpr std::int64_t kFewLeft = 8;
     std::set<AxisId> found;
@@ -107,6 +121,12 @@ std::set<AxisId> small_axes(const GraphData& graph) {
         }
     }
     add_reduced_and_left(graph, kFewLeft, &found);
+    for (const NodeId id : live) {
+        if (graph.node(id).kind != NodeKind::kIndex) continue;
+        for (const AxisId axis : read_rows_apart(graph, graph.node(id))) {
+            if (graph.axis(axis).extent <= kFewLeft) found.insert(axis);
+        }
+    }
     for (const NodeId id : live) {
         if (graph.node(id).kind == NodeKind::kIndex) add_read_along(graph, graph.node(id), &found);
     }
@@ -318,6 +338,7 @@ bool has_strided(const GraphData& graph, const Target& target) {
     }
     const auto reads_apart = [&](NodeId id) {
         const Node& node = graph.node(id);
+        if (target.is_gpu() && node.kind == NodeKind::kIndex && !read_rows_apart(graph, node).empty()) return true;
         if (node.kind == NodeKind::kInput)
             return read_in_order.contains(id) && is_strided(node.column_strides, most_together);
         return node.kind == NodeKind::kIndex && graph.node(node.args[0]).kind == NodeKind::kInput &&

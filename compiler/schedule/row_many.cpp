@@ -33,8 +33,8 @@ std::int64_t blocks_of(const GroupFacts& facts, int threads, std::int64_t column
 // least take three vectors of each tensor a thread; what has room for one row in one; and what no block has room for
 // divided over a cluster. H200, eight states, % of copy in registers, in two stages, and in the fastest of powers of
 // two: of 2304 bf16 columns 74, 69, 68, of f32 82, 71, 62; of 3072 75, 83, 74, and 64, 80, 64; 3584 bf16 columns in
-// five warps 54, in eight 69. H100, in one stage and in shared memory or read again: of 4096 f32 columns 89 and 66, of
-// 7168 bf16 columns 89 and 51.
+// five warps 54, in eight 69. H100, of 4096 bf16 columns 93, a vector of each in sixteen warps; in one stage and in
+// shared memory or read again: of 4096 f32 columns 89 and 66, of 7168 bf16 columns 89 and 51.
 std::vector<Schedule> many_in_stages(const GroupFacts& facts, const Target& target, int vector) {
     constexpr std::int64_t kVectors = 3;
     constexpr std::int64_t kMostWhereAssemblersTakeMore = 16;  // columns of a thread; 32 spilled (sm_100a)
@@ -58,7 +58,8 @@ std::vector<Schedule> many_in_stages(const GroupFacts& facts, const Target& targ
         return {row_schedule(Residency::kRegisters, threads(of_registers), vector)};
     const std::int64_t bytes = row_bytes(facts) * facts.streams;
     const std::int64_t room = target.shared_bytes_per_sm - kBesideRows;
-    for (std::int64_t each = most; 2 * bytes <= room && each > 0; --each) {
+    const std::int64_t wanted = facts.columns == std::int64_t{kThreadsAlone} * vector ? 1 : most;
+    for (std::int64_t each = wanted; 2 * bytes <= room && each > 0; --each) {
         const std::int64_t blocks =
             std::max<std::int64_t>(1, std::min<std::int64_t>(room / (2 * bytes), kThreadsInStages / threads(each)));
         if (each > 1 && blocks * threads(each) < kFewThreads) continue;

@@ -221,3 +221,41 @@ TEST_CASE("norms and rotary embeddings of queries and keys are two kernels, and 
     CHECK(turned_back.kernels == 3);  // the third adds the parts of both weights' gradients
     CHECK(turned_back.bytes < 1.05 * turned_back.least_bytes);
 }
+
+TEST_CASE("the maximum of each of a token's heads and its sum of exponentials are one kernel, their loss another") {
+    const Graph heads = Graph::parse(
+        "rows tokens\ncolumns heads = 4\ncolumns v = 32000\ninput x: bf16[tokens, heads, v]\n"
+        "input y: i64[tokens, heads]\nz = cast(x, f32)\nm = max(z, v)\nl = m + log(sum(exp(z - m), v))\n"
+        "output loss = sum(l - cast(index(x, tokens, heads, y), f32), heads)\n");
+    CHECK(cost_of(heads).bytes < 1.01 * cost_of(heads).least_bytes);
+}
+
+TEST_CASE("what takes functions to make of a token's heads is stored once, not made for each of their columns") {
+    const Graph mixture = Graph::parse(
+        "rows tokens\ncolumns k = 4\ncolumns v = 8192\ninput x: bf16[tokens, k, v]\ninput s: f32[tokens, k]\n"
+        "input d: f32[tokens, k]\noutput y = cast(exp(cast(x, f32) - log(s)) * (exp(d) / s), bf16)\n");
+    const Program program = compile(*mixture.data(), find_target("sm_90a"));
+    REQUIRE(program.steps.size() == 2);
+    const GraphData& later = *program.steps[1].group.graph;
+    for (const NodeId id : later.live_nodes()) {
+        const Node& node = later.node(id);
+        CHECK_FALSE((node.kind == NodeKind::kMap && (node.op == Op::kLog || node.op == Op::kDiv)));
+    }
+    // A number that the kernel's own reduction comes to is its rows' already.
+    const Graph softmax = Graph::parse(
+        "rows batch\ncolumns t = 1024\ncolumns d = 64\ninput x: bf16[batch, t, d]\ne = exp(cast(x, f32))\n"
+        "output y = cast(e * (1 / sum(e, t)), bf16)\n");
+    CHECK(compile(*softmax.data(), find_target("sm_90a")).steps.size() == 1);
+}
+
+TEST_CASE("a convolution's steps, which read rows of their own, are a thread's, and so are their weights' gradients") {
+    const Graph steps = Graph::parse(
+        "rows batch\nrows t\ncolumns k = 4\ncolumns c = 512\ninput x: bf16[batch, t, c]\ninput w: bf16[k, c]\n"
+        "at = iota(t, i64) + cast(iota(k), i64) - 3\n"
+        "output y = cast(sum(cast(index(x, batch, at, c), f32) * cast(w, f32), k), bf16)\n");
+    const Program program = compile(*differentiate(steps).backward.data(), find_target("sm_90a"));
+    const GraphData& rows = *program.steps[0].group.graph;
+    for (const NodeId id : rows.live_nodes()) {
+        if (rows.node(id).kind != NodeKind::kInput) CHECK(rows.column_count(rows.node(id)) <= 512);
+    }
+}

@@ -249,6 +249,10 @@ TEST_CASE("rows that only numbers are summed of are copied ahead where threads s
     }
     CHECK(first_of("kl_div", 4096, f32).stages == 2);
     CHECK(first_of("jsd", 1152, f32).stages == 2);
+    // Or where the copies leave room, and lanes have banks of their own.
+    CHECK(first_of("kl_div", 2304, bf16).stages == 2);
+    CHECK(first_of("kl_div", 4608, f32).stages == 2);
+    CHECK(first_of("dpo", 2304, bf16).stages == 0);
     // What meets thrice has up to five vectors of a thread.
     CHECK(first_of("jsd", 80, bf16).threads_per_row == 2);
     CHECK(first_of("tvd", 96, bf16).threads_per_row == 4);
@@ -343,6 +347,61 @@ TEST_CASE("rows of many tensors are in stages, or beside sums in a cluster whose
     CHECK(first_of("attention_residual", 2048, f32).residency == Residency::kRegisters);
     const Schedule uneven = legal_schedules(norms_backward("attention_residual", 3072, bf16, target), target).at(0);
     CHECK(uneven.column_blocks == 1);
+}
+
+TEST_CASE("rows of many tensors that no power of two divides are in few warps") {
+    // In registers, where two blocks have room or three of narrow columns, else two rows in stages of warps enough.
+    CHECK(first_of("attention_residual", 2304, bf16).residency == Residency::kRegisters);
+    CHECK(first_of("attention_residual", 2304, f32).threads_per_row == 192);
+    const Schedule two = first_of("attention_residual", 3072, bf16);
+    CHECK(two.residency == Residency::kStages);
+    CHECK(two.threads_per_row * two.blocks_per_sm == 256);
+    for (const std::int64_t columns : {3584, 4608, 6144}) {
+        CAPTURE(columns);
+        const Schedule s = first_of("attention_residual", columns, bf16);
+        CHECK(s.stages == 2);
+        CHECK(s.threads_per_row * s.blocks_per_sm >= 224);
+    }
+    // Beside sums they are copied once where a block has room, and never divided over blocks that are no power of two.
+    const Target& target = find_target("sm_90a");
+    for (const std::int64_t columns : {2304, 3584, 7168}) {
+        CAPTURE(columns);
+        const Schedule s = legal_schedules(norms_backward("attention_residual", columns, f32, target), target).at(0);
+        CHECK(s.column_blocks == 1);
+        CHECK(s.residency == (columns < 7168 ? Residency::kShared : Residency::kReload));
+    }
+}
+
+TEST_CASE("blocks that share a row have all of its vectors, in whole warps where instructions take long") {
+    const auto backward_of = [](std::string_view op, std::int64_t columns, Dtype dtype) {
+        const Graph graph = make_graph(op, {columns, dtype, {}});
+        return first_of(differentiate(graph, trained_inputs(op, graph)).backward);
+    };
+    for (const std::int64_t columns : {4608, 5120, 5376, 9216}) {
+        CAPTURE(columns);
+        CHECK(share_at_work(backward_of("cosine_distance", columns, bf16), columns) == 1);
+        for (const Schedule& s : {backward_of("kl_div", columns, bf16), first_of("dropout", columns, bf16)}) {
+            CHECK(share_at_work(s, columns) == 1);
+            CHECK(s.threads_per_row % 32 == 0);
+        }
+    }
+    CHECK(first_of("dropout", 2304, bf16).threads_per_row == 96);
+    // Where powers of two leave a fifth or less without a vector they stay.
+    CHECK(std::has_single_bit(static_cast<unsigned>(backward_of("cosine_distance", 7168, bf16).threads_per_row)));
+}
+
+TEST_CASE("rows whose columns take long to compute stay in registers, and such as neighbours share have few threads") {
+    const Graph penalties = Graph::parse(
+        "rows tokens\ncolumns v = 128256\ninput x: bf16[tokens, v]\ninput seen: i8[tokens, v]\n"
+        "input t: f32[tokens]\ninput p: f32[tokens]\nz = cast(x, f32)\n"
+        "q = select(cast(seen, f32) > 0, z / p, z) / t\ne = exp(q - max(q))\nk = select(e >= 0.1, e, 0)\n"
+        "output y = cast(k / sum(k), bf16)\n");
+    CHECK(first_of(penalties).residency == Residency::kRegisters);
+    CHECK(first_of("softmax", 131072, bf16).residency == Residency::kShared);
+    const Graph pairs = Graph::parse(
+        "rows tokens\ncolumns a = 32\ncolumns b = 32\ninput x: f32[tokens, a]\ninput g: f32[tokens]\n"
+        "output y = sum(select(index(x, tokens, b) > x, g, -g), b)\n");
+    CHECK(first_of(pairs).threads_per_row == 4);
 }
 
 TEST_CASE("what is computed behind a meeting and wanted again waits in registers, beside rows in their stage") {
