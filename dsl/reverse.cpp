@@ -362,9 +362,10 @@ class Reverse {
         const NodeId source = node(id).args[0];
         if (!is_active(source)) return;
         if (const auto shift = row_shift(node(id))) return shift_back(Node(node(id)), *shift, g);
-        if (const auto windows = row_windows(graph_, Node(node(id)))) {
-            const bool has_positions = contains(axes(g), windows->positions.id);
-            return add(source, row_windows_gradient(graph_, *windows, has_positions ? g : with_axes(g, axes(id))));
+        if (const auto windows = row_windows(graph_, Node(node(id))); !windows.empty()) {
+            const bool has_positions = std::ranges::all_of(
+                windows, [&](const RowWindows& along) { return contains(axes(g), along.positions.id); });
+            return add(source, row_windows_gradient(graph_, windows, has_positions ? g : with_axes(g, axes(id))));
         }
         if (const auto gather = row_gather(graph_, node(id))) {
             const Node y = node(id);

@@ -258,7 +258,10 @@ void KernelEmitter::make_slots() {
     }
     kept_places_ = places;
     if (takes_strips()) places *= kStripRows;
-    if (!reduces_rows_ && lanes_are_rows_) places *= lanes_across(kernel_);
+    if (!reduces_rows_ && lanes_are_rows_) {
+        places *= lanes_across(kernel_);
+        widest = std::max(widest, lanes_across(kernel_));
+    }
     std::int64_t bytes = 0;
     for (const Slot& slot : kernel_.slots) {
         slots_.push_back(

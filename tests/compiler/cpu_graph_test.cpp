@@ -714,6 +714,19 @@ TEST_CASE("rows that lie side by side are the lanes of a vector, exact and the s
     }
 }
 
+// As many zeros are read there as there are lanes, whatever the columns' own vectors.
+TEST_CASE("where rows are lanes, a column that reads a row outside reads zeros") {
+    for (const std::string_view dtype : {"f32", "bf16"}) {
+        const std::string x = "input x: " + std::string(dtype) + "[t, d]\n";
+        const Graph graph =
+            Graph::parse("rows t\ncolumns k = 12\ncolumns d = 32\ninput w: f32[t, k]\n" + x +
+                         "at = iota(t, i64) - cast(iota(k), i64)\ne = w * cast(index(x, at, d), f32)\nm = max(e, k)\n"
+                         "output y = sum(exp(e - m), k)\noutput z = m\n");
+        REQUIRE(compile(*graph.data(), host()).steps[0].kernel.schedule.across);
+        for (const std::int64_t rows : {1, 7, 70}) check("rows outside", *graph.data(), {{"t", rows}});
+    }
+}
+
 TEST_CASE("rows that lie side by side are normed in place, none of them twice") {
     const Graph graph = Graph::parse(R"(rows images
 columns c = 40

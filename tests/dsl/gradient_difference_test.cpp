@@ -317,6 +317,13 @@ TEST_CASE("the gradient of runs of rows is its finite difference, and nothing is
         "output y = exp(index(x, batch, 3 * i - -1, c))\n",
         "output y = exp(index(x, batch, i * 7, c))\n",
         "output y = sum(sin(index(x, batch, i * 2 + cast(iota(l), i64), c)), l)\n",
+        // Counted down, some apart, and from the end.
+        "output y = sum(exp(index(x, batch, i - j, c)) * w, k)\n",
+        "output y = sum(exp(index(x, batch, 3 * i - j + 2, c)) * w, k)\n",
+        "output y = sum(exp(index(x, batch, 3 * i - j, c)), k)\n",
+        "output y = sum(exp(index(x, batch, i + 2 * j - 4, c)) * w, k)\n",
+        "output y = exp(index(x, batch, extent(t, i64) - 1 - i, c))\n",
+        "output y = exp(index(x, batch, i * 2 + extent(t, i64) - 9, c))\n",
         // What flows back is one for all runs, or for all of a run.
         "output y = sum(index(x, batch, i * 2 + j, c), o)\n",
         "output y = sum(index(x, batch, i * 2 + j, c) * w, k)\n",
@@ -333,6 +340,15 @@ TEST_CASE("the gradient of runs of rows is its finite difference, and nothing is
         "rows batch\nrows t\ncolumns k = 4\ncolumns c = 3\ninput x: f32[batch, t, c]\ninput w: f32[k, c]\n"
         "output y = sum(index(x, batch, iota(t, i64) + cast(iota(k), i64) - 3, c) * w, k)\n";
     CHECK(disagreement(Graph::parse(kSteps), 6, 3) < kTolerance);
+    // Of two axes, in nine written runs and in 35 that are summed over.
+    for (const std::string_view sizes : {"columns k = 3\ncolumns l = 3\n", "columns k = 5\ncolumns l = 7\n"}) {
+        const std::string picture =
+            "rows batch\nrows h\nrows v\n" + std::string(sizes) +
+            "columns c = 2\ninput x: f32[batch, h, v, c]\ninput w: f32[k, l, c]\n"
+            "at = iota(h, i64) + cast(iota(k), i64) - 1\nbeside = iota(v, i64) + cast(iota(l), i64) - 1\n"
+            "output y = sum(sum(exp(index(x, batch, at, beside, c)) * w, l), k)\n";
+        CHECK(disagreement(Graph::parse(picture), 4, 3) < kTolerance);
+    }
 }
 
 // A choice by the place passes nothing back to what it does not choose there.
