@@ -216,7 +216,9 @@ std::vector<RowWindows> row_windows(const std::shared_ptr<GraphData>& graph, con
         const AxisId positions = along->positions.id;
         const bool is_other = positions != source[i] && contains(source, positions);
         if (is_other || !used.insert(positions).second) return {};
-        if (along->columns && !used.insert(along->columns->id).second) return {};
+        // Columns that the source has too are read each at a row of its own.
+        const bool is_of_source = along->columns && contains(source, along->columns->id);
+        if (is_of_source || (along->columns && !used.insert(along->columns->id).second)) return {};
         found.push_back(*along);
     }
     const bool is_shift = found.size() == 1 && found[0].step == 1 && !found[0].columns && !found[0].given.has_value();

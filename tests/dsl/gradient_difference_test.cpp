@@ -18,6 +18,7 @@
 #include "rowjit/gradient.h"
 #include "tests/support/coverage.h"
 #include "tests/support/random_graph.h"
+#include "tests/support/refusal.h"
 
 using namespace rowjit;
 
@@ -340,6 +341,11 @@ TEST_CASE("the gradient of runs of rows is its finite difference, and nothing is
         "rows batch\nrows t\ncolumns k = 4\ncolumns c = 3\ninput x: f32[batch, t, c]\ninput w: f32[k, c]\n"
         "output y = sum(index(x, batch, iota(t, i64) + cast(iota(k), i64) - 3, c) * w, k)\n";
     CHECK(disagreement(Graph::parse(kSteps), 6, 3) < kTolerance);
+    // Columns that the source has are read at rows of their own, and solved by nothing.
+    const Graph skewed = Graph::parse(
+        "rows t\ncolumns k = 4\ninput x: f32[t, k]\n"
+        "output y = index(x, iota(t, i64) + cast(iota(k), i64), k)\n");
+    CHECK(mentions(refusal(ErrorCode::kUnsupported, [&] { gradient(skewed); }), "rows of t are read at a data"));
     // Of two axes, in nine written runs and in 35 that are summed over.
     for (const std::string_view sizes : {"columns k = 3\ncolumns l = 3\n", "columns k = 5\ncolumns l = 7\n"}) {
         const std::string picture =
