@@ -26,44 +26,56 @@ std::int64_t blocks_of(const GroupFacts& facts, int threads, std::int64_t column
     return whole && blocks <= kMostClusterBlocks / 2 ? blocks : 0;
 }
 
+constexpr std::int64_t kMostWhereAssemblersTakeMore = 16;  // columns of a thread; 32 spilled (sm_100a)
+
+// Vectors of each tensor that a thread may have of rows that nothing is summed over.
+std::int64_t most_vectors(const Target& target, int vector) {
+    constexpr std::int64_t kVectors = 3;
+    return target.assembler_registers > 0 ? std::min(kVectors, kMostWhereAssemblersTakeMore / vector) : kVectors;
+}
+
+bool meets_over_many(const GroupFacts& facts, const Target& target) {
+    return is_many(facts, target) && !facts.sums_rows() && facts.phases != 2 &&
+           facts.columns * facts.streams > kManyColumns;
+}
+
 }  // namespace
 
-// Of which nothing is summed over rows and that meet more than once: in the registers of few warps, which meet over
-// less and leave room for another block; wider rows in the two stages that they are copied to, of which seven warps at
-// least take three vectors of each tensor a thread; what has room for one row in one; and what no block has room for
-// divided over a cluster. H200, eight states, % of copy in registers, in two stages, and in the fastest of powers of
-// two: of 2304 bf16 columns 74, 69, 68, of f32 82, 71, 62; of 3072 75, 83, 74, and 64, 80, 64; 3584 bf16 columns in
-// five warps 54, in eight 69. H100, of 4096 bf16 columns 93, a vector of each in sixteen warps; in one stage and in
-// shared memory or read again: of 4096 f32 columns 89 and 66, of 7168 bf16 columns 89 and 51.
+// Of which nothing is summed over rows and that meet more than once. Up to seven warps on a row meet over less than
+// more would, and leave room for another block, so that a thread has up to three vectors of each tensor. H200, eight
+// states, % of copy in registers, in two stages, and in the fastest of powers of two: of 2304 bf16 columns 74, 69, 68,
+// of f32 82, 71, 62; of 3072 75, 83, 74, and 64, 80, 64; 3584 bf16 columns in five warps 54, in eight 69.
+//
+// In registers, where two blocks have room with some 170 of each thread, or three of narrow columns with 126.
+std::vector<Schedule> many_in_registers(const GroupFacts& facts, const Target& target, int vector) {
+    constexpr std::int64_t kBytesOfThread = 384;  // of all tensors, beside which nothing spills
+    constexpr int kThreadsOfTwo = 192;
+    constexpr int kThreadsOfThree = 160;
+    if (!meets_over_many(facts, target)) return {};
+    const bool narrow = facts.widest_bytes < 4;
+    const std::int64_t each = std::min<std::int64_t>(most_vectors(target, vector), narrow ? 2 : 3);
+    const std::int64_t threads = threads_for(facts.columns / vector, each, target.warp_size);
+    const bool has_registers = each * vector * facts.widest_bytes * facts.streams <= kBytesOfThread;
+    if (!has_registers || threads > (narrow ? kThreadsOfThree : kThreadsOfTwo)) return {};
+    return {row_schedule(Residency::kRegisters, static_cast<int>(threads), vector)};
+}
+
+// In the two stages that they are copied to; what has room for one row in one; and what no block has room for divided
+// over a cluster. H100, of 4096 bf16 columns 93, a vector of each in sixteen warps; in one stage and in shared memory
+// or read again: of 4096 f32 columns 89 and 66, of 7168 bf16 columns 89 and 51.
 std::vector<Schedule> many_in_stages(const GroupFacts& facts, const Target& target, int vector) {
-    constexpr std::int64_t kVectors = 3;
-    constexpr std::int64_t kMostWhereAssemblersTakeMore = 16;  // columns of a thread; 32 spilled (sm_100a)
-    constexpr std::int64_t kBytesOfThread = 384;               // of all tensors, beside which nothing spills
-    constexpr int kThreadsOfTwo = 192;     // of a block in registers, some 170 of each, that leaves room for another
-    constexpr int kThreadsOfThree = 160;   // likewise, 126 of narrow columns, for two
-    constexpr int kThreadsInStages = 384;  // likewise of all of a multiprocessor's
+    constexpr int kThreads = 384;  // of all of a multiprocessor's blocks, with some 170 registers each
     constexpr int kFewThreads = 224;
     constexpr std::int64_t kBesideRows = 8 * 1024;  // where threads meet, and the system's
-    if (!is_many(facts, target) || facts.sums_rows() || facts.phases == 2 ||
-        facts.columns * facts.streams <= kManyColumns)
-        return {};
-    const auto threads = [&](std::int64_t each) {
-        return static_cast<int>(threads_for(facts.columns / vector, each, target.warp_size));
-    };
-    const std::int64_t most =
-        target.assembler_registers > 0 ? std::min(kVectors, kMostWhereAssemblersTakeMore / vector) : kVectors;
-    const std::int64_t of_registers = facts.widest_bytes < 4 ? std::min<std::int64_t>(most, 2) : most;
-    const bool has_registers = of_registers * vector * facts.widest_bytes * facts.streams <= kBytesOfThread;
-    if (has_registers && threads(of_registers) <= (facts.widest_bytes < 4 ? kThreadsOfThree : kThreadsOfTwo))
-        return {row_schedule(Residency::kRegisters, threads(of_registers), vector)};
+    if (!meets_over_many(facts, target)) return {};
     const std::int64_t bytes = row_bytes(facts) * facts.streams;
     const std::int64_t room = target.shared_bytes_per_sm - kBesideRows;
-    const std::int64_t wanted = facts.columns == std::int64_t{kThreadsAlone} * vector ? 1 : most;
-    for (std::int64_t each = wanted; 2 * bytes <= room && each > 0; --each) {
-        const std::int64_t blocks =
-            std::max<std::int64_t>(1, std::min<std::int64_t>(room / (2 * bytes), kThreadsInStages / threads(each)));
-        if (each > 1 && blocks * threads(each) < kFewThreads) continue;
-        const Schedule s = row_schedule(Residency::kRegisters, threads(each), vector);
+    const bool fills_alone = facts.columns == std::int64_t{kThreadsAlone} * vector;
+    for (std::int64_t each = fills_alone ? 1 : most_vectors(target, vector); 2 * bytes <= room && each > 0; --each) {
+        const std::int64_t threads = threads_for(facts.columns / vector, each, target.warp_size);
+        const std::int64_t blocks = std::max<std::int64_t>(1, std::min(room / (2 * bytes), kThreads / threads));
+        if (each > 1 && blocks * threads < kFewThreads) continue;
+        const Schedule s = row_schedule(Residency::kRegisters, static_cast<int>(threads), vector);
         return ahead_of(staying_apart(s, blocks), std::array{kInTwoStages}, target);
     }
     Schedule s = row_schedule(Residency::kRegisters, kMostThreads, vector);
