@@ -438,7 +438,11 @@ class Reverse {
         const Node met = node(comparison.id());
         std::vector<AxisId> along;
         std::ranges::copy_if(axes(value), std::back_inserter(along), [&](AxisId id) { return contains(met.axes, id); });
-        if (along == met.axes || along.size() != met.axes.size()) return comparison;
+        const auto has = [&](AxisId id) { return contains(axes(met.args[0]), id); };
+        std::vector<AxisId> of_first;
+        std::ranges::copy_if(along, std::back_inserter(of_first), has);
+        const bool can_have = along.size() == met.axes.size() && of_first == axes(met.args[0]);
+        if (along == met.axes || !can_have) return comparison;
         return {graph_, graph_->add_map(met.op, {with_axes(Value(graph_, met.args[0]), along).id(), met.args[1]})};
     }
 

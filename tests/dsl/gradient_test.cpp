@@ -166,6 +166,13 @@ TEST_CASE("rows of two axes that are both gathered by data have no gradient, and
     CHECK(mentions(refusal(ErrorCode::kUnsupported, [&] { gradient(g); }), "along row axes"));
 }
 
+TEST_CASE("a window's axis that would stand behind the element's in what flows back is refused by the index's name") {
+    const Graph g = Graph::parse(
+        "rows tokens\ncolumns w = 50\ncolumns o = 2\ncolumns k = 40\ninput x: f32[tokens, w]\n"
+        "output y = sum(exp(index(x, tokens, o * 4 + k)), k)\n");
+    CHECK(mentions(refusal(ErrorCode::kUnsupported, [&] { gradient(g); }), "gradient of index(x: f32[tokens, w])"));
+}
+
 TEST_CASE("what is taken at the same ids is put in order once, also where the order is given") {
     const Graph g = Graph::parse(
         "rows edges\nrows nodes\ncolumns d = 4\ninput ids: i64[edges]\ninput w: f32[nodes]\ninput x: f32[nodes, d]\n"
