@@ -1,14 +1,14 @@
 // Division by what is known: a number that several dividends share, or one of at least 1, and reciprocal roots. An IEEE
 // division tests for rare operands and calls a function for them, once per element in the text and in the registers it
 // needs, and nothing is moved over the call: what stands behind it waits a hundred cycles, whatever else there is to
-// compute. With the divisor known three multiplications do: quotient, remainder, correction (Markstein 1990). Needs
-// rj_abs, rj_fma, rj_bits, rj_float, rj_reciprocal_fast and rj_rsqrt_fast of the vendor's half, and no contraction of
-// products into sums.
+// compute. Needs rj_abs, rj_fma, rj_bits, rj_float, rj_reciprocal_fast and rj_rsqrt_fast of the vendor's half, and no
+// contraction of products into sums.
 
 // ---- by a row's number --------------------------------------------------------------------------------------------
-// A power of two brings the divisor to [1/2, 2) first, and the dividend with it: an enlarged one stays below the
-// quotient, a shrunk one below the dividend. rj_div: correctly rounded for dividends and quotients of at least 2^-100,
-// divisors that are no denormals, and all below 2^119; else within a unit in the last place.
+// Through its reciprocal as the sum of two numbers (Brisebarre, Muller and Raina, IEEE Transactions on Computers 2004):
+// three instructions, where quotient, remainder, correction and the infinities that have no remainder are six. A power
+// of two brings the divisor to [1/2, 2) first, and the dividend with it: an enlarged one stays below the quotient, a
+// shrunk one below the dividend.
 
 // 1 / a by the instruction and a step of Newton's, which rounds once; zeros, infinities and NaN as IEEE has them.
 RJ_DEVICE float rj_reciprocal(float a) {
@@ -18,9 +18,9 @@ RJ_DEVICE float rj_reciprocal(float a) {
 }
 
 struct rj_divisor {
-    float scaled;      // its size
-    float reciprocal;  // of that
     float scale;       // a power of two with the divisor's sign
+    float reciprocal;  // of the divisor times that, next below it
+    float rest;        // which that leaves of it: above 0, so that infinity times both is infinity
 };
 
 RJ_DEVICE rj_divisor rj_divisor_of(float value) {
@@ -29,19 +29,22 @@ RJ_DEVICE rj_divisor rj_divisor_of(float value) {
     rj_divisor divisor;
     divisor.scale =
         rj_float((rj_bits(value) & 0x80000000u) | static_cast<unsigned>(inverse > 0x00400000 ? inverse : 0x00400000));
-    divisor.scaled = value * divisor.scale;
-    divisor.reciprocal = rj_reciprocal(divisor.scaled);
+    const float scaled = value * divisor.scale;
+    const float nearest = rj_reciprocal(scaled);
+    const bool is_above = rj_fma(-scaled, nearest, 1.0f) <= 0.0f;
+    divisor.reciprocal = is_above ? rj_float(rj_bits(nearest) - 1u) : nearest;
+    const float off = rj_fma(-scaled, divisor.reciprocal, 1.0f);
+    const float rest = divisor.reciprocal * off;
+    divisor.rest = off == off ? rj_fma(rest, off, rest) : nearest;  // of a reciprocal of 0 or infinity there is none
     return divisor;
 }
 
-// What is left of infinity, or of a quotient that is one, is no number; of a zero it is of a sign that leaves the
-// zero's.
+// Of dividends and quotients of at least 2^-100, divisors that are no denormals, and all below 2^119: correctly rounded
+// but where the quotient is within 2^-22 of a unit of the middle of two numbers, as 3 in 200 million are. There and of
+// others within a unit.
 RJ_DEVICE float rj_div(float dividend, const rj_divisor& divisor) {
     const float scaled = dividend * divisor.scale;
-    const float quotient = scaled * divisor.reciprocal;
-    const float excess = rj_fma(divisor.scaled, quotient, -scaled);
-    const float corrected = rj_fma(-excess, divisor.reciprocal, quotient);
-    return corrected == corrected ? corrected : quotient;
+    return rj_fma(scaled, divisor.reciprocal, scaled * divisor.rest);
 }
 
 // Within 2^-22 of the quotient, or two units of denormals: for what is rounded to bf16 or f16, a third of the
