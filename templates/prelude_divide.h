@@ -10,16 +10,10 @@
 // of two brings the divisor to [1/2, 2) first, and the dividend with it: an enlarged one stays below the quotient, a
 // shrunk one below the dividend.
 
-// 1 / a by the instruction and a step of Newton's, which rounds once; zeros, infinities and NaN as IEEE has them.
-RJ_DEVICE float rj_reciprocal(float a) {
-    const float fast = rj_reciprocal_fast(a);
-    const float off = rj_fma(-a, fast, 1.0f);
-    return off == off ? rj_fma(fast, off, fast) : fast;
-}
-
 struct rj_divisor {
     float scale;       // a power of two with the divisor's sign
-    float reciprocal;  // of the divisor times that, next below it
+    float reciprocal;  // of the divisor times that, rounded once
+    float below;       // the same, but surely less
     float rest;        // which that leaves of it: above 0, so that infinity times both is infinity
 };
 
@@ -30,24 +24,25 @@ RJ_DEVICE rj_divisor rj_divisor_of(float value) {
     divisor.scale =
         rj_float((rj_bits(value) & 0x80000000u) | static_cast<unsigned>(inverse > 0x00400000 ? inverse : 0x00400000));
     const float scaled = value * divisor.scale;
-    const float nearest = rj_reciprocal(scaled);
-    const bool is_above = rj_fma(-scaled, nearest, 1.0f) <= 0.0f;
-    divisor.reciprocal = is_above ? rj_float(rj_bits(nearest) - 1u) : nearest;
-    const float off = rj_fma(-scaled, divisor.reciprocal, 1.0f);
-    const float rest = divisor.reciprocal * off;
-    divisor.rest = off == off ? rj_fma(rest, off, rest) : nearest;  // of a reciprocal of 0 or infinity there is none
+    const float fast = rj_reciprocal_fast(scaled);
+    const float fast_off = rj_fma(-scaled, fast, 1.0f);  // NaN of a divisor of 0 or infinity, as IEEE has those
+    divisor.reciprocal = fast_off == fast_off ? rj_fma(fast, fast_off, fast) : fast;
+    divisor.below = fast > 0.0f ? rj_float(rj_bits(fast) - 2u) : fast;
+    const float off = rj_fma(-scaled, divisor.below, 1.0f);
+    const float rest = divisor.below * off;
+    divisor.rest = fast > 0.0f ? rj_fma(rest, off, rest) : fast;
     return divisor;
 }
 
 // Of dividends and quotients of at least 2^-100, divisors that are no denormals, and all below 2^119: correctly rounded
-// but where the quotient is within 2^-22 of a unit of the middle of two numbers, as 3 in 200 million are. There and of
+// but where the quotient is within 2^-20 of a unit of the middle of two numbers, as 11 in 200 million are. There and of
 // others within a unit.
 RJ_DEVICE float rj_div(float dividend, const rj_divisor& divisor) {
     const float scaled = dividend * divisor.scale;
-    return rj_fma(scaled, divisor.reciprocal, scaled * divisor.rest);
+    return rj_fma(scaled, divisor.below, scaled * divisor.rest);
 }
 
-// Within 2^-22 of the quotient, or two units of denormals: for what is rounded to bf16 or f16, a third of the
+// Within 2^-22 of the quotient, or two units of denormals: for what is rounded to bf16 or f16, two thirds of the
 // arithmetic.
 RJ_DEVICE float rj_div_narrow(float dividend, const rj_divisor& divisor) {
     return dividend * divisor.scale * divisor.reciprocal;

@@ -342,7 +342,7 @@ TEST_CASE(
         const std::int64_t off = std::int64_t{rj_bits(narrow)} - std::int64_t{rj_bits(want)};
         REQUIRE_MESSAGE(std::abs(off) <= 2, a << " / " << b << " = " << want << ", narrow " << narrow);
     }
-    CHECK(unlike <= 1);
+    CHECK(unlike <= 2);
 }
 
 TEST_CASE("division by a row's divisor is exact where the quotient is a number, and of few bits by few") {
