@@ -35,7 +35,7 @@ NodeId GraphData::add_reduce(Monoid monoid, NodeId arg, std::vector<AxisId> redu
         fail(ErrorCode::kInvalidGraph, "{}({}): it has no component {}, the last is {}", what, describe(arg), component,
              components(monoid) - 1);
     }
-    if (monoid == Monoid::kDivergence)
+    if (monoid == Monoid::kDivergence || monoid == Monoid::kEntropy)
         fail(ErrorCode::kInvalidGraph, "{}({}): the planner's alone; write the sums", what, describe(arg));
     if (monoid == Monoid::kGreatest)
         fail(ErrorCode::kInvalidGraph, "{}({}): the planner's alone; write the rounds", what, describe(arg));
@@ -61,6 +61,14 @@ NodeId GraphData::add_divergence(NodeId x, NodeId y, std::vector<AxisId> reduced
     result.monoid = Monoid::kDivergence;
     result.component = component;
     result.args = {x, y};
+    result.label.clear();
+    return intern(std::move(result));
+}
+
+NodeId GraphData::add_entropy(NodeId x, std::vector<AxisId> reduced, int component) {
+    Node result = node(add_reduce(Monoid::kMaxSumExp, x, std::move(reduced)));
+    result.monoid = Monoid::kEntropy;
+    result.component = component;
     result.label.clear();
     return intern(std::move(result));
 }

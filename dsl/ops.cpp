@@ -48,6 +48,7 @@ constexpr std::array kMonoids = {
     MonoidRow{Monoid::kMaxSumExp, "max_sum_exp", 2},
     MonoidRow{Monoid::kWelford, "welford", 2},
     MonoidRow{Monoid::kDivergence, "divergence", 5},
+    MonoidRow{Monoid::kEntropy, "entropy", 3},
     MonoidRow{Monoid::kGreatest, "greatest", 64},
     MonoidRow{Monoid::kExactSum, "exact_sum", 2},
 };

@@ -44,6 +44,9 @@ enum class Monoid : std::uint8_t {
     // Over x beside y, by the planner alone: max x, Σ exp(x − max x), max y, Σ exp(y − max y), and
     // Σ exp(x − max x)·((x − max x) − (y − max y)), to which columns without weight add 0.
     kDivergence,
+    // Over x, by the planner alone: max x, Σ exp(x − max x) and Σ exp(x − max x)·(x − max x), to which columns without
+    // weight add 0.
+    kEntropy,
     // Of x beside i32 places, by the planner alone: component r is the place of the element that comes r-th, the
     // greatest first, NaN before all numbers, and of equal ones the one of the least place first.
     kGreatest,

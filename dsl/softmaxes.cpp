@@ -33,7 +33,7 @@ std::optional<Softmax> softmax_of_total(const GraphData& graph, NodeId id) {
     const NodeId below = graph.node(total.args[0]).args[0];
     if (!is_map(graph, below, Op::kSub)) return std::nullopt;
     const std::vector<NodeId>& args = graph.node(below).args;
-    const Node& maximum = graph.node(args[1]);
+    const Node& maximum = graph.node(is_map(graph, args[1], Op::kDetach) ? graph.node(args[1]).args[0] : args[1]);
     const bool is_below =
         reduces_by(maximum, Monoid::kMax) && maximum.args[0] == args[0] && maximum.reduced == total.reduced;
     return is_below ? std::optional(Softmax{below, total.args[0], id}) : std::nullopt;

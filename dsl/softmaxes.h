@@ -16,7 +16,7 @@ struct Softmax {
     bool operator==(const Softmax&) const = default;
 };
 
-// Of Σ exp(x − max x), over columns or over rows.
+// Of Σ exp(x − max x), over columns or over rows; the maximum detached or not.
 std::optional<Softmax> softmax_of_total(const GraphData& graph, NodeId id);
 
 // Known are exp(x − m) / s and exp of a logarithm, of m = max x and s = Σ exp(x − m); and of logarithms x − (m + log

@@ -121,6 +121,18 @@ struct rj_origin<rj_rescaled<Sum>> {
     RJ_DEVICE void move(rj_rescaled<Sum>& state) const { state.move_to(top.value); }
 };
 template <class Sum>
+struct rj_origin<rj_entropies<Sum>> {
+    static constexpr bool kIsOne = true;
+    rj_maximum<float> top;
+
+    RJ_DEVICE void take(const rj_entropies<Sum>& state) { top.add_one(state.greatest); }
+    template <int kLanes>
+    RJ_DEVICE void meet() {
+        rj_butterfly<kLanes>(top);
+    }
+    RJ_DEVICE void move(rj_entropies<Sum>& state) const { state.move_to(top.value); }
+};
+template <class Sum>
 struct rj_origin<rj_divergences<Sum>> {
     static constexpr bool kIsOne = true;
     rj_maximum<float> top;
@@ -169,6 +181,10 @@ RJ_DEVICE State& rj_beyond_origin(State& state) {
 template <class Sum>
 RJ_DEVICE Sum& rj_beyond_origin(rj_rescaled<Sum>& state) {
     return state.terms;
+}
+template <class Sum>
+RJ_DEVICE typename rj_entropies<Sum>::Sums& rj_beyond_origin(rj_entropies<Sum>& state) {
+    return state.sums;
 }
 template <class Sum>
 RJ_DEVICE typename rj_divergences<Sum>::Sums& rj_beyond_origin(rj_divergences<Sum>& state) {

@@ -1,5 +1,6 @@
-// Reductions of several numbers that one pass over a row carries together: a maximum with a rescaled sum, two rows'
-// with their divergence, and a count, a mean and squared deviations. Their sums are plain or compensated.
+// Reductions of several numbers that one pass over a row carries together: a maximum with a rescaled sum, both with the
+// sum of its terms' logarithms, two rows' with their divergence, and a count, a mean and squared deviations. Their sums
+// are plain or compensated.
 
 // The greatest x and the sum of exp(x - greatest), in one pass (Milakov and Gimelshein, arXiv:1805.02867). A vector
 // costs one exponential an element and one to rescale the sum. In a row of narrow floats the fast exponential loses
@@ -75,6 +76,87 @@ struct rj_rescaled_of_rows {
     RJ_DEVICE float max() const { return greatest; }
     RJ_DEVICE float sum() const { return greatest - greatest == 0.0f ? terms : rj_float(0x7fc00000u); }
 };
+
+// With those Σ exp(x - greatest) (x - greatest), to which what has no weight adds nothing. When the greatest rises all
+// terms' logarithms move by as much.
+template <class Sum>
+struct rj_entropies {
+    using Origin = typename Sum::Origin;
+    struct Sums {
+        Sum terms;
+        Sum products;
+
+        RJ_DEVICE void move(float factor, float shift) {
+            products.add(terms.result() * shift);
+            if (factor == 0.0f) products = Sum();  // the shift may be infinite
+            products.scale(factor);
+            terms.scale(factor);
+        }
+        RJ_DEVICE void combine(const Sums& other) {
+            terms.combine(other.terms);
+            products.combine(other.products);
+        }
+        template <int kMask>
+        RJ_DEVICE Sums from_lane_xor() const {
+            return {terms.template from_lane_xor<kMask>(), products.template from_lane_xor<kMask>()};
+        }
+    };
+    float greatest = rj_float(0xff800000u);
+    Sums sums;
+
+    template <int N>
+    RJ_DEVICE void add(const float (&values)[N]) {
+        const float raised = rj_max(greatest, rj_fold<rj_larger>(values));
+        const Origin origin(raised);
+        sums.move(origin.step(greatest), origin.shift(greatest));
+        greatest = raised;
+        float powers[N];
+        float logarithms[N];
+#pragma unroll
+        for (int k = 0; k < N; ++k) {
+            const float logarithm = origin.logarithm(values[k]);
+            powers[k] = origin.power(logarithm);
+            logarithms[k] = rj_max(logarithm, -1e4f);  // whose power is 0, and no infinity
+        }
+        sums.terms.add(rj_fold<rj_adding>(powers));
+        rj_sum<float> products;
+        products.add_products(powers, logarithms);
+        sums.products.add(products.result());
+    }
+    RJ_DEVICE void add_one(float added) {
+        const float values[1] = {added};
+        add(values);
+    }
+    RJ_DEVICE void combine(const rj_entropies& other) {
+        const float raised = rj_max(greatest, other.greatest);
+        rj_entropies moved = other;
+        move_to(raised);
+        moved.move_to(raised);
+        sums.combine(moved.sums);
+    }
+    RJ_DEVICE void move_to(float raised) {
+        if (raised == greatest) return;
+        const Origin origin(raised);
+        sums.move(origin.step_of_all(greatest), origin.shift(greatest));
+        greatest = raised;
+    }
+    template <int kMask>
+    RJ_DEVICE rj_entropies from_lane_xor() const {
+        return {rj_shuffle_xor<kMask>(greatest), sums.template from_lane_xor<kMask>()};
+    }
+    RJ_DEVICE float max() const { return greatest; }
+    // As of rj_rescaled: NaN of rows whose maximum is not finite.
+    RJ_DEVICE float sum() const { return of_finite(Origin(greatest).sum(sums.terms.result(), greatest)); }
+    RJ_DEVICE float logarithms() const {
+        return of_finite(Origin(greatest).sum_of_products(sums.products.result(), sums.terms.result(), greatest));
+    }
+
+    RJ_DEVICE float of_finite(float value) const { return greatest - greatest == 0.0f ? value : rj_float(0x7fc00000u); }
+};
+template <class T>
+using rj_entropy = rj_entropies<rj_plain>;
+template <class T>
+using rj_compensated_entropy = rj_entropies<rj_compensated>;
 
 // Of x beside y the greatest of each, the sum of p = exp(x - greatest x) and of exp(y - greatest y), and that of
 // p ((x - greatest x) - (y - greatest y)), to which what has no weight adds nothing. When a maximum rises the terms of

@@ -42,6 +42,7 @@ std::vector<Component> state_components(const Accumulator& accumulator) {
                     {"other_max", "_other_max"},
                     {"other_sum", "_other_sum"},
                     {"between", "_between"}};
+        case Monoid::kEntropy: return {{"max", "_max"}, {"sum", "_sum"}, {"logarithms", "_logarithms"}};
         case Monoid::kGreatest: return greatest_components(accumulator.greatest);
         case Monoid::kExactSum: return {{"result", ""}, {"rest", "_rest"}};
     }

@@ -69,6 +69,7 @@ std::vector<SumParts> sums_of(Monoid monoid) {
         case Monoid::kDivergence: return {kWeights, kOtherWeights, kRatios};
         case Monoid::kMax:
         case Monoid::kMin:
+        case Monoid::kEntropy:
         case Monoid::kGreatest: break;
     }
     return {};
@@ -333,6 +334,7 @@ FoldState fold_include(Builder& b, const Accumulator& accumulator, const FoldSta
             return state;
         }
         case Monoid::kDivergence:       // of two rows' elements
+        case Monoid::kEntropy:          // a GPU's
         case Monoid::kGreatest: break;  // llvm_greatest's
     }
     RJ_CHECK(false, "monoid {}", static_cast<int>(accumulator.monoid));
@@ -386,6 +388,7 @@ FoldState fold_include_all(Builder& b, const Accumulator& accumulator, const Fol
         case Monoid::kMaxSumExp: return include_weights(b, accumulator, before, terms, of_many);
         case Monoid::kDivergence: return include_ratios(b, accumulator, before, terms);
         case Monoid::kWelford:
+        case Monoid::kEntropy:
         case Monoid::kGreatest: break;
     }
     RJ_CHECK(false, "monoid {} takes elements one by one", static_cast<int>(accumulator.monoid));
@@ -420,6 +423,7 @@ FoldState fold_merge(Builder& b, const Accumulator& accumulator, const FoldState
             add_to_sum(b, accumulator, &merged, between);
             return merged;
         }
+        case Monoid::kEntropy:
         case Monoid::kGreatest: break;
     }
     RJ_CHECK(false, "monoid {}", static_cast<int>(accumulator.monoid));

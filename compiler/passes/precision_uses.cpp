@@ -207,7 +207,8 @@ void Uses::add_results(const Block& block) {
             const bool pairs = accumulator.monoid == Monoid::kMaxSumExp && !is_gpu_;
             if (accumulator.monoid == Monoid::kMax || pairs || both) maxima_[reduce->results[result]] = index;
             if (both) maxima_[reduce->results[result + 2]] = index;
-            if (accumulator.monoid == Monoid::kMax || accumulator.monoid == Monoid::kMaxSumExp)
+            if (accumulator.monoid == Monoid::kMax || accumulator.monoid == Monoid::kMaxSumExp ||
+                accumulator.monoid == Monoid::kEntropy)
                 peaks_[reduce->results[result]] = index;
             if (accumulator.monoid == Monoid::kDivergence) divergences_.insert(reduce->results[result + 4]);
             result += static_cast<std::size_t>(accumulator.components());

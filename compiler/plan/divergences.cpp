@@ -15,7 +15,7 @@ namespace {
 
 struct Divergence {
     Softmax p;
-    Softmax q;
+    std::optional<Softmax> q;  // none of an entropy
     bool is_negative = false;
     std::vector<NodeId> numbers = {};  // of the row, that it is multiplied by
 };
@@ -46,34 +46,52 @@ class Divergences {
         if (!is_sum_of_columns(from_, sum)) return std::nullopt;
         const Factors factors = factors_of(from_, sum.args[0], sum.reduced);
         if (factors.varying.size() != 2) return std::nullopt;
-        const bool is_first = is_map(factors.varying[0], Op::kSub);
-        const NodeId difference = factors.varying[is_first ? 0 : 1];
-        const auto weight = softmax_of_probability(from_, factors.varying[is_first ? 1 : 0]);
-        if (!weight || !is_map(difference, Op::kSub)) return std::nullopt;
-        const auto first = softmax_of_logarithm(from_, args(difference)[0]);
-        const auto second = softmax_of_logarithm(from_, args(difference)[1]);
-        if (!first || !second || (*first == *weight) == (*second == *weight)) return std::nullopt;
-        const bool is_negative = *second == *weight;
-        Divergence found{*weight, is_negative ? *first : *second, is_negative, factors.numbers};
-        const auto is_alike = [&](const Softmax& softmax) {
-            return from_.node(softmax.total).reduced == sum.reduced &&
-                   from_.node(softmax.below).axes == from_.node(sum.args[0]).axes;
-        };
-        return is_alike(found.p) && is_alike(found.q) ? std::optional(found) : std::nullopt;
+        for (const std::size_t weight : {0, 1}) {
+            const auto p = softmax_of_probability(from_, factors.varying[weight]);
+            if (!p || !is_over(*p, sum)) continue;
+            auto found = of_logarithms(*p, factors.varying[1 - weight]);
+            if (!found || (found->q && !is_over(*found->q, sum))) continue;
+            found->numbers = factors.numbers;
+            return found;
+        }
+        return std::nullopt;
     }
 
-    // Σ e (x − y) / s + log(s of q / s).
+    // log p, log p − log q or log q − log p.
+    std::optional<Divergence> of_logarithms(const Softmax& p, NodeId id) const {
+        if (softmax_of_logarithm(from_, id) == p) return Divergence{p, std::nullopt};
+        if (!is_map(id, Op::kSub)) return std::nullopt;
+        const auto first = softmax_of_logarithm(from_, args(id)[0]);
+        const auto second = softmax_of_logarithm(from_, args(id)[1]);
+        if (!first || !second || (*first == p) == (*second == p)) return std::nullopt;
+        const bool is_negative = *second == p;
+        return Divergence{p, is_negative ? *first : *second, is_negative};
+    }
+
+    bool is_over(const Softmax& softmax, const Node& sum) const {
+        return from_.node(softmax.total).reduced == sum.reduced &&
+               from_.node(softmax.below).axes == from_.node(sum.args[0]).axes;
+    }
+
+    // Σ e (x − y) / s + log(s of q / s), or Σ e x / s − log s.
     NodeId written(GraphData& to, NodeId id, const Divergence& found, const ToHere& to_here) const {
         const Node& sum = from_.node(id);
         const NodeId weight = to_here(found.p.exponential);
         const NodeId zero = to.add_const(sum.dtype, 0);
-        const NodeId apart = to.add_map(Op::kSub, {to_here(found.p.below), to_here(found.q.below)});
+        NodeId term = to_here(found.p.below);
+        if (found.q) term = to.add_map(Op::kSub, {term, to_here(found.q->below)});
         const NodeId is_none = to.add_map(Op::kEq, {weight, zero});
-        const NodeId term = to.add_map(Op::kMul, {weight, to.add_map(Op::kSelect, {is_none, zero, apart})});
+        term = to.add_map(Op::kMul, {weight, to.add_map(Op::kSelect, {is_none, zero, term})});
         const NodeId total = to.add_reduce(Monoid::kSum, term, sum.reduced);
         const NodeId of_p = to_here(found.p.total);
-        const NodeId ratio = to.add_map(Op::kLog, {to.add_map(Op::kDiv, {to_here(found.q.total), of_p})});
-        NodeId result = to.add_map(Op::kAdd, {to.add_map(Op::kDiv, {total, of_p}), ratio});
+        const NodeId mean = to.add_map(Op::kDiv, {total, of_p});
+        NodeId result;
+        if (found.q) {
+            const NodeId ratio = to.add_map(Op::kDiv, {to_here(found.q->total), of_p});
+            result = to.add_map(Op::kAdd, {mean, to.add_map(Op::kLog, {ratio})});
+        } else {
+            result = to.add_map(Op::kSub, {mean, to.add_map(Op::kLog, {of_p})});
+        }
         if (found.is_negative) result = to.add_map(Op::kNeg, {result});
         for (const NodeId number : found.numbers) result = to.add_map(Op::kMul, {result, to_here(number)});
         to.set_label(result, sum.label);

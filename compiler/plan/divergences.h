@@ -1,6 +1,7 @@
-// Divergences of softmaxes as people write them, Σ p (log p − log q) with p and q from their logits: each class asks
-// for both rows' sums, so that a row is read three times. Σ e (x − y) below the maxima needs neither, and the sums come
-// to it behind: three reductions that one pass carries together (compiler/plan/online.h).
+// Divergences and entropies of softmaxes as people write them, Σ p (log p − log q) and Σ p log p with p and q from
+// their logits: each class asks for the rows' sums, so that a row is read three times. Σ e (x − y) and Σ e x below the
+// maxima need none, and the sums come to them behind: reductions that one pass carries together
+// (compiler/plan/online.h).
 #pragma once
 
 #include <memory>

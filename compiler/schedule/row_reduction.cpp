@@ -304,7 +304,8 @@ std::vector<Schedule> gpu_schedules(const GroupFacts& facts, const Target& targe
     const bool one_pass = streams || (too_wide && keeps_columns && waits_for_numbers(facts));
     std::vector<Schedule> first = one_pass ? std::exchange(reloads, {}) : std::vector<Schedule>();
     // Round after round they take ten times as long, and registers for a condition of each column besides.
-    if (one_pass && facts.keeps_greatest && !facts.sums_rows()) return first;
+    const bool in_rounds_else = one_pass && facts.keeps_greatest;
+    if (in_rounds_else && !facts.sums_rows()) return first;
     append(fills_shared ? reloads : shared, &schedules);
     put_first(staying_schedules(facts, target, vector), &schedules);
     const std::vector<Schedule> clusters = cluster_schedules(facts, target, vector);
@@ -327,7 +328,7 @@ std::vector<Schedule> gpu_schedules(const GroupFacts& facts, const Target& targe
     const bool spares_blocks = !parts.empty() && parts.front().column_blocks < kMostClusterBlocks &&
                                row_bytes(facts) > kMostClusterBlocks / 2 * kSmallPartBytes &&
                                resident_blocks(facts, target, parts.front().column_blocks) >= kPartsOfMany;
-    const bool parts_first = waits_for_numbers(facts) || spares_blocks;
+    const bool parts_first = !in_rounds_else && (waits_for_numbers(facts) || spares_blocks);
     schedules.insert(parts_first ? schedules.begin() : schedules.end(), parts.begin(), parts.end());
     put_first(of_functions(facts, target, vector), &schedules);
     put_first(many_in_rounds(facts, target, vector), &schedules);

@@ -163,6 +163,34 @@ TEST_CASE("a divergence of softmaxes is read once, however it is written") {
           2);
 }
 
+TEST_CASE("an entropy of a softmax is read once on a GPU, however it is written") {
+    const std::string logits = "rows n\ninput s: bf16[n, 32000]\nx = cast(s, f32)\np = softmax(x)\n";
+    for (const char* entropy : {
+             "-sum(p * log(p))",
+             "-2 * sum(log_softmax(x) * p)",
+             "-sum(exp(log_softmax(x)) * log_softmax(x))",
+             "log(sum(exp(x - max(x)))) - sum(exp(x - max(x)) * select(exp(x - max(x)) == 0, 0.0, x - max(x)))",
+         }) {
+        const Graph graph = Graph::parse(logits + "output entropy = " + entropy + "\n");
+        for (const std::string_view target : {"sm_90a", "gfx942"}) {
+            const Plan plan = plan_graph(*graph.data(), find_target(target));
+            REQUIRE(plan.groups.size() == 1);
+            CHECK_MESSAGE(facts_of(plan.groups[0], find_target(target)).online_phases == 2, entropy);
+        }
+    }
+    const Graph other = Graph::parse(logits + "output y = sum(p * log(softmax(x * x)))\n");
+    CHECK(facts_of(plan_graph(*other.data(), find_target("sm_90a")).groups[0], find_target("sm_90a")).online_phases >
+          2);
+}
+
+TEST_CASE("the greatest class beside a loss is found as the row is read") {
+    for (const char* option : {"argmax", "accuracy", "entropy"}) {
+        const Graph graph = make_graph("cross_entropy", {32000, bf16, {{option, "true"}}});
+        const Plan plan = plan_graph(*graph.data(), find_target("sm_90a"));
+        CHECK_MESSAGE(facts_of(plan.groups[0], find_target("sm_90a")).online_phases == 2, option);
+    }
+}
+
 TEST_CASE("the gradient of a cell's gates is computed by the threads that have their columns, each gate once") {
     const Graph graph = Graph::parse(
         "rows n\ncolumns h = 64\ncolumns gates = 3\ninput z: bf16[n, gates, h]\n"

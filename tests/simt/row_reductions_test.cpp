@@ -16,6 +16,7 @@
 
 #include "compiler/plan/partial_reductions.h"
 #include "dsl/library/registry.h"
+#include "rowjit/library.h"
 #include "runtime/verify.h"
 #include "tests/simt/cases.h"
 #include "tests/simt/simt_device.h"
@@ -221,6 +222,39 @@ TEST_CASE("divergences of two tensors' rows, carried in one pass, agree with the
             const auto choose = [&](const Group& group) { return if_main(group, schedule, target, name); };
             Program program = compile(*graph.data(), target, choose);
             REQUIRE_MESSAGE(main_kernel(program).accumulators[0].monoid == Monoid::kDivergence, name);
+            cases.push_back({name, graph, std::move(program)});
+        }
+    }
+    check_cases(cases, target);
+}
+
+// As people write it, from a softmax or its logarithm, and as the library does beside a log-probability.
+TEST_CASE("entropies of a row, carried in one pass, agree with the oracle") {
+    std::vector<std::pair<std::string, Graph>> graphs;
+    for (const Dtype dtype : {bf16, f32}) {
+        for (const bool of_logarithm : {false, true}) {
+            Graph g;
+            const Value x = cast(g.input("x", dtype, {g.rows("tokens"), 1000}), f32);
+            const Value p = softmax(x);
+            g.output("entropy", -sum(p * (of_logarithm ? log_softmax(x) : log(p))));
+            graphs.emplace_back(of_logarithm ? "of log p" : "of p", g);
+        }
+        graphs.emplace_back("beside a log-probability",
+                            make_graph("selective_log_probability", {1000, dtype, {{"entropy", "true"}}}));
+    }
+    const Target target = simt::target("sm_90a");
+    std::vector<Case> cases;
+    for (const auto& [what, graph] : graphs) {
+        for (const auto& [threads, blocks] : {std::pair(32, 1), {256, 1}, {64, 2}}) {
+            Schedule schedule = block_schedule(8);
+            schedule.residency = Residency::kReload;
+            schedule.threads_per_row = threads;
+            schedule.column_blocks = blocks;
+            schedule.online = true;
+            const std::string name = fmt::format("{}: {}", what, print(schedule));
+            const auto choose = [&](const Group& group) { return if_main(group, schedule, target, name); };
+            Program program = compile(*graph.data(), target, choose);
+            REQUIRE_MESSAGE(main_kernel(program).accumulators[0].monoid == Monoid::kEntropy, name);
             cases.push_back({name, graph, std::move(program)});
         }
     }
