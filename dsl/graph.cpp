@@ -402,8 +402,8 @@ NodeId GraphData::add_copy(const Node& node, const std::function<NodeId(NodeId)>
                 }
                 if (node.is_segmented())
                     return add_segment_reduce(node.monoid, args[0], node.reduced[0], args[1], node.axis);
-                if (node.monoid == Monoid::kDivergence)
-                    return add_divergence(args[0], args[1], node.reduced, node.component);
+                if (sums_exponentials(node.monoid))
+                    return add_carried(node.monoid, std::move(args), node.reduced, node.component);
                 if (node.monoid == Monoid::kGreatest)
                     return add_greatest(args[0], args[1], node.reduced, node.component);
                 return add_reduce(node.monoid, args[0], node.reduced, node.component);

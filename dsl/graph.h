@@ -180,10 +180,8 @@ class GraphData {
     NodeId add_cast(NodeId arg, Dtype dtype);
     NodeId add_index(NodeId source, std::vector<Coord> coords);
     NodeId add_reduce(Monoid monoid, NodeId arg, std::vector<AxisId> reduced, int component = 0);
-    // A component of x's divergence from y, both of the same axes.
-    NodeId add_divergence(NodeId x, NodeId y, std::vector<AxisId> reduced, int component);
-    // A component of x's entropy (Monoid::kEntropy).
-    NodeId add_entropy(NodeId x, std::vector<AxisId> reduced, int component);
+    // A component of what one pass carries of x, or of two values of the same axes (Monoid::kDivergence and below it).
+    NodeId add_carried(Monoid monoid, std::vector<NodeId> args, std::vector<AxisId> reduced, int component);
     // The place, of `places` over the same axes, of the element of x that comes r-th (Monoid::kGreatest).
     NodeId add_greatest(NodeId x, NodeId places, std::vector<AxisId> reduced, int r);
     // A component of the sum, taken exactly.

@@ -35,7 +35,7 @@ NodeId GraphData::add_reduce(Monoid monoid, NodeId arg, std::vector<AxisId> redu
         fail(ErrorCode::kInvalidGraph, "{}({}): it has no component {}, the last is {}", what, describe(arg), component,
              components(monoid) - 1);
     }
-    if (monoid == Monoid::kDivergence || monoid == Monoid::kEntropy)
+    if (sums_exponentials(monoid) && monoid != Monoid::kMaxSumExp)
         fail(ErrorCode::kInvalidGraph, "{}({}): the planner's alone; write the sums", what, describe(arg));
     if (monoid == Monoid::kGreatest)
         fail(ErrorCode::kInvalidGraph, "{}({}): the planner's alone; write the rounds", what, describe(arg));
@@ -54,21 +54,15 @@ NodeId GraphData::add_reduce(Monoid monoid, NodeId arg, std::vector<AxisId> redu
     return intern(std::move(result));
 }
 
-NodeId GraphData::add_divergence(NodeId x, NodeId y, std::vector<AxisId> reduced, int component) {
-    RJ_CHECK(node(x).axes == node(y).axes && node(x).dtype == node(y).dtype, "graph: the divergence of {} from {}",
-             describe(x), describe(y));
-    Node result = node(add_reduce(Monoid::kMaxSumExp, x, std::move(reduced)));
-    result.monoid = Monoid::kDivergence;
+NodeId GraphData::add_carried(Monoid monoid, std::vector<NodeId> args, std::vector<AxisId> reduced, int component) {
+    const bool is_alike =
+        node(args[0]).axes == node(args.back()).axes && node(args[0]).dtype == node(args.back()).dtype;
+    RJ_CHECK(sums_exponentials(monoid) && component < components(monoid) && is_alike,
+             "graph: component {} of {} of {}, {}", component, name(monoid), describe(args[0]), describe(args.back()));
+    Node result = node(add_reduce(Monoid::kMaxSumExp, args[0], std::move(reduced)));
+    result.monoid = monoid;
     result.component = component;
-    result.args = {x, y};
-    result.label.clear();
-    return intern(std::move(result));
-}
-
-NodeId GraphData::add_entropy(NodeId x, std::vector<AxisId> reduced, int component) {
-    Node result = node(add_reduce(Monoid::kMaxSumExp, x, std::move(reduced)));
-    result.monoid = Monoid::kEntropy;
-    result.component = component;
+    result.args = std::move(args);
     result.label.clear();
     return intern(std::move(result));
 }

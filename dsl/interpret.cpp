@@ -178,6 +178,8 @@ double fold(Monoid monoid, int component, std::span<const double> values) {
             return pairwise_sum<T>(values, [&](T x) { return (x - mean) * (x - mean); });
         }
         case Monoid::kDivergence:
+        case Monoid::kCrossEntropy:
+        case Monoid::kWeighted:
         case Monoid::kEntropy:
         case Monoid::kGreatest:
         case Monoid::kExactSum: break;  // the planner's

@@ -48,6 +48,8 @@ constexpr std::array kMonoids = {
     MonoidRow{Monoid::kMaxSumExp, "max_sum_exp", 2},
     MonoidRow{Monoid::kWelford, "welford", 2},
     MonoidRow{Monoid::kDivergence, "divergence", 5},
+    MonoidRow{Monoid::kCrossEntropy, "cross_entropy", 5},
+    MonoidRow{Monoid::kWeighted, "weighted", 4},
     MonoidRow{Monoid::kEntropy, "entropy", 3},
     MonoidRow{Monoid::kGreatest, "greatest", 64},
     MonoidRow{Monoid::kExactSum, "exact_sum", 2},
@@ -66,6 +68,9 @@ std::optional<Op> find_op(std::string_view name) {
 }
 
 std::string_view name(Monoid monoid) { return kMonoids[static_cast<std::size_t>(monoid)].name; }
+bool sums_exponentials(Monoid monoid) {
+    return monoid == Monoid::kMaxSumExp || (monoid >= Monoid::kDivergence && monoid <= Monoid::kEntropy);
+}
 int components(Monoid monoid) { return kMonoids[static_cast<std::size_t>(monoid)].components; }
 
 Op operation(Monoid monoid) {

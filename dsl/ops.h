@@ -44,6 +44,10 @@ enum class Monoid : std::uint8_t {
     // Over x beside y, by the planner alone: max x, Σ exp(x − max x), max y, Σ exp(y − max y), and
     // Σ exp(x − max x)·((x − max x) − (y − max y)), to which columns without weight add 0.
     kDivergence,
+    // Likewise, with Σ exp(x − max x)·(y − max y).
+    kCrossEntropy,
+    // Of x beside weights w, by the planner alone: max x, Σ exp(x − max x), Σ w and Σ w·(x − max x).
+    kWeighted,
     // Over x, by the planner alone: max x, Σ exp(x − max x) and Σ exp(x − max x)·(x − max x), to which columns without
     // weight add 0.
     kEntropy,
@@ -55,6 +59,8 @@ enum class Monoid : std::uint8_t {
 };
 
 std::string_view name(Monoid monoid);
+// Whether one of its components is Σ exp(x − max x).
+bool sums_exponentials(Monoid monoid);
 // What folds two values into one, of a sum, a maximum or a minimum, and the float that it folds into any to give that.
 Op operation(Monoid monoid);
 double neutral(Op operation);

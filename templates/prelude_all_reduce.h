@@ -108,37 +108,31 @@ struct rj_origin {
     RJ_DEVICE void meet() {}
     RJ_DEVICE void move(State&) const {}
 };
-template <class Sum>
-struct rj_origin<rj_rescaled<Sum>> {
+template <class State>
+struct rj_greatest_origin {
     static constexpr bool kIsOne = true;
     rj_maximum<float> top;
 
-    RJ_DEVICE void take(const rj_rescaled<Sum>& state) { top.add_one(state.greatest); }
+    RJ_DEVICE void take(const State& state) { top.add_one(state.greatest); }
     template <int kLanes>
     RJ_DEVICE void meet() {
         rj_butterfly<kLanes>(top);
     }
-    RJ_DEVICE void move(rj_rescaled<Sum>& state) const { state.move_to(top.value); }
+    RJ_DEVICE void move(State& state) const { state.move_to(top.value); }
 };
 template <class Sum>
-struct rj_origin<rj_entropies<Sum>> {
-    static constexpr bool kIsOne = true;
-    rj_maximum<float> top;
-
-    RJ_DEVICE void take(const rj_entropies<Sum>& state) { top.add_one(state.greatest); }
-    template <int kLanes>
-    RJ_DEVICE void meet() {
-        rj_butterfly<kLanes>(top);
-    }
-    RJ_DEVICE void move(rj_entropies<Sum>& state) const { state.move_to(top.value); }
-};
+struct rj_origin<rj_rescaled<Sum>> : rj_greatest_origin<rj_rescaled<Sum>> {};
 template <class Sum>
-struct rj_origin<rj_divergences<Sum>> {
+struct rj_origin<rj_entropies<Sum>> : rj_greatest_origin<rj_entropies<Sum>> {};
+template <class Sum>
+struct rj_origin<rj_weighings<Sum>> : rj_greatest_origin<rj_weighings<Sum>> {};
+template <class Sum, bool kCross>
+struct rj_origin<rj_divergences<Sum, kCross>> {
     static constexpr bool kIsOne = true;
     rj_maximum<float> top;
     rj_maximum<float> other_top;
 
-    RJ_DEVICE void take(const rj_divergences<Sum>& state) {
+    RJ_DEVICE void take(const rj_divergences<Sum, kCross>& state) {
         top.add_one(state.greatest);
         other_top.add_one(state.other_greatest);
     }
@@ -146,7 +140,7 @@ struct rj_origin<rj_divergences<Sum>> {
     RJ_DEVICE void meet() {
         rj_butterfly<kLanes>(top, other_top);
     }
-    RJ_DEVICE void move(rj_divergences<Sum>& state) const { state.move_to(top.value, other_top.value); }
+    RJ_DEVICE void move(rj_divergences<Sum, kCross>& state) const { state.move_to(top.value, other_top.value); }
 };
 template <class Sum>
 struct rj_origin<rj_moments<Sum>> {
@@ -187,7 +181,11 @@ RJ_DEVICE typename rj_entropies<Sum>::Sums& rj_beyond_origin(rj_entropies<Sum>& 
     return state.sums;
 }
 template <class Sum>
-RJ_DEVICE typename rj_divergences<Sum>::Sums& rj_beyond_origin(rj_divergences<Sum>& state) {
+RJ_DEVICE typename rj_weighings<Sum>::Sums& rj_beyond_origin(rj_weighings<Sum>& state) {
+    return state.sums;
+}
+template <class Sum, bool kCross>
+RJ_DEVICE typename rj_divergences<Sum, kCross>::Sums& rj_beyond_origin(rj_divergences<Sum, kCross>& state) {
     return state.sums;
 }
 template <class Sum>

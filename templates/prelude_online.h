@@ -159,9 +159,9 @@ template <class T>
 using rj_compensated_entropy = rj_entropies<rj_compensated>;
 
 // Of x beside y the greatest of each, the sum of p = exp(x - greatest x) and of exp(y - greatest y), and that of
-// p ((x - greatest x) - (y - greatest y)), to which what has no weight adds nothing. When a maximum rises the terms of
-// the last sum all move by as much, and then weigh less.
-template <class Sum>
+// p ((x - greatest x) - (y - greatest y)), or p (y - greatest y), to which what has no weight adds nothing. When a
+// maximum rises the terms of the last sum all move by as much, and then weigh less.
+template <class Sum, bool kCross>
 struct rj_divergences {
     struct Sums {
         Sum terms;
@@ -197,7 +197,7 @@ struct rj_divergences {
             const float other_logarithm = y[k] - other_from;
             weights[k] = Sum::exp(logarithm);
             other_weights[k] = Sum::exp(other_logarithm);
-            ratios[k] = weights[k] == 0.0f ? 0.0f : logarithm - other_logarithm;
+            ratios[k] = weights[k] == 0.0f ? 0.0f : kCross ? other_logarithm : logarithm - other_logarithm;
         }
         sums.terms.add(rj_fold<rj_adding>(weights));
         sums.other_terms.add(rj_fold<rj_adding>(other_weights));
@@ -218,7 +218,7 @@ struct rj_divergences {
         const float factor = Sum::exp(greatest - origin(raised));
         const float step = origin(raised) - origin(greatest);
         const float other_step = origin(other_raised) - origin(other_greatest);
-        sums.differences.add(sums.terms.result() * (other_step - step));
+        sums.differences.add(sums.terms.result() * (kCross ? -other_step : other_step - step));
         // Of what weighs nothing any more an infinite difference is nothing too.
         if (factor == 0.0f) sums.differences = Sum();
         sums.differences.scale(factor);
@@ -247,9 +247,83 @@ struct rj_divergences {
     }
 };
 template <class T>
-using rj_divergence = rj_divergences<rj_plain>;
+using rj_divergence = rj_divergences<rj_plain, false>;
 template <class T>
-using rj_compensated_divergence = rj_divergences<rj_compensated>;
+using rj_compensated_divergence = rj_divergences<rj_compensated, false>;
+template <class T>
+using rj_cross_entropy = rj_divergences<rj_plain, true>;
+template <class T>
+using rj_compensated_cross_entropy = rj_divergences<rj_compensated, true>;
+
+// Of x beside weights the greatest x, the sum of exp(x - greatest), of the weights, and of each times x - greatest.
+template <class Sum>
+struct rj_weighings {
+    struct Sums {
+        Sum terms;
+        Sum weights;
+        Sum products;
+
+        RJ_DEVICE void combine(const Sums& other) {
+            terms.combine(other.terms);
+            weights.combine(other.weights);
+            products.combine(other.products);
+        }
+        template <int kMask>
+        RJ_DEVICE Sums from_lane_xor() const {
+            return {terms.template from_lane_xor<kMask>(), weights.template from_lane_xor<kMask>(),
+                    products.template from_lane_xor<kMask>()};
+        }
+    };
+    float greatest = rj_float(0xff800000u);
+    Sums sums;
+
+    template <int N>
+    RJ_DEVICE void add_products(const float (&x)[N], const float (&weights)[N]) {
+        move_to(rj_max(greatest, rj_fold<rj_larger>(x)));
+        const float from = origin(greatest);
+        float powers[N];
+        float logarithms[N];
+#pragma unroll
+        for (int k = 0; k < N; ++k) {
+            logarithms[k] = x[k] - from;
+            powers[k] = Sum::exp(logarithms[k]);
+        }
+        sums.terms.add(rj_fold<rj_adding>(powers));
+        sums.weights.add(rj_fold<rj_adding>(weights));
+        rj_sum<float> products;
+        products.add_products(weights, logarithms);
+        sums.products.add(products.result());
+    }
+    RJ_DEVICE void combine(const rj_weighings& other) {
+        const float raised = rj_max(greatest, other.greatest);
+        rj_weighings moved = other;
+        move_to(raised);
+        moved.move_to(raised);
+        sums.combine(moved.sums);
+    }
+    RJ_DEVICE void move_to(float raised) {
+        if (raised == greatest) return;
+        sums.products.add(sums.weights.result() * (origin(greatest) - origin(raised)));
+        sums.terms.scale(Sum::exp(greatest - origin(raised)));
+        greatest = raised;
+    }
+    template <int kMask>
+    RJ_DEVICE rj_weighings from_lane_xor() const {
+        return {rj_shuffle_xor<kMask>(greatest), sums.template from_lane_xor<kMask>()};
+    }
+    RJ_DEVICE float max() const { return greatest; }
+    RJ_DEVICE float sum() const { return of_finite(sums.terms.result()); }
+    RJ_DEVICE float weights() const { return sums.weights.result(); }
+    RJ_DEVICE float logarithms() const { return of_finite(sums.products.result()); }
+
+    static RJ_DEVICE float origin(float raised) { return rj_origin_itself(raised).from; }
+    // As of rj_rescaled: NaN of rows whose maximum is not finite.
+    RJ_DEVICE float of_finite(float value) const { return greatest - greatest == 0.0f ? value : rj_float(0x7fc00000u); }
+};
+template <class T>
+using rj_weighted = rj_weighings<rj_plain>;
+template <class T>
+using rj_compensated_weighted = rj_weighings<rj_compensated>;
 
 // Count, sum and sum of squared deviations (Chan, Golub and LeVeque 1979). Deviations are from an average that each
 // step rounds, which squares forgive; the mean is made of the sum, and as exact as a sum's.

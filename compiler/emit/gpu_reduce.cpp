@@ -37,11 +37,14 @@ std::vector<Component> state_components(const Accumulator& accumulator) {
         case Monoid::kMaxSumExp: return {{"max", "_max"}, {"sum", "_sum"}};
         case Monoid::kWelford: return {{"mean", "_mean"}, {"squared_deviations", "_squares"}};
         case Monoid::kDivergence:
+        case Monoid::kCrossEntropy:
             return {{"max", "_max"},
                     {"sum", "_sum"},
                     {"other_max", "_other_max"},
                     {"other_sum", "_other_sum"},
                     {"between", "_between"}};
+        case Monoid::kWeighted:
+            return {{"max", "_max"}, {"sum", "_sum"}, {"weights", "_weights"}, {"logarithms", "_logarithms"}};
         case Monoid::kEntropy: return {{"max", "_max"}, {"sum", "_sum"}, {"logarithms", "_logarithms"}};
         case Monoid::kGreatest: return greatest_components(accumulator.greatest);
         case Monoid::kExactSum: return {{"result", ""}, {"rest", "_rest"}};

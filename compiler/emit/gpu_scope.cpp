@@ -22,6 +22,8 @@ std::string_view state_template(const Accumulator& accumulator) {
         case Monoid::kMaxSumExp: return compensated ? "rj_compensated_max_sum_exp" : "rj_max_sum_exp";
         case Monoid::kWelford: return compensated ? "rj_compensated_welford" : "rj_welford";
         case Monoid::kDivergence: return compensated ? "rj_compensated_divergence" : "rj_divergence";
+        case Monoid::kCrossEntropy: return compensated ? "rj_compensated_cross_entropy" : "rj_cross_entropy";
+        case Monoid::kWeighted: return compensated ? "rj_compensated_weighted" : "rj_weighted";
         case Monoid::kEntropy: return compensated ? "rj_compensated_entropy" : "rj_entropy";
         case Monoid::kGreatest: return "rj_greatest";
         case Monoid::kExactSum: return compensated ? "rj_exact_sum" : "rj_exact_narrow_sum";

@@ -69,6 +69,8 @@ std::vector<SumParts> sums_of(Monoid monoid) {
         case Monoid::kDivergence: return {kWeights, kOtherWeights, kRatios};
         case Monoid::kMax:
         case Monoid::kMin:
+        case Monoid::kCrossEntropy:
+        case Monoid::kWeighted:
         case Monoid::kEntropy:
         case Monoid::kGreatest: break;
     }
@@ -333,8 +335,10 @@ FoldState fold_include(Builder& b, const Accumulator& accumulator, const FoldSta
             add_to_sum(b, accumulator, &state, b.CreateFMul(distance, b.CreateFSub(x, mean)));
             return state;
         }
-        case Monoid::kDivergence:       // of two rows' elements
-        case Monoid::kEntropy:          // a GPU's
+        case Monoid::kDivergence:    // of two rows' elements
+        case Monoid::kCrossEntropy:  // a GPU's, as the next two
+        case Monoid::kWeighted:
+        case Monoid::kEntropy:
         case Monoid::kGreatest: break;  // llvm_greatest's
     }
     RJ_CHECK(false, "monoid {}", static_cast<int>(accumulator.monoid));
@@ -388,6 +392,8 @@ FoldState fold_include_all(Builder& b, const Accumulator& accumulator, const Fol
         case Monoid::kMaxSumExp: return include_weights(b, accumulator, before, terms, of_many);
         case Monoid::kDivergence: return include_ratios(b, accumulator, before, terms);
         case Monoid::kWelford:
+        case Monoid::kCrossEntropy:
+        case Monoid::kWeighted:
         case Monoid::kEntropy:
         case Monoid::kGreatest: break;
     }
@@ -423,6 +429,8 @@ FoldState fold_merge(Builder& b, const Accumulator& accumulator, const FoldState
             add_to_sum(b, accumulator, &merged, between);
             return merged;
         }
+        case Monoid::kCrossEntropy:
+        case Monoid::kWeighted:
         case Monoid::kEntropy:
         case Monoid::kGreatest: break;
     }

@@ -17,8 +17,7 @@ std::ptrdiff_t special_functions(const Kernel& kernel, const ColumnLoop& loop) {
     return std::count_if(loop.body.begin(), loop.body.end(), [&](const Inst& inst) {
         if (inst.kind == InstKind::kMap) return is_special(inst.op) || inst.op == Op::kUniform;
         if (inst.kind != InstKind::kAccumulate) return false;
-        const Monoid monoid = kernel.accumulators[static_cast<std::size_t>(inst.index)].monoid;
-        return monoid == Monoid::kMaxSumExp || monoid == Monoid::kDivergence;
+        return sums_exponentials(kernel.accumulators[static_cast<std::size_t>(inst.index)].monoid);
     });
 }
 

@@ -29,8 +29,10 @@ int state_bytes(const Accumulator& accumulator) {
         case Monoid::kMax:
         case Monoid::kMin: return value;
         case Monoid::kMaxSumExp: return 2 * value + lost;
-        case Monoid::kWelford: return 4 * value + 2 * lost;       // count, average, both sums
-        case Monoid::kDivergence: return 5 * value + 3 * lost;    // both maxima, three sums
+        case Monoid::kWelford: return 4 * value + 2 * lost;  // count, average, both sums
+        case Monoid::kDivergence:
+        case Monoid::kCrossEntropy: return 5 * value + 3 * lost;  // both maxima, three sums
+        case Monoid::kWeighted: return 4 * value + 3 * lost;      // a maximum, three sums
         case Monoid::kEntropy: return 3 * value + 2 * lost;       // a maximum, two sums
         case Monoid::kGreatest: return 8 * accumulator.greatest;  // of a warp: an element and its place each
         case Monoid::kExactSum: return 2 * value;

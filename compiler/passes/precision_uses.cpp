@@ -207,11 +207,13 @@ void Uses::add_results(const Block& block) {
             const bool pairs = accumulator.monoid == Monoid::kMaxSumExp && !is_gpu_;
             if (accumulator.monoid == Monoid::kMax || pairs || both) maxima_[reduce->results[result]] = index;
             if (both) maxima_[reduce->results[result + 2]] = index;
-            if (accumulator.monoid == Monoid::kMax || accumulator.monoid == Monoid::kMaxSumExp ||
-                accumulator.monoid == Monoid::kEntropy)
-                peaks_[reduce->results[result]] = index;
-            if (accumulator.monoid == Monoid::kDivergence) divergences_.insert(reduce->results[result + 4]);
-            result += static_cast<std::size_t>(accumulator.components());
+            const bool of_one_row = accumulator.monoid == Monoid::kMaxSumExp ||
+                                    accumulator.monoid == Monoid::kWeighted || accumulator.monoid == Monoid::kEntropy;
+            if (accumulator.monoid == Monoid::kMax || of_one_row) peaks_[reduce->results[result]] = index;
+            const auto parts = static_cast<std::size_t>(accumulator.components());
+            if (accumulator.monoid >= Monoid::kDivergence && accumulator.monoid <= Monoid::kEntropy)
+                divergences_.insert(reduce->results[result + parts - 1]);
+            result += parts;
         }
     }
 }

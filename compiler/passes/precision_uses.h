@@ -302,7 +302,7 @@ class Uses {
     std::map<ValueId, std::vector<const Inst*>> uses_;
     std::map<ValueId, const Inst*> made_by_;
     std::set<ValueId> in_columns_;   // that a column has one of
-    std::set<ValueId> divergences_;  // results of two rows' divergences
+    std::set<ValueId> divergences_;  // sums of logarithms, by weights, as divergences are
     bool has_one_column_ = true;
     bool stores_f32_ = false;
     std::map<int, std::vector<ValueId>> kept_;  // by slot

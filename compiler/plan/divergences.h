@@ -1,7 +1,7 @@
-// Divergences and entropies of softmaxes as people write them, Σ p (log p − log q) and Σ p log p with p and q from
-// their logits: each class asks for the rows' sums, so that a row is read three times. Σ e (x − y) and Σ e x below the
-// maxima need none, and the sums come to them behind: reductions that one pass carries together
-// (compiler/plan/online.h).
+// Divergences, entropies and cross-entropies of softmaxes as people write them, Σ p (log p − log q), Σ p log p, Σ p log
+// q and Σ w log q with p and q from their logits: each class asks for the rows' sums, so that a row is read three
+// times. Σ e (x − y), Σ e x, Σ e y and Σ w x below the maxima need none, and the sums come to them behind: reductions
+// that one pass carries together (compiler/plan/online.h).
 #pragma once
 
 #include <memory>

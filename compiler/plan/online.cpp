@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/dtype.h"
+#include "compiler/plan/carried_logarithms.h"
 #include "compiler/plan/rewrite.h"
 #include "dsl/softmaxes.h"
 
@@ -18,7 +19,7 @@ struct Match {
     Monoid monoid;
     NodeId over;
     int component;
-    NodeId beside = -1;  // of a divergence, and the places of the greatest
+    NodeId beside = -1;  // another row, weights or the places of the greatest
 };
 
 class Rewriter {
@@ -26,10 +27,11 @@ class Rewriter {
     Rewriter(const GraphData& from, bool over_rows) : from_(from), over_rows_(over_rows) {}
 
     bool find(bool on_gpu) {
-        const bool with_divergences = on_gpu || !stores_columns();
+        const bool stores = stores_columns();
         for (const NodeId id : from_.live_nodes()) {
-            if (with_divergences) find_divergence(id);
-            if (on_gpu) find_entropy(id);
+            if (const auto found = carried_logarithms(from_, id)) {
+                if (on_gpu || (found->monoid == Monoid::kDivergence && !stores)) add_carried(id, *found);
+            }
             find_greatest(id);
         }
         for (const NodeId id : from_.live_nodes()) {
@@ -73,11 +75,13 @@ class Rewriter {
         const NodeId over = here(match.over);
         const auto add = [&] {
             switch (match.monoid) {
-                case Monoid::kDivergence: return to.add_divergence(over, here(match.beside), reduced, match.component);
-                case Monoid::kEntropy: return to.add_entropy(over, reduced, match.component);
                 case Monoid::kGreatest: return to.add_greatest(over, here(match.beside), reduced, match.component);
-                default: return to.add_reduce(match.monoid, over, reduced, match.component);
+                case Monoid::kWelford: return to.add_reduce(match.monoid, over, reduced, match.component);
+                default: break;
             }
+            std::vector<NodeId> args = {over};
+            if (match.beside >= 0) args.push_back(here(match.beside));
+            return to.add_carried(match.monoid, std::move(args), reduced, match.component);
         };
         const NodeId pair = add();
         to.set_label(pair, from_.node(id).label);
@@ -125,103 +129,11 @@ class Rewriter {
         }
     }
 
-    // x − max x: x, where it is that.
-    std::optional<NodeId> below_maximum(NodeId id) const {
-        if (!is_map(id, Op::kSub)) return std::nullopt;
-        const NodeId x = from_.node(id).args[0];
-        const NodeId maximum = from_.node(id).args[1];
-        const bool is_below = is_reduce(maximum, Monoid::kMax) && from_.node(maximum).args[0] == x;
-        return is_below ? std::optional(x) : std::nullopt;
-    }
-
-    bool is_zero(NodeId id) const { return from_.node(id).kind == NodeKind::kConst && from_.node(id).value == 0; }
-
-    // Σ p·(p = 0 ? 0 : (x − max x) − (y − max y)) of p = exp(x − max x), and with it the four reductions of x and y.
-    void find_divergence(NodeId id) {
-        if (!is_reduce(id, Monoid::kSum) || !is_map(from_.node(id).args[0], Op::kMul)) return;
-        const std::vector<NodeId>& factors = from_.node(from_.node(id).args[0]).args;
-        for (const auto& [weight, chosen] : {std::pair(factors[0], factors[1]), {factors[1], factors[0]}}) {
-            if (!is_map(weight, Op::kExp) || !is_map(chosen, Op::kSelect)) continue;
-            const NodeId difference = from_.node(chosen).args[2];
-            if (!is_map(difference, Op::kSub) || !is_of_weight(chosen, weight, difference)) continue;
-            const std::vector<NodeId>& ratio = from_.node(difference).args;
-            const auto x = below_maximum(ratio[0]);
-            const auto y = below_maximum(ratio[1]);
-            if (!x || !y || ratio[0] != from_.node(weight).args[0]) continue;
-            if (from_.node(*x).axes != from_.node(*y).axes) continue;
-            return add_divergence(id, ratio[0], *x, ratio[1], *y);
-        }
-    }
-
-    void add_divergence(NodeId sum, NodeId below_x, NodeId x, NodeId below_y, NodeId y) {
-        const auto add_component = [&](NodeId id, int component) {
-            matches_.emplace(id, Match{Monoid::kDivergence, x, component, y});
+    void add_carried(NodeId sum, const CarriedLogarithms& found) {
+        for (const auto& [id, component] : found.components) {
+            matches_.emplace(id, Match{found.monoid, found.x, component, found.beside});
             reduce_of_.emplace(id, sum);
-        };
-        add_component(from_.node(below_x).args[1], 0);
-        add_component(from_.node(below_y).args[1], 2);
-        add_component(sum, 4);
-        for (const NodeId id : from_.live_nodes()) {
-            if (!is_reduce(id, Monoid::kSum) || !is_map(from_.node(id).args[0], Op::kExp)) continue;
-            const NodeId below = from_.node(from_.node(id).args[0]).args[0];
-            if (below == below_x) add_component(id, 1);
-            if (below == below_y) add_component(id, 3);
         }
-    }
-
-    // Σ e (x − max x) of e = exp(x − max x), where e = 0 adds 0: x.
-    std::optional<NodeId> entropy_of(NodeId term) const {
-        const bool chooses = is_map(term, Op::kSelect);  // e > 0 ? e (x − max x) : 0
-        if (chooses && !is_zero(from_.node(term).args[2])) return std::nullopt;
-        const NodeId product = chooses ? from_.node(term).args[1] : term;
-        if (!is_map(product, Op::kMul)) return std::nullopt;
-        const std::vector<NodeId>& factors = from_.node(product).args;
-        for (const auto& [weight, other] : {std::pair(factors[0], factors[1]), {factors[1], factors[0]}}) {
-            if (!is_map(weight, Op::kExp)) continue;
-            const NodeId below = from_.node(weight).args[0];
-            const auto x = below_maximum(below);
-            const bool is_chosen = chooses ? other == below && asks_for_weight(from_.node(term).args[0], weight)
-                                           : is_of_weight(other, weight, below);
-            if (x && is_chosen) return x;
-        }
-        return std::nullopt;
-    }
-
-    // weight > 0
-    bool asks_for_weight(NodeId condition, NodeId weight) const {
-        return is_map(condition, Op::kGt) && from_.node(condition).args[0] == weight &&
-               is_zero(from_.node(condition).args[1]);
-    }
-
-    // weight = 0 ? 0 : value
-    bool is_of_weight(NodeId choice, NodeId weight, NodeId value) const {
-        if (!is_map(choice, Op::kSelect)) return false;
-        const std::vector<NodeId>& args = from_.node(choice).args;
-        if (!is_map(args[0], Op::kEq) || !is_zero(args[1]) || args[2] != value) return false;
-        const std::vector<NodeId>& asked = from_.node(args[0]).args;
-        return (asked[0] == weight && is_zero(asked[1])) || (asked[1] == weight && is_zero(asked[0]));
-    }
-
-    void find_entropy(NodeId id) {
-        if (!is_reduce(id, Monoid::kSum) || from_.node(id).dtype != Dtype::kF32 || matches_.contains(id)) return;
-        const auto x = entropy_of(from_.node(id).args[0]);
-        if (!x) return;
-        const auto add_component = [&](NodeId of, int component) {
-            matches_.emplace(of, Match{Monoid::kEntropy, *x, component});
-            reduce_of_.emplace(of, id);
-        };
-        std::vector<NodeId> sums;
-        std::optional<NodeId> maximum;
-        for (const NodeId other : from_.live_nodes()) {
-            const auto softmax = is_reduce(other, Monoid::kSum) ? softmax_of_total(from_, other) : std::nullopt;
-            if (!softmax || from_.node(softmax->below).args[0] != *x) continue;
-            maximum = from_.node(softmax->below).args[1];
-            sums.push_back(other);
-        }
-        if (!maximum || matches_.contains(*maximum)) return;  // a divergence's
-        add_component(*maximum, 0);
-        for (const NodeId sum : sums) add_component(sum, 1);
-        add_component(id, 2);
     }
 
     // max x, and from it round after round. Keys are of f32.

@@ -3,14 +3,13 @@
 //
 //     m = max x,  s = Σ exp(x − m)              →  max_sum_exp x      (Milakov and Gimelshein, arXiv 1805.02867)
 //     μ = (Σ x) / n,  v = Σ (x − μ)²            →  welford x          (Chan, Golub and LeVeque's pairwise form)
-//     both of x,  Σ e (x − m) of e = exp(x − m)  →  entropy x         (on a GPU)
 //     both of x and y,  Σ p ln(p / q) of p = exp(x − max x), q = exp(y − max y)  →  divergence x y
+//     likewise,  Σ p ln q, Σ p ln p, and Σ w ln p of weights w  →  cross_entropy x y, entropy x, weighted x w
 //
-// An entropy is asked for beside losses, and is what policies and gates are held to. A CPU has a row in its caches when
-// it reads it again, and has no such carrier. The last is a row of two tensors read once, as those of max_sum_exp are,
-// with a third sum whose terms move by the maxima's steps; on the CPU only where a row stores no columns, as one whose
-// logarithm is near the sum shows its last bits: reverse_kl with its gradient erred by 5.3 units where eager does by
-// 1.3.
+// A divergence is of rows of two tensors read once, as those of max_sum_exp are, with a third sum whose terms move by
+// the maxima's steps (carried_logarithms); on the CPU only where a row stores no columns, as one whose logarithm is
+// near the sum shows its last bits: reverse_kl with its gradient erred by 5.3 units where eager does by 1.3. The last
+// three are a GPU's: a CPU has a row in its caches when it reads it again.
 // And of the rounds that take a row's greatest elements one after the other, two reductions each, all become one that
 // carries as many:
 //

@@ -256,9 +256,8 @@ GroupFacts facts_of(const Group& group, const Target& target) {
     facts.online_phases = phase_count(*online);
     for (const NodeId id : online->live_nodes()) {
         const Node& node = online->node(id);
-        const bool pairs = node.monoid == Monoid::kMaxSumExp || node.monoid == Monoid::kDivergence ||
-                           node.monoid == Monoid::kEntropy;
-        facts.sums_exponentials |= node.kind == NodeKind::kReduce && pairs && !online->axis(node.reduced[0]).is_row;
+        facts.sums_exponentials |= node.kind == NodeKind::kReduce && sums_exponentials(node.monoid) &&
+                                   !online->axis(node.reduced[0]).is_row;
         facts.keeps_greatest |= node.kind == NodeKind::kReduce && node.monoid == Monoid::kGreatest;
     }
     facts.reduces_rows = group.reduces_rows;

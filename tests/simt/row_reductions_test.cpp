@@ -16,7 +16,6 @@
 
 #include "compiler/plan/partial_reductions.h"
 #include "dsl/library/registry.h"
-#include "rowjit/library.h"
 #include "runtime/verify.h"
 #include "tests/simt/cases.h"
 #include "tests/simt/simt_device.h"
@@ -228,23 +227,17 @@ TEST_CASE("divergences of two tensors' rows, carried in one pass, agree with the
     check_cases(cases, target);
 }
 
-// As people write it, from a softmax or its logarithm, and as the library does beside a log-probability.
-TEST_CASE("entropies of a row, carried in one pass, agree with the oracle") {
-    std::vector<std::pair<std::string, Graph>> graphs;
-    for (const Dtype dtype : {bf16, f32}) {
-        for (const bool of_logarithm : {false, true}) {
-            Graph g;
-            const Value x = cast(g.input("x", dtype, {g.rows("tokens"), 1000}), f32);
-            const Value p = softmax(x);
-            g.output("entropy", -sum(p * (of_logarithm ? log_softmax(x) : log(p))));
-            graphs.emplace_back(of_logarithm ? "of log p" : "of p", g);
-        }
-        graphs.emplace_back("beside a log-probability",
-                            make_graph("selective_log_probability", {1000, dtype, {{"entropy", "true"}}}));
-    }
+// As people write them, from softmaxes or their logarithms, and as the library does beside a log-probability. Extreme
+// rows among them: every fourth.
+TEST_CASE("weighed logarithms of a row, carried in one pass, agree with the oracle") {
+    const std::string logits =
+        "rows n\ninput a: {0}[n, 1000]\ninput b: {0}[n, 1000]\nx = cast(a, f32)\ny = cast(b, f32)\n";
+    const auto written = [&](Dtype dtype, const std::string& loss) {
+        return Graph::parse(fmt::format(fmt::runtime(logits + "output loss = {1}\n"), name(dtype), loss));
+    };
     const Target target = simt::target("sm_90a");
     std::vector<Case> cases;
-    for (const auto& [what, graph] : graphs) {
+    const auto add = [&](const Graph& graph, Monoid monoid, const std::string& what) {
         for (const auto& [threads, blocks] : {std::pair(32, 1), {256, 1}, {64, 2}}) {
             Schedule schedule = block_schedule(8);
             schedule.residency = Residency::kReload;
@@ -254,9 +247,17 @@ TEST_CASE("entropies of a row, carried in one pass, agree with the oracle") {
             const std::string name = fmt::format("{}: {}", what, print(schedule));
             const auto choose = [&](const Group& group) { return if_main(group, schedule, target, name); };
             Program program = compile(*graph.data(), target, choose);
-            REQUIRE_MESSAGE(main_kernel(program).accumulators[0].monoid == Monoid::kEntropy, name);
+            REQUIRE_MESSAGE(main_kernel(program).accumulators[0].monoid == monoid, name);
             cases.push_back({name, graph, std::move(program)});
         }
+    };
+    for (const Dtype dtype : {bf16, f32}) {
+        for (const auto& [loss, monoid] : {std::pair("-sum(softmax(x) * log(softmax(x)))", Monoid::kEntropy),
+                                           {"-sum(softmax(x) * log_softmax(x))", Monoid::kEntropy},
+                                           {"-sum(softmax(x) * log_softmax(y))", Monoid::kCrossEntropy},
+                                           {"-sum(x * log_softmax(y))", Monoid::kWeighted}})
+            add(written(dtype, loss), monoid, loss);
+        add(make_graph("selective_log_probability", {1000, dtype, {{"entropy", "true"}}}), Monoid::kEntropy, "beside");
     }
     check_cases(cases, target);
 }
