@@ -256,9 +256,10 @@ GroupFacts facts_of(const Group& group, const Target& target) {
     facts.online_phases = phase_count(*online);
     for (const NodeId id : online->live_nodes()) {
         const Node& node = online->node(id);
-        facts.sums_exponentials |= node.kind == NodeKind::kReduce && sums_exponentials(node.monoid) &&
-                                   !online->axis(node.reduced[0]).is_row;
-        facts.keeps_greatest |= node.kind == NodeKind::kReduce && node.monoid == Monoid::kGreatest;
+        facts.sums_exponentials |=
+            node.kind == NodeKind::kReduce && sums_exponentials(node.monoid) && !online->axis(node.reduced[0]).is_row;
+        if (node.kind == NodeKind::kReduce && node.monoid == Monoid::kGreatest)
+            facts.greatest = std::max(facts.greatest, node.component + 1);
     }
     facts.reduces_rows = group.reduces_rows;
     facts.adds_parts = adds_parts(graph);

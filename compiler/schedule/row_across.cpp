@@ -65,7 +65,7 @@ int rows_of_block(std::int64_t neighbours) {
 
 std::vector<Schedule> rows_across(const GroupFacts& facts, const Target& target) {
     const bool is_run = facts.neighbours * facts.promoted_read_bytes >= kSectorBytes;
-    if (!facts.columns_apart || !is_run || facts.sums_rows() || facts.steps || facts.keeps_greatest) return {};
+    if (!facts.columns_apart || !is_run || facts.sums_rows() || facts.steps || facts.greatest > 0) return {};
     if (!target.is_gpu()) {
         if (facts.promoted_columns < kLeastLanes) return {};
         const int rows = rows_of_block(facts.promoted_columns);

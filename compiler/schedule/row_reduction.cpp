@@ -286,7 +286,7 @@ std::vector<Schedule> gpu_schedules(const GroupFacts& facts, const Target& targe
     // 1.9 ms, 4.1 in a cluster. And a row that a cluster has no room to keep in small parts, and waits for besides.
     // What meets once needs no cluster either: of 4608 f32 classes cross-entropy runs at 101 % of copy so, at 33 in two
     // blocks, orpo at 100 and 90; but kl_div, which has two pairs of a maximum and a sum, at 88 and 99 (H100).
-    const std::int64_t least = facts.keeps_greatest ? kLeastOfGreatest : kStreamedColumns;
+    const std::int64_t least = facts.greatest > 0 ? kLeastOfGreatest : kStreamedColumns;
     const bool is_wide = facts.columns >= least;
     const bool in_cluster = wider_than_block(facts, target);
     const bool meets_once = facts.online_phases == 2;
@@ -304,7 +304,7 @@ std::vector<Schedule> gpu_schedules(const GroupFacts& facts, const Target& targe
     const bool one_pass = streams || (too_wide && keeps_columns && waits_for_numbers(facts));
     std::vector<Schedule> first = one_pass ? std::exchange(reloads, {}) : std::vector<Schedule>();
     // Round after round they take ten times as long, and registers for a condition of each column besides.
-    const bool in_rounds_else = one_pass && facts.keeps_greatest;
+    const bool in_rounds_else = one_pass && facts.greatest > 0;
     if (in_rounds_else && !facts.sums_rows()) return first;
     append(fills_shared ? reloads : shared, &schedules);
     put_first(staying_schedules(facts, target, vector), &schedules);
@@ -436,7 +436,7 @@ std::vector<Schedule> cpu_schedules(const GroupFacts& facts) {
     const bool fits = facts.columns * facts.widest_bytes * std::max(1, facts.column_inputs) <= kCpuCacheBytes;
     // A pair costs one exponential a column, and the row is read once; so it is where its greatest are kept.
     const bool pairs_pay = facts.sums_exponentials && facts.columns > kCpuTwoPassColumns;
-    const bool pairs_alone = facts.keeps_greatest || (pairs_pay && facts.online_phases == 2 && !facts.stores_columns);
+    const bool pairs_alone = facts.greatest > 0 || (pairs_pay && facts.online_phases == 2 && !facts.stores_columns);
     if (facts.columns <= kCpuKeptColumns && !pairs_alone) {
         std::vector<int> vectors = {32, 16};
         if (facts.of_groups) vectors.insert(vectors.end(), kCpuGroupVectors.begin(), kCpuGroupVectors.end());
@@ -445,7 +445,7 @@ std::vector<Schedule> cpu_schedules(const GroupFacts& facts) {
             schedules.back().rows_per_block = 1;
         }
     }
-    const bool online_first = !fits || pairs_pay || facts.keeps_greatest;
+    const bool online_first = !fits || pairs_pay || facts.greatest > 0;
     for (const bool online : {online_first, !online_first}) {
         for (const int vector : {32, 16, 64}) {
             Schedule s = row_schedule(Residency::kReload, 1, vector);

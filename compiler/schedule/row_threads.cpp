@@ -126,7 +126,7 @@ int threads_of_fraction(int by_columns, const GroupFacts& facts, int vector) {
     const int with_columns = static_cast<int>(std::bit_ceil(vectors));
     const int of_row = std::min(by_columns, with_columns);
     const int threads = threads_of_narrow(of_row, facts, vector);
-    if (threads > kWarpThreads || facts.keeps_greatest || !facts.meets) return threads;
+    if (threads > kWarpThreads || facts.greatest > 0 || !facts.meets) return threads;
     if (!facts.stores_columns && facts.sums_of_columns == 0) {
         // What meets thrice has up to five vectors: tvd of 80 bf16 columns runs at 94 % of copy so, at 82 with two and
         // a half, jsd of 40 f32 columns at 87 and 72 (H100); of 96, three each, tvd at 97, with six at 89.
@@ -168,14 +168,17 @@ int threads_of_six(const GroupFacts& facts, const Target& target, int vector) {
 
 namespace {
 
-// Of a row's greatest elements each warp takes its own, about as many whatever its part of the row, so that fewer warps
-// take fewer; but more have more in flight. H200, four of bf16 columns, % of copy: 16384 columns 94 with 32 threads on
-// a row, 61 with 128; 262144 97 with 256, 91 with 128; of 50257, which are read one by one, 42 with 128, 35 with 64.
+// Of several of a row's greatest elements each warp takes its own, about as many whatever its part of the row, so that
+// fewer warps take fewer; but more have more in flight. H200, four of bf16 columns, % of copy: 16384 columns 94 with 32
+// threads on a row, 61 with 128; 262144 97 with 256, 91 with 128; of 50257, which are read one by one, 42 with 128, 35
+// with 64.
+constexpr int kFewGreatest = 4;
+
 std::array<int, 3> threads_of_greatest(const GroupFacts& facts, int vector) {
-    const std::uint64_t columns_of_thread = vector == 1 ? 512 : 1024;
-    const auto wanted = std::bit_ceil(static_cast<std::uint64_t>(facts.columns) / columns_of_thread);
+    const int columns_of_thread = (vector == 1 ? 512 : 1024) * std::max(facts.greatest, kFewGreatest) / kFewGreatest;
+    const auto wanted = std::bit_ceil(static_cast<std::uint64_t>(facts.columns / columns_of_thread));
     const int threads = static_cast<int>(std::clamp<std::uint64_t>(wanted, kWarpThreads, kMostThreads));
-    return {threads, threads * 2, threads * 4};
+    return {threads, threads * 2, threads > kWarpThreads ? threads / 2 : threads * 4};
 }
 
 }  // namespace
@@ -217,7 +220,7 @@ constexpr std::int64_t kBytesOfFewRows = 576 * 1024;
 }  // namespace
 
 std::array<int, 3> threads_of_reloaded(const GroupFacts& facts, const Target& target, int vector) {
-    if (facts.keeps_greatest) return threads_of_greatest(facts, vector);
+    if (facts.greatest > 1) return threads_of_greatest(facts, vector);
     const bool sums_of_many = fills_shared_memory(facts, target) && facts.sums_rows();
     const bool is_long = !facts.sums_rows() && facts.columns >= kLongForThreads * vector * 512;
     // Of 49 rows of add_layer_norm's 262144 f32 columns 0.187 ms, 0.272 with 512 (H100).
