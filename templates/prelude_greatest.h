@@ -1,25 +1,9 @@
-// The greatest elements of a row and their places, in one pass: each warp keeps its own, and the warps meet once. Of
-// the greatest alone each thread does.
+// The greatest elements of a row and their places, in one pass: each warp keeps its own, and the warps meet once.
 
-// An element's bits in the order of numbers, above those of its place from behind: NaN before all numbers, and equal
-// ones by their places. Both zeros are one number, and all NaN.
-RJ_DEVICE unsigned long long rj_greatest_key(float element, int place) {
-    const unsigned bits = rj_bits(element + 0.0f);
-    const unsigned ordered = bits ^ ((bits & 0x80000000u) != 0 ? ~0u : 0x80000000u);
-    const unsigned above = element != element ? ~0u : ordered;
-    return static_cast<unsigned long long>(above) << 32 | ~static_cast<unsigned>(place);
-}
-RJ_DEVICE int rj_greatest_place(unsigned long long key) { return static_cast<int>(~static_cast<unsigned>(key)); }
-RJ_DEVICE unsigned long long rj_key_from_lane(unsigned long long key, int lane) {
-    const unsigned low = rj_shuffle_from_word<RJ_WARP_SIZE>(static_cast<unsigned>(key), lane);
-    const unsigned high = rj_shuffle_from_word<RJ_WARP_SIZE>(static_cast<unsigned>(key >> 32), lane);
-    return low | static_cast<unsigned long long>(high) << 32;
-}
-
-// The kCount greatest elements that a warp was offered and their places, in order. An element and its place are one
-// key, no two of which are equal, so that the order in which they come changes nothing. Lanes keep a key each, or two;
-// all know the last. Of a row in no order few elements pass the last, so that most cost a comparison: of n a warp takes
-// kCount (1 + ln(n / kCount)).
+// The kCount greatest elements that a warp was offered and their places, in order: NaN before all numbers, and equal
+// ones by their places. An element and its place are one key, no two of which are equal, so that the order in which
+// they come changes nothing. Lanes keep a key each, or two; all know the last. Of a row in no order few
+// elements pass the last, so that most cost a comparison: of n a warp takes kCount (1 + ln(n / kCount)).
 template <int kCount>
 struct rj_greatest {
     static constexpr int kEntries = (kCount + RJ_WARP_SIZE - 1) / RJ_WARP_SIZE;
@@ -34,14 +18,14 @@ struct rj_greatest {
 #pragma unroll
         for (int k = 0; k < N; ++k) {
             const bool may_pass = has_any && !(elements[k] < last_element);
-            if (rj_ballot(may_pass) != 0) take(may_pass ? rj_greatest_key(elements[k], places[k]) : 0);
+            if (rj_ballot(may_pass) != 0) take(may_pass ? key(elements[k], places[k]) : 0);
         }
     }
     // Each lane's key, if it passes the last.
     RJ_DEVICE void take(unsigned long long offered) {
         rj_lanes passing = rj_ballot(offered > last);
         while (passing != 0) {
-            insert(rj_key_from_lane(offered, rj_first_of(passing)));
+            insert(from_lane(offered, rj_first_of(passing)));
             passing &= passing - 1;
             passing &= rj_ballot(offered > last);
         }
@@ -52,54 +36,37 @@ struct rj_greatest {
         unsigned long long greater = ~0ull;  // of the lane before, or of the last lane's entry before
 #pragma unroll
         for (int e = 0; e < kEntries; ++e) {
-            const unsigned long long before = rj_key_from_lane(kept[e], (lane + RJ_WARP_SIZE - 1) % RJ_WARP_SIZE);
+            const unsigned long long before = from_lane(kept[e], (lane + RJ_WARP_SIZE - 1) % RJ_WARP_SIZE);
             const unsigned long long next = lane == 0 ? greater : before;
             kept[e] = added > next ? next : added > kept[e] ? added : kept[e];
             greater = before;
         }
-        last = rj_key_from_lane(kept[kEntries - 1], (kCount - 1) % RJ_WARP_SIZE);
+        last = from_lane(kept[kEntries - 1], (kCount - 1) % RJ_WARP_SIZE);
         last_element = element(last);
     }
     template <int kRank>
     RJ_DEVICE int place() const {
-        return rj_greatest_place(rj_key_from_lane(kept[kRank / RJ_WARP_SIZE], kRank % RJ_WARP_SIZE));
+        return static_cast<int>(~static_cast<unsigned>(from_lane(kept[kRank / RJ_WARP_SIZE], kRank % RJ_WARP_SIZE)));
     }
 
+    static RJ_DEVICE unsigned long long from_lane(unsigned long long key, int lane) {
+        const unsigned low = rj_shuffle_from_word<RJ_WARP_SIZE>(static_cast<unsigned>(key), lane);
+        const unsigned high = rj_shuffle_from_word<RJ_WARP_SIZE>(static_cast<unsigned>(key >> 32), lane);
+        return low | static_cast<unsigned long long>(high) << 32;
+    }
+    // An element's bits in the order of numbers, above those of its place from behind; both zeros are one number, and
+    // all NaN.
+    static RJ_DEVICE unsigned long long key(float element, int place) {
+        const unsigned bits = rj_bits(element + 0.0f);
+        const unsigned ordered = bits ^ ((bits & 0x80000000u) != 0 ? ~0u : 0x80000000u);
+        const unsigned above = element != element ? ~0u : ordered;
+        return static_cast<unsigned long long>(above) << 32 | ~static_cast<unsigned>(place);
+    }
     // Below which nothing passes the key.
     static RJ_DEVICE float element(unsigned long long key) {
         const unsigned ordered = static_cast<unsigned>(key >> 32);
         if (key == 0) return rj_float(0xff800000u);
         return rj_float(ordered ^ ((ordered & 0x80000000u) != 0 ? 0x80000000u : ~0u));
-    }
-};
-
-// The greatest alone, of what a thread was offered: nothing is asked of other lanes until threads meet. H200, the
-// argmax beside a cross-entropy of 100352 bf16 columns: XX ms in place of 0.215, where a warp's lanes take turns.
-template <>
-struct rj_greatest<1> {
-    float element = rj_float(0xff800000u);
-    int first = -1;  // its place; before any
-
-    template <int N>
-    RJ_DEVICE void offer(bool has_any, const float (&elements)[N], const int (&places)[N]) {
-        const float most = rj_fold<rj_larger>(elements);
-        const bool is_nan = most != most;
-        int place = places[N - 1];
-#pragma unroll
-        for (int k = N - 2; k >= 0; --k) place = elements[k] == most ? places[k] : place;
-        if (is_nan) {
-#pragma unroll
-            for (int k = N - 1; k >= 0; --k) place = elements[k] != elements[k] ? places[k] : place;
-        }
-        const bool is_equal = most == element || (is_nan && element != element);
-        const bool is_above = most > element || (is_nan && element == element);
-        const bool passes = has_any && (first < 0 || is_above || (is_equal && place < first));
-        element = passes ? most : element;
-        first = passes ? place : first;
-    }
-    template <int kRank>
-    RJ_DEVICE int place() const {
-        return first;
     }
 };
 
@@ -124,26 +91,4 @@ RJ_DEVICE void rj_meet_greatest(int thread, int offset_bytes, rj_greatest<kCount
             state.take(k < kWarps * kCount ? rj_shared_load<unsigned long long>(offset_bytes + k * 8) : 0);
         }
     }
-}
-
-RJ_DEVICE unsigned long long rj_greatest_of_lanes(unsigned long long key) {
-#pragma unroll
-    for (int apart = RJ_WARP_SIZE / 2; apart > 0; apart /= 2) {
-        const unsigned long long other = rj_key_from_lane(key, (rj_thread() % RJ_WARP_SIZE) ^ apart);
-        key = other > key ? other : key;
-    }
-    return key;
-}
-
-template <int kThreads>
-RJ_DEVICE void rj_meet_greatest(int thread, int offset_bytes, rj_greatest<1>& state) {
-    constexpr int kWarps = kThreads / RJ_WARP_SIZE;
-    const int lane = thread % RJ_WARP_SIZE;
-    unsigned long long key = rj_greatest_of_lanes(state.first < 0 ? 0 : rj_greatest_key(state.element, state.first));
-    if constexpr (kWarps > 1) {
-        if (lane == 0) rj_shared_store(offset_bytes + thread / RJ_WARP_SIZE * 8, key);
-        rj_barrier();
-        key = rj_greatest_of_lanes(lane < kWarps ? rj_shared_load<unsigned long long>(offset_bytes + lane * 8) : 0);
-    }
-    state.first = rj_greatest_place(key);
 }

@@ -16,16 +16,12 @@
 
 #include "base/fail.h"
 #include "compiler/plan/cutter.h"
+#include "compiler/plan/group_names.h"
 #include "compiler/plan/planner.h"
 #include "compiler/plan/reduced_as_rows.h"
 #include "rowjit/error.h"
 
 namespace rowjit::planning {
-namespace {
-
-constexpr std::size_t kMaxNameLength = 60;
-
-}  // namespace
 
 // The piece as a graph of its own.
 // The graph is right, so what a kernel of it cannot be is for the planner to say: with some columns as rows two values
@@ -266,14 +262,7 @@ Group Planner::group(const Piece& piece) const {
         result.graph = subgraph(across);
         result.reduces_rows = true;
     }
-    // Named after what it computes, not after its place, so that equal groups of different graphs are the same
-    // kernel.
-    result.name = "rj";
-    std::set<std::string> named;
-    for (const OutputInfo& output : result.graph->outputs()) {
-        if (named.insert(output.tensor()).second) result.name += "_" + output.tensor();
-    }
-    result.name.resize(std::min(result.name.size(), kMaxNameLength));
+    result.name = group_name(*result.graph);
     return result;
 }
 

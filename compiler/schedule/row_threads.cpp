@@ -168,10 +168,10 @@ int threads_of_six(const GroupFacts& facts, const Target& target, int vector) {
 
 namespace {
 
-// Of several of a row's greatest elements each warp takes its own, about as many whatever its part of the row, so that
-// fewer warps take fewer; but more have more in flight. H200, four of bf16 columns, % of copy: 16384 columns 94 with 32
-// threads on a row, 61 with 128; 262144 97 with 256, 91 with 128; of 50257, which are read one by one, 42 with 128, 35
-// with 64.
+// Of a row's greatest elements each warp takes its own, about as many whatever its part of the row, so that fewer warps
+// take fewer; but more have more in flight. H200, four of bf16 columns, % of copy: 16384 columns 94 with 32 threads on a
+// row, 61 with 128; 262144 97 with 256, 91 with 128; of 50257, which are read one by one, 42 with 128, 35 with 64. Of
+// more the fewer the better: of 100352 eight 93 with 64 and 63 with 128, fifty 33 with 32 and 18 with 128.
 constexpr int kFewGreatest = 4;
 
 std::array<int, 3> threads_of_greatest(const GroupFacts& facts, int vector) {
@@ -220,7 +220,7 @@ constexpr std::int64_t kBytesOfFewRows = 576 * 1024;
 }  // namespace
 
 std::array<int, 3> threads_of_reloaded(const GroupFacts& facts, const Target& target, int vector) {
-    if (facts.greatest > 1) return threads_of_greatest(facts, vector);
+    if (facts.greatest > 0) return threads_of_greatest(facts, vector);
     const bool sums_of_many = fills_shared_memory(facts, target) && facts.sums_rows();
     const bool is_long = !facts.sums_rows() && facts.columns >= kLongForThreads * vector * 512;
     // Of 49 rows of add_layer_norm's 262144 f32 columns 0.187 ms, 0.272 with 512 (H100).

@@ -5,7 +5,9 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <regex>
 #include <string>
 
 #include "base/fail.h"
@@ -15,6 +17,24 @@
 #include "tests/compiler/gpu_kernel.h"
 
 using namespace rowjit;
+
+TEST_CASE("no kernel is called what a type of the prelude is") {
+    const auto kernel_of = [](const std::string& output) {
+        Graph g;
+        g.output(output, sum(g.input("x", f32, {g.rows("tokens"), 100})));
+        return plan_graph(*g.data(), find_target("sm_90a")).groups.at(0).name;
+    };
+    CHECK(kernel_of("y") == "rj_y");
+    CHECK(kernel_of("sum") == "rj_sum_");
+    const std::regex declared(R"((?:struct|using|constexpr \w+) rj_(\w+)[^(\w])");
+    std::size_t found = 0;
+    for (const char* target : {"sm_90a", "gfx942"}) {
+        const std::string prelude = gpu_prelude(find_target(target));
+        for (std::sregex_iterator it(prelude.begin(), prelude.end(), declared), end; it != end; ++it, ++found)
+            CHECK_MESSAGE(kernel_of((*it)[1]) != "rj_" + (*it)[1].str(), (*it)[1].str());
+    }
+    CHECK(found > 60);
+}
 
 TEST_CASE("a product of which a row reads one column besides is stored, and not in tiles alone") {
     Graph g;
