@@ -1,5 +1,7 @@
 #include "compiler/plan/group_names.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <set>
@@ -8,6 +10,7 @@
 namespace rowjit {
 namespace {
 
+constexpr std::string_view kPrefix = "rj_";
 constexpr std::size_t kMaxNameLength = 60;
 
 // Types, constants and variables of the prelude, without their "rj_", which stand before kernels in their source. A
@@ -25,14 +28,16 @@ constexpr std::string_view kTaken =
 }  // namespace
 
 std::string group_name(const GraphData& group) {
-    std::string name = "rj";
+    std::string name(kPrefix);
     std::set<std::string> named;
     for (const OutputInfo& output : group.outputs()) {
-        if (named.insert(output.tensor()).second) name += "_" + output.tensor();
+        if (!named.insert(output.tensor()).second) continue;
+        if (named.size() > 1) name += "_";
+        name += output.tensor();
     }
     name.resize(std::min(name.size(), kMaxNameLength));
-    const bool is_taken =
-        kTaken.find(" " + name.substr(std::min<std::size_t>(name.size(), 3)) + " ") != std::string_view::npos;
+    const std::string word = name.substr(std::min(name.size(), kPrefix.size()));
+    const bool is_taken = kTaken.find(fmt::format(" {} ", word)) != std::string_view::npos;
     return is_taken ? name + "_" : name;
 }
 
