@@ -332,6 +332,8 @@ GroupFacts facts_of(const Group& group, const Target& target) {
         facts.maps += of_column ? 1 : 0;
         facts.table_functions += of_column && is_special(node.op) && graph.row_axes(node).empty() ? 1 : 0;
         if (of_column) facts.functions += node.op == Op::kUniform ? kFunctionsOfRandom : is_special(node.op) ? 1 : 0;
+        const bool divides = of_column && node.op == Op::kDiv;
+        facts.quotients += divides && graph.column_axes(graph.node(node.args[1])).empty() ? 1 : 0;
         facts.row_results += node.kind == NodeKind::kReduce && graph.axis(node.reduced[0]).is_row ? 1 : 0;
         facts.meets = facts.meets || (node.kind == NodeKind::kReduce && !of_block.contains(id));
         const bool part = node.kind == NodeKind::kIndex && in_part.contains(node.args[0]);

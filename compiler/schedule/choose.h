@@ -45,6 +45,7 @@ struct GroupFacts {
     bool carries_pairs = false;        // of them a maximum with a rescaled sum: an exponential of each column
     std::int64_t positions_apart = 1;  // of the row axes that those sums are not over
     int functions = 0;                 // of each column, a random number as several
+    int quotients = 0;                 // those of them that are quotients by a number of the row
     int maps = 0;                      // what is computed of each column, casts left out
     int table_functions = 0;           // those of tables alone, which a block that stays computes once
     int row_maps = 0;                  // what is computed of a row's numbers, by each of its threads
