@@ -286,7 +286,9 @@ std::vector<Schedule> gpu_schedules(const GroupFacts& facts, const Target& targe
     // 1.9 ms, 4.1 in a cluster. And a row that a cluster has no room to keep in small parts, and waits for besides.
     // What meets once needs no cluster either: of 4608 f32 classes cross-entropy runs at 101 % of copy so, at 33 in two
     // blocks, orpo at 100 and 90; but kl_div, which has two pairs of a maximum and a sum, at 88 and 99 (H100).
-    const std::int64_t least = facts.greatest > 0 ? kLeastOfGreatest : kStreamedColumns;
+    // The greatest alone is found in two passes over a narrow row that stays on chip.
+    const bool in_two_passes = facts.greatest == 1 && facts.sums_exponentials;
+    const std::int64_t least = facts.greatest > 0 && !in_two_passes ? kLeastOfGreatest : kStreamedColumns;
     const bool is_wide = facts.columns >= least;
     const bool in_cluster = wider_than_block(facts, target);
     const bool meets_once = facts.online_phases == 2;
