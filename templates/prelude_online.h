@@ -78,14 +78,20 @@ struct rj_rescaled_of_rows {
 };
 
 // With those Σ exp(x - greatest) (x - greatest), to which what has no weight adds nothing. When the greatest rises all
-// terms' logarithms move by as much. Beside the greatest, which adds nothing, a row may have little weight, and all of
-// its entropy: exponentials are exact, of narrow rows too.
+// terms' logarithms move by as much.
 template <class Sum>
 struct rj_entropies {
+    using Origin = typename Sum::Origin;
     struct Sums {
         Sum terms;
         Sum products;
 
+        RJ_DEVICE void move(float factor, float shift) {
+            products.add(terms.result() * shift);
+            if (factor == 0.0f) products = Sum();  // the shift may be infinite
+            products.scale(factor);
+            terms.scale(factor);
+        }
         RJ_DEVICE void combine(const Sums& other) {
             terms.combine(other.terms);
             products.combine(other.products);
@@ -100,14 +106,16 @@ struct rj_entropies {
 
     template <int N>
     RJ_DEVICE void add(const float (&values)[N]) {
-        move_to(rj_max(greatest, rj_fold<rj_larger>(values)));
-        const float from = origin(greatest);
+        const float raised = rj_max(greatest, rj_fold<rj_larger>(values));
+        const Origin origin(raised);
+        sums.move(origin.step(greatest), origin.shift(greatest));
+        greatest = raised;
         float powers[N];
         float logarithms[N];
 #pragma unroll
         for (int k = 0; k < N; ++k) {
-            const float logarithm = values[k] - from;
-            powers[k] = rj_exp(logarithm);
+            const float logarithm = origin.logarithm(values[k]);
+            powers[k] = origin.power(logarithm);
             logarithms[k] = rj_max(logarithm, -1e4f);  // whose power is 0, and no infinity
         }
         sums.terms.add(rj_fold<rj_adding>(powers));
@@ -128,11 +136,8 @@ struct rj_entropies {
     }
     RJ_DEVICE void move_to(float raised) {
         if (raised == greatest) return;
-        const float factor = rj_exp(greatest - origin(raised));
-        sums.products.add(sums.terms.result() * (origin(greatest) - origin(raised)));
-        if (factor == 0.0f) sums.products = Sum();  // of terms that weigh nothing any more, however far below
-        sums.products.scale(factor);
-        sums.terms.scale(factor);
+        const Origin origin(raised);
+        sums.move(origin.step_of_all(greatest), origin.shift(greatest));
         greatest = raised;
     }
     template <int kMask>
@@ -140,11 +145,12 @@ struct rj_entropies {
         return {rj_shuffle_xor<kMask>(greatest), sums.template from_lane_xor<kMask>()};
     }
     RJ_DEVICE float max() const { return greatest; }
-    RJ_DEVICE float sum() const { return of_finite(sums.terms.result()); }
-    RJ_DEVICE float logarithms() const { return of_finite(sums.products.result()); }
-
-    static RJ_DEVICE float origin(float raised) { return rj_origin_itself(raised).from; }
     // As of rj_rescaled: NaN of rows whose maximum is not finite.
+    RJ_DEVICE float sum() const { return of_finite(Origin(greatest).sum(sums.terms.result(), greatest)); }
+    RJ_DEVICE float logarithms() const {
+        return of_finite(Origin(greatest).sum_of_products(sums.products.result(), sums.terms.result(), greatest));
+    }
+
     RJ_DEVICE float of_finite(float value) const { return greatest - greatest == 0.0f ? value : rj_float(0x7fc00000u); }
 };
 template <class T>
@@ -154,8 +160,7 @@ using rj_compensated_entropy = rj_entropies<rj_compensated>;
 
 // Of x beside y the greatest of each, the sum of p = exp(x - greatest x) and of exp(y - greatest y), and that of
 // p ((x - greatest x) - (y - greatest y)), or p (y - greatest y), to which what has no weight adds nothing. When a
-// maximum rises the terms of the last sum all move by as much, and then weigh less. The latter's p are exact as an
-// entropy's are.
+// maximum rises the terms of the last sum all move by as much, and then weigh less.
 template <class Sum, bool kCross>
 struct rj_divergences {
     struct Sums {
@@ -190,7 +195,7 @@ struct rj_divergences {
         for (int k = 0; k < N; ++k) {
             const float logarithm = x[k] - from;
             const float other_logarithm = y[k] - other_from;
-            weights[k] = kCross ? rj_exp(logarithm) : Sum::exp(logarithm);
+            weights[k] = Sum::exp(logarithm);
             other_weights[k] = Sum::exp(other_logarithm);
             ratios[k] = weights[k] == 0.0f ? 0.0f : kCross ? other_logarithm : logarithm - other_logarithm;
         }
@@ -210,7 +215,7 @@ struct rj_divergences {
     }
     RJ_DEVICE void move_to(float raised, float other_raised) {
         if (raised == greatest && other_raised == other_greatest) return;
-        const float factor = kCross ? rj_exp(greatest - origin(raised)) : Sum::exp(greatest - origin(raised));
+        const float factor = Sum::exp(greatest - origin(raised));
         const float step = origin(raised) - origin(greatest);
         const float other_step = origin(other_raised) - origin(other_greatest);
         sums.differences.add(sums.terms.result() * (kCross ? -other_step : other_step - step));

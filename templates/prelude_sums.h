@@ -6,12 +6,19 @@ struct rj_origin_itself {
 
     // 0 while only -inf was seen, of which terms are 0, not exp(-inf + inf).
     explicit RJ_DEVICE rj_origin_itself(float greatest) : from(greatest == rj_float(0xff800000u) ? 0.0f : greatest) {}
-    RJ_DEVICE float term(float x) const { return rj_exp(x - from); }
-    // What terms move by that were relative to an earlier greatest, in a thread and where threads meet.
-    RJ_DEVICE float step(float earlier) const { return rj_exp(earlier - from); }
+    // A term and its logarithm.
+    RJ_DEVICE float term(float x) const { return power(logarithm(x)); }
+    RJ_DEVICE float logarithm(float x) const { return x - from; }
+    static RJ_DEVICE float power(float logarithm) { return rj_exp(logarithm); }
+    // What logarithms of terms move by that were relative to an earlier greatest, and terms, in a thread and where
+    // threads meet.
+    RJ_DEVICE float shift(float earlier) const { return earlier - from; }
+    RJ_DEVICE float step(float earlier) const { return rj_exp(shift(earlier)); }
     RJ_DEVICE float step_of_all(float earlier) const { return step(earlier); }
-    // A sum of terms, of e^(x - greatest).
+    // A sum of terms, of e^(x - greatest), and with it one of terms times their logarithms, of e^(x - greatest) (x -
+    // greatest).
     RJ_DEVICE float sum(float terms, float) const { return terms; }
+    RJ_DEVICE float sum_of_products(float products, float, float) const { return products; }
 };
 
 // Of narrow rows the greatest times log2 e, rounded: a term is a multiply-add and 2^t where it was a difference, a
@@ -27,8 +34,11 @@ struct rj_origin_in_powers {
         scale = rj_abs(least) < 134217728.0f ? 1.44269504f : 1.0f;
         from = least * scale;
     }
-    RJ_DEVICE float term(float x) const { return rj_exp2_fast(rj_fma(x, scale, -from)); }
-    RJ_DEVICE float step(float earlier) const { return rj_exp2_fast(earlier * scale - from); }
+    RJ_DEVICE float term(float x) const { return power(logarithm(x)); }
+    RJ_DEVICE float logarithm(float x) const { return rj_fma(x, scale, -from); }  // to base 2
+    static RJ_DEVICE float power(float logarithm) { return rj_exp2_fast(logarithm); }
+    RJ_DEVICE float shift(float earlier) const { return earlier * scale - from; }
+    RJ_DEVICE float step(float earlier) const { return rj_exp2_fast(shift(earlier)); }
     // All of a thread's terms are multiplied by it: of a bias they have their own, and no other's.
     RJ_DEVICE float step_of_all(float earlier) const {
         const float factor = step(earlier);
@@ -39,6 +49,9 @@ struct rj_origin_in_powers {
         const float a = lost * -0.693147181f;
         const float near = rj_fma(terms, rj_fma(a, a * 0.5f, a), terms);  // e^a - 1 within 2^-24
         return rj_abs(a) < 0.0078125f ? near : terms * rj_exp2_fast(-lost);
+    }
+    RJ_DEVICE float sum_of_products(float products, float terms, float greatest) const {
+        return sum(rj_fma(rj_fma(greatest, scale, -from), -terms, products) * 0.693147181f, greatest);
     }
 };
 

@@ -258,6 +258,7 @@ GroupFacts facts_of(const Group& group, const Target& target) {
         const Node& node = online->node(id);
         facts.sums_exponentials |=
             node.kind == NodeKind::kReduce && sums_exponentials(node.monoid) && !online->axis(node.reduced[0]).is_row;
+        facts.carries_entropy |= node.kind == NodeKind::kReduce && node.monoid == Monoid::kEntropy;
         if (node.kind == NodeKind::kReduce && node.monoid == Monoid::kGreatest)
             facts.greatest = std::max(facts.greatest, node.component + 1);
     }

@@ -34,6 +34,7 @@ struct GroupFacts {
     int phases = 1;
     bool sums_exponentials = false;    // a pair of maximum and rescaled sum is among the reductions of online_phases
     int online_phases = 1;             // once reductions that can carry pairs do
+    bool carries_entropy = false;      // likewise an entropy
     int greatest = 0;                  // likewise a row's greatest elements and their places: how many
     bool stores_columns = false;       // some output has columns of the row's, not places of its own
     bool shares_columns = false;       // some tensor with columns is one for all rows: weights
