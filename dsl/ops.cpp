@@ -39,18 +39,19 @@ struct MonoidRow {
     Monoid monoid;
     std::string_view name;
     int components;
+    bool sums_exponentials = false;
 };
 
 constexpr std::array kMonoids = {
     MonoidRow{Monoid::kSum, "sum", 1},
     MonoidRow{Monoid::kMax, "max", 1},
     MonoidRow{Monoid::kMin, "min", 1},
-    MonoidRow{Monoid::kMaxSumExp, "max_sum_exp", 2},
+    MonoidRow{Monoid::kMaxSumExp, "max_sum_exp", 2, true},
     MonoidRow{Monoid::kWelford, "welford", 2},
-    MonoidRow{Monoid::kDivergence, "divergence", 5},
-    MonoidRow{Monoid::kCrossEntropy, "cross_entropy", 5},
-    MonoidRow{Monoid::kWeighted, "weighted", 4},
-    MonoidRow{Monoid::kEntropy, "entropy", 3},
+    MonoidRow{Monoid::kDivergence, "divergence", 5, true},
+    MonoidRow{Monoid::kCrossEntropy, "cross_entropy", 5, true},
+    MonoidRow{Monoid::kWeighted, "weighted", 4, true},
+    MonoidRow{Monoid::kEntropy, "entropy", 3, true},
     MonoidRow{Monoid::kGreatest, "greatest", 64},
     MonoidRow{Monoid::kExactSum, "exact_sum", 2},
 };
@@ -68,9 +69,7 @@ std::optional<Op> find_op(std::string_view name) {
 }
 
 std::string_view name(Monoid monoid) { return kMonoids[static_cast<std::size_t>(monoid)].name; }
-bool sums_exponentials(Monoid monoid) {
-    return monoid == Monoid::kMaxSumExp || (monoid >= Monoid::kDivergence && monoid <= Monoid::kEntropy);
-}
+bool sums_exponentials(Monoid monoid) { return kMonoids[static_cast<std::size_t>(monoid)].sums_exponentials; }
 int components(Monoid monoid) { return kMonoids[static_cast<std::size_t>(monoid)].components; }
 
 Op operation(Monoid monoid) {

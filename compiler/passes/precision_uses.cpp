@@ -10,6 +10,7 @@
 
 #include "base/dtype.h"
 #include "compiler/passes/precision_uses.h"
+#include "dsl/ops.h"
 
 namespace rowjit::precision {
 
@@ -211,7 +212,7 @@ void Uses::add_results(const Block& block) {
                                     accumulator.monoid == Monoid::kWeighted || accumulator.monoid == Monoid::kEntropy;
             if (accumulator.monoid == Monoid::kMax || of_one_row) peaks_[reduce->results[result]] = index;
             const auto parts = static_cast<std::size_t>(accumulator.components());
-            if (accumulator.monoid >= Monoid::kDivergence && accumulator.monoid <= Monoid::kEntropy)
+            if (sums_exponentials(accumulator.monoid) && accumulator.monoid != Monoid::kMaxSumExp)
                 divergences_.insert(reduce->results[result + parts - 1]);
             result += parts;
         }

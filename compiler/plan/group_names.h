@@ -1,5 +1,5 @@
-// What a kernel is called: after what it computes, not after its place, so that equal groups of different graphs are the
-// same kernel.
+// What a kernel is called: after what it computes, not after its place, so that equal groups of different graphs are
+// the same kernel.
 #pragma once
 
 #include <string>
