@@ -49,9 +49,9 @@ constexpr std::array kMonoids = {
     MonoidRow{Monoid::kMaxSumExp, "max_sum_exp", 2, true},
     MonoidRow{Monoid::kWelford, "welford", 2},
     MonoidRow{Monoid::kDivergence, "divergence", 5, true},
-    MonoidRow{Monoid::kCrossEntropy, "cross_entropy", 5, true},
-    MonoidRow{Monoid::kWeighted, "weighted", 4, true},
-    MonoidRow{Monoid::kEntropy, "entropy", 3, true},
+    MonoidRow{Monoid::kCrossEntropy, "cross_logarithms", 5, true},
+    MonoidRow{Monoid::kWeighted, "weighted_logarithms", 4, true},
+    MonoidRow{Monoid::kEntropy, "own_logarithms", 3, true},
     MonoidRow{Monoid::kGreatest, "greatest", 64},
     MonoidRow{Monoid::kExactSum, "exact_sum", 2},
 };

@@ -4,7 +4,8 @@
 //     m = max x,  s = Σ exp(x − m)              →  max_sum_exp x      (Milakov and Gimelshein, arXiv 1805.02867)
 //     μ = (Σ x) / n,  v = Σ (x − μ)²            →  welford x          (Chan, Golub and LeVeque's pairwise form)
 //     both of x and y,  Σ p ln(p / q) of p = exp(x − max x), q = exp(y − max y)  →  divergence x y
-//     likewise,  Σ p ln q, Σ p ln p, and Σ w ln p of weights w  →  cross_entropy x y, entropy x, weighted x w
+//     likewise,  Σ p ln q  →  cross_logarithms x y,  Σ p ln p  →  own_logarithms x
+//     and of weights w,  Σ w ln p  →  weighted_logarithms x w
 //
 // A divergence is of rows of two tensors read once, as those of max_sum_exp are, with a third sum whose terms move by
 // the maxima's steps (carried_logarithms); on the CPU only where a row stores no columns, as one whose logarithm is

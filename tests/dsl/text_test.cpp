@@ -119,6 +119,11 @@ std::string mutated(std::string text, std::uint64_t& state) {
 
 }  // namespace
 
+TEST_CASE("no operation is called what a reduction is") {
+    for (const CompositeInfo& operation : composites())
+        CHECK_MESSAGE(!find_monoid(operation.name).has_value(), operation.name);
+}
+
 TEST_CASE("a written graph is the graph that the expression functions build") {
     Graph g;
     const Axis tokens = g.rows("tokens");
