@@ -11,14 +11,14 @@ namespace {
 
 class Reader {
   public:
-    explicit Reader(const GraphData& graph) : graph_(graph) {}
+    Reader(const GraphData& graph, NodeId sum) : graph_(graph), sum_(sum) {}
 
-    std::optional<CarriedLogarithms> run(NodeId sum) const {
-        if (!is_reduce(sum, Monoid::kSum)) return std::nullopt;
-        if (const auto term = of_shares(graph_.node(sum).args[0])) {
-            if (auto found = weighed_by_shares(*term)) return with_components(std::move(*found), sum);
+    std::optional<CarriedLogarithms> run() const {
+        if (!is_reduce(sum_, Monoid::kSum)) return std::nullopt;
+        if (const auto term = of_shares(args(sum_)[0])) {
+            if (auto found = weighed_by_shares(*term)) return with_components(std::move(*found));
         }
-        if (auto found = weighed(graph_.node(sum).args[0])) return with_components(std::move(*found), sum);
+        if (auto found = weighed(args(sum_)[0])) return with_components(std::move(*found));
         return std::nullopt;
     }
 
@@ -32,10 +32,12 @@ class Reader {
     const std::vector<NodeId>& args(NodeId id) const { return graph_.node(id).args; }
     bool is_zero(NodeId id) const { return graph_.node(id).kind == NodeKind::kConst && graph_.node(id).value == 0; }
 
+    // Over the columns that the sum is over.
     bool is_reduce(NodeId id, Monoid monoid) const {
         const Node& node = graph_.node(id);
         return node.kind == NodeKind::kReduce && node.monoid == monoid && !node.is_segmented() &&
-               !graph_.axis(node.reduced[0]).is_row && !is_narrow(node.dtype);
+               !graph_.axis(node.reduced[0]).is_row && !is_narrow(node.dtype) &&
+               node.reduced == graph_.node(sum_).reduced;
     }
 
     // x − max x: x, where it is that.
@@ -96,8 +98,8 @@ class Reader {
         return std::nullopt;
     }
 
-    CarriedLogarithms with_components(CarriedLogarithms found, NodeId sum) const {
-        found.components[sum] = components(found.monoid) - 1;
+    CarriedLogarithms with_components(CarriedLogarithms found) const {
+        found.components[sum_] = components(found.monoid) - 1;
         const bool has_two = found.monoid == Monoid::kDivergence || found.monoid == Monoid::kCrossEntropy;
         for (const NodeId id : graph_.live_nodes()) {
             const Node& reduce = graph_.node(id);
@@ -116,12 +118,13 @@ class Reader {
     }
 
     const GraphData& graph_;
+    NodeId sum_;
 };
 
 }  // namespace
 
 std::optional<CarriedLogarithms> carried_logarithms(const GraphData& graph, NodeId sum) {
-    return Reader(graph).run(sum);
+    return Reader(graph, sum).run();
 }
 
 bool is_known_in_pass(const GraphData& graph, NodeId id) {

@@ -10,6 +10,7 @@
 
 #include "compiler/compile.h"
 #include "compiler/plan/canonicalize.h"
+#include "compiler/plan/carried_logarithms.h"
 #include "compiler/plan/cutter.h"
 #include "compiler/plan/plan.h"
 #include "compiler/schedule/choose.h"
@@ -189,6 +190,21 @@ TEST_CASE("an entropy and a cross-entropy of softmaxes are read once on a GPU, h
     for (const std::string loss :
          {"sum(p * p)", "sum(p * log(softmax(x * x)) * y)", "sum((y - mean(y)) * log_softmax(x))"})
         CHECK_MESSAGE(phases(loss, "sm_90a") > 2, loss);
+}
+
+TEST_CASE("maxima over other columns than a sum of logarithms are no part of what is carried with it") {
+    const Graph graph = Graph::parse(
+        "rows n\ncolumns h = 8\ncolumns w = 512\ninput x: f32[n, h, w]\nm = max(x, h, w)\n"
+        "e = exp(x - m)\noutput entropy = sum(e * select(e == 0, 0.0, x - m), h, w)\noutput lines = max(x, w)\n");
+    const GraphData& data = *graph.data();
+    bool found_any = false;
+    for (const NodeId id : data.live_nodes()) {
+        const auto found = carried_logarithms(data, id);
+        if (!found) continue;
+        found_any = true;
+        for (const auto& [part, component] : found->components) CHECK(data.node(part).reduced == data.node(id).reduced);
+    }
+    CHECK(found_any);
 }
 
 TEST_CASE("the greatest class beside a loss is found as the row is read") {
