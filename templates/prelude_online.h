@@ -2,6 +2,11 @@
 // sum of its terms' logarithms, two rows' with their divergence, and a count, a mean and squared deviations. Their sums
 // are plain or compensated.
 
+// NaN for a row whose maximum is not finite: there exp(x - max) meets inf - inf.
+RJ_DEVICE float rj_of_finite(float greatest, float value) {
+    return greatest - greatest == 0.0f ? value : rj_float(0x7fc00000u);
+}
+
 // The greatest x and the sum of exp(x - greatest), in one pass (Milakov and Gimelshein, arXiv:1805.02867). A vector
 // costs one exponential an element and one to rescale the sum. In a row of narrow floats the fast exponential loses
 // nothing that matters.
@@ -44,10 +49,7 @@ struct rj_rescaled {
         return {rj_shuffle_xor<kMask>(greatest), terms.template from_lane_xor<kMask>()};
     }
     RJ_DEVICE float max() const { return greatest; }
-    // NaN for a row whose maximum is not finite: there exp(x - max) meets inf - inf.
-    RJ_DEVICE float sum() const {
-        return greatest - greatest == 0.0f ? Origin(greatest).sum(terms.result(), greatest) : rj_float(0x7fc00000u);
-    }
+    RJ_DEVICE float sum() const { return rj_of_finite(greatest, Origin(greatest).sum(terms.result(), greatest)); }
 };
 template <class T>
 using rj_max_sum_exp = rj_rescaled<rj_plain>;
@@ -74,7 +76,7 @@ struct rj_rescaled_of_rows {
         greatest = raised;
     }
     RJ_DEVICE float max() const { return greatest; }
-    RJ_DEVICE float sum() const { return greatest - greatest == 0.0f ? terms : rj_float(0x7fc00000u); }
+    RJ_DEVICE float sum() const { return rj_of_finite(greatest, terms); }
 };
 
 // With those Σ exp(x - greatest) (x - greatest), to which what has no weight adds nothing. When the greatest rises all
@@ -145,13 +147,11 @@ struct rj_entropies {
         return {rj_shuffle_xor<kMask>(greatest), sums.template from_lane_xor<kMask>()};
     }
     RJ_DEVICE float max() const { return greatest; }
-    // As of rj_rescaled: NaN of rows whose maximum is not finite.
-    RJ_DEVICE float sum() const { return of_finite(Origin(greatest).sum(sums.terms.result(), greatest)); }
+    RJ_DEVICE float sum() const { return rj_of_finite(greatest, Origin(greatest).sum(sums.terms.result(), greatest)); }
     RJ_DEVICE float logarithms() const {
-        return of_finite(Origin(greatest).sum_of_products(sums.products.result(), sums.terms.result(), greatest));
+        return rj_of_finite(greatest,
+                            Origin(greatest).sum_of_products(sums.products.result(), sums.terms.result(), greatest));
     }
-
-    RJ_DEVICE float of_finite(float value) const { return greatest - greatest == 0.0f ? value : rj_float(0x7fc00000u); }
 };
 template <class T>
 using rj_entropy = rj_entropies<rj_plain>;
@@ -233,18 +233,14 @@ struct rj_divergences {
                 sums.template from_lane_xor<kMask>()};
     }
     RJ_DEVICE float max() const { return greatest; }
-    RJ_DEVICE float sum() const { return of_finite(greatest, sums.terms.result()); }
+    RJ_DEVICE float sum() const { return rj_of_finite(greatest, sums.terms.result()); }
     RJ_DEVICE float other_max() const { return other_greatest; }
-    RJ_DEVICE float other_sum() const { return of_finite(other_greatest, sums.other_terms.result()); }
+    RJ_DEVICE float other_sum() const { return rj_of_finite(other_greatest, sums.other_terms.result()); }
     RJ_DEVICE float between() const {
-        return of_finite(greatest, of_finite(other_greatest, sums.differences.result()));
+        return rj_of_finite(greatest, rj_of_finite(other_greatest, sums.differences.result()));
     }
 
     static RJ_DEVICE float origin(float raised) { return rj_origin_itself(raised).from; }
-    // As of rj_rescaled: NaN of rows whose maximum is not finite.
-    static RJ_DEVICE float of_finite(float maximum, float value) {
-        return maximum - maximum == 0.0f ? value : rj_float(0x7fc00000u);
-    }
 };
 template <class T>
 using rj_divergence = rj_divergences<rj_plain, false>;
@@ -312,13 +308,11 @@ struct rj_weighings {
         return {rj_shuffle_xor<kMask>(greatest), sums.template from_lane_xor<kMask>()};
     }
     RJ_DEVICE float max() const { return greatest; }
-    RJ_DEVICE float sum() const { return of_finite(sums.terms.result()); }
+    RJ_DEVICE float sum() const { return rj_of_finite(greatest, sums.terms.result()); }
     RJ_DEVICE float weights() const { return sums.weights.result(); }
-    RJ_DEVICE float logarithms() const { return of_finite(sums.products.result()); }
+    RJ_DEVICE float logarithms() const { return rj_of_finite(greatest, sums.products.result()); }
 
     static RJ_DEVICE float origin(float raised) { return rj_origin_itself(raised).from; }
-    // As of rj_rescaled: NaN of rows whose maximum is not finite.
-    RJ_DEVICE float of_finite(float value) const { return greatest - greatest == 0.0f ? value : rj_float(0x7fc00000u); }
 };
 template <class T>
 using rj_weighted = rj_weighings<rj_plain>;

@@ -204,27 +204,34 @@ TEST_CASE("rows on any number of whole warps agree with the oracle") {
     }
 }
 
+namespace {
+
+// The graph's row in one pass, whose accumulator is such a monoid, by a warp, by several and by two blocks.
+void add_carried(const Graph& graph, Monoid monoid, const std::string& what, std::vector<Case>* cases) {
+    const Target target = simt::target("sm_90a");
+    for (const auto& [threads, blocks] : {std::pair(32, 1), {256, 1}, {64, 2}}) {
+        Schedule schedule = block_schedule(8);
+        schedule.residency = Residency::kReload;
+        schedule.threads_per_row = threads;
+        schedule.column_blocks = blocks;
+        schedule.online = true;
+        const std::string name = fmt::format("{}: {}", what, print(schedule));
+        const auto choose = [&](const Group& group) { return if_main(group, schedule, target, name); };
+        Program program = compile(*graph.data(), target, choose);
+        REQUIRE_MESSAGE(main_kernel(program).accumulators[0].monoid == monoid, name);
+        cases->push_back({name, graph, std::move(program)});
+    }
+}
+
+}  // namespace
+
 // Extreme rows among them: every fourth.
 TEST_CASE("divergences of two tensors' rows, carried in one pass, agree with the oracle") {
-    const Target target = simt::target("sm_90a");
     std::vector<Case> cases;
     for (const auto& [op, dtype] :
-         {std::pair("kl_div", bf16), {"kl_div", f32}, {"reverse_kl", bf16}, {"reverse_kl", f32}}) {
-        const Graph graph = make_graph(op, {1000, dtype, {{"reduction", "none"}}});
-        for (const auto& [threads, blocks] : {std::pair(32, 1), {256, 1}, {64, 2}}) {
-            Schedule schedule = block_schedule(8);
-            schedule.residency = Residency::kReload;
-            schedule.threads_per_row = threads;
-            schedule.column_blocks = blocks;
-            schedule.online = true;
-            const std::string name = fmt::format("{}: {}", op, print(schedule));
-            const auto choose = [&](const Group& group) { return if_main(group, schedule, target, name); };
-            Program program = compile(*graph.data(), target, choose);
-            REQUIRE_MESSAGE(main_kernel(program).accumulators[0].monoid == Monoid::kDivergence, name);
-            cases.push_back({name, graph, std::move(program)});
-        }
-    }
-    check_cases(cases, target);
+         {std::pair("kl_div", bf16), {"kl_div", f32}, {"reverse_kl", bf16}, {"reverse_kl", f32}})
+        add_carried(make_graph(op, {1000, dtype, {{"reduction", "none"}}}), Monoid::kDivergence, op, &cases);
+    check_cases(cases, simt::target("sm_90a"));
 }
 
 // As people write them, from softmaxes or their logarithms, and as the library does beside a log-probability. Extreme
@@ -235,31 +242,17 @@ TEST_CASE("weighed logarithms of a row, carried in one pass, agree with the orac
     const auto written = [&](Dtype dtype, const std::string& loss) {
         return Graph::parse(fmt::format(fmt::runtime(logits + "output loss = {1}\n"), name(dtype), loss));
     };
-    const Target target = simt::target("sm_90a");
     std::vector<Case> cases;
-    const auto add = [&](const Graph& graph, Monoid monoid, const std::string& what) {
-        for (const auto& [threads, blocks] : {std::pair(32, 1), {256, 1}, {64, 2}}) {
-            Schedule schedule = block_schedule(8);
-            schedule.residency = Residency::kReload;
-            schedule.threads_per_row = threads;
-            schedule.column_blocks = blocks;
-            schedule.online = true;
-            const std::string name = fmt::format("{}: {}", what, print(schedule));
-            const auto choose = [&](const Group& group) { return if_main(group, schedule, target, name); };
-            Program program = compile(*graph.data(), target, choose);
-            REQUIRE_MESSAGE(main_kernel(program).accumulators[0].monoid == monoid, name);
-            cases.push_back({name, graph, std::move(program)});
-        }
-    };
     for (const Dtype dtype : {bf16, f32}) {
         for (const auto& [loss, monoid] : {std::pair("-sum(softmax(x) * log(softmax(x)))", Monoid::kEntropy),
                                            {"-sum(softmax(x) * log_softmax(x))", Monoid::kEntropy},
                                            {"-sum(softmax(x) * log_softmax(y))", Monoid::kCrossEntropy},
                                            {"-sum(x * log_softmax(y))", Monoid::kWeighted}})
-            add(written(dtype, loss), monoid, loss);
-        add(make_graph("selective_log_probability", {1000, dtype, {{"entropy", "true"}}}), Monoid::kEntropy, "beside");
+            add_carried(written(dtype, loss), monoid, loss, &cases);
+        add_carried(make_graph("selective_log_probability", {1000, dtype, {{"entropy", "true"}}}), Monoid::kEntropy,
+                    "beside", &cases);
     }
-    check_cases(cases, target);
+    check_cases(cases, simt::target("sm_90a"));
 }
 
 // Extreme rows among them, of which many elements are equal, or NaN: every fourth.
