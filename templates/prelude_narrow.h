@@ -41,6 +41,12 @@ RJ_DEVICE float rj_tanh_slope_narrow(float a) {
     return rj_fma(four * -0.25f, four, four);
 }
 
+// The same near zero, where tanh is at most 0.72.
+RJ_DEVICE float rj_tanh_slope_near_zero(float a) {
+    const float tanh = rj_tanh_near_zero(a);
+    return rj_fma(-tanh, tanh, 1.0f);
+}
+
 // 1 + tanh, of which tanh leaves nothing where it is near -1: 2 r, or 2 - 2 r of what is not below 0, likewise.
 RJ_DEVICE float rj_tanh_plus_one_narrow(float a) {
     const float two = 2.0f * rj_tanh_rest(a);

@@ -1,7 +1,8 @@
 // Sine and cosine for every GPU: within 2 units in the last place for all of f32, so that rotary angles of long
 // contexts are right. NVIDIA's own functions keep a table in local memory for large arguments; this one keeps none. And
 // tanh, within a unit, or 1.3 by an exponential as inexact as NVIDIA's, whose own tanh errs by 2: in f32 more than what
-// eager's error leaves room for.
+// eager's error leaves room for. Needs rj_fma, rj_max, rj_abs, rj_either, rj_bits, rj_float and rj_reciprocal_fast of
+// the vendor's half.
 
 // Bits 32k … 32k+31 of 1 / (2 pi), most significant first.
 RJ_DEVICE unsigned rj_inverse_two_pi(int k) {
@@ -83,10 +84,9 @@ RJ_DEVICE float rj_cos(float a) {
     return rj_sine_of(remainder, quadrant + 1);
 }
 
-// Near zero a polynomial (odd, fitted to tanh(a) / a on [0, 0.9]); beyond, 1 - 2 / (exp(2a) + 1). A GELU's 1 + tanh(a)
-// cancels for negative a, which multiplies tanh's error. From 10 on the result rounds to 1.
-RJ_DEVICE float rj_tanh(float a) {
-    const float size = rj_abs(a);
+// tanh near zero, which is below rj_near_zero: odd, fitted to tanh(a) / a. Its last sum loses the sign of -0.
+constexpr float rj_near_zero = 0.9f;
+RJ_DEVICE float rj_tanh_near_zero(float a) {
     const float s = a * a;
     float inner = -4.53165970e-4f;
     inner = rj_fma(inner, s, 2.57618749e-3f);
@@ -95,11 +95,36 @@ RJ_DEVICE float rj_tanh(float a) {
     inner = rj_fma(inner, s, -5.39282188e-2f);
     inner = rj_fma(inner, s, 0.133329645f);
     inner = rj_fma(inner, s, -0.333333224f);
-    inner = rj_fma(inner * s, a, a);
+    return rj_float(rj_bits(rj_fma(inner * s, a, a)) | (rj_bits(a) & 0x80000000u));
+}
+
+// Beyond, 1 - 2 / (exp(2a) + 1). A GELU's 1 + tanh(a) cancels for negative a, which multiplies tanh's error. From 10 on
+// the result rounds to 1.
+RJ_DEVICE float rj_tanh(float a) {
+    const float size = rj_abs(a);
     const float divisor = rj_exp(2.0f * (size > 10.0f ? 10.0f : size)) + 1.0f;
     const float fast = rj_reciprocal_fast(divisor);
     const float reciprocal = rj_fma(rj_fma(-divisor, fast, 1.0f), fast, fast);
     const float outer = rj_fma(-2.0f, reciprocal, 1.0f);
-    const float magnitude = rj_either(size < 0.9f, rj_abs(inner), outer);
-    return rj_float(rj_bits(magnitude) | (rj_bits(a) & 0x80000000u));  // which the polynomial loses for -0
+    const float magnitude = rj_either(size < rj_near_zero, rj_abs(rj_tanh_near_zero(a)), outer);
+    return rj_float(rj_bits(magnitude) | (rj_bits(a) & 0x80000000u));
+}
+
+// A function of all lanes of a vector that is one thing near zero and another beyond, where logits that are softly
+// capped seldom are: the second, with its exponential and its reciprocal, stands behind a branch.
+template <float (*kNear)(float), float (*kBeyond)(float), int N>
+RJ_DEVICE void rj_mostly_near_zero(float (&lanes)[N]) {
+    float near[N];
+    float greatest = 0.0f;
+#pragma unroll
+    for (int l = 0; l < N; ++l) {
+        near[l] = kNear(lanes[l]);
+        greatest = rj_max(greatest, rj_abs(lanes[l]));
+    }
+    if (!(greatest < rj_near_zero)) {
+#pragma unroll
+        for (int l = 0; l < N; ++l) near[l] = rj_abs(lanes[l]) < rj_near_zero ? near[l] : kBeyond(lanes[l]);
+    }
+#pragma unroll
+    for (int l = 0; l < N; ++l) lanes[l] = near[l];
 }

@@ -122,6 +122,8 @@ class ColumnEmitter {
     void offer();
     void compute();
     void each_lane();
+    void open_lanes();
+    void close_lanes();
     void conditions();
     void define_for_vector(const Inst& inst);
     void declare_lane_arrays();
@@ -160,6 +162,11 @@ class ColumnEmitter {
     // Sums over positions (gpu_column_sums.cpp).
     void find_sums_where();
     void declare_sums_where();
+
+    // tanh below a cap (gpu_column_capped.cpp).
+    void capped();
+    bool is_below_cap(ValueId value) const;
+    bool find_parts(ValueId value, std::set<const Inst*>* parts) const;
 
     // Random numbers (gpu_column_random.cpp).
     void declare_fractions();
@@ -217,6 +224,7 @@ class ColumnEmitter {
     std::string one_matches_;                     // whether a lane of the vector is a compared_column
     std::map<const Inst*, std::string> divisors_;
     std::map<ValueId, std::string> lane_divisors_;  // of the lanes that are open
+    std::map<const Inst*, std::string> capped_;     // arrays of what stands in front of the lanes
     std::map<const Inst*, std::string> uniforms_;
     // Of a kSumWhere whose lanes look through the positions together: the sums of a vector, and what is looked through.
     struct SumsWhere {

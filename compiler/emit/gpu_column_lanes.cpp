@@ -53,6 +53,7 @@ void ColumnEmitter::compute() {
     declare_permutations();
     take_kept();
     conditions();
+    capped();
     const std::vector<std::string> matches = lane_matches();
     const std::string lanes = matches.empty() ? "" : scope_.names().fresh("lanes");
     if (!matches.empty()) {
@@ -79,14 +80,22 @@ void ColumnEmitter::compute() {
 }
 
 void ColumnEmitter::each_lane() {
+    open_lanes();
+    for (const Inst& inst : loop_.body) {
+        if (!before_lanes_.contains(&inst)) lane_inst(inst);
+    }
+    close_lanes();
+}
+
+void ColumnEmitter::open_lanes() {
     if (loop_.vector > 1) {
         out_.line("#pragma unroll");
         out_.open(fmt::format("for (int l = 0; l < {}; ++l)", loop_.vector));
     }
     lane_divisors_.clear();
-    for (const Inst& inst : loop_.body) {
-        if (!before_lanes_.contains(&inst)) lane_inst(inst);
-    }
+}
+
+void ColumnEmitter::close_lanes() {
     if (loop_.vector > 1) out_.close();
 }
 
@@ -251,6 +260,8 @@ void ColumnEmitter::lane_inst(const Inst& inst) {
         case InstKind::kCarried: return scope_.define(inst, scope_.carried_value(inst, carried_place(inst)));
         default: break;
     }
+    if (const auto lanes = capped_.find(&inst); lanes != capped_.end())
+        return scope_.define(inst, fmt::format("{}[{}]", lanes->second, lane()));
     if (uniforms_.contains(&inst)) return lane_uniform(inst);
     if (const auto sums = sums_where_.find(&inst); sums != sums_where_.end()) {
         const std::string place = gpu_converted(Dtype::kI64, scope_.value(inst.operands[0]));

@@ -51,6 +51,10 @@ class Uses {
     // it is in the exponent.
     bool is_of_its_own(const Inst& tanh);
 
+    // Whether it is the argument of nothing but a tanh, which bends less than a line, where a few units in the last
+    // place of that are hidden.
+    bool is_argument(ValueId value);
+
     // What of a tanh a sum or a difference is, and that tanh, where a few units in the last place of it are hidden.
     std::pair<TanhPart, const Inst*> part_of_tanh(const Inst& sum);
 
@@ -340,6 +344,10 @@ class Uses {
     std::map<ValueId, bool> ends_in_rounding_;
     std::map<ValueId, double> times_in_exponent_;
 };
+
+// Makes x z (y / y) of (x y) z / y, where y is a number of the row and what the roundings lose is lost: y / y is 1, or
+// NaN as the quotient is (precision_scales.cpp).
+void cancel_scales(Kernel* kernel, Uses& uses);
 
 // Makes exponentials below a row's maximum that a number of the row multiplies powers of two (precision_powers.cpp).
 void take_powers(Kernel* kernel, Uses& uses);

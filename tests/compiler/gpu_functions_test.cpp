@@ -259,7 +259,8 @@ TEST_CASE("a softmax of capped scores, with a number of the row in its sum, is m
         };
     };
     const std::string narrow = body_of(capped(50, bf16), 1024);
-    CHECK(contains(narrow, "rj_tanh_narrow("));
+    const std::string narrow_lanes = "rj_mostly_near_zero<rj_tanh_near_zero, rj_tanh_narrow>(";
+    CHECK(contains(narrow, narrow_lanes));
     CHECK(contains(narrow, "rj_exp_narrow("));
     CHECK(contains(narrow, "* 0.02f"));  // a quotient by the cap, likewise
     // A choice between it and what has no part in the row keeps that error as it is.
@@ -271,10 +272,56 @@ TEST_CASE("a softmax of capped scores, with a number of the row in its sum, is m
         const Value e = exp(z - max(z));
         to.output("y", cast(e / sum(e), bf16));
     };
-    CHECK(contains(body_of(masked, 1024), "rj_tanh_narrow("));
+    CHECK(contains(body_of(masked, 1024), narrow_lanes));
     // As often as it is in the exponent an error of tanh is in the result.
-    CHECK(contains(body_of(capped(500, bf16), 1024), "rj_tanh("));
-    for (const char* exact : {"rj_tanh(", "= rj_exp(map"}) CHECK(contains(body_of(capped(50, f32), 1024), exact));
+    const char* exact_lanes = "rj_mostly_near_zero<rj_tanh_near_zero, rj_tanh>(";
+    CHECK(contains(body_of(capped(500, bf16), 1024), exact_lanes));
+    for (const char* exact : {exact_lanes, "= rj_exp(map"}) CHECK(contains(body_of(capped(50, f32), 1024), exact));
+}
+
+TEST_CASE("a tanh below a cap is computed for a vector together, of what is as often beyond a lane at a time") {
+    const auto bent = [](const auto& argument) {
+        return [argument](Graph& g, std::int64_t columns) {
+            const Value x = cast(g.input("x", bf16, {g.rows("tokens"), columns}), f32);
+            g.output("y", cast(tanh(argument(x, g.scalar("by", f32, 30))), bf16));
+        };
+    };
+    const auto has = [&](const auto& argument) {
+        const std::string body = body_of(bent(argument), 1024);
+        return contains(body, "rj_mostly_near_zero<rj_tanh_near_zero, rj_tanh_narrow>(");
+    };
+    CHECK(has([](const Value& x, const Value& cap) { return x / cap; }));
+    CHECK(has([](const Value& x, const Value& cap) { return (x * 2 + cap) / cap; }));
+    CHECK(has([](const Value& x, const Value&) { return x / 15; }));
+    CHECK(has([](const Value& x, const Value&) { return x * 0.02; }));
+    CHECK(!has([](const Value& x, const Value& alpha) { return x * alpha; }));
+    CHECK(!has([](const Value& x, const Value&) { return x * 0.8; }));
+    CHECK(!has([](const Value& x, const Value& cap) { return exp(x) / cap; }));  // a function is no arithmetic
+    CHECK(!has([](const Value& x, const Value&) { return x; }));
+}
+
+TEST_CASE("a number of the row that a product is made of and divided by again leaves 1, or NaN, where that is lost") {
+    const auto scaled = [](Dtype dtype) {
+        return [dtype](Graph& g, std::int64_t columns) {
+            const Axis tokens = g.rows("tokens");
+            const Value x = cast(g.input("x", dtype, {tokens, columns}), f32);
+            const Value h = cast(g.input("h", dtype, {tokens, columns}), f32);
+            const Value by = g.input("by", f32, {tokens});
+            g.output("y", cast(x * by * exp(h) / by, dtype));
+        };
+    };
+    CHECK(!contains(body_of(scaled(bf16), 1024), "rj_div_narrow("));
+    CHECK(contains(body_of(scaled(bf16), 1024), "rj_div(by_value, by_value)"));
+    CHECK(!contains(body_of(scaled(f32), 1024), "rj_div(by_value, by_value)"));
+    const auto twice = [](Graph& g, std::int64_t columns) {
+        const Axis tokens = g.rows("tokens");
+        const Value x = cast(g.input("x", bf16, {tokens, columns}), f32);
+        const Value by = g.input("by", f32, {tokens});
+        const Value product = x * by;
+        g.output("y", cast(product * exp(x) / by, bf16));
+        g.output("z", cast(product, bf16));
+    };
+    CHECK(contains(body_of(twice, 1024), "rj_div_narrow("));
 }
 
 TEST_CASE("a logistic function's parts are less exact in a product with others, and in the derivative of one") {
@@ -288,7 +335,7 @@ TEST_CASE("a logistic function's parts are less exact in a product with others, 
     const auto text = [&] { return body_of([&](Graph& to, std::int64_t) { to = backward; }, 1024); };
     CHECK(contains(text(), "rj_exp_narrow("));
     CHECK(contains(text(), "rj_div_narrow("));
-    CHECK(contains(text(), "rj_tanh_narrow("));
+    CHECK(contains(text(), "rj_mostly_near_zero<rj_tanh_near_zero, rj_tanh_narrow>("));
     CHECK(!contains(text(), "rj_exp("));
     CHECK(!contains(text(), "rj_div("));
     CHECK(contains(text(), "* 0.03333333f"));

@@ -44,6 +44,7 @@ RJ_DEVICE float rj_rsqrt_fast(float a) {
     return rj_float(rj_bits(root) + rj_bits(a) % 5 - 2);
 }
 
+RJ_DEVICE float rj_max(float a, float b) { return a != a || b != b ? a + b : std::fmax(a, b); }
 RJ_DEVICE float rj_min(float a, float b) { return a != a || b != b ? a + b : std::fmin(a, b); }
 // As bad as NVIDIA's may be: two units off, either way, and zero for denormals.
 RJ_DEVICE float rj_exp2_fast(float a) {
@@ -69,12 +70,14 @@ RJ_DEVICE float rj_log2_fast(float a) {
     return std::isfinite(logarithm) ? rj_float(rj_bits(logarithm) + rj_bits(a) % 5 - 2) : logarithm;
 }
 
-#include "templates/prelude_divide.h"
+// clang-format off: in their order
 #include "templates/prelude_exp.h"
 #include "templates/prelude_math.h"
-#include "templates/prelude_narrow.h"
 #include "templates/prelude_trig.h"
+#include "templates/prelude_narrow.h"
 #include "templates/prelude_weights.h"
+#include "templates/prelude_divide.h"
+// clang-format on
 
 constexpr double kUlps = 2;
 constexpr std::uint64_t kStep = 4099;  // of the bit patterns: a million values, of every exponent and both signs
@@ -112,6 +115,34 @@ TEST_CASE("the prelude's exp of what is stored is within 0.9 ulp") { sweep(rj_ex
 TEST_CASE("the prelude's log is within 2 ulp") { sweep(rj_log, std::log); }
 TEST_CASE("the prelude's log1p is within 2 ulp") { sweep(rj_log1p, std::log1p); }
 TEST_CASE("the prelude's tanh is within 1 ulp") { sweep(rj_tanh, std::tanh, 1); }
+TEST_CASE("of a vector's lanes the prelude has each tanh as alone, whether all are near zero, some or none") {
+    const float infinity = std::numeric_limits<float>::infinity();
+    const auto check = [](const float(&of)[4]) {
+        float exact[4];
+        float slopes[4];
+        for (int l = 0; l < 4; ++l) exact[l] = slopes[l] = of[l];
+        rj_mostly_near_zero<rj_tanh_near_zero, rj_tanh>(exact);
+        rj_mostly_near_zero<rj_tanh_slope_near_zero, rj_tanh_slope_narrow>(slopes);
+        for (int l = 0; l < 4; ++l) {
+            const double tanh = std::tanh(static_cast<double>(of[l]));
+            if (std::isnan(of[l])) {
+                CHECK((std::isnan(exact[l]) && std::isnan(slopes[l])));
+                continue;
+            }
+            CHECK_MESSAGE(rj_bits(exact[l]) == rj_bits(rj_tanh(of[l])), mismatch(of[l], exact[l], tanh));
+            const double slope = 1 / std::pow(std::cosh(static_cast<double>(of[l])), 2);
+            CHECK_MESSAGE(std::fabs(slopes[l] - slope) <= 0x1p-17 * slope + 0x1p-124, mismatch(of[l], slopes[l], slope));
+        }
+    };
+    check({0.25F, -0.875F, 0, -0.0F});
+    check({-0.25F, 0.9F, 1e-30F, -0.89999998F});
+    check({3, -20, infinity, -infinity});
+    check({0.5F, std::nanf(""), -0.125F, 8});
+    for (std::uint64_t bits = 0x3a800000; bits <= 0x41200000; bits += kStep / 16) {
+        const float x = rj_float(static_cast<unsigned>(bits));
+        check({x, -0.0F, 0.1F, -x});
+    }
+}
 TEST_CASE("the prelude's log1p of a fraction is within 1.2 ulp") {
     for (std::uint64_t bits = 0; bits <= 0x3f800000U; bits += kStep / 16) {
         const float x = rj_float(static_cast<unsigned>(bits));
