@@ -110,6 +110,12 @@ RJ_DEVICE unsigned rj_opaque(unsigned word) {
     return word;
 }
 
+// Its half of 64 bits that all lanes share is in scalar registers by itself.
+template <class T>
+RJ_DEVICE T* rj_address(T* address) {
+    return address;
+}
+
 RJ_DEVICE unsigned rj_known_here(unsigned word) {
     asm volatile("" : "+v"(word));
     return word;

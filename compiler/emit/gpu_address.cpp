@@ -109,7 +109,9 @@ GpuAddress GpuScope::address(const Inst& inst, const GpuLoop& loop, const std::s
     }
     if (!row_terms.empty()) {
         const std::string type = fmt::format("{}{}*", t.written ? "" : "const ", gpu_storage_type(t.dtype));
-        result.base = row_name(t.name + "_row", type, result.base + " + " + gpu_joined(row_terms, " + "));
+        std::string row = result.base + " + " + gpu_joined(row_terms, " + ");
+        if (!loop.columns->is_resident()) row = fmt::format("rj_address({})", row);
+        result.base = row_name(t.name + "_row", type, row);
     }
     if (!row_inside.empty()) {
         loop_inside.insert(loop_inside.begin(),

@@ -60,29 +60,40 @@ std::vector<Schedule> many_in_registers(const GroupFacts& facts, const Target& t
     return {row_schedule(Residency::kRegisters, static_cast<int>(threads), vector)};
 }
 
-// In the two stages that they are copied to; what has room for one row in one; and what no block has room for divided
-// over a cluster. H100, of 4096 bf16 columns 93, a vector of each in sixteen warps; in one stage and in shared memory
-// or read again: of 4096 f32 columns 89 and 66, of 7168 bf16 columns 89 and 51.
+// In the two stages that they are copied to, or in one where there is room for one row of up to half of a block's shared
+// memory. H100, of 4096 bf16 columns 93, a vector of each in sixteen warps; of 4096 f32 columns 89, and in shared memory
+// or read again 66.
+//
+// What is wider waits in shared memory or is read again from the second-level cache, and so do narrow columns of which
+// two stages have little room: their loads are many, and few registers leave room for threads. H200, eight states, ms so
+// and in stages, of a cluster where no block had room: 4096 bf16 columns 0.094 and 0.123, 5120 0.132 and 0.157, 12288
+// 0.103 and 0.110; f32 columns 5120 0.177 and 0.219, 7168 0.122 and 0.154, 12288 0.122 and 0.140, 16384 0.169 and 0.180.
+// In one stage of 7168 and 8192 bf16 columns 0.108, 0.114 and 0.108; of 4096 f32 columns 0.111 and 0.126.
 std::vector<Schedule> many_in_stages(const GroupFacts& facts, const Target& target, int vector) {
     constexpr int kThreads = 384;  // of all of a multiprocessor's blocks, with some 170 registers each
     constexpr int kFewThreads = 224;
     constexpr std::int64_t kBesideRows = 8 * 1024;  // where threads meet, and the system's
+    constexpr std::int64_t kMostOfOneStage = 128 * 1024;
+    constexpr std::int64_t kManyNarrow = 64 * 1024;
     if (!meets_over_many(facts, target)) return {};
     const std::int64_t bytes = row_bytes(facts) * facts.streams;
     const std::int64_t room = target.shared_bytes_per_sm - kBesideRows;
+    const bool has_two = 2 * bytes <= room;
+    if (bytes > kMostOfOneStage || (has_two && bytes >= kManyNarrow && facts.widest_bytes < 4)) {
+        Schedule again = row_schedule(Residency::kReload, kThreadsAlone, vector);
+        again.online = true;
+        return {row_schedule(Residency::kShared, kMostThreads, vector), again};
+    }
     const bool fills_alone = facts.columns == std::int64_t{kThreadsAlone} * vector;
-    for (std::int64_t each = fills_alone ? 1 : most_vectors(target, vector); 2 * bytes <= room && each > 0; --each) {
+    for (std::int64_t each = fills_alone ? 1 : most_vectors(target, vector); has_two && each > 0; --each) {
         const std::int64_t threads = threads_for(facts.columns / vector, each, target.warp_size);
         const std::int64_t blocks = std::max<std::int64_t>(1, std::min(room / (2 * bytes), kThreads / threads));
         if (each > 1 && blocks * threads < kFewThreads) continue;
         const Schedule s = row_schedule(Residency::kRegisters, static_cast<int>(threads), vector);
         return ahead_of(staying_apart(s, blocks), std::array{kInTwoStages}, target);
     }
-    Schedule s = row_schedule(Residency::kRegisters, kMostThreads, vector);
-    while (s.column_blocks * room < bytes) s.column_blocks *= 2;
-    const std::int64_t of_thread = facts.columns / (s.column_blocks * kMostThreads);
-    const bool spills = target.assembler_registers > 0 && of_thread > kMostWhereAssemblersTakeMore;
-    if (s.column_blocks > kMostClusterBlocks / 2 || spills) return {};
+    if (target.assembler_registers > 0 && facts.columns / kMostThreads > kMostWhereAssemblersTakeMore) return {};
+    const Schedule s = row_schedule(Residency::kRegisters, kMostThreads, vector);
     return ahead_of(staying_apart(s, 1), std::array{kInOneStage}, target);
 }
 

@@ -82,6 +82,10 @@ RJ_DEVICE unsigned long long rj_wide_product(unsigned a, unsigned b) { return st
 
 RJ_DEVICE unsigned rj_opaque(unsigned word) { return word; }
 RJ_DEVICE unsigned rj_known_here(unsigned word) { return word; }
+template <class T>
+RJ_DEVICE T* rj_address(T* address) {
+    return address;
+}
 RJ_DEVICE unsigned rj_zero() { return 0; }
 RJ_DEVICE unsigned rj_join_halves(unsigned lower, unsigned upper) { return (lower & 0xffffu) | (upper & 0xffff0000u); }
 
