@@ -74,7 +74,7 @@ std::vector<Schedule> many_in_stages(const GroupFacts& facts, const Target& targ
     constexpr int kFewThreads = 224;
     constexpr std::int64_t kBesideRows = 8 * 1024;  // where threads meet, and the system's
     constexpr std::int64_t kMostOfOneStage = 128 * 1024;
-    constexpr std::int64_t kManyNarrow = 64 * 1024;
+    constexpr std::int64_t kManyNarrow = 56 * 1024;
     if (!meets_over_many(facts, target)) return {};
     const std::int64_t bytes = row_bytes(facts) * facts.streams;
     const std::int64_t room = target.shared_bytes_per_sm - kBesideRows;
