@@ -18,10 +18,6 @@ namespace rowjit::gpu_emit {
 
 namespace {
 
-bool is_arithmetic(Op op) {
-    return op == Op::kAdd || op == Op::kSub || op == Op::kMul || op == Op::kDiv || op == Op::kFma || op == Op::kNeg;
-}
-
 // What a number is scaled by that is a cap's: tanh(0.8 x) of a GELU is as often beyond as near.
 constexpr double kMostOfCap = 0.25;
 
@@ -45,25 +41,28 @@ bool ColumnEmitter::is_below_cap(ValueId value) const {
     });
 }
 
-// Adds what a value of the column is made of here. Whether that is arithmetic on loads and numbers of the row alone,
-// which may stand in front of the lanes.
+// Adds what a value of the column is made of here. Whether all of it may stand in front of the lanes as well, which
+// have it again: the compiler computes it once. Not what has arrays of its own: random numbers, and another tanh.
 bool ColumnEmitter::find_parts(ValueId value, std::set<const Inst*>* parts) const {
     const Inst* made = made_here(value);
     if (made == nullptr || !parts->insert(made).second) return true;
-    const bool may_stand = made->kind == InstKind::kMap ? made->dtype == Dtype::kF32 && is_arithmetic(made->op)
-                                                        : made->kind == InstKind::kConst ||
-                                                              made->kind == InstKind::kScalar ||
-                                                              made->kind == InstKind::kCast || is_uniform(*made) ||
-                                                              vectors_.contains(made);
-    return may_stand &&
-           std::ranges::all_of(made->operands, [&](ValueId operand) { return find_parts(operand, parts); });
+    const auto is_own_function = [&] {
+        return made->kind == InstKind::kMap && made->dtype == Dtype::kF32 && made->op != Op::kUniform &&
+               made->op != Op::kTanh;
+    };
+    const auto is_number = [&] {
+        return made->kind == InstKind::kConst || made->kind == InstKind::kScalar || made->kind == InstKind::kCast;
+    };
+    if (!is_own_function() && !is_number() && !is_uniform(*made) && !vectors_.contains(made)) return false;
+    return std::ranges::all_of(made->operands, [&](ValueId operand) { return find_parts(operand, parts); });
 }
 
 // In front of the lanes: of each such tanh its argument, lane by lane, and then the tanh.
 void ColumnEmitter::capped() {
+    if (packs_lanes()) return;
     std::set<const Inst*> parts;
     for (const Inst& inst : loop_.body) {
-        if (packs_lanes() || inst.kind != InstKind::kMap || inst.op != Op::kTanh || inst.dtype != Dtype::kF32) continue;
+        if (inst.kind != InstKind::kMap || inst.op != Op::kTanh || inst.dtype != Dtype::kF32) continue;
         std::set<const Inst*> own;
         if (inst.part == TanhPart::kPlusOne || !is_below_cap(inst.operands[0]) || !find_parts(inst.operands[0], &own))
             continue;

@@ -60,16 +60,16 @@ std::vector<Schedule> many_in_registers(const GroupFacts& facts, const Target& t
     return {row_schedule(Residency::kRegisters, static_cast<int>(threads), vector)};
 }
 
-// In the two stages that they are copied to, or in one where there is room for one row of up to half of a block's shared
-// memory. H100, of 4096 bf16 columns 93, a vector of each in sixteen warps; of 4096 f32 columns 89, and in shared memory
-// or read again 66.
+// In the two stages that they are copied to, or in one where there is room for one row, of up to 128 KB.
+// H100, of 4096 bf16 columns 93, a vector of each in sixteen warps; of 4096 f32 columns 89, and in
+// shared memory or read again 66.
 //
 // What is wider waits in shared memory or is read again from the second-level cache, and so do narrow columns of which
-// two stages have little room: their loads are many, and few registers leave room for threads. H200, eight states, ms so
-// and in stages, of a cluster where no block had room: 4096 bf16 columns 0.094 and 0.123, 5120 0.132 and 0.157, 12288
-// 0.103 and 0.110; f32 columns 5120 0.177 and 0.219, 7168 0.122 and 0.154, 12288 0.122 and 0.140, 16384 0.169 and 0.180.
-// In one stage of 7168 and 8192 bf16 columns 0.108, 0.114 and 0.108; of 4096 f32 columns 0.111 and 0.126.
-std::vector<Schedule> many_in_stages(const GroupFacts& facts, const Target& target, int vector) {
+// two stages have little room: their loads are many, and few registers leave room for threads. H200, eight states, ms
+// so and in stages, of a cluster where no block had room: 4096 bf16 columns 0.094 and 0.123, 5120 0.132 and 0.157,
+// 12288 0.103 and 0.110; f32 columns 5120 0.177 and 0.219, 7168 0.122 and 0.154, 12288 0.122 and 0.140, 16384 0.169 and
+// 0.180. In one stage of 7168 and 8192 bf16 columns 0.108, 0.114 and 0.108; of 4096 f32 columns 0.111 and 0.126.
+std::vector<Schedule> many_waiting(const GroupFacts& facts, const Target& target, int vector) {
     constexpr int kThreads = 384;  // of all of a multiprocessor's blocks, with some 170 registers each
     constexpr int kFewThreads = 224;
     constexpr std::int64_t kBesideRows = 8 * 1024;  // where threads meet, and the system's

@@ -163,7 +163,7 @@ std::vector<Schedule> waiting_in_steps(const GroupFacts& facts, const Target& ta
 // Rows of many tensors: in registers, in stages, in rounds, in a cluster beside sums over rows, and as evenly divided
 // beside those as their width allows. Each has none for rows that it is not for.
 std::vector<Schedule> many_in_registers(const GroupFacts& facts, const Target& target, int vector);
-std::vector<Schedule> many_in_stages(const GroupFacts& facts, const Target& target, int vector);
+std::vector<Schedule> many_waiting(const GroupFacts& facts, const Target& target, int vector);
 std::vector<Schedule> many_in_rounds(const GroupFacts& facts, const Target& target, int vector);
 std::vector<Schedule> many_beside_sums(const GroupFacts& facts, const Target& target, int vector);
 std::vector<Schedule> many_summed_evenly(const GroupFacts& facts, const Target& target, int vector);

@@ -296,7 +296,8 @@ TEST_CASE("a tanh below a cap is computed for a vector together, of what is as o
     CHECK(has([](const Value& x, const Value&) { return x * 0.02; }));
     CHECK(!has([](const Value& x, const Value& alpha) { return x * alpha; }));
     CHECK(!has([](const Value& x, const Value&) { return x * 0.8; }));
-    CHECK(!has([](const Value& x, const Value& cap) { return exp(x) / cap; }));  // a function is no arithmetic
+    CHECK(has([](const Value& x, const Value& cap) { return exp(x) / cap; }));
+    CHECK(!has([](const Value& x, const Value& cap) { return tanh(x * cap) / cap; }));
     CHECK(!has([](const Value& x, const Value&) { return x; }));
 }
 

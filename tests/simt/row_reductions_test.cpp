@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "compiler/emit/gpu.h"
 #include "compiler/plan/partial_reductions.h"
 #include "dsl/library/registry.h"
 #include "runtime/verify.h"
@@ -253,6 +254,23 @@ TEST_CASE("weighed logarithms of a row, carried in one pass, agree with the orac
                     "beside", &cases);
     }
     check_cases(cases, simt::target("sm_90a"));
+}
+
+// A cap that most logits lie below, and one that about as many lie beyond. Extreme rows among them: every fourth.
+TEST_CASE("softly capped logits, whose lanes have their tanh together, agree with the oracle, and so do gradients") {
+    const Target target = simt::target("sm_90a");
+    std::vector<Case> cases;
+    for (const auto& [op, dtype, cap] :
+         {std::tuple("cross_entropy", bf16, "1"), {"softmax", bf16, "30"}, {"cross_entropy", f32, "30"}}) {
+        const Graph graph = make_graph(op, {104, dtype, {{"softcap", cap}}});
+        add_cases(op, graph, target, &cases);
+        add_backward_cases(op, graph, trained_inputs(op, graph), target, &cases);
+    }
+    const auto emits = [&](const Step& step) {
+        return emit_gpu_body(step.kernel, target).find("rj_mostly_near_zero<") != std::string::npos;
+    };
+    CHECK(std::ranges::all_of(cases, [&](const Case& c) { return std::ranges::any_of(c.program.steps, emits); }));
+    check_cases(cases, target);
 }
 
 // Extreme rows among them, of which many elements are equal, or NaN: every fourth.
