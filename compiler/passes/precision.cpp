@@ -99,7 +99,7 @@ bool may_be_narrow(const Inst& inst, const std::set<ValueId>& inside, Uses& uses
     if (is_f32_map(inst, Op::kSub)) return uses.is_log_of_share(inst);
     if (is_f32_map(inst, Op::kDiv) && uses.divides_weight(inst)) return !inside.contains(inst.operands[1]);
     if (!is_f32_map(inst, Op::kDiv)) return false;
-    if (!inside.contains(inst.operands[1])) return uses.is_scaled_or_summed(inst.id) || uses.is_argument(inst.id);
+    if (!inside.contains(inst.operands[1])) return uses.is_scaled_or_summed(inst.id) || uses.is_tanh_argument(inst.id);
     return uses.is_logistic_quotient(inst) || (uses.is_gpu() && uses.is_rounded(inst.id));
 }
 

@@ -46,8 +46,8 @@ bool Uses::is_of_its_own(const Inst& tanh) {
            (is_lost_apart(tanh.id, tanh, kMany) && times_in_exponent(tanh.id) <= kMostInExponent);
 }
 
-bool Uses::is_argument(ValueId value) {
-    return all_of(value, is_argument_, [&](const Inst& use) {
+bool Uses::is_tanh_argument(ValueId value) {
+    return all_of(value, is_tanh_argument_, [&](const Inst& use) {
         return is_f32_map(use, Op::kTanh) &&
                (use.part != TanhPart::kItself || is_of_its_own(use) || is_lost_apart(use.id, use, kFewUnits));
     });

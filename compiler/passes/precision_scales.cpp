@@ -61,7 +61,7 @@ void cancel_scales(Kernel* kernel, Uses& uses) {
                 const ValueId scale = inst.operands[1];
                 if (!uses.is_scaled_or_summed(inst.id) || !products.take(&inst.operands[0], scale)) continue;
                 const auto [one, is_new] = ones.try_emplace(scale, kernel->value_count);
-                if (is_new) add_map(&body, kernel->value_count++, Op::kDiv, {scale, scale}).comment = "1, of 0 none";
+                if (is_new) add_map(&body, kernel->value_count++, Op::kDiv, {scale, scale}).comment = "1, or NaN";
                 inst.op = Op::kMul;
                 inst.operands[1] = one->second;
             }

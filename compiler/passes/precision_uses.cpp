@@ -178,7 +178,7 @@ bool Uses::is_roughly_product(const Inst& sum) {
     if (low == nullptr || !is_f32_map(*low, Op::kMul) || !is_constant(low->operands[1])) return false;
     const double part = maker(low->operands[1])->value / maker(sum.operands[1])->value;
     if (low->operands[0] != sum.operands[0] || std::fabs(part) > std::numeric_limits<float>::epsilon()) return false;
-    return is_scaled_or_summed(sum.id) || is_argument(sum.id);
+    return is_scaled_or_summed(sum.id) || is_tanh_argument(sum.id);
 }
 
 bool Uses::adds_up(const Inst& use) const {

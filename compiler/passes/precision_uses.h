@@ -53,7 +53,7 @@ class Uses {
 
     // Whether it is the argument of nothing but a tanh, which bends less than a line, where a few units in the last
     // place of that are hidden.
-    bool is_argument(ValueId value);
+    bool is_tanh_argument(ValueId value);
 
     // What of a tanh a sum or a difference is, and that tanh, where a few units in the last place of it are hidden.
     std::pair<TanhPart, const Inst*> part_of_tanh(const Inst& sum);
@@ -330,7 +330,7 @@ class Uses {
     std::map<ValueId, bool> is_scaled_;
     std::map<ValueId, bool> is_logistic_;
     std::map<ValueId, bool> is_beside_one_;
-    std::map<ValueId, bool> is_argument_;
+    std::map<ValueId, bool> is_tanh_argument_;
     std::map<ValueId, bool> is_only_summed_;
     std::map<ValueId, bool> is_only_in_sums_;
     std::map<Ends, std::map<ValueId, bool>> is_in_shares_;

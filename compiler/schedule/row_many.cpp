@@ -60,9 +60,8 @@ std::vector<Schedule> many_in_registers(const GroupFacts& facts, const Target& t
     return {row_schedule(Residency::kRegisters, static_cast<int>(threads), vector)};
 }
 
-// In the two stages that they are copied to, or in one where there is room for one row, of up to 128 KB.
-// H100, of 4096 bf16 columns 93, a vector of each in sixteen warps; of 4096 f32 columns 89, and in
-// shared memory or read again 66.
+// In the two stages that they are copied to, or in one where there is room for one row, of up to 128 KB. H100, % of
+// copy: of 4096 f32 columns 89, and in shared memory or read again 66.
 //
 // What is wider waits in shared memory or is read again from the second-level cache, and so do narrow columns of which
 // two stages have little room: their loads are many, and few registers leave room for threads. H200, eight states, ms

@@ -131,7 +131,8 @@ TEST_CASE("of a vector's lanes the prelude has each tanh as alone, whether all a
             }
             CHECK_MESSAGE(rj_bits(exact[l]) == rj_bits(rj_tanh(of[l])), mismatch(of[l], exact[l], tanh));
             const double slope = 1 / std::pow(std::cosh(static_cast<double>(of[l])), 2);
-            CHECK_MESSAGE(std::fabs(slopes[l] - slope) <= 0x1p-17 * slope + 0x1p-124, mismatch(of[l], slopes[l], slope));
+            CHECK_MESSAGE(std::fabs(slopes[l] - slope) <= 0x1p-17 * slope + 0x1p-124,
+                          mismatch(of[l], slopes[l], slope));
         }
     };
     check({0.25F, -0.875F, 0, -0.0F});
