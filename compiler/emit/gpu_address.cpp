@@ -110,7 +110,7 @@ GpuAddress GpuScope::address(const Inst& inst, const GpuLoop& loop, const std::s
     if (!row_terms.empty()) {
         const std::string type = fmt::format("{}{}*", t.written ? "" : "const ", gpu_storage_type(t.dtype));
         std::string row = result.base + " + " + gpu_joined(row_terms, " + ");
-        if (!loop.columns->is_resident()) row = fmt::format("rj_address({})", row);
+        if (!loop.columns->is_resident() && kernel_.is_read_only(t)) row = fmt::format("rj_address({})", row);
         result.base = row_name(t.name + "_row", type, row);
     }
     if (!row_inside.empty()) {
