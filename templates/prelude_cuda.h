@@ -89,9 +89,9 @@ RJ_DEVICE unsigned rj_opaque(unsigned word) {
     return word;
 }
 
-// The address of a row that is only read, which stays one: NVRTC puts it together again of the tensor's, the row and the
-// column for each load of a loop, eight instructions where one adds the column. That it is in global memory it knows no
-// longer, as the loads that have it say.
+// The address of a row that is only read, which stays one: NVRTC puts it together again of the tensor's, the row and
+// the column for each load of a loop, eight instructions where one adds the column. That it is in global memory it
+// knows no longer, as the loads that have it say.
 template <class T>
 RJ_DEVICE T* rj_address(T* address) {
     asm("" : "+l"(address));
