@@ -41,20 +41,24 @@ bool ColumnEmitter::is_below_cap(ValueId value) const {
     });
 }
 
-// Adds what a value of the column is made of here. Whether all of it may stand in front of the lanes as well, which
-// have it again: the compiler computes it once. Not what has arrays of its own: random numbers, and another tanh.
+// Whether an instruction may stand in front of the lanes as well, which have it again: the compiler computes it once.
+// Not what has arrays of its own, as random numbers and another tanh have.
+bool ColumnEmitter::may_stand_before(const Inst& inst) const {
+    switch (inst.kind) {
+        case InstKind::kConst:
+        case InstKind::kScalar:
+        case InstKind::kCast: return true;
+        case InstKind::kMap: return inst.dtype == Dtype::kF32 && inst.op != Op::kUniform && inst.op != Op::kTanh;
+        default: return is_uniform(inst) || vectors_.contains(&inst);
+    }
+}
+
+// Adds what a value of the column is made of here. Whether all of it may stand in front of the lanes.
 bool ColumnEmitter::find_parts(ValueId value, std::set<const Inst*>* parts) const {
     const Inst* made = made_here(value);
     if (made == nullptr || !parts->insert(made).second) return true;
-    const auto is_own_function = [&] {
-        return made->kind == InstKind::kMap && made->dtype == Dtype::kF32 && made->op != Op::kUniform &&
-               made->op != Op::kTanh;
-    };
-    const auto is_number = [&] {
-        return made->kind == InstKind::kConst || made->kind == InstKind::kScalar || made->kind == InstKind::kCast;
-    };
-    if (!is_own_function() && !is_number() && !is_uniform(*made) && !vectors_.contains(made)) return false;
-    return std::ranges::all_of(made->operands, [&](ValueId operand) { return find_parts(operand, parts); });
+    return may_stand_before(*made) &&
+           std::ranges::all_of(made->operands, [&](ValueId operand) { return find_parts(operand, parts); });
 }
 
 // In front of the lanes: of each such tanh its argument, lane by lane, and then the tanh.

@@ -166,6 +166,7 @@ class ColumnEmitter {
     // tanh below a cap (gpu_column_capped.cpp).
     void capped();
     bool is_below_cap(ValueId value) const;
+    bool may_stand_before(const Inst& inst) const;
     bool find_parts(ValueId value, std::set<const Inst*>* parts) const;
 
     // Random numbers (gpu_column_random.cpp).

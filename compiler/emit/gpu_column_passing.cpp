@@ -93,11 +93,10 @@ void ColumnEmitter::open_passing(const std::vector<const Inst*>& test) {
     }
     const std::string passes = scope_.names().fresh("passes");
     out_.line(fmt::format("bool {} = false;", passes));
-    out_.line("#pragma unroll");
-    out_.open(fmt::format("for (int l = 0; l < {}; ++l)", loop_.vector));
+    open_lanes();
     for (const Inst* inst : test) lane_inst(*inst);
     out_.line(fmt::format("{} |= {};", passes, scope_.value(test.back()->id)));
-    out_.close();
+    close_lanes();
     out_.open(fmt::format("if ({})", passes), "one of the vector's columns");
 }
 

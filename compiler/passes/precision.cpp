@@ -116,25 +116,20 @@ bool may_be_rough(const Inst& inst, const std::set<ValueId>& inside, Uses& uses)
 // a row.
 void multiply_by_reciprocals(Kernel* kernel, Uses& uses) {
     std::map<ValueId, ValueId> reciprocals;
-    Block body;
-    for (Stmt& stmt : kernel->body) {
-        auto* loop = std::get_if<ColumnLoop>(&stmt.node);
-        for (std::size_t i = 0; loop != nullptr && i < loop->body.size(); ++i) {
-            Inst& quotient = loop->body[i];
+    change_loops(kernel, [&](ColumnLoop* loop, Block* before) {
+        for (Inst& quotient : loop->body) {
             if (!is_f32_map(quotient, Op::kDiv) || !uses.is_sum_of_weights(quotient.operands[1])) continue;
             if (!may_be_narrow(quotient, {}, uses)) continue;
             const auto [known, is_new] = reciprocals.try_emplace(quotient.operands[1], kernel->value_count + 1);
             if (is_new) {
-                const ValueId one = add_constant(kernel, &body, 1);
-                add_map(&body, kernel->value_count++, Op::kDiv, {one, quotient.operands[1]}).comment =
+                const ValueId one = add_constant(kernel, before, 1);
+                add_map(before, kernel->value_count++, Op::kDiv, {one, quotient.operands[1]}).comment =
                     "of a sum of weights";
             }
             quotient.op = Op::kMul;
             quotient.operands[1] = known->second;
         }
-        body.push_back(std::move(stmt));
-    }
-    kernel->body = std::move(body);
+    });
 }
 
 // Whether a loop behind a meeting of the row's threads loads what the row has of a tensor.

@@ -31,15 +31,12 @@ class Powers {
     Powers(Kernel* kernel, Uses& uses) : kernel_(kernel), uses_(uses) {}
 
     void take() {
-        Block body;
-        for (Stmt& stmt : kernel_->body) {
-            if (auto* loop = std::get_if<ColumnLoop>(&stmt.node)) take(loop);
+        change_loops(kernel_, [&](ColumnLoop* loop, Block* before) {
+            take(loop);
             // Whole vectors and the ends of a row stand together, and are of the same numbers.
-            std::move(numbers_.begin(), numbers_.end(), std::back_inserter(body));
+            std::move(numbers_.begin(), numbers_.end(), std::back_inserter(*before));
             numbers_.clear();
-            body.push_back(std::move(stmt));
-        }
-        kernel_->body = std::move(body);
+        });
     }
 
   private:

@@ -4,8 +4,6 @@
 #include <cstddef>
 #include <map>
 #include <set>
-#include <utility>
-#include <variant>
 #include <vector>
 
 #include "compiler/passes/precision_uses.h"
@@ -15,19 +13,19 @@
 namespace rowjit::precision {
 namespace {
 
-// What a loop's body makes, by value.
-class Products {
+// The products of a loop's body that are used once.
+class SingleProducts {
   public:
-    Products(std::vector<Inst>& body, const Uses& uses) : uses_(uses) {
+    SingleProducts(std::vector<Inst>& body, const Uses& uses) {
         for (Inst& inst : body) {
-            if (is_f32_map(inst, Op::kMul)) products_[inst.id] = &inst;
+            if (is_f32_map(inst, Op::kMul) && uses.count(inst.id) == 1) products_[inst.id] = &inst;
         }
     }
 
-    // Makes of a product that an operand is, and nothing else, what it is without a factor. Whether it has that factor.
+    // Makes of an operand that is such a product what it is without a factor. Whether it has that factor.
     bool take(ValueId* operand, ValueId factor) {
         const auto found = products_.find(*operand);
-        if (found == products_.end() || uses_.count(*operand) != 1) return false;
+        if (found == products_.end()) return false;
         std::vector<ValueId>& factors = found->second->operands;
         for (const std::size_t k : {0, 1}) {
             if (factors[k] != factor) continue;
@@ -38,10 +36,10 @@ class Products {
         return take(&factors[0], factor) || take(&factors[1], factor);
     }
 
+    // Of which nothing is left.
     const std::set<ValueId>& taken() const { return taken_; }
 
   private:
-    const Uses& uses_;
     std::map<ValueId, Inst*> products_;
     std::set<ValueId> taken_;
 };
@@ -50,26 +48,21 @@ class Products {
 
 void cancel_scales(Kernel* kernel, Uses& uses) {
     std::map<ValueId, ValueId> ones;
-    Block body;
-    for (Stmt& stmt : kernel->body) {
-        if (auto* loop = std::get_if<ColumnLoop>(&stmt.node)) {
-            Products products(loop->body, uses);
-            std::set<ValueId> inside;
-            for (Inst& inst : loop->body) {
-                inside.insert(inst.id);
-                if (!is_f32_map(inst, Op::kDiv) || inside.contains(inst.operands[1])) continue;
-                const ValueId scale = inst.operands[1];
-                if (!uses.is_scaled_or_summed(inst.id) || !products.take(&inst.operands[0], scale)) continue;
-                const auto [one, is_new] = ones.try_emplace(scale, kernel->value_count);
-                if (is_new) add_map(&body, kernel->value_count++, Op::kDiv, {scale, scale}).comment = "1, or NaN";
-                inst.op = Op::kMul;
-                inst.operands[1] = one->second;
-            }
-            std::erase_if(loop->body, [&](const Inst& inst) { return products.taken().contains(inst.id); });
+    change_loops(kernel, [&](ColumnLoop* loop, Block* before) {
+        SingleProducts products(loop->body, uses);
+        std::set<ValueId> inside;
+        for (Inst& inst : loop->body) {
+            inside.insert(inst.id);
+            if (!is_f32_map(inst, Op::kDiv) || inside.contains(inst.operands[1])) continue;
+            const ValueId scale = inst.operands[1];
+            if (!uses.is_scaled_or_summed(inst.id) || !products.take(&inst.operands[0], scale)) continue;
+            const auto [one, is_new] = ones.try_emplace(scale, kernel->value_count);
+            if (is_new) add_map(before, kernel->value_count++, Op::kDiv, {scale, scale}).comment = "1, or NaN";
+            inst.op = Op::kMul;
+            inst.operands[1] = one->second;
         }
-        body.push_back(std::move(stmt));
-    }
-    kernel->body = std::move(body);
+        std::erase_if(loop->body, [&](const Inst& inst) { return products.taken().contains(inst.id); });
+    });
 }
 
 }  // namespace rowjit::precision

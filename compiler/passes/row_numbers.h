@@ -2,6 +2,7 @@
 #pragma once
 
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "compiler/kernel.h"
@@ -20,6 +21,17 @@ inline Inst& add_map(Block* block, ValueId id, Op op, std::vector<ValueId> opera
     block->push_back(
         {Inst{.kind = InstKind::kMap, .id = id, .dtype = dtype, .operands = std::move(operands), .op = op}});
     return std::get<Inst>(block->back().node);
+}
+
+// Calls `change` of each column loop with the block that it puts in front of the loop what that shall read.
+template <class Change>
+void change_loops(Kernel* kernel, const Change& change) {
+    Block body;
+    for (Stmt& stmt : kernel->body) {
+        if (auto* loop = std::get_if<ColumnLoop>(&stmt.node)) change(loop, &body);
+        body.push_back(std::move(stmt));
+    }
+    kernel->body = std::move(body);
 }
 
 }  // namespace rowjit

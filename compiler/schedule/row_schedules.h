@@ -160,8 +160,8 @@ std::vector<Schedule> waiting_in_steps(const GroupFacts& facts, const Target& ta
 
 // ---- row_many.cpp ---------------------------------------------------------------------------------------------------
 
-// Rows of many tensors: in registers, in stages, in rounds, in a cluster beside sums over rows, and as evenly divided
-// beside those as their width allows. Each has none for rows that it is not for.
+// Rows of many tensors: in registers, in stages or shared memory, in rounds, in a cluster beside sums over rows, and as
+// evenly divided beside those as their width allows. Each has none for rows that it is not for.
 std::vector<Schedule> many_in_registers(const GroupFacts& facts, const Target& target, int vector);
 std::vector<Schedule> many_waiting(const GroupFacts& facts, const Target& target, int vector);
 std::vector<Schedule> many_in_rounds(const GroupFacts& facts, const Target& target, int vector);

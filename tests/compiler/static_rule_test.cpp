@@ -367,6 +367,8 @@ TEST_CASE("rows of many tensors that no power of two divides are in few warps") 
         CHECK(s.stages == 2);
         CHECK(s.threads_per_row * s.blocks_per_sm >= 224);
     }
+    for (const std::int64_t columns : {3584, 4608, 6144})
+        CHECK(first_of("attention_residual", columns, bf16).residency == Residency::kShared);
     // Beside sums they are copied once where a block has room, and never divided over blocks that are no power of two.
     const Target& target = find_target("sm_90a");
     for (const std::int64_t columns : {2304, 3584, 7168}) {
