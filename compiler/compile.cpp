@@ -514,7 +514,9 @@ namespace {
 
 // Blocks along the rows of each position of the outer axes.
 std::int64_t row_blocks_of(const Kernel& kernel, std::int64_t rows) {
-    const std::int64_t per_block = std::int64_t{kernel.schedule.rows_per_block} * kernel.row_lanes();
+    const std::int64_t run =
+        std::clamp<std::int64_t>(rows / kernel.row_lanes() / kernel.rows_for_run(), 1, kernel.schedule.run);
+    const std::int64_t per_block = std::int64_t{kernel.schedule.rows_per_block} * run * kernel.row_lanes();
     std::int64_t row_blocks = (rows + per_block - 1) / per_block;
     // Few rows are spread over many blocks, whose threads share the long segments of fewer of them.
     constexpr std::int64_t kManyBlocks = 1024;

@@ -209,20 +209,28 @@ bool Kernel::by_row(const Inst& access) const {
     });
 }
 
-bool Kernel::differs_by_lane(const Inst& inst, const std::set<ValueId>& lane_values) const {
-    bool differs = inst.kind == InstKind::kCoord && inst.axis == lanes_axis;
+namespace {
+
+bool differs_along(const Inst& inst, AxisId along, const std::set<ValueId>& values) {
+    bool differs = inst.kind == InstKind::kCoord && inst.axis == along;
     for (const Coord& coord : inst.coords) {
         const std::vector<Axis> used = coord.axes();
-        differs = differs || std::any_of(used.begin(), used.end(), [&](Axis axis) { return axis.id == lanes_axis; });
+        differs = differs || std::any_of(used.begin(), used.end(), [&](Axis axis) { return axis.id == along; });
     }
-    each_use(inst, [&](ValueId value) { differs = differs || lane_values.contains(value); });
+    each_use(inst, [&](ValueId value) { differs = differs || values.contains(value); });
     return differs;
 }
 
-std::set<ValueId> Kernel::lane_values() const {
+}  // namespace
+
+bool Kernel::differs_by_lane(const Inst& inst, const std::set<ValueId>& lane_values) const {
+    return differs_along(inst, lanes_axis, lane_values);
+}
+
+std::set<ValueId> Kernel::values_along(AxisId axis) const {
     std::set<ValueId> values;
     const auto note = [&](const Inst& inst) {
-        if (differs_by_lane(inst, values)) values.insert(inst.id);
+        if (inst.id >= 0 && differs_along(inst, axis, values)) values.insert(inst.id);
     };
     for (const Stmt& stmt : body) {
         if (const auto* inst = std::get_if<Inst>(&stmt.node)) note(*inst);
@@ -231,6 +239,11 @@ std::set<ValueId> Kernel::lane_values() const {
             values.insert(reduce->results.begin(), reduce->results.end());
     }
     return values;
+}
+
+std::int64_t Kernel::rows_for_run() const {
+    constexpr std::int64_t kBlocks = 1536;
+    return kBlocks * schedule.rows_per_block;
 }
 
 std::optional<std::int64_t> Kernel::known_stride(const KernelArgument& stride) const {
@@ -295,40 +308,16 @@ std::string print(const Kernel& kernel) { return Printer(kernel).run(); }
 
 bool is_reserved_word(std::string_view text) {
     // Keywords that make plausible labels, and the emitters' own variables.
-    static constexpr std::array kWords = {"alignas",    "and",       "auto",
-                                          "bool",       "break",     "case",
-                                          "char",       "class",     "const",
-                                          "continue",   "default",   "delete",
-                                          "do",         "double",    "else",
-                                          "enum",       "export",    "extern",
-                                          "false",      "float",     "for",
-                                          "friend",     "goto",      "if",
-                                          "inline",     "int",       "long",
-                                          "main",       "new",       "not",
-                                          "or",         "private",   "public",
-                                          "register",   "return",    "short",
-                                          "signed",     "sizeof",    "static",
-                                          "struct",     "switch",    "template",
-                                          "this",       "throw",     "true",
-                                          "try",        "typedef",   "typename",
-                                          "union",      "unsigned",  "using",
-                                          "virtual",    "void",      "while",
-                                          "xor",        "block",     "c",
-                                          "column",     "grid",      "i",
-                                          "l",          "lane",      "pair",
-                                          "row",        "row_block", "rows",
-                                          "step",       "t",         "thread",
-                                          "turn",       "warp",      "ahead",
-                                          "fetch",      "first",     "first_phase",
-                                          "more",       "stage",     "place",
-                                          "slot",       "live",      "column_block",
-                                          "p",          "part",      "shared",
-                                          "waits",      "alone",     "beside",
-                                          "row_blocks", "waiting",   "bits",
-                                          "here",       "walked",    "unit",
-                                          "units",      "outer_row", "part_block",
-                                          "part_blocks"};
-    return std::find(kWords.begin(), kWords.end(), text) != kWords.end() || text.starts_with("rj_");
+    static constexpr std::string_view kWords =
+        " alignas and auto bool break case char class const continue default delete do double else enum "
+        "export extern false float for friend goto if inline int long main new not or private public "
+        "register return short signed sizeof static struct switch template this throw true try typedef "
+        "typename union unsigned using virtual void while xor block c column grid i l lane pair row "
+        "row_block rows step t thread turn warp ahead fetch first first_phase more stage place slot live "
+        "column_block p part shared waits adds beside row_blocks waiting bits here walked unit units "
+        "outer_row part_block part_blocks places run run_places run_index run_place first_position end_position "
+        "segment segment_stop first_segment last_segment begin_of end_of finish ";
+    return kWords.find(fmt::format(" {} ", text)) != std::string_view::npos || text.starts_with("rj_");
 }
 
 }  // namespace rowjit

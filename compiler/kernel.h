@@ -460,8 +460,14 @@ struct Kernel {
     int launched_threads() const { return product ? OwnProduct::kBlockThreads : block_threads(); }
     // Positions of the row space that a row of the kernel is.
     int row_lanes() const { return lanes_axis < 0 ? 1 : schedule.vector; }
-    // The values of a row that differ between those.
-    std::set<ValueId> lane_values() const;
+    // Rows of a launch for each segment of a thread's run (Schedule::run): as many blocks of them fill a device some
+    // times over. H200, embeddings of 1000 rows of 4096 columns: of bf16, two blocks a row, 0.112 ms with a segment
+    // each and 0.126 with two, of f32, four, 0.156, 0.121 with two and 0.130 with four; of 31250 rows of 2048 bf16
+    // columns, a block each, 0.137 with one, 0.106, 0.088 and 0.080 with two, four and eight.
+    std::int64_t rows_for_run() const;
+    // The values of a row that differ along one of its axes; those of rows beside it, between those.
+    std::set<ValueId> values_along(AxisId axis) const;
+    std::set<ValueId> lane_values() const { return values_along(lanes_axis); }
     bool differs_by_lane(const Inst& inst, const std::set<ValueId>& lane_values) const;
     // Blocks that run together and reach into each other's shared memory; 1 where none do.
     int cluster_blocks() const {

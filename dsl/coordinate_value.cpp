@@ -95,12 +95,24 @@ Coord with_column_apart(GraphData& graph, const Coord& coord) {
     return is_apart ? apart : coord;
 }
 
+namespace {
+
+// What a coordinate is everywhere: a constant, as also one of an unrolled axis.
+std::optional<std::int64_t> known_place(const GraphData& graph, const Coord& coord) {
+    if (coord.kind() == Coord::Kind::kConst) return coord.constant();
+    if (coord.kind() != Coord::Kind::kData || graph.node(coord.data()).kind != NodeKind::kConst) return std::nullopt;
+    return static_cast<std::int64_t>(graph.node(coord.data()).value);
+}
+
+}  // namespace
+
 std::optional<std::int64_t> places_beyond(const GraphData& graph, AxisId axis, const Coord& coord) {
     if (coord.kind() == Coord::Kind::kData) return places_beyond(graph, axis, coord.data());
     if (coord.kind() != Coord::Kind::kAdd) return std::nullopt;
     for (const auto& [part, other] : {std::pair(coord.left(), coord.right()), std::pair(coord.right(), coord.left())}) {
-        if (other.kind() != Coord::Kind::kConst) continue;
-        if (const auto before = places_beyond(graph, axis, part)) return *before + other.constant();
+        const auto further = known_place(graph, other);
+        const auto before = further ? places_beyond(graph, axis, part) : std::nullopt;
+        if (before) return *before + *further;
     }
     return std::nullopt;
 }

@@ -6,6 +6,8 @@
 #include <iterator>
 #include <utility>
 
+#include "dsl/coordinate_value.h"
+#include "dsl/cotangent_sum.h"
 #include "dsl/stable_order.h"
 #include "dsl/with_axes.h"
 #include "rowjit/coord.h"
@@ -15,27 +17,31 @@ namespace {
 
 class GatheredRows {
   public:
-    GatheredRows(const std::shared_ptr<GraphData>& graph, const Node& index, const RowGather& gather,
+    GatheredRows(const std::shared_ptr<GraphData>& graph, NodeId source, const RowGather& gather,
                  const std::vector<std::string>& sorted, RowOrders* orders)
         : graph_(graph),
           data_(*graph),
           sorted_(sorted),
-          orders_(*orders),
+          orders_(orders),
           gather_(gather),
-          source_(data_.node(index.args[0]).axes),
+          source_(data_.node(source).axes),
           ids_(data_.node(gather.ids.id())) {
         std::copy_if(gather.positions.begin(), gather.positions.end(), std::back_inserter(shared_),
                      [&](Axis axis) { return axis.id != gather.rows.id && contains(source_, axis.id); });
     }
 
+    bool needs_order() const {
+        return !takes_one_of_each() && !first_row() && !has_few_rows() && !is_sorted() && !is_given();
+    }
+
     Value gradient(const Value& whole) {
-        if (shared_.size() == gather_.positions.size()) return one_of_each(whole);
+        if (takes_one_of_each()) return one_of_each(whole);
         if (const std::optional<double> first = first_row()) {
             const Value position = graph_.iota(gather_.rows, i64) - *first;
             return index(whole, gather_.positions[0], Coord(position));
         }
-        if (shared_.empty() && is_few(gather_.rows) && !is_given()) return sums_of_few(whole);
-        if (gather_.positions.size() == 1 && is_sorted()) {
+        if (has_few_rows()) return sums_of_few(whole);
+        if (is_sorted()) {
             const Value offsets(graph_.data(), ids_.args[0]);
             return sum(whole, gather_.positions[0], {gather_.rows, offsets});
         }
@@ -47,6 +53,8 @@ class GatheredRows {
     }
 
   private:
+    bool takes_one_of_each() const { return shared_.size() == gather_.positions.size(); }
+
     // Of rows that each position along the source's own axes takes one of: it is all that this one flows back from.
     Value one_of_each(const Value& whole) {
         const Value id = along_source_rows(cast(gather_.ids, i64));
@@ -58,23 +66,21 @@ class GatheredRows {
     // the segments took an H200 28 ms.
     static constexpr std::int64_t kFewRows = 8;
 
-    bool is_few(Axis rows) const {
-        const std::int64_t extent = data_.axis(rows.id).extent;
-        return extent != kRuntimeExtent && extent <= kFewRows;
+    bool has_few_rows() const {
+        const std::int64_t extent = data_.axis(gather_.rows.id).extent;
+        return shared_.empty() && !is_given() && extent != kRuntimeExtent && extent <= kFewRows;
     }
 
     Value sums_of_few(const Value& whole) {
         const Value is_taken = cast(gather_.ids, i64) == graph_.iota(gather_.rows, i64);
         const Value taken = select(is_taken, whole, graph_.constant(whole.dtype(), 0.0));
-        std::vector<AxisId> positions;
-        for (const Axis axis : gather_.positions) positions.push_back(axis.id);
-        return {graph_.data(), data_.add_reduce(Monoid::kSum, taken.id(), std::move(positions))};
+        return sum_to(taken, data_.node(taken.id()).axes, source_);
     }
 
     // A number of some of the source's rows, of all of them in their order.
     Value along_source_rows(const Value& number) const {
         std::vector<AxisId> rows;
-        std::ranges::copy_if(source_, std::back_inserter(rows), [&](AxisId axis) { return data_.axis(axis).is_row; });
+        std::ranges::copy_if(source_, std::back_inserter(rows), [&](AxisId axis) { return is_row(axis); });
         return with_axes(number, rows);
     }
 
@@ -93,7 +99,7 @@ class GatheredRows {
 
     // Whether each position takes the segment that it is in: they stand in order already.
     bool is_sorted() const {
-        if (ids_.kind != NodeKind::kSearch) return false;
+        if (!along_one_row_axis() || ids_.kind != NodeKind::kSearch) return false;
         const AxisId ends = data_.node(ids_.args[0]).axes[0];
         const Node& key = data_.node(ids_.args[1]);
         return data_.is_longer(ends, gather_.rows.id, 1) && key.kind == NodeKind::kIota &&
@@ -112,7 +118,7 @@ class GatheredRows {
         std::vector<AxisId> shared;
         for (const Axis axis : shared_) shared.push_back(axis.id);
         const auto [known, is_new] =
-            orders_.try_emplace({gather_.ids.id(), gather_.rows.id, std::move(shared)}, OrderedIds{});
+            orders_->try_emplace({gather_.ids.id(), gather_.rows.id, std::move(shared)}, OrderedIds{});
         if (is_new) known->second = new_order();
         return known->second;
     }
@@ -120,8 +126,7 @@ class GatheredRows {
     OrderedIds new_order() {
         const std::string name = ids_.label.empty() ? "rows" : ids_.label;
         const Axis rows = shared_.empty() ? gather_.rows : product(name + "_rows", with_rows(shared_));
-        const Axis places =
-            gather_.positions.size() == 1 ? gather_.positions[0] : product(name + "_places", gather_.positions);
+        const Axis places = along_one_row_axis() ? gather_.positions[0] : product(name + "_places", gather_.positions);
         const Axis ordered = graph_.rows(data_.unused_axis_name(name + "_ordered"), places, 0);
         const Axis ends = graph_.rows(data_.unused_axis_name(name + "_ends"), rows, 1);
         const StableOrder found = is_given() ? StableOrder{input("order", ordered), input("offsets", ends)}
@@ -129,15 +134,19 @@ class GatheredRows {
         return {rows, ordered, {found.order.named(name + "_order"), found.offsets.named(name + "_offsets")}};
     }
 
+    bool along_one_row_axis() const { return gather_.positions.size() == 1 && is_row(gather_.positions[0].id); }
+
+    bool is_row(AxisId axis) const { return data_.axis(axis).is_row; }
+
     // Ids of one axis, and of rows that all positions have in common.
     Value ids_along(Axis places) {
-        if (shared_.empty() && gather_.positions.size() == 1) return gather_.ids;
+        if (shared_.empty() && along_one_row_axis()) return gather_.ids;
         Value id = cast(gather_.ids, i64);
         if (!shared_.empty()) {
             const Value flat = place_among(with_rows(shared_), id);
             id = select(id >= 0.0 && id < graph_.extent_of(gather_.rows, i64), flat, graph_.constant(i64, -1));
         }
-        return gather_.positions.size() == 1 ? id : at(id, gather_.positions, graph_.iota(places, i64));
+        return along_one_row_axis() ? id : at(id, gather_.positions, graph_.iota(places, i64));
     }
 
     std::vector<Axis> with_rows(std::vector<Axis> axes) const {
@@ -173,16 +182,20 @@ class GatheredRows {
         return index(value, std::move(coords));
     }
 
+    // A row axis of all positions along `axes`; columns count as as many rows.
     Axis product(const std::string& name, const std::vector<Axis>& axes) {
         std::vector<AxisId> like;
-        for (const Axis axis : axes) like.push_back(axis.id);
+        for (const Axis axis : axes) {
+            const std::string as_rows = data_.unused_axis_name(name + "_columns");
+            like.push_back(is_row(axis.id) ? axis.id : data_.add_row_axis(as_rows, data_.axis(axis.id).extent));
+        }
         return {data_.add_row_axis_like(data_.unused_axis_name(name), std::move(like), 0)};
     }
 
     Graph graph_;
     GraphData& data_;
     const std::vector<std::string>& sorted_;
-    RowOrders& orders_;
+    RowOrders* orders_;
     const RowGather& gather_;
     std::vector<AxisId> source_;
     Node ids_;
@@ -192,15 +205,17 @@ class GatheredRows {
 }  // namespace
 
 std::optional<RowGather> row_gather(const std::shared_ptr<GraphData>& graph, const Node& index) {
-    const Node& source = graph->node(index.args[0]);
+    const std::vector<AxisId> source = graph->node(index.args[0]).axes;
     std::optional<RowGather> found;
     for (std::size_t i = 0; i < index.coords.size(); ++i) {
-        const AxisId axis = source.axes[i];
-        if (index.coords[i].is_axis(Axis{axis})) continue;
-        if (found || index.coords[i].kind() != Coord::Kind::kData || !graph->axis(axis).is_row) return std::nullopt;
-        found = RowGather{{axis}, {}, Value(graph, index.coords[i].data())};
-        for (const AxisId along : graph->node(index.coords[i].data()).axes) {
-            if (!graph->axis(along).is_row) return std::nullopt;
+        const Coord& coord = index.coords[i];
+        if (coord.is_axis(Axis{source[i]})) continue;
+        if (found || coord.data_nodes().empty() || !graph->axis(source[i]).is_row) return std::nullopt;
+        const bool is_data = coord.kind() == Coord::Kind::kData;
+        const NodeId ids = is_data ? coord.data() : add_coordinate_value(*graph, coord, Dtype::kI64);
+        found = RowGather{{source[i]}, {}, Value(graph, ids)};
+        for (const AxisId along : graph->node(ids).axes) {
+            if (!graph->axis(along).is_row && contains(source, along)) return std::nullopt;
             found->positions.push_back({along});
         }
         if (found->positions.empty()) return std::nullopt;
@@ -208,9 +223,14 @@ std::optional<RowGather> row_gather(const std::shared_ptr<GraphData>& graph, con
     return found;
 }
 
-Value gathered_rows_gradient(const std::shared_ptr<GraphData>& graph, const Node& index, const RowGather& gather,
+bool is_put_in_order(const std::shared_ptr<GraphData>& graph, NodeId source, const RowGather& gather,
+                     const std::vector<std::string>& sorted) {
+    return GatheredRows(graph, source, gather, sorted, nullptr).needs_order();
+}
+
+Value gathered_rows_gradient(const std::shared_ptr<GraphData>& graph, NodeId source, const RowGather& gather,
                              const Value& whole, const std::vector<std::string>& sorted, RowOrders* orders) {
-    return GatheredRows(graph, index, gather, sorted, orders).gradient(whole);
+    return GatheredRows(graph, source, gather, sorted, orders).gradient(whole);
 }
 
 }  // namespace rowjit

@@ -17,12 +17,17 @@ namespace rowjit {
 
 struct RowGather {
     Axis rows;                    // of the source, read at the ids
-    std::vector<Axis> positions;  // row axes that the ids lie along; such as the source has are read as they are
+    std::vector<Axis> positions;  // axes that the ids lie along; rows that the source has are read as they are
     Value ids;
 };
 
-// Nothing for an Index that reads otherwise: several axes at data, column axes, or ids along columns.
+// Nothing for an Index that reads otherwise: several axes at data, column axes, or ids along the source's own columns.
 std::optional<RowGather> row_gather(const std::shared_ptr<GraphData>& graph, const Node& index);
+
+// Whether the ids are put in order for its gradient: not those whose rows have their positions known otherwise, nor the
+// inputs named in `sorted`, whose orders are inputs themselves.
+bool is_put_in_order(const std::shared_ptr<GraphData>& graph, NodeId source, const RowGather& gather,
+                     const std::vector<std::string>& sorted);
 
 // Ids in order, and the rows that take segments of them.
 struct OrderedIds {
@@ -38,7 +43,7 @@ using RowOrders = std::map<std::tuple<NodeId, AxisId, std::vector<AxisId>>, Orde
 // What flows back to the source where `whole`, along all axes of the Index, flows to its result. The stable orders of
 // the inputs named in `sorted` are inputs themselves: NAME_order, along as many positions as ids, and NAME_offsets.
 // `orders` are those that the graph has.
-Value gathered_rows_gradient(const std::shared_ptr<GraphData>& graph, const Node& index, const RowGather& gather,
+Value gathered_rows_gradient(const std::shared_ptr<GraphData>& graph, NodeId source, const RowGather& gather,
                              const Value& whole, const std::vector<std::string>& sorted, RowOrders* orders);
 
 }  // namespace rowjit

@@ -485,7 +485,11 @@ std::string GraphData::describe(NodeId id) const {
 
 std::vector<NodeId> GraphData::live_nodes() const {
     std::vector<bool> live(nodes_.size(), false);
-    for (const OutputInfo& output : outputs_) live[static_cast<std::size_t>(output.node)] = true;
+    for (const OutputInfo& output : outputs_) {
+        live[static_cast<std::size_t>(output.node)] = true;
+        // What is overwritten has to be there, whether or not anything reads it.
+        if (!output.alias.empty()) live[static_cast<std::size_t>(find_input(output.alias).value())] = true;
+    }
     // Operands have smaller ids than their users, so one sweep from the end finds everything.
     for (NodeId id = size() - 1; id >= 0; --id) {
         if (!live[static_cast<std::size_t>(id)]) continue;

@@ -118,7 +118,7 @@ class Solver {
             if (!graph_.axis(source[i]).is_row || !has_data(index_.coords[i])) continue;
             fail(ErrorCode::kUnsupported,
                  "gradient of index({}): rows of {} are read at a data coordinate; that has a gradient where the data "
-                 "lies along row axes and the rest is as it is, so give the gathered rows as an input",
+                 "lies along none of its columns and the rest is as it is, so give the gathered rows as an input",
                  graph_.describe(index_.args[0]), graph_.axis(source[i]).label());
         }
     }

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <iterator>
+#include <map>
 #include <numbers>
 #include <optional>
+#include <tuple>
 #include <utility>
 
 #include "base/check.h"
@@ -13,6 +15,7 @@
 #include "dsl/cotangent_sum.h"
 #include "dsl/gathered_rows.h"
 #include "dsl/invariance.h"
+#include "dsl/joined_gathers.h"
 #include "dsl/library/operands.h"
 #include "dsl/preimage.h"
 #include "dsl/row_windows.h"
@@ -67,11 +70,13 @@ class Reverse {
         cotangents_.resize(static_cast<std::size_t>(joint_.forward_size));
         supports_.resize(cotangents_.size());
         find_active(of);
+        count_lists();
         seed(of, unit_cotangent);
     }
 
     Joint run(const std::vector<std::string>& inputs) {
         for (NodeId id = joint_.forward_size - 1; id >= 0; --id) {
+            add_joined(id);
             const std::optional<Value>& g = cotangents_[static_cast<std::size_t>(id)];
             if (!g) continue;
             const std::string label = node(id).label;
@@ -358,6 +363,53 @@ class Reverse {
         add(y.args[0], rowjit::index(with_axes(g, y.axes), renamed, Coord(source)));
     }
 
+    // A source, its rows and the axes that ids lie along.
+    using ListOfRows = std::tuple<NodeId, AxisId, std::vector<AxisId>>;
+
+    static ListOfRows list_of(NodeId source, const RowGather& gather) {
+        std::vector<AxisId> positions;
+        for (const Axis axis : gather.positions) positions.push_back(axis.id);
+        return {source, gather.rows.id, std::move(positions)};
+    }
+
+    // Whether what flows back to a gather has the axes of its ids that it is read along: where those are put in order,
+    // one is enough.
+    bool lies_at_positions(const RowGather& gather, NodeId source, const Value& g) const {
+        const std::vector<AxisId> along = axes(g);
+        const auto has = [&](Axis axis) { return contains(along, axis.id); };
+        return is_put_in_order(graph_, source, gather, sorted_) ? std::ranges::any_of(gather.positions, has)
+                                                                : std::ranges::all_of(gather.positions, has);
+    }
+
+    // Gathers that are put in order: those by several lists of ids are put in one.
+    void count_lists() {
+        for (NodeId id = 0; id < joint_.forward_size; ++id) {
+            if (node(id).kind != NodeKind::kIndex || !is_active(id) || !is_active(node(id).args[0])) continue;
+            const Node y = node(id);
+            if (row_shift(y) || !row_windows(graph_, y).empty()) continue;
+            const auto gather = row_gather(graph_, y);
+            if (gather && is_put_in_order(graph_, y.args[0], *gather, sorted_))
+                ++lists_[list_of(y.args[0], *gather)].count;
+        }
+    }
+
+    // What flows back to a source by several lists, all of which are users of it that come before.
+    void add_joined(NodeId source) {
+        for (auto& [list, several] : lists_) {
+            if (std::get<0>(list) != source || several.taken.empty()) continue;
+            TakenRows all = several.taken[0];
+            if (several.taken.size() > 1) {
+                const auto [axis, is_new] = axes_of_lists_.try_emplace(several.taken.size());
+                if (is_new) {
+                    axis->second = Graph(graph_).rows(graph_->unused_axis_name("lists"),
+                                                      static_cast<std::int64_t>(several.taken.size()));
+                }
+                all = joined(graph_, several.taken, axis->second);
+            }
+            add(source, gathered_rows_gradient(graph_, source, all.gather, all.whole, sorted_, &orders_));
+        }
+    }
+
     void index(NodeId id, const Value& g) {
         const NodeId source = node(id).args[0];
         if (!is_active(source)) return;
@@ -368,8 +420,12 @@ class Reverse {
             return add(source, row_windows_gradient(graph_, windows, has_positions ? g : with_axes(g, axes(id))));
         }
         if (const auto gather = row_gather(graph_, node(id))) {
-            const Node y = node(id);
-            return add(source, gathered_rows_gradient(graph_, y, *gather, with_axes(g, y.axes), sorted_, &orders_));
+            const std::vector<AxisId> all = axes(id);
+            const Value whole = lies_at_positions(*gather, source, g) ? g : with_axes(g, all);
+            const auto lists = lists_.find(list_of(source, *gather));
+            if (lists != lists_.end() && lists->second.count > 1)
+                return lists->second.taken.push_back({*gather, whole});
+            return add(source, gathered_rows_gradient(graph_, source, *gather, whole, sorted_, &orders_));
         }
         if (const auto other = renamed_rows(node(id))) return rename_back(Node(node(id)), *other, g);
         std::vector<Coord> coords;
@@ -482,6 +538,12 @@ class Reverse {
     std::shared_ptr<GraphData> graph_;
     const std::vector<std::string>& sorted_;  // inputs whose stable order is given
     RowOrders orders_;
+    struct Lists {
+        int count = 0;                 // gathers by such
+        std::vector<TakenRows> taken;  // what has flown back to them, where there are several
+    };
+    std::map<ListOfRows, Lists> lists_;
+    std::map<std::size_t, Axis> axes_of_lists_;  // by how many stand along them
     Joint joint_;
     std::vector<NodeId> wanted_;                    // whose gradients are
     std::vector<bool> active_;                      // by forward node

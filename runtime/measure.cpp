@@ -101,7 +101,7 @@ class BufferSet {
     // two tokens is nothing like one of thousands, and offsets ascend.
     static void fill(const Device& device, const GraphData& graph, NodeId input, const RowExtents& rows,
                      std::size_t bytes, void* destination) {
-        constexpr std::size_t kMostBytes = std::size_t{32} << 20;
+        constexpr std::size_t kMostBytes = std::size_t{512} << 20;
         const Node& node = graph.node(input);
         const RowExtents made = is_integer(node.dtype) && bytes <= kMostBytes ? rows : all_rows(graph, 2);
         const Layout layout = input_layout(graph, node.name, made);

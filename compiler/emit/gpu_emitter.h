@@ -95,18 +95,27 @@ class KernelEmitter {
     std::string place_in_sequence(const std::string& begin, const std::string& stop, const std::string& end);
     std::string first_phase_of(const std::string& row, const std::string& stage) const;
     void skewed_rows();
-    void shared_rows();
-    void declare_row(std::string_view part, int together);
-    void add_rows(std::span<const Stmt> summed);
-    void keep_own(const AllReduce& reduce, const std::vector<std::string>& own);
-    void find_waiting(const AllReduce& reduce, int together);
-    void share(const AllReduce& reduce, const std::vector<std::string>& own, int together);
-    static std::vector<const Inst*> needed_behind(std::span<const Stmt> first, std::span<const Stmt> behind);
     std::vector<Left> declare_left(std::span<const Stmt> first_phase, std::span<const Stmt> last_phase);
     void first_phase_function(std::span<const Stmt> first_phase, std::vector<Left>& left);
     void take_left(const Left& left);
     static std::set<ValueId> values_read_by(std::span<const Stmt> block);
     static bool stands_anywhere(const Inst& inst);
+
+    // Rows that are segments of others (gpu_segments.cpp).
+    struct Segments;
+    Segments segments() const;
+    void shared_rows();
+    void declare_run(const Segments& segments);
+    std::vector<AxisId> results_of_segment(const RowsLoop& loop) const;
+    void open_place(const Segments& segments, std::string_view part);
+    std::string begin_of(const RowsLoop& loop) const;
+    std::string end_of(const RowsLoop& loop) const;
+    void add_alone(const Segments& segments);
+    void add_run(const Segments& segments);
+    void store_segment(const Segments& segments);
+    void declare_finish(const Segments& segments);
+    void find_waiting(const Segments& segments);
+    void share(const Segments& segments);
 
     // Where threads meet (gpu_reduce.cpp).
     void join_rows(const JoinRows& join);

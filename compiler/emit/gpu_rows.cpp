@@ -15,6 +15,8 @@ constexpr int kFolded = 8;
 
 bool is_quotient(const Inst& inst) { return inst.kind == InstKind::kMap && inst.op == Op::kDiv; }
 
+bool is_choice(const Inst& inst) { return inst.kind == InstKind::kMap && inst.op == Op::kSelect; }
+
 }  // namespace
 
 RowsEmitter::RowsEmitter(GpuScope& scope) : scope_(scope), kernel_(scope.kernel()), out_(scope.out()) {
@@ -336,7 +338,10 @@ void RowsEmitter::lanes_loop(const RowsLoop& loop, const GpuPositions& positions
         scope_.set_place(inst->id, name + "[i]");
     }
     const auto find = [&](const std::string& first) {
-        each_of_batch(found, loop, positions, first, [&](const Inst& inst) { scalar_inst(inst, inside, {}); });
+        if (found.empty()) return;
+        each_of_batch(loop, positions, first, [&] {
+            for (const Inst* inst : found) scalar_inst(*inst, inside, {});
+        });
     };
     const bool ahead =
         std::none_of(by_lane.begin(), by_lane.end(), [&](const Inst* inst) { return uses(*inst, found); });
@@ -350,10 +355,15 @@ void RowsEmitter::lanes_loop(const RowsLoop& loop, const GpuPositions& positions
         names[load] = scope_.names().fresh(scope_.tensor(*load).name + "_vec");
         out_.line(fmt::format("{} {}[{}];", gpu_vec_type(load->dtype, lanes), names[load], size));
     }
-    each_of_batch(vectors, loop, positions, "first", [&](const Inst& load) {
-        out_.line(fmt::format("{}[i] = {};", names[&load], scope_.load(load, scope_.address(load, inside, ""), lanes)));
-        scope_.bind(load.id, fmt::format("rj_get({}[i], l)", names[&load]));
-    });
+    if (!vectors.empty()) {
+        each_of_batch(loop, positions, "first", [&] {
+            for (const Inst* load : vectors) {
+                const GpuAddress at = scope_.address(*load, inside, "");
+                out_.line(fmt::format("{}[i] = {};", names[load], scope_.load(*load, at, lanes)));
+                scope_.bind(load->id, fmt::format("rj_get({}[i], l)", names[load]));
+            }
+        });
+    }
     if (ahead) find(fmt::format("first + {}", step));
     std::map<const Inst*, std::string> terms;  // of a pair: where there is no position, what adds nothing
     for (const Inst* inst : by_lane) {
@@ -363,12 +373,24 @@ void RowsEmitter::lanes_loop(const RowsLoop& loop, const GpuPositions& positions
         out_.line(fmt::format("{} {}[{}][{}];", gpu_value_type(pair.dtype), terms[inst], lanes, size));
         scope_.each_lane(fmt::format("rj_fill({}[l], {});", terms[inst], gpu_literal(pair.dtype, neutral(Op::kMax))));
     }
+    const std::set<ValueId> conditions = conditions_to_add(loop);
     const auto add = [&](const Inst& inst) {
+        if (is_choice(inst) && conditions.contains(inst.operands[0]))
+            return scope_.bind(inst.id, scope_.value(inst.operands[1]));
         const auto of_pair = terms.find(&inst);
         if (of_pair == terms.end()) return scalar_inst(inst, inside, {});
         out_.line(fmt::format("{}[l][i] = {};", of_pair->second, scope_.value(inst.operands[0])), inst.comment);
     };
-    each_of_batch(by_lane, loop, positions, "first", add, true);
+    each_of_batch(loop, positions, "first", [&] {
+        if (!positions.before_each.empty()) out_.line(positions.before_each);
+        std::vector<std::string> all;
+        for (const ValueId condition : conditions) all.push_back(scope_.value(condition));
+        if (!all.empty()) out_.open(fmt::format("if ({})", fmt::join(all, " && ")));
+        each_lane([&] {
+            for (const Inst* inst : by_lane) add(*inst);
+        });
+        if (!all.empty()) out_.close();
+    });
     for (const auto& [inst, name] : terms)
         scope_.each_lane(fmt::format("{}.add({}[l]);", scope_.lane_state(inst->index, "l"), name));
     out_.close();
@@ -389,21 +411,43 @@ bool RowsEmitter::uses(const Inst& inst, const std::vector<const Inst*>& values)
     return used;
 }
 
-// The instructions at each position of the batch from `first` on that there is, of each lane where they differ.
+// Conditions of a position without which it adds 0 to each sum of the loop, as those of what is read inside its tensor:
+// the position is left out, where each lane had chosen.
+std::set<ValueId> RowsEmitter::conditions_to_add(const RowsLoop& loop) const {
+    std::map<ValueId, const Inst*> made;
+    for (const Inst& inst : loop.body) made[inst.id] = &inst;
+    std::optional<std::set<ValueId>> all;
+    for (const Inst& inst : loop.body) {
+        if (inst.kind != InstKind::kAccumulate) continue;
+        std::set<ValueId> conditions;
+        const bool sums = scope_.accumulator(inst).monoid == Monoid::kSum && inst.operands.size() == 1;
+        for (auto at = sums ? made.find(inst.operands[0]) : made.end(); at != made.end();) {
+            const Inst& term = *at->second;
+            if (is_choice(term) && scope_.value(term.operands[2]) == gpu_literal(term.dtype, 0.0)) {
+                const auto condition = made.find(term.operands[0]);
+                if (condition == made.end() || !differs(*condition->second)) conditions.insert(term.operands[0]);
+                at = made.find(term.operands[1]);
+            } else {
+                at = term.kind == InstKind::kCast ? made.find(term.operands[0]) : made.end();
+            }
+        }
+        if (all) std::erase_if(*all, [&](ValueId id) { return !conditions.contains(id); });
+        if (!all) all = std::move(conditions);
+    }
+    return all.value_or(std::set<ValueId>());
+}
+
+// At each position of the batch from `first` on that there is.
 template <class Emit>
-void RowsEmitter::each_of_batch(const std::vector<const Inst*>& insts, const RowsLoop& loop,
-                                const GpuPositions& positions, const std::string& first, const Emit& emit, bool lanes) {
-    if (insts.empty()) return;
+void RowsEmitter::each_of_batch(const RowsLoop& loop, const GpuPositions& positions, const std::string& first,
+                                const Emit& emit) {
     out_.line("#pragma unroll");
     out_.open(fmt::format("for (int i = 0; i < {}; ++i)", batch(loop)));
     out_.line(positions.apart == 1 ? fmt::format("const long long p = {} + i;", first)
                                    : fmt::format("const long long p = {} + i * {};", first, positions.apart));
     out_.open(fmt::format("if (p < {})", positions.end));
     declare_positions(loop);
-    const auto all = [&] {
-        for (const Inst* inst : insts) emit(*inst);
-    };
-    lanes ? each_lane(all) : all();
+    emit();
     out_.close();
     out_.close();
 }

@@ -12,12 +12,13 @@
 namespace rowjit {
 
 // Which positions of its loop a thread adds up: from `first` on a batch of them, so many apart, and the next batch
-// `step` further on, while they are below `end`.
+// `step` further on, while they are below `end`. Before position p is added there is a line for it.
 struct GpuPositions {
     std::string first;
     std::string end;
     int apart = 1;
     std::string step = {};
+    std::string before_each = {};
 };
 
 class RowsEmitter {
@@ -50,8 +51,8 @@ class RowsEmitter {
     template <class Body>
     void each_lane(const Body& body);
     template <class Emit>
-    void each_of_batch(const std::vector<const Inst*>& insts, const RowsLoop& loop, const GpuPositions& positions,
-                       const std::string& first, const Emit& emit, bool lanes = false);
+    void each_of_batch(const RowsLoop& loop, const GpuPositions& positions, const std::string& first, const Emit& emit);
+    std::set<ValueId> conditions_to_add(const RowsLoop& loop) const;
     void declare_divisors(const RowsLoop& loop);
     void declare_positions(const RowsLoop& loop);
     bool adds_to_pair(const Inst& inst) const;

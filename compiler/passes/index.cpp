@@ -16,6 +16,22 @@ namespace {
 
 constexpr int kAccessBytes = 16;
 
+// Where a coordinate is at a column along `axes`, of the first row and where data are 0: what those add is the same for
+// all lanes.
+std::int64_t position_at(const Kernel& kernel, const Coord& coord, const std::vector<AxisId>& axes,
+                         std::int64_t column) {
+    const auto at = [&](Axis axis) -> std::int64_t {
+        std::int64_t rest = column;
+        for (std::size_t i = axes.size(); i-- > 0;) {
+            const std::int64_t extent = kernel.axis(axes[i]).extent;
+            if (axes[i] == axis.id) return rest % extent;
+            rest /= extent;
+        }
+        return 0;
+    };
+    return coord.evaluate(at, [](std::int32_t) -> std::int64_t { return 0; });
+}
+
 class Indexer {
   public:
     Indexer(Kernel* kernel, bool aligned) : kernel_(*kernel), aligned_(aligned) {
@@ -170,7 +186,8 @@ class Indexer {
             const bool mentions_column = !std::ranges::all_of(axes, is_row);
             const bool along_row = kernel_.axis(tensor.axes[i]).is_row;
             const bool shifted = mentions_column && std::ranges::any_of(axes, is_row);
-            if (mentions_column && (along_row || !inst.coords[i].data_nodes().empty())) return {Access::Kind::kGather};
+            if (mentions_column && !inst.coords[i].data_nodes().empty()) return {Access::Kind::kGather};
+            if (mentions_column && along_row && !is_one_of_vector(inst.coords[i], loop)) return {Access::Kind::kGather};
             if (shifted && !lie_alike(inst.coords[i], column_stride(tensor, i), loop)) return {Access::Kind::kGather};
             by_column = by_column || mentions_column;
         }
@@ -181,6 +198,19 @@ class Indexer {
         }
         if (in_order(inst, loop)) return {loop.vector == 1 ? Access::Kind::kGather : Access::Kind::kVector};
         return evaluate(inst, tensor, loop);
+    }
+
+    // Whether a row that columns stand at, as those of a picture's patches do, is the same for the lanes of each
+    // vector.
+    bool is_one_of_vector(const Coord& coord, const ColumnLoop& loop) const {
+        const std::vector<Axis> axes = coord.axes();
+        const bool by_columns = std::ranges::none_of(axes, [&](Axis axis) { return kernel_.axis(axis.id).is_row; });
+        if (!aligned_ || !by_columns || loop.is_peeled() || loop.columns % loop.vector != 0) return false;
+        const auto row = [&](std::int64_t column) { return position_at(kernel_, coord, loop.axes, column); };
+        for (std::int64_t column = 0; column < loop.columns; ++column) {
+            if (column % loop.vector != 0 && row(column) != row(column - 1)) return false;
+        }
+        return true;
     }
 
     static std::int64_t column_stride(const KernelTensor& tensor, std::size_t axis) {
@@ -362,22 +392,11 @@ bool takes_columns_in_order(const Kernel& kernel, const Inst& inst, const Column
 
 std::int64_t place_in_row(const Kernel& kernel, const Inst& inst, const std::vector<AxisId>& axes,
                           std::int64_t column) {
-    const auto at = [&](Axis axis) -> std::int64_t {
-        std::int64_t rest = column;
-        for (std::size_t i = axes.size(); i-- > 0;) {
-            const std::int64_t extent = kernel.axis(axes[i]).extent;
-            if (axes[i] == axis.id) return rest % extent;
-            rest /= extent;
-        }
-        return 0;  // a row axis: its part is the same for all lanes
-    };
     const KernelTensor& tensor = kernel.tensors[static_cast<std::size_t>(inst.index)];
     const std::size_t first_column = tensor.axes.size() - tensor.column_strides.size();
     std::int64_t place = 0;
-    for (std::size_t i = first_column; i < tensor.axes.size(); ++i) {
-        const auto no_data = [](std::int32_t) -> std::int64_t { return 0; };
-        place += inst.coords[i].evaluate(at, no_data) * tensor.column_strides[i - first_column];
-    }
+    for (std::size_t i = first_column; i < tensor.axes.size(); ++i)
+        place += position_at(kernel, inst.coords[i], axes, column) * tensor.column_strides[i - first_column];
     return place;
 }
 

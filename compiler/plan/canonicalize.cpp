@@ -397,8 +397,8 @@ class Canonicalizer {
             }
             case NodeKind::kReduce:
                 // What a sum over rows gives is read where its kernel leaves it: nobody adds those rows up again for
-                // every row that wants it.
-                if (to_->axis(node.reduced[0]).is_row && !rows_stay(node, coords))
+                // every row that wants it, nor for columns that are more than it has.
+                if (to_->axis(node.reduced[0]).is_row && (!rows_stay(node, coords) || has_more_columns(node, coords)))
                     return to_->add_index(source, coords);
                 // Nor a row's columns for a row that stands elsewhere in the batch, as where one is compared with all
                 // or is found by a search.
@@ -592,6 +592,19 @@ class Canonicalizer {
         return true;
     }
 
+    // Whether an index has more columns than what it reads, as the gradients of a scale and a shift in the packed
+    // tensor that both are parts of. H200, 123 images of 123 tokens whose six modulations of 1152 columns are one
+    // tensor: 0.041 ms with sums of 1152 columns, 0.196 with sums of 6912.
+    bool has_more_columns(const Node& node, const std::vector<Coord>& coords) const {
+        std::set<AxisId> columns;
+        for (const Coord& coord : coords) {
+            for (const Axis axis : coord.axes()) {
+                if (!to_->axis(axis.id).is_row) columns.insert(axis.id);
+            }
+        }
+        return to_->positions({columns.begin(), columns.end()}, 1) > to_->column_count(node);
+    }
+
     AxisId fresh_axis(AxisId axis) {
         const AxisInfo old = to_->axis(axis);
         const std::string stem = old.name.empty() ? "columns_" + std::to_string(old.extent) : old.name;
@@ -610,6 +623,8 @@ class Canonicalizer {
         for (std::size_t i = 0; i < coords.size(); ++i) {
             if (coords[i].data_nodes().empty()) continue;
             const NodeId at = add_coordinate_value(*to_, coords[i], to_->node(coords[i].data_nodes()[0]).dtype);
+            const std::optional<Places> known = places(*to_, at);
+            if (known && known->least >= 0 && known->greatest < to_->axis(node.axes[i]).extent) continue;
             const Dtype dtype = to_->node(at).dtype;
             const NodeId inside =
                 to_->add_map(Op::kAnd, {to_->add_map(Op::kGe, {at, to_->add_const(dtype, 0)}),

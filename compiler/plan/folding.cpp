@@ -74,7 +74,7 @@ std::optional<Places> places(const GraphData& graph, NodeId id) {
     const Node& node = graph.node(id);
     if (!is_integer(node.dtype)) return std::nullopt;
     if (const auto value = known_integer(node)) return Places{*value, *value};
-    if (node.kind == NodeKind::kIota) {
+    if (node.kind == NodeKind::kIota || node.kind == NodeKind::kOrder) {
         const std::int64_t extent = graph.axis(node.axes[0]).extent;
         return Places{0, (extent == kRuntimeExtent ? kMostPlaces : extent) - 1};
     }

@@ -236,6 +236,14 @@ bool shares_columns(const Group& group) {
     return any;
 }
 
+// Whether a term of a sum is computed, not only read, chosen and widened.
+bool is_computed(const GraphData& graph, NodeId id) {
+    const Node& node = graph.node(id);
+    if (node.kind == NodeKind::kCast) return is_computed(graph, node.args[0]);
+    if (node.kind != NodeKind::kMap) return false;
+    return node.op != Op::kSelect || is_computed(graph, node.args[1]) || is_computed(graph, node.args[2]);
+}
+
 }  // namespace
 
 int GroupFacts::access_columns() const {
@@ -327,6 +335,7 @@ GroupFacts facts_of(const Group& group, const Target& target) {
         if (is_read_at_places(graph, node)) facts.at_places = std::max(facts.at_places, graph.column_count(node));
         facts.rows_beside += reads_beside(group, node) ? 1 : 0;
         facts.segmented = facts.segmented || node.is_segmented() || adds_parts_of_each(graph, node);
+        facts.computes_terms = facts.computes_terms || (node.is_segmented() && is_computed(graph, node.args[0]));
         facts.steps = facts.steps || node.kind == NodeKind::kFix;
         const bool of_column = node.kind == NodeKind::kMap && !graph.column_axes(node).empty();
         facts.row_maps += node.kind == NodeKind::kMap && !of_column ? 1 : 0;

@@ -56,7 +56,8 @@ struct GroupFacts {
     int row_results = 0;      // its reductions over rows
     bool adds_parts = false;  // what it reduces over rows is parts of sums, as blocks have left them
     bool segmented = false;   // some of those reductions are of segments, or of parts that each position has some of
-    bool promoted = false;    // columns lie among the group's row axes
+    bool computes_terms = false;  // what segments add up is computed of what is read, not only chosen and widened
+    bool promoted = false;        // columns lie among the group's row axes
     // Of the innermost of them, along which results lie side by side; the widest element that is read or stored there.
     std::int64_t promoted_columns = 1;
     int promoted_bytes = 4;

@@ -292,6 +292,30 @@ std::optional<Declined> across_conflict(const Group& group, const Schedule& sche
 
 bool is_special(Op op) { return (op >= Op::kSqrt && op <= Op::kCos) || op == Op::kDiv; }
 
+// Why a thread's segments are no run of positions: they are the outermost of its rows' axes, and what is added of a
+// position is the same whichever segment it is of.
+std::optional<Declined> run_conflict(const Kernel& kernel) {
+    std::vector<const RowsLoop*> loops;
+    for (const Stmt& stmt : kernel.body) {
+        if (const auto* loop = std::get_if<RowsLoop>(&stmt.node)) loops.push_back(loop);
+    }
+    if (loops.size() != 1 || loops[0]->segments < 0 || !kernel.outer.empty() ||
+        kernel.inner_axes().front() != loops[0]->segments)
+        return Declined{"segments follow each other along the outermost axis of the rows that are sums over them"};
+    const auto simple = [](const Accumulator& sum) {
+        return sum.monoid == Monoid::kSum || sum.monoid == Monoid::kMax || sum.monoid == Monoid::kMin;
+    };
+    if (!std::ranges::all_of(kernel.accumulators, simple))
+        return Declined{"a run's segments are sums, maxima or minima"};
+    const std::set<ValueId> along = kernel.values_along(loops[0]->segments);
+    for (const Inst& inst : loops[0]->body) {
+        bool differs = along.contains(inst.id);
+        each_use(inst, [&](ValueId value) { differs = differs || along.contains(value); });
+        if (differs) return Declined{"what is added of a position of a run is known by the position alone"};
+    }
+    return std::nullopt;
+}
+
 std::ptrdiff_t all_reduces(const Kernel& kernel) {
     return std::count_if(kernel.body.begin(), kernel.body.end(), [](const Stmt& stmt) { return meets(stmt); });
 }
@@ -344,6 +368,9 @@ Offer<Kernel> lower(const Group& group, const Schedule& schedule, const Target& 
     if (walks && schedule.fetches_ahead()) return Declined{"rows that follow each other are loaded ahead as they are"};
     Offer<Kernel> kernel = lowering::Lowering(group, schedule, target).run();
     if (kernel && walks) return walk_rows(std::move(*kernel), target);
+    if (kernel && schedule.run > 1) {
+        if (auto declined = run_conflict(*kernel)) return *declined;
+    }
     if (kernel && schedule.skew && (kernel->cluster_blocks() == 1 || all_reduces(*kernel) != 1))
         return Declined{"rows are skewed where a cluster of blocks reduces each once"};
     return kernel;

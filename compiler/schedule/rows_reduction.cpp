@@ -10,6 +10,7 @@ namespace {
 constexpr int kRun = 32;  // results that neighbouring threads take: a 128-byte line of f32, or more in vectors
 constexpr int kAccessBytes = 16;
 constexpr int kLeastThreads = 256;  // of a block whose threads take neighbouring results
+constexpr int kRunThreads = 128;    // of a block whose threads take runs of segments
 constexpr int kSharedRun = 16;      // results that the threads of a part of a block take, of up to 32 bytes each
 constexpr int kThreadsPerSm = 768;  // with 80 registers, which sums of f32 in pairs do with
 
@@ -20,6 +21,14 @@ bool contains(const std::vector<Schedule>& schedules, const Schedule& schedule) 
 // Of results that lie side by side, those of an access.
 int access_results(const GroupFacts& facts) {
     return vector_dividing(facts.promoted_columns, std::max(1, kAccessBytes / facts.promoted_bytes));
+}
+
+// Segments that a thread takes: one where results are known to be too few for runs, which a launch else is what says.
+std::vector<int> runs_of(const GroupFacts& facts, const Schedule& s) {
+    constexpr std::int64_t kFewBlocks = 3072;  // that leave no two segments to a run (Kernel::rows_for_run)
+    if (s.rows_per_block > kRunThreads) return {1};
+    const bool few = facts.results > 0 && facts.results < kFewBlocks * s.rows_per_block * s.vector;
+    return few ? std::vector<int>{1, kMostOfRun} : std::vector<int>{kMostOfRun, 1};
 }
 
 // Of a segment of rows with columns a thread takes two accesses' columns, and the threads of a block share those that
@@ -42,8 +51,10 @@ std::vector<Schedule> of_segments(const GroupFacts& facts) {
     }
     constexpr int kLeastShared = 4;
     // Narrow terms are not added in pairs, and results in f32 have few lanes: that takes 64 registers without a bound,
-    // and 74 with this one. H200, 125000 rows of 1024 bf16 columns into as many sums in f32: 0.298 ms and 0.355.
-    const bool is_light = facts.promoted_read_bytes < facts.promoted_bytes;
+    // and 74 with this one. H200, 125000 rows of 1024 bf16 columns into as many sums in f32: 0.298 ms and 0.355. Terms
+    // that are computed find no room within it: of 31250 rows of 2048 bf16 columns with a factor each, of which four
+    // are added up, 0.211 and 0.253, of 125000 of 256 f32 columns 0.221 and 0.240.
+    const bool is_light = facts.promoted_read_bytes < facts.promoted_bytes || facts.computes_terms;
     s.rows_per_block = 256;
     const Schedule alone = s;
     const int whole = access_results(facts);
@@ -62,7 +73,10 @@ std::vector<Schedule> of_segments(const GroupFacts& facts) {
             const int wanted = kThreadsPerSm / rows;
             for (const int blocks : {is_light ? 0 : wanted, is_light ? wanted : 0}) {
                 s.min_blocks_per_sm = blocks;
-                if (!contains(schedules, s)) schedules.push_back(s);
+                for (const int run : runs_of(facts, s)) {
+                    s.run = run;
+                    if (!contains(schedules, s)) schedules.push_back(s);
+                }
             }
         }
     }

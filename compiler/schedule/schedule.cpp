@@ -44,6 +44,8 @@ constexpr std::array kFields = {
           [](Schedule* s, std::int64_t v) { s->across = v != 0; }},
     Field{"shares", [](const Schedule& s) -> std::int64_t { return s.shares; },
           [](Schedule* s, std::int64_t v) { s->shares = static_cast<int>(v); }},
+    Field{"run", [](const Schedule& s) -> std::int64_t { return s.run; },
+          [](Schedule* s, std::int64_t v) { s->run = static_cast<int>(v); }},
     Field{"blocks_per_sm", [](const Schedule& s) -> std::int64_t { return s.blocks_per_sm; },
           [](Schedule* s, std::int64_t v) { s->blocks_per_sm = static_cast<int>(v); }},
     Field{"min_blocks", [](const Schedule& s) -> std::int64_t { return s.min_blocks_per_sm; },
@@ -72,8 +74,8 @@ constexpr int kLeastWarp = 32;  // of all targets
 bool valid(const Schedule& s) {
     return may_share_row(s, kLeastWarp) && power_of_two(s.vector) && s.rows_per_block > 0 && s.column_blocks > 0 &&
            std::int64_t{s.threads_per_row} * s.rows_per_block <= 1024 && s.vector <= 256 && s.stages <= kMostStages &&
-           s.ahead <= kMostRowsAhead && (s.shares == 0 || s.rows_per_block % s.shares == 0) &&
-           !(s.prefetch && s.stages > 0);
+           s.ahead <= kMostRowsAhead && (s.shares == 0 || s.rows_per_block % s.shares == 0) && s.run > 0 &&
+           s.run <= kMostOfRun && (s.run == 1 || s.shares > 0) && !(s.prefetch && s.stages > 0);
 }
 
 }  // namespace

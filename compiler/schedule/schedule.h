@@ -39,6 +39,9 @@ inline constexpr int kProductTileColumns = 256;
 // Rows that follow each other, in flight to the block that takes them.
 inline constexpr int kMostRowsAhead = 8;
 
+// Segments of rows that one thread takes.
+inline constexpr int kMostOfRun = 8;
+
 // Rows side by side that are the lanes of a CPU's vector: of bytes, a cache line.
 inline constexpr int kMostLanesAcross = 64;
 
@@ -58,7 +61,8 @@ struct Schedule {
     bool skew = false;          // a cluster meets over a row's first phase behind the next row's (blocks_per_sm)
     bool across = false;        // neighbouring threads take neighbouring rows, not parts of one (kRowsReduction, and
                                 // kRowReduction where rows lie side by side and their columns apart)
-    int shares = 0;             // > 0: so many threads share a long segment of rows; each has one too (kRowsReduction)
+    int shares = 0;             // > 0: so many threads share a long segment of rows; each has some too (kRowsReduction)
+    int run = 1;                // up to so many short segments that follow each other are a thread's run (shares)
     int min_blocks_per_sm = 0;  // register cap through launch bounds; 0 leaves it to the compiler
 
     bool operator==(const Schedule&) const = default;

@@ -428,6 +428,17 @@ TEST_CASE("what is computed behind a meeting and wanted again waits in registers
     CHECK(first_of(with_gradient(4096, bf16)).residency != Residency::kStages);
 }
 
+TEST_CASE("a stored row of which several greatest are taken is read again, not taken one after the other") {
+    const Graph graph = Graph::parse(R"(
+        rows tokens
+        input x: bf16[tokens, 32000]
+        f = cast(x, f32)
+        greatest, places = top_k(f, count=20)
+        output y = select(f >= min(greatest), x, -inf))");
+    CHECK(first_of(graph).residency == Residency::kReload);
+    CHECK(first_of(graph).online);
+}
+
 TEST_CASE("rows that meet in steps have few warps in few blocks") {
     const auto shape = [](std::int64_t columns, Dtype dtype) {
         const Schedule s = first_of("sparsemax", columns, dtype);

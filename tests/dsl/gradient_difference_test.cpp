@@ -286,6 +286,36 @@ TEST_CASE("the gradient of rows at data along their own axis is its finite diffe
     for (const NodeId id : backward.data()->live_nodes()) CHECK(backward.data()->node(id).kind != NodeKind::kSearch);
 }
 
+TEST_CASE("the gradient of rows that several lists or columns of ids take is its finite difference, of one order") {
+    constexpr std::string_view kHead =
+        "rows tokens\nrows slots = 11\ncolumns k = 3\ncolumns d = 4\ninput h: f32[slots, d]\ninput b: f32[slots]\n"
+        "input w: f32[tokens, k]\ninput x: f32[tokens, d]\ninput ids: i64[tokens, k]\ninput others: i32[tokens]\n"
+        "input few: i64[k]\ni0 = index(ids, tokens, 0)\ni1 = index(ids, tokens, 1)\ni2 = index(ids, tokens, 2)\n"
+        "w0 = index(w, tokens, 0)\nw1 = index(w, tokens, 1)\n";
+    constexpr std::string_view kGraphs[] = {
+        // Ids along columns, with tokens in front of them and without.
+        "output y = sum(exp(index(h, ids, d)) * w, k)\n",
+        "output y = sum(index(h, ids, d) * index(b, ids), k) * x\n",
+        "output y = x * sum(index(h, few, d), k)\n",
+        "output y = max(index(h * b, (ids + cast(iota(k), i64) * 2) / 3, d) * w, k)\n",
+        // Several lists: columns that follow each other, every second one, and lists that have nothing in common.
+        "output y = index(h, i0, d) * w0 + index(h, i1, d) * w1 + index(h, i2, d) * index(w, tokens, 2)\n",
+        "output y = index(h, i0, d) * x + tanh(index(h, i2, d))\n",
+        "output y = sum((index(h, others, d) - index(h, i1, d)) * x)\n",
+        "output y = index(h, others, d) + index(h, i2, d) + index(h, i0, d)\n",
+    };
+    for (const std::string_view written : kGraphs) {
+        CAPTURE(written);
+        const Graph graph = Graph::parse(std::string(kHead) + std::string(written));
+        CHECK(disagreement(graph, 5, 3) < kTolerance);
+        const Graph backward = gradient(graph, {"h"});
+        const auto orders = std::ranges::count_if(backward.data()->live_nodes(), [&](NodeId id) {
+            return backward.data()->node(id).kind == NodeKind::kOrder;
+        });
+        CHECK(orders == 1);
+    }
+}
+
 TEST_CASE("the gradient of windows and of a column of each head is its finite difference") {
     constexpr std::string_view kGraphs[] = {
         // Windows over columns and over rows, some of whose elements no window has.

@@ -155,7 +155,7 @@ TEST_CASE("an input that the forward overwrites cannot be read by the backward")
     CHECK(mentions(refusal(ErrorCode::kUnsupported, [&] { differentiate(g); }), "overwrites input 'x'"));
 }
 
-TEST_CASE("rows of two axes that are both gathered by data have no gradient, and say so") {
+TEST_CASE("rows of two axes, or of each column, that are gathered by data have no gradient, and say so") {
     Graph g;
     const Axis batch = g.rows("batch");
     const Axis tokens = g.rows("tokens");
@@ -163,7 +163,11 @@ TEST_CASE("rows of two axes that are both gathered by data have no gradient, and
     const Axis taken = g.rows("taken");
     const auto at = [&](std::string_view name) { return Coord(g.input(name, i64, {taken})); };
     g.output("y", index(g.input("x", f32, {batch, tokens, columns}), {at("of"), at("where"), Coord(columns)}));
-    CHECK(mentions(refusal(ErrorCode::kUnsupported, [&] { gradient(g); }), "along row axes"));
+    CHECK(mentions(refusal(ErrorCode::kUnsupported, [&] { gradient(g); }), "along none of its columns"));
+    const Graph apart = Graph::parse(
+        "rows tokens\nrows slots\ncolumns d = 4\ninput h: f32[slots, d]\ninput ids: i64[tokens, d]\n"
+        "output y = index(h, ids, d)\n");
+    CHECK(mentions(refusal(ErrorCode::kUnsupported, [&] { gradient(apart); }), "along none of its columns"));
 }
 
 TEST_CASE("a window's axis that would stand behind the element's in what flows back is refused by the index's name") {

@@ -54,6 +54,17 @@ TEST_CASE("graphs that are written as texts meet the bar, and so do their backwa
     }
 }
 
+TEST_CASE("an output may overwrite an input that nothing reads") {
+    Engine engine(Device("cpu"), {.cache_directory = "off", .use_tuning = false});
+    const Graph graph = Graph::parse(
+        "rows r\ninput p: bf16[r, 64]\ninput master: f32[r, 64]\ninput g: f32[r, 64]\n"
+        "w = master - 0.1 * g\noutput new_master = w alias(master)\noutput new_p = cast(w, bf16) alias(p)\n",
+        "a step of a copy");
+    const RowExtents rows = all_rows(*graph.data(), kRows);
+    check(engine, engine.compile(graph), *graph.data(), rows,
+          [&](std::uint64_t seed) { return random_inputs(*graph.data(), rows, {.seed = seed}); });
+}
+
 // The norm's kernel has the inner columns among its rows, and stores its rows where the product reads them.
 TEST_CASE("a product reads what a norm over outer columns stores") {
     Engine engine(Device("cpu"), {.cache_directory = "off", .use_tuning = false});

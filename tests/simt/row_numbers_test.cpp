@@ -48,6 +48,41 @@ TEST_CASE("columns are compared with numbers of their row, and lie from them, ho
     }
 }
 
+// Of patches whose columns are not a whole number of vectors, too.
+TEST_CASE("a picture put together of rows that are its windows' agrees with the oracle, and reads vectors") {
+    const Graph graph = Graph::parse(R"(
+        rows n
+        rows a = 3
+        rows b = 2
+        rows i = 4
+        columns j = 4
+        columns c = 6
+        columns h = 12
+        columns w = 8
+        input x: bf16[n, h, w, c]
+        input z: f32[n, a, b, i, j, c]
+        output windows = index(x, n, a * 4 + i, b * 4 + j, c)
+        output picture = index(z, n, h / 4, w / 4, h % 4, w % 4, c))");
+    for (const std::string_view name : {"sm_90a", "gfx942"}) {
+        const Target target = simt::target(name);
+        std::vector<Case> cases;
+        add_cases("windows", graph, target, &cases);
+        add_backward_cases("windows", graph, {"x"}, target, &cases);
+        const auto reads_vectors = [](const Case& one) {
+            return std::ranges::any_of(one.program.steps, [](const Step& step) {
+                bool reads = false;
+                each_inst(step.kernel, [&](const Inst& inst) {
+                    const bool by_rows = inst.kind == InstKind::kLoad && inst.coords.size() == 6;
+                    reads = reads || (by_rows && inst.access.kind == Access::Kind::kVector);
+                });
+                return reads;
+            });
+        };
+        CHECK(std::ranges::any_of(cases, reads_vectors));
+        check_cases(cases, target, 5, false);
+    }
+}
+
 TEST_CASE("numbers of a row that are parted, being more than a thread holds, agree with the oracle") {
     const Target target = simt::target("sm_90a");
     const auto differentiated = [](const char* streams, const char* iterations) {

@@ -37,6 +37,20 @@ output y = cast(h / (1 + exp(-h)), {2})
                         "convolution");
 }
 
+// The same as a sum over its steps, whose places are coordinates.
+Graph summed_steps(std::int64_t columns) {
+    return Graph::parse(fmt::format(R"(rows batch
+rows tokens
+columns taps = 4
+columns d = {}
+input x: bf16[batch, tokens, d]
+input w: f32[taps, d]
+output y = cast(sum(cast(index(x, batch, iota(tokens, i64) + cast(iota(taps), i64) - 3, d), f32) * w, taps), bf16)
+)",
+                                    columns),
+                        "summed steps");
+}
+
 // Two tensors' rows before and behind, what a dear function makes of them, a number of each such row, whether there is
 // one, and rows of a table that ids beside say.
 Graph neighbours(std::int64_t columns, Dtype dtype) {
@@ -79,6 +93,7 @@ TEST_CASE("rows taken one after the other are the oracle's, wherever a sequence 
                 add_backward_cases(called, graph, {"x", "w"}, target, &all);
             }
         }
+        add_cases("summed steps", summed_steps(40), target, &all);
         add_cases("neighbours 1032", neighbours(1032, bf16), target, &all);
         add_cases("neighbours 30", neighbours(30, f32), target, &all);
         add_backward_cases("neighbours 24", neighbours(24, f16), {"x", "z", "scale"}, target, &all);
@@ -91,7 +106,7 @@ TEST_CASE("rows taken one after the other are the oracle's, wherever a sequence 
             const std::string graph = one.name.substr(0, one.name.find(':'));
             if (walks && walked[graph]++ % 11 == 0) cases.push_back(std::move(one));
         }
-        CHECK(walked.size() >= 14);
+        CHECK(walked.size() >= 15);
         for (const std::int64_t rows : {1, 13}) check_cases(cases, target, rows, false);
     }
 }

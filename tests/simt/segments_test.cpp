@@ -228,6 +228,56 @@ TEST_CASE("a kernel whose threads do not share a long segment, or keep another's
     schedule.vector = 4;
     constexpr std::int64_t kRows = 400;
     CHECK(outcome_of(graph, schedule, target, {}, kRows) == "");
-    CHECK(outcome_of(graph, schedule, target, replacing("if (waiting == 0) break;", "break;"), kRows) != "");
-    CHECK(outcome_of(graph, schedule, target, replacing("if (shared == part)", "if (part == 1)"), kRows) != "");
+    CHECK(outcome_of(graph, schedule, target, replacing("waiting != 0;", "false;"), kRows) != "");
+    CHECK(outcome_of(graph, schedule, target, replacing(" + part * ", " + 0 * "), kRows) != "");
+}
+
+// A launch of few rows has runs of one segment (Kernel::rows_for_run): here it has as many as the schedule lets it.
+TEST_CASE("segments that a thread takes as a run of positions agree with the oracle, and a fault in that is caught") {
+    Schedule schedule;
+    schedule.family = Family::kRowsReduction;
+    schedule.residency = Residency::kReload;
+    schedule.rows_per_block = 128;
+    schedule.shares = 8;
+    schedule.run = 8;
+    const auto in_runs = [&](const std::string& text) {
+        return replacing(fmt::format("rows / {}", Kernel{.schedule = schedule}.rows_for_run()), "rows / 1")(text);
+    };
+    const auto sums_of = [](std::string_view columns, std::string_view sequences, std::string_view term) {
+        return Graph::parse(fmt::format(R"(
+            rows tokens
+            rows sequences = {}
+            rows ends = sequences + 1
+            columns d = {}
+            input x: bf16[tokens, d]
+            input of_row: f32[tokens]
+            input bias: f32[sequences]
+            input offsets: i64[ends]
+            output y = {})",
+                                        sequences, columns, term));
+    };
+    const std::string sum = "sum({}, tokens, into=sequences, offsets=offsets)";
+    for (const char* name : {"sm_90a", "gfx942"}) {
+        const Target target = simt::target(name);
+        for (const auto& [columns, vector] : {std::pair("40", 8), std::pair("64", 16), std::pair("9", 1)}) {
+            schedule.vector = vector;
+            for (const std::string_view sequences : {"1", "3", "90", "301"}) {
+                const std::string term = "cast(x, f32) * of_row";
+                const Graph weighted = sums_of(
+                    columns, sequences, fmt::format("cast({} + bias, bf16)", fmt::format(fmt::runtime(sum), term)));
+                CHECK(outcome_of(weighted, schedule, target, in_runs, 400) == "");
+            }
+            const Graph greatest = sums_of(columns, "90", "max(x, tokens, into=sequences, offsets=offsets)");
+            CHECK(outcome_of(greatest, schedule, target, in_runs, 400) == "");
+        }
+    }
+    schedule.vector = 8;
+    const Graph graph = sums_of("40", "90", fmt::format(fmt::runtime(sum), "cast(x, f32)"));
+    const auto broken = [&](const std::string& what, const std::string& with) {
+        const auto sabotage = [&](const std::string& text) { return replacing(what, with)(in_runs(text)); };
+        return outcome_of(graph, schedule, simt::target("sm_90a"), sabotage, 400);
+    };
+    CHECK(broken("p >= segment_stop", "p >= segment_stop") == "");
+    CHECK(broken("p >= segment_stop", "p > segment_stop") != "");
+    CHECK(broken("segment <= last_segment; ++", "segment < last_segment; ++") != "");
 }
