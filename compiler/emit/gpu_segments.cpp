@@ -53,8 +53,13 @@ struct KernelEmitter::Segments {
     const AllReduce& reduce;
     std::vector<const Stmt*> behind;
     std::set<ValueId> along = {};
+    std::vector<const Inst*> bounds = {};  // what a run's begin and end are made of
 
     bool is_along(const Inst& inst) const { return along.contains(inst.id); }
+    // Of a place on a run, whichever segment of it: what bounds need is there already.
+    bool is_of_place(const Inst* inst) const {
+        return !is_along(*inst) && std::ranges::find(bounds, inst) == bounds.end();
+    }
 };
 
 KernelEmitter::Segments KernelEmitter::segments() const {
@@ -68,7 +73,10 @@ KernelEmitter::Segments KernelEmitter::segments() const {
     for (const Stmt& stmt : std::span(std::next(reduce), kernel_.body.end())) {
         if (!is_barrier(stmt)) segments.behind.push_back(&stmt);
     }
-    if (kernel_.schedule.run > 1) segments.along = kernel_.values_along(segments.loops[0]->segments);
+    if (kernel_.schedule.run == 1) return segments;
+    const RowsLoop& loop = *segments.loops[0];
+    segments.along = kernel_.values_along(loop.segments);
+    segments.bounds = made_of(segments.insts, {loop.begin, loop.end});
     return segments;
 }
 
@@ -115,8 +123,8 @@ void KernelEmitter::declare_run(const Segments& segments) {
                           kernel_.schedule.run),
               "segments of a run");
     out_.line(fmt::format("const long long places = rj_quotient({} + run - 1, run) * run_places;", all));
-    for (const Inst* inst : segments.insts) {
-        if (!segments.is_along(*inst) && !kernel_.differs_by_lane(*inst, kernel_.lane_values())) row_inst(*inst);
+    for (const Inst* inst : segments.bounds) {
+        if (!segments.is_along(*inst)) row_inst(*inst);
     }
     const auto bound = [&](std::string_view name, ValueId value) {
         scope_.bind_axis(loop.segments, "segment");
@@ -165,7 +173,7 @@ void KernelEmitter::open_place(const Segments& segments, std::string_view part) 
     out_.line(fmt::format("const long long last_segment = rj_min(first_segment + run, static_cast<long long>({})) - 1;",
                           scope_.extent(loop.segments)));
     for (const Inst* inst : segments.insts) {
-        if (!segments.is_along(*inst) && kernel_.differs_by_lane(*inst, kernel_.lane_values())) row_inst(*inst);
+        if (segments.is_of_place(inst)) row_inst(*inst);
     }
     out_.line("const long long first_position = begin_of(first_segment);");
     out_.line("const long long end_position = end_of(last_segment);");

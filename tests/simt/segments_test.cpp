@@ -267,6 +267,19 @@ TEST_CASE("segments that a thread takes as a run of positions agree with the ora
                     columns, sequences, fmt::format("cast({} + bias, bf16)", fmt::format(fmt::runtime(sum), term)));
                 CHECK(outcome_of(weighted, schedule, target, in_runs, 400) == "");
             }
+            const Graph heads = Graph::parse(fmt::format(R"(
+                rows tokens
+                rows sequences = 90
+                rows ends = sequences + 1
+                columns h = 3
+                columns d = {}
+                input x: bf16[tokens, h, d]
+                input scale: f32[h]
+                input bias: f32[sequences, h]
+                input offsets: i64[ends]
+                output y = cast(sum(cast(x, f32) * scale, tokens, into=sequences, offsets=offsets) + bias, bf16))",
+                                                         columns));
+            CHECK(outcome_of(heads, schedule, target, in_runs, 400) == "");
             const Graph greatest = sums_of(columns, "90", "max(x, tokens, into=sequences, offsets=offsets)");
             CHECK(outcome_of(greatest, schedule, target, in_runs, 400) == "");
         }
