@@ -51,7 +51,7 @@ struct KernelEmitter::Segments {
     std::vector<const Inst*> insts;
     std::vector<const RowsLoop*> loops;
     const AllReduce& reduce;
-    std::vector<const Stmt*> behind;
+    std::span<const Stmt> behind;
     std::set<ValueId> along = {};
     std::vector<const Inst*> bounds = {};  // what a run's begin and end are made of
 
@@ -66,12 +66,10 @@ KernelEmitter::Segments KernelEmitter::segments() const {
     const auto is_reduce = [](const Stmt& stmt) { return std::holds_alternative<AllReduce>(stmt.node); };
     const auto reduce = std::ranges::find_if(kernel_.body, is_reduce);
     const std::span summed(kernel_.body.begin(), reduce);
-    Segments segments{insts_of(summed), {}, std::get<AllReduce>(reduce->node), {}};
+    Segments segments{
+        insts_of(summed), {}, std::get<AllReduce>(reduce->node), std::span(std::next(reduce), kernel_.body.end())};
     for (const Stmt& stmt : summed) {
         if (const auto* loop = std::get_if<RowsLoop>(&stmt.node)) segments.loops.push_back(loop);
-    }
-    for (const Stmt& stmt : std::span(std::next(reduce), kernel_.body.end())) {
-        if (!is_barrier(stmt)) segments.behind.push_back(&stmt);
     }
     if (kernel_.schedule.run == 1) return segments;
     const RowsLoop& loop = *segments.loops[0];
@@ -109,7 +107,7 @@ void KernelEmitter::shared_rows() {
     share(segments);
     out_.close();
     scope_.forget_axes(kernel_.inner_axes());
-    if (std::ranges::any_of(kernel_.body, is_barrier)) out_.line("rj_barrier();");
+    if (std::ranges::any_of(segments.behind, is_barrier)) out_.line("rj_barrier();");
     close_row();
 }
 
@@ -197,23 +195,24 @@ void KernelEmitter::add_alone(const Segments& segments) {
     store_segment(segments);
 }
 
-// What stands behind the positions: results, and what is made of them.
+// What stands behind the positions: results, and what is made of them. Threads that are at other segments pass no
+// barrier with these: it closes the row.
 void KernelEmitter::store_segment(const Segments& segments) {
     const GpuScope::RowNames names = scope_.row_names();
     scope_.set_live("");
     declare_results(segments.reduce);
-    for (const Stmt* stmt : segments.behind) statement(*stmt);
+    for (const Stmt& stmt : segments.behind) {
+        if (!is_barrier(stmt)) statement(stmt);
+    }
     scope_.set_row_names(names);
 }
 
 // A lambda that stores what a segment of the place's run comes to, and begins with the next.
 void KernelEmitter::declare_finish(const Segments& segments) {
     const RowsLoop& loop = *segments.loops[0];
-    std::set<ValueId> wanted;
-    for (const Stmt* stmt : segments.behind) each_use(*stmt, [&](ValueId id) { wanted.insert(id); });
     scope_.bind_axis(loop.segments, "segment");
     out_.open("const auto finish = [&](long long segment)");
-    for (const Inst* inst : made_of(segments.insts, std::move(wanted))) {
+    for (const Inst* inst : made_of(segments.insts, values_read_by(segments.behind))) {
         if (segments.is_along(*inst)) row_inst(*inst);
     }
     store_segment(segments);

@@ -2,6 +2,7 @@
 // not depend on how the device schedules blocks.
 #include <algorithm>
 
+#include "compiler/kernel.h"
 #include "compiler/schedule/choose.h"
 
 namespace rowjit {
@@ -25,9 +26,8 @@ int access_results(const GroupFacts& facts) {
 
 // Segments that a thread takes: one where results are known to be too few for runs, which a launch else is what says.
 std::vector<int> runs_of(const GroupFacts& facts, const Schedule& s) {
-    constexpr std::int64_t kFewBlocks = 3072;  // that leave no two segments to a run (Kernel::rows_for_run)
     if (s.rows_per_block > kRunThreads) return {1};
-    const bool few = facts.results > 0 && facts.results < kFewBlocks * s.rows_per_block * s.vector;
+    const bool few = facts.results > 0 && facts.results < 2 * Kernel{.schedule = s}.rows_for_run() * s.vector;
     return few ? std::vector<int>{1, kMostOfRun} : std::vector<int>{kMostOfRun, 1};
 }
 

@@ -70,6 +70,16 @@ Graph centered_segments(std::int64_t columns, Dtype dtype, Dtype offsets) {
     return g;
 }
 
+// Of blocks of so many threads, eight of which share a long segment.
+Schedule shared_schedule(int threads) {
+    Schedule schedule;
+    schedule.family = Family::kRowsReduction;
+    schedule.residency = Residency::kReload;
+    schedule.rows_per_block = threads;
+    schedule.shares = 8;
+    return schedule;
+}
+
 // Sums over one of two row axes.
 Graph uniform_segments(std::int64_t columns, Dtype dtype) {
     Graph g;
@@ -220,11 +230,7 @@ TEST_CASE("a kernel whose threads do not share a long segment, or keep another's
     const Axis sequences = graph.rows("sequences", 3);
     const Segments segments = {sequences, graph.input("offsets", i64, {graph.rows("ends", sequences, 1)})};
     graph.output("y", sum(graph.input("x", f32, {tokens, 40}), tokens, segments));
-    Schedule schedule;
-    schedule.family = Family::kRowsReduction;
-    schedule.residency = Residency::kReload;
-    schedule.rows_per_block = 256;
-    schedule.shares = 8;
+    Schedule schedule = shared_schedule(256);
     schedule.vector = 4;
     constexpr std::int64_t kRows = 400;
     CHECK(outcome_of(graph, schedule, target, {}, kRows) == "");
@@ -234,11 +240,7 @@ TEST_CASE("a kernel whose threads do not share a long segment, or keep another's
 
 // A launch of few rows has runs of one segment (Kernel::rows_for_run): here it has as many as the schedule lets it.
 TEST_CASE("segments that a thread takes as a run of positions agree with the oracle, and a fault in that is caught") {
-    Schedule schedule;
-    schedule.family = Family::kRowsReduction;
-    schedule.residency = Residency::kReload;
-    schedule.rows_per_block = 128;
-    schedule.shares = 8;
+    Schedule schedule = shared_schedule(128);
     schedule.run = 8;
     const auto in_runs = [&](const std::string& text) {
         return replacing(fmt::format("rows / {}", Kernel{.schedule = schedule}.rows_for_run()), "rows / 1")(text);
