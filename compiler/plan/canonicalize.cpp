@@ -314,17 +314,14 @@ class Canonicalizer {
         return guard_data(pushed, source, coords);
     }
 
-    // The graph is right, so what the pushed computation cannot be is for the planner to say: data along two row axes
-    // may give its operands the axes in two orders, and no node exchanges them.
+    // Where the pushed computation cannot be, as data along two row axes may give its operands the axes in two orders
+    // and no node exchanges them, the source is stored and read.
     NodeId push_from(const Node& index, NodeId source, const std::vector<Coord>& coords) {
         try {
             return push_with(index.axes, source, coords);
         } catch (const Error& error) {
             if (error.code() != ErrorCode::kInvalidGraph) throw;
-            fail(ErrorCode::kUnsupported,
-                 "an index of the computed {} with data along [{}] is taken of what it is computed from, where {}; "
-                 "declare the tensors' row axes in the order of the data's, or index the inputs themselves",
-                 to_->describe(source), to_->describe_axes(index.axes), error.what());
+            return to_->add_index(source, coords);
         }
     }
 

@@ -13,6 +13,7 @@
 
 #include "compiler/compile.h"
 #include "compiler/plan/canonicalize.h"
+#include "dsl/library/registry.h"
 #include "rowjit/coord.h"
 #include "rowjit/gradient.h"
 #include "tests/support/groups_of_columns.h"
@@ -137,12 +138,17 @@ TEST_CASE("factors that sums differ by are found at once, deep as their terms ar
     CHECK(kernels(g) == 1);
 }
 
-TEST_CASE("data that would give a pushed computation's operands two orders of axes is refused as unsupported") {
+TEST_CASE("what data would give a pushed computation's operands two orders of axes of is stored") {
     const Graph g = Graph::parse(
         "rows t\nrows u\ncolumns c = 1\ninput x: bf16[t, u, c]\ninput cut: bf16[u, c]\ninput place: i32[t, u]\n"
         "v = cut * x\ny = index(v, t, u, place)\noutput y\n");
-    const auto plan = [&] { plan_graph(*g.data(), find_target("sm_90a")); };
-    CHECK(mentions(refusal(ErrorCode::kUnsupported, plan), "data along [t, u]"));
+    CHECK(kernels(g) == 2);
+}
+
+TEST_CASE("a matrix's gradient in the packed coefficients that it is made of is pushed into sums over both its sides") {
+    const Graph g = make_graph("hyper_pre", {.columns = 64, .dtype = f32, .options = {{"iterations", "2"}}});
+    const Graph joint = gradient(g, trained_inputs("hyper_pre", g), {.joint = true, .unit_cotangent = true});
+    CHECK(kernels(joint) == 3);
 }
 
 TEST_CASE("columns that a kernel would take as rows in two orders are refused as unsupported") {
