@@ -129,17 +129,24 @@ struct rj_folded {
         add(values);
 #endif
     }
-    // Products that are not rounded before they are added, in two chains, so that one need not wait for the other.
+    // Products that are not rounded before they are added, in two chains, so that one need not wait for the other. Both
+    // are a vector's own: a square of an odd number is 1 modulo 8, so that of narrow numbers' squares what a long sum
+    // rounds off is less than half more often than not (65536 squares of bf16, each added to the sum by itself: 2.5e-7
+    // too little, four units of it). The sum of a vector's has no such bits.
     template <int N>
     RJ_DEVICE void add_products(const float (&a)[N], const float (&b)[N]) {
-        float even = value;
-        float odd = 0.0f;
+        if (N == 1) {
+            value = rj_fma(a[0], b[0], value);
+            return;
+        }
+        float even = a[0] * b[0];
+        float odd = a[N > 1] * b[N > 1];
 #pragma unroll
-        for (int l = 0; l + 1 < N; l += 2) {
+        for (int l = 2; l + 1 < N; l += 2) {
             even = rj_fma(a[l], b[l], even);
             odd = rj_fma(a[l + 1], b[l + 1], odd);
         }
-        value = N % 2 == 0 ? even + odd : rj_fma(a[N - 1], b[N - 1], even + odd);
+        value += N % 2 == 0 ? even + odd : rj_fma(a[N - 1], b[N - 1], even + odd);
     }
     RJ_DEVICE void combine(const rj_folded& other) { value = Operation::fold(value, other.value); }
     template <int kMask>
