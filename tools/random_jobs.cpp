@@ -151,11 +151,13 @@ std::vector<std::string> values_of(const CompositeInfo& op, const OptionInfo& op
 }
 
 // Half of the options stay as they are: were all drawn, most draws of an operation of many would be refused.
-OptionMap draw_options(const CompositeInfo& op, Dice* dice) {
+OptionMap draw_options(const CompositeInfo& op, bool draws_f64, Dice* dice) {
     OptionMap drawn;
     for (const OptionInfo& option : op.options) {
         if (dice->roll(2) == 0) continue;
-        const std::string value = dice->pick(values_of(op, option));
+        std::vector<std::string> values = values_of(op, option);
+        if (!draws_f64) std::erase(values, "f64");  // a choice of a result's dtype, in which GPUs do not compute
+        const std::string value = dice->pick(values);
         if (value != option.default_value) drawn[std::string(option.name)] = value;
     }
     return drawn;
@@ -195,6 +197,10 @@ struct Restrictions {
     std::int64_t max_bytes;  // moves so many at most
 };
 
+bool draws_f64(const Restrictions& restrictions) {
+    return std::ranges::find(restrictions.dtypes, Dtype::kF64) != restrictions.dtypes.end();
+}
+
 Restrictions restrictions_of(const JobOptions& within, std::int64_t rows) {
     JobOptions all = within;
     if (all.ops.empty()) all.ops = {"all"};
@@ -223,7 +229,7 @@ RandomJob draw_job(const std::string& op, const JobOptions& within, const Restri
     OpRequest request;
     request.columns = within.columns.empty() ? draw_width(info.columns, dice) : dice->pick(within.columns);
     request.dtype = dice->pick(restrictions.dtypes);
-    request.options = draw_options(info, dice);
+    request.options = draw_options(info, draws_f64(restrictions), dice);
     for (const auto& [option, value] : restrictions.options) request.options[option] = value;
     Pass pass = draw_pass(within, dice);
     const auto seed = static_cast<std::uint64_t>(dice->roll(kSeeds));

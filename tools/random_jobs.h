@@ -23,9 +23,9 @@ struct RandomJob {
 inline constexpr std::int64_t kRandomMaxBytes = std::int64_t{32} << 20;
 
 // `count` jobs: an operation, each of its options at the default or at another legal value, a width, a dtype of bf16,
-// f16 and f32, and its forward, its backward or both in one pass. Where `within` names operations, columns, dtypes,
-// options or a pass, those alone are drawn. A launch of `rows` rows moves no more than `within.max_bytes`. What an
-// operation refuses is drawn again. The first of `count` jobs are those of a smaller count.
+// f16 and f32, of options too, and its forward, its backward or both in one pass. Where `within` names operations,
+// columns, dtypes, options or a pass, those alone are drawn. A launch of `rows` rows moves no more than
+// `within.max_bytes`. What an operation refuses is drawn again. The first of `count` jobs are those of a smaller count.
 //
 // Throws Error(kInvalidArgument) for a model or a graph, and where nothing within the restrictions is legal.
 std::vector<RandomJob> draw_jobs(const JobOptions& within, std::int64_t count, std::uint64_t seed, std::int64_t rows);

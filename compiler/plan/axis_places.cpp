@@ -60,17 +60,17 @@ std::vector<AxisInfo> with_places(const GraphData& graph) {
     std::vector<AxisInfo> placed = counted;
     for (AxisInfo& axis : placed) axis.place = 0;
     const auto is_placed = [&](AxisId id) { return placed[static_cast<std::size_t>(id)].place > 0; };
-    const auto comes_next = [&](const std::vector<const AxisSets*>& behind) {
+    const auto may_be_next = [&](std::size_t axis, const AxisSets& behind) {
+        return placed[axis].place == 0 && std::ranges::all_of(behind[axis], is_placed);
+    };
+    const auto next_axis = [&](bool at_best) {
         std::size_t axis = 0;
-        while (axis < placed.size() && (placed[axis].place > 0 || !std::ranges::all_of(behind, [&](const AxisSets* sets) {
-                                            return std::ranges::all_of((*sets)[axis], is_placed);
-                                        })))
-            ++axis;
+        while (axis < placed.size() && !(may_be_next(axis, before) && (!at_best || may_be_next(axis, better)))) ++axis;
         return axis;
     };
     for (int place = 1; place <= static_cast<int>(placed.size()); ++place) {
-        std::size_t next = comes_next({&before, &better});
-        if (next == placed.size()) next = comes_next({&before});
+        std::size_t next = next_axis(true);
+        if (next == placed.size()) next = next_axis(false);
         if (next == placed.size()) return counted;
         placed[next].place = place;
     }

@@ -4,11 +4,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <exception>
 #include <set>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/target.h"
+#include "compiler/compile.h"
+#include "compiler/emit/gpu.h"
 #include "dsl/library/registry.h"
 #include "dsl/traffic.h"
 #include "tests/support/refusal.h"
@@ -102,11 +106,32 @@ TEST_CASE("draws reach every operation, dtype and pass, narrow and wide rows, an
     CHECK(ops.size() == composites().size());
     CHECK(dtypes == std::set<std::string>{"bf16", "f16", "f32"});
     CHECK(names.size() == jobs.size());
+    CHECK(std::ranges::none_of(names, [](const std::string& name) { return mentions(name, "=f64"); }));
     CHECK(narrowest == 1);
     CHECK(widest > 50000);
     CHECK(odd > 200);
     CHECK(backwards > 200);
     CHECK(joints > 200);
+}
+
+TEST_CASE("what is drawn is planned and written for every kind of GPU") {
+    constexpr std::int64_t kDrawn = 400;
+    JobOptions within;
+    within.max_bytes = std::int64_t{1} << 21;
+    const std::vector<RandomJob> jobs = draw_jobs(within, kDrawn, 11, kRows);
+    for (const char* name : {"sm_90a", "gfx942"}) {
+        const Target target = find_target(name);
+        for (const RandomJob& drawn : jobs) {
+            std::string failure;
+            try {
+                for (const Step& step : compile(*drawn.job.graph.data(), target).steps)
+                    if (emit_gpu_body(step.kernel, target).empty()) failure = step.kernel.name + " is empty";
+            } catch (const std::exception& error) {
+                failure = error.what();
+            }
+            CHECK_MESSAGE(failure.empty(), name, ": ", drawn.words, ": ", failure);
+        }
+    }
 }
 
 TEST_CASE("operations, columns, dtypes, options and a pass that are named are the ones that are drawn") {
