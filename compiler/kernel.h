@@ -169,6 +169,9 @@ struct Inst {
     std::string comment = {};              // the expression it stands for
 };
 
+// Of a row's greatest elements, that a thread keeps by itself: the prelude's rj_few_greatest has no more.
+inline constexpr int kMostGreatestOfThread = 8;
+
 struct Accumulator {
     Monoid monoid = Monoid::kSum;
     Dtype dtype = Dtype::kF32;  // what it folds in: f32 for narrow floats
@@ -178,7 +181,8 @@ struct Accumulator {
     bool compensated = false;
     bool of_block = false;  // of all rows of the block: its threads meet over it once, after the last
     bool positive = false;  // no term of a sum is below 0, so that none cancels another
-    int greatest = 0;       // how many of the greatest are asked for
+    int greatest = 0;       // how many of the greatest are asked for,
+    bool narrow = false;    // and that they are of bf16 or f16
 
     int components() const { return monoid == Monoid::kGreatest ? greatest : rowjit::components(monoid); }
     Dtype result() const { return monoid == Monoid::kGreatest ? Dtype::kI32 : dtype; }

@@ -70,6 +70,91 @@ struct rj_greatest {
     }
 };
 
+// The same of a row that a part of a warp has, or one thread: every thread keeps kCount keys, and where threads meet
+// the greater half of both's is put in order again, half of a bitonic sort. Keys of narrow floats are of 32 bits, an
+// element's upper 19 and those of a place below 8192.
+template <bool kNarrow>
+struct rj_few_key {
+    using Type = unsigned long long;
+};
+template <>
+struct rj_few_key<true> {
+    using Type = unsigned;
+};
+template <int kCount, bool kNarrow>
+struct rj_few_greatest {
+    using Key = typename rj_few_key<kNarrow>::Type;
+    static constexpr unsigned kPlaces = 0x1fffu;
+    static constexpr int kSorted = kCount > 4 ? 8 : kCount > 2 ? 4 : kCount;  // they are at most eight
+    Key kept[kCount] = {};  // the greatest first; 0 is none
+
+    template <int N>
+    RJ_DEVICE void offer(bool has_any, const float (&elements)[N], const int (&places)[N]) {
+#pragma unroll
+        for (int k = 0; k < N; ++k) insert(has_any ? key(elements[k], places[k]) : 0);
+    }
+    RJ_DEVICE void insert(Key added) {
+#pragma unroll
+        for (int r = 0; r < kCount; ++r) order(kept[r], added);
+    }
+    template <int kMask>
+    RJ_DEVICE void meet() {
+        Key sorted[kSorted];
+#pragma unroll
+        for (int r = 0; r < kSorted; ++r) {
+            sorted[r] = r < kCount ? kept[r % kCount] : 0;
+            const int from_end = kSorted - 1 - r;
+            Key other = from_end < kCount ? from_lane_xor<kMask>(kept[from_end % kCount]) : 0;
+            order(sorted[r], other);
+        }
+#pragma unroll
+        for (int apart = kSorted / 2; apart > 0; apart /= 2) {
+#pragma unroll
+            for (int r = 0; r < kSorted; ++r) {
+                if ((r & apart) == 0) order(sorted[r], sorted[(r + apart) % kSorted]);
+            }
+        }
+#pragma unroll
+        for (int r = 0; r < kCount; ++r) kept[r] = sorted[r];
+    }
+    template <int kRank>
+    RJ_DEVICE int place() const {
+        const unsigned below = ~static_cast<unsigned>(kept[kRank]);
+        return static_cast<int>(kNarrow ? below & kPlaces : below);
+    }
+
+    static RJ_DEVICE void order(Key& greater, Key& less) {
+        const bool swaps = greater < less;
+        const Key first = swaps ? less : greater;
+        less = swaps ? greater : less;
+        greater = first;
+    }
+    static RJ_DEVICE Key key(float element, int place) {
+        const unsigned long long whole = rj_greatest<1>::key(element, place);
+        if (!kNarrow) return static_cast<Key>(whole);
+        return (static_cast<unsigned>(whole >> 32) & ~kPlaces) | (static_cast<unsigned>(whole) & kPlaces);
+    }
+    template <int kMask>
+    static RJ_DEVICE Key from_lane_xor(Key key) {
+        const unsigned low = rj_shuffle_xor_word<kMask>(static_cast<unsigned>(key));
+        if (kNarrow) return low;
+        const auto whole = static_cast<unsigned long long>(key);
+        return static_cast<Key>(low |
+                                static_cast<unsigned long long>(rj_shuffle_xor_word<kMask>(
+                                    static_cast<unsigned>(whole >> 32)))
+                                    << 32);
+    }
+};
+
+// Every thread of the row's gets the result, and has to call.
+template <int kThreads, int kCount, bool kNarrow>
+RJ_DEVICE void rj_meet_greatest(int thread, int offset_bytes, rj_few_greatest<kCount, kNarrow>& state) {
+    if constexpr (kThreads > 1) {
+        rj_meet_greatest<kThreads / 2>(thread, offset_bytes, state);
+        state.template meet<kThreads / 2>();
+    }
+}
+
 // Folds the states of a row's warps; every thread gets the result, and has to call. What they meet in has room for all
 // warps' keys at `offset_bytes`.
 template <int kThreads, int kCount>

@@ -233,6 +233,8 @@ void GpuScope::each_lane(const std::string& line) {
 
 std::string GpuScope::state_type(int index) const {
     const Accumulator& accumulator = kernel_.accumulators[static_cast<std::size_t>(index)];
+    if (accumulator.monoid == Monoid::kGreatest && threads() < target_.warp_size)
+        return fmt::format("rj_few_greatest<{}, {}>", accumulator.greatest, accumulator.narrow);
     if (accumulator.monoid == Monoid::kGreatest)
         return fmt::format("{}<{}>", state_template(accumulator), accumulator.greatest);
     return fmt::format("{}<{}>", state_template(accumulator), gpu_value_type(accumulator.dtype));

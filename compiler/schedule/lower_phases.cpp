@@ -140,14 +140,18 @@ std::optional<Declined> Lowering::steps_conflict() const {
     return std::nullopt;
 }
 
-// A GPU's warp keeps the greatest of what its lanes have seen, and those of a row's warps meet in one block.
+// A GPU's warp keeps the greatest of what its lanes have seen, and those of a row's warps meet in one block. A thread
+// of fewer keeps its own, a few of so many columns.
 std::optional<Declined> Lowering::greatest_conflict() const {
+    constexpr std::int64_t kMostColumns = 8192;
     if (!target_.is_gpu()) return std::nullopt;
-    if (kernel_.cluster_blocks() == 1 && schedule().threads_per_row >= target_.warp_size) return std::nullopt;
     for (const NodeId id : graph_.live_nodes()) {
         const Node& node = graph_.node(id);
-        if (node.kind == NodeKind::kReduce && node.monoid == Monoid::kGreatest)
-            return Declined{"the greatest of a row are kept by whole warps of one block"};
+        if (node.kind != NodeKind::kReduce || node.monoid != Monoid::kGreatest) continue;
+        const bool by_thread = schedule().threads_per_row < target_.warp_size;
+        const bool are_few = node.component < kMostGreatestOfThread && graph_.column_count(graph_.node(node.args[0])) <= kMostColumns;
+        if (kernel_.cluster_blocks() > 1 || (by_thread && !are_few))
+            return Declined{"the greatest of a row are kept by whole warps of one block, or a few by each thread"};
     }
     return std::nullopt;
 }

@@ -224,6 +224,7 @@ int Lowering::declare_accumulator(const Node& reduce) {
         {reduce.monoid, dtype, unique_label(label_of(reduce, name(reduce.monoid)) + "_part"), compensated(reduce)});
     kernel_.accumulators.back().positive = is_positive(reduce.args[0]);
     kernel_.accumulators.back().greatest = greatest_of(reduce);
+    kernel_.accumulators.back().narrow = is_narrow(graph_.node(reduce.args[0]).dtype);
     return static_cast<int>(kernel_.accumulators.size()) - 1;
 }
 

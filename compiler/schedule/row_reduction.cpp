@@ -222,6 +222,24 @@ std::vector<Schedule> of_same_columns(const GroupFacts& facts, int vector) {
     return {row_schedule(Residency::kRegisters, kThreads, vector)};
 }
 
+// Narrow rows of which a few of the greatest are taken have few threads, of which each keeps its own: to keep one more
+// element costs a thread less than to meet once more.
+std::vector<Schedule> of_few_greatest(const GroupFacts& facts, const Target& target, int vector) {
+    constexpr std::int64_t kColumnsOfThread = 16;
+    if (facts.greatest < 2 || facts.greatest > kMostGreatestOfThread || facts.columns >= kLeastOfGreatest ||
+        facts.sums_rows())
+        return {};
+    const auto wanted = static_cast<int>(std::bit_ceil(static_cast<std::uint64_t>(
+        (facts.columns + kColumnsOfThread - 1) / kColumnsOfThread)));
+    std::vector<Schedule> schedules;
+    for (const int threads : {wanted, wanted * 2, wanted / 2}) {
+        if (threads < 1 || threads >= target.warp_size) continue;
+        schedules.push_back(row_schedule(Residency::kReload, threads, vector));
+        schedules.back().online = true;
+    }
+    return schedules;
+}
+
 // Rows of many tensors beside sums are rather copied once than read again, and rather read again than divided over
 // blocks that wait for each other. H200, derivatives of eight states, ms: of 2304 bf16 columns 0.160 read again and
 // 0.157 in shared memory, of 5120 0.192 and 0.177, of 2304 f32 columns 0.181 and 0.139, of 3584 0.125 and 0.128, in two
@@ -337,6 +355,7 @@ std::vector<Schedule> gpu_schedules(const GroupFacts& facts, const Target& targe
                                resident_blocks(facts, target, parts.front().column_blocks) >= kPartsOfMany;
     const bool parts_first = !in_rounds_else && (waits_for_numbers(facts) || spares_blocks);
     schedules.insert(parts_first ? schedules.begin() : schedules.end(), parts.begin(), parts.end());
+    put_first(of_few_greatest(facts, target, vector), &schedules);
     put_first(of_functions(facts, target, vector), &schedules);
     put_first(many_in_rounds(facts, target, vector), &schedules);
     put_first(many_waiting(facts, target, vector), &schedules);

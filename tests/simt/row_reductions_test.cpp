@@ -302,6 +302,33 @@ TEST_CASE("the greatest of a row, taken in one pass by its warps, agree with the
     }
 }
 
+TEST_CASE("the greatest of a narrow row, of which each thread keeps its own, agree with the oracle") {
+    for (const char* architecture : {"sm_90a", "gfx942", "gfx1100"}) {
+        const Target target = simt::target(architecture);
+        std::vector<Case> cases;
+        // As many places as a key of 32 bits has, and lists that are no power of two long.
+        for (const auto& [count, columns, threads, dtype] : {std::tuple(8, 64, 4, f32), {8, 8192, 16, bf16}, {5, 100, 8, f16},
+                                                             {3, 3, 1, f32}, {2, 250, 16, f16}, {7, 33, 2, bf16}}) {
+            const Graph graph = make_graph("top_k", {columns, dtype, {{"count", fmt::format("{}", count)}}});
+            for (const Residency residency : {Residency::kReload, Residency::kRegisters}) {
+                if (residency == Residency::kRegisters && columns > 100) continue;
+                Schedule schedule = block_schedule(columns % 4 == 0 ? 4 : 1);
+                schedule.residency = residency;
+                schedule.threads_per_row = threads;
+                schedule.rows_per_block = 64 / threads;
+                schedule.online = true;
+                const std::string name =
+                    fmt::format("{} of {} on {}: {}", count, columns, architecture, print(schedule));
+                const auto choose = [&](const Group& group) { return if_main(group, schedule, target, name); };
+                Program program = compile(*graph.data(), target, choose);
+                REQUIRE_MESSAGE(main_kernel(program).accumulators[0].greatest == count, name);
+                cases.push_back({name, graph, std::move(program)});
+            }
+        }
+        check_cases(cases, target);
+    }
+}
+
 TEST_CASE("extrema of what constants scale are the oracle's under every schedule") {
     for (const std::string_view name : {"sm_90a", "gfx942"}) {
         const Target target = simt::target(name);
