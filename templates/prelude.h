@@ -34,6 +34,7 @@
 //   rj_shuffle_from_word<lanes>(word, lane)       likewise from that lane of each group of so many neighbours
 //   rj_lanes, rj_ballot(condition)                a warp's lanes as bits: where it holds; every lane takes part
 //   rj_first_of(lanes), rj_count_of(lanes)        the first of some lanes, and how many they are
+//   rj_is_less(a, b)                              of 64 bits, one comparison for whatever is chosen by it
 //   rj_meet_warp()                                every lane of the warp takes part, ordering shared memory
 //   rj_here()                                     lanes that are here with this one: all of the warp, some, or itself
 //   rj_ballot_of(lanes, condition)                of lanes that are here together, those where it holds

@@ -55,6 +55,12 @@ typedef unsigned rj_lanes;
 RJ_DEVICE rj_lanes rj_ballot(bool condition) { return __ballot_sync(0xffffffffu, condition); }
 RJ_DEVICE int rj_first_of(rj_lanes lanes) { return __ffs(static_cast<int>(lanes)) - 1; }
 RJ_DEVICE int rj_count_of(rj_lanes lanes) { return __popc(lanes); }
+// Of a and b chosen by one comparison NVVM makes a maximum and a minimum, each with its own.
+RJ_DEVICE bool rj_is_less(unsigned long long a, unsigned long long b) {
+    unsigned less;
+    asm("{ .reg .pred less; setp.lt.u64 less, %1, %2; selp.u32 %0, 1, 0, less; }" : "=r"(less) : "l"(a), "l"(b));
+    return less != 0;
+}
 RJ_DEVICE void rj_meet_warp() { __syncwarp(); }
 RJ_DEVICE rj_lanes rj_here() { return __activemask(); }
 RJ_DEVICE rj_lanes rj_ballot_of(rj_lanes lanes, bool condition) { return __ballot_sync(lanes, condition); }

@@ -70,9 +70,9 @@ struct rj_greatest {
     }
 };
 
-// The same of a row that a part of a warp has, or one thread: every thread keeps kCount keys, and where threads meet
-// the greater half of both's is put in order again, half of a bitonic sort. Keys of narrow floats are of 32 bits, an
-// element's upper 19 and those of a place below 8192.
+// The same of a row that a part of a warp has, or one thread: every thread keeps kCount keys. A vector's are put in
+// order (Batcher's odd-even merge sort), and of two lists in order the greater half is half of a bitonic sort, as where
+// threads meet. Keys of narrow floats are of 32 bits, an element's upper 19 and those of a place below 8192.
 template <bool kNarrow>
 struct rj_few_key {
     using Type = unsigned long long;
@@ -86,36 +86,48 @@ struct rj_few_greatest {
     using Key = typename rj_few_key<kNarrow>::Type;
     static constexpr unsigned kPlaces = 0x1fffu;
     static constexpr int kSorted = kCount > 4 ? 8 : kCount > 2 ? 4 : kCount;  // they are at most eight
-    Key kept[kCount] = {};  // the greatest first; 0 is none
+    Key kept[kSorted] = {};                                                   // the greatest first; 0 is none
 
     template <int N>
     RJ_DEVICE void offer(bool has_any, const float (&elements)[N], const int (&places)[N]) {
+        Key keys[N];
 #pragma unroll
-        for (int k = 0; k < N; ++k) insert(has_any ? key(elements[k], places[k]) : 0);
+        for (int k = 0; k < N; ++k) keys[k] = has_any ? key(elements[k], places[k]) : 0;
+        if (N < 4 || kSorted <= 2) {
+#pragma unroll
+            for (int k = 0; k < N; ++k) insert(keys[k]);
+        } else {
+            sort(keys);
+            merge(keys);
+        }
     }
     RJ_DEVICE void insert(Key added) {
 #pragma unroll
-        for (int r = 0; r < kCount; ++r) order(kept[r], added);
+        for (int r = 0; r < kSorted; ++r) order(kept[r], added);
     }
-    template <int kMask>
-    RJ_DEVICE void meet() {
-        Key sorted[kSorted];
+    // The greatest of both lists.
+    template <int N>
+    RJ_DEVICE void merge(const Key (&others)[N]) {
 #pragma unroll
         for (int r = 0; r < kSorted; ++r) {
-            sorted[r] = r < kCount ? kept[r % kCount] : 0;
-            const int from_end = kSorted - 1 - r;
-            Key other = from_end < kCount ? from_lane_xor<kMask>(kept[from_end % kCount]) : 0;
-            order(sorted[r], other);
+            if (r >= N) continue;
+            Key& last = kept[kSorted - 1 - r];
+            last = last < others[r % N] ? others[r % N] : last;
         }
 #pragma unroll
         for (int apart = kSorted / 2; apart > 0; apart /= 2) {
 #pragma unroll
             for (int r = 0; r < kSorted; ++r) {
-                if ((r & apart) == 0) order(sorted[r], sorted[(r + apart) % kSorted]);
+                if ((r & apart) == 0) order(kept[r], kept[(r + apart) % kSorted]);
             }
         }
+    }
+    template <int kMask>
+    RJ_DEVICE void meet() {
+        Key others[kSorted];
 #pragma unroll
-        for (int r = 0; r < kCount; ++r) kept[r] = sorted[r];
+        for (int r = 0; r < kSorted; ++r) others[r] = from_lane_xor<kMask>(kept[r]);
+        merge(others);
     }
     template <int kRank>
     RJ_DEVICE int place() const {
@@ -123,11 +135,41 @@ struct rj_few_greatest {
         return static_cast<int>(kNarrow ? below & kPlaces : below);
     }
 
+    template <int N>
+    static RJ_DEVICE void sort(Key (&keys)[N]) {
+#pragma unroll
+        for (int sorted = 1; sorted < N; sorted *= 2) {
+#pragma unroll
+            for (int apart = sorted; apart > 0; apart /= 2) {
+#pragma unroll
+                for (int k = 0; k < N; ++k) {
+                    const int first = apart % sorted;  // of those that have another
+                    const bool has_other = k >= first && (k - first) / apart % 2 == 0 && k + apart < N;
+                    const bool in_one_list = k / (sorted * 2) == (k + apart) / (sorted * 2);
+                    if (has_other && in_one_list) order(keys[k], keys[(k + apart) % N]);
+                }
+            }
+        }
+    }
+    // Of 64 bits both halves of both by one comparison.
     static RJ_DEVICE void order(Key& greater, Key& less) {
-        const bool swaps = greater < less;
-        const Key first = swaps ? less : greater;
-        less = swaps ? greater : less;
-        greater = first;
+        if (kNarrow) {
+            const bool swaps = greater < less;
+            const Key first = swaps ? less : greater;
+            less = swaps ? greater : less;
+            greater = first;
+            return;
+        }
+        const unsigned long long a = greater;
+        const unsigned long long b = less;
+        const bool swaps = rj_is_less(a, b);
+        greater = static_cast<Key>(chosen(swaps, b, a));
+        less = static_cast<Key>(chosen(swaps, a, b));
+    }
+    static RJ_DEVICE unsigned long long chosen(bool first, unsigned long long a, unsigned long long b) {
+        const unsigned low = first ? static_cast<unsigned>(a) : static_cast<unsigned>(b);
+        const unsigned high = first ? static_cast<unsigned>(a >> 32) : static_cast<unsigned>(b >> 32);
+        return low | static_cast<unsigned long long>(high) << 32;
     }
     static RJ_DEVICE Key key(float element, int place) {
         const unsigned long long whole = rj_greatest<1>::key(element, place);
@@ -138,11 +180,9 @@ struct rj_few_greatest {
     static RJ_DEVICE Key from_lane_xor(Key key) {
         const unsigned low = rj_shuffle_xor_word<kMask>(static_cast<unsigned>(key));
         if (kNarrow) return low;
-        const auto whole = static_cast<unsigned long long>(key);
-        return static_cast<Key>(low |
-                                static_cast<unsigned long long>(rj_shuffle_xor_word<kMask>(
-                                    static_cast<unsigned>(whole >> 32)))
-                                    << 32);
+        const unsigned high =
+            rj_shuffle_xor_word<kMask>(static_cast<unsigned>(static_cast<unsigned long long>(key) >> 32));
+        return static_cast<Key>(low | static_cast<unsigned long long>(high) << 32);
     }
 };
 

@@ -79,6 +79,7 @@ RJ_DEVICE unsigned rj_shuffle_from_word(unsigned word, int lane) {
 typedef unsigned long long rj_lanes;
 RJ_DEVICE rj_lanes rj_ballot(bool condition) { return __builtin_amdgcn_uicmp(condition ? 1u : 0u, 0u, 33); }
 RJ_DEVICE int rj_first_of(rj_lanes lanes) { return __builtin_ctzll(lanes); }
+RJ_DEVICE bool rj_is_less(unsigned long long a, unsigned long long b) { return a < b; }
 RJ_DEVICE int rj_count_of(rj_lanes lanes) { return __builtin_popcountll(lanes); }
 RJ_DEVICE void rj_meet_warp() {
     __builtin_amdgcn_fence(__ATOMIC_ACQ_REL, "wavefront");

@@ -149,7 +149,8 @@ std::optional<Declined> Lowering::greatest_conflict() const {
         const Node& node = graph_.node(id);
         if (node.kind != NodeKind::kReduce || node.monoid != Monoid::kGreatest) continue;
         const bool by_thread = schedule().threads_per_row < target_.warp_size;
-        const bool are_few = node.component < kMostGreatestOfThread && graph_.column_count(graph_.node(node.args[0])) <= kMostColumns;
+        const bool are_few =
+            node.component < kMostGreatestOfThread && graph_.column_count(graph_.node(node.args[0])) <= kMostColumns;
         if (kernel_.cluster_blocks() > 1 || (by_thread && !are_few))
             return Declined{"the greatest of a row are kept by whole warps of one block, or a few by each thread"};
     }

@@ -60,6 +60,7 @@ RJ_DEVICE unsigned rj_shuffle_from_word(unsigned word, int lane) {
 typedef unsigned long long rj_lanes;
 RJ_DEVICE rj_lanes rj_ballot(bool condition) { return rj_simt_ballot(condition); }
 RJ_DEVICE int rj_first_of(rj_lanes lanes) { return __builtin_ctzll(lanes); }
+RJ_DEVICE bool rj_is_less(unsigned long long a, unsigned long long b) { return a < b; }
 RJ_DEVICE int rj_count_of(rj_lanes lanes) { return __builtin_popcountll(lanes); }
 RJ_DEVICE void rj_meet_warp() { rj_simt_meet_warp(); }
 // Each lane may be alone where it is: the machine runs one thread at a time.

@@ -307,8 +307,12 @@ TEST_CASE("the greatest of a narrow row, of which each thread keeps its own, agr
         const Target target = simt::target(architecture);
         std::vector<Case> cases;
         // As many places as a key of 32 bits has, and lists that are no power of two long.
-        for (const auto& [count, columns, threads, dtype] : {std::tuple(8, 64, 4, f32), {8, 8192, 16, bf16}, {5, 100, 8, f16},
-                                                             {3, 3, 1, f32}, {2, 250, 16, f16}, {7, 33, 2, bf16}}) {
+        for (const auto& [count, columns, threads, dtype] : {std::tuple(8, 64, 4, f32),
+                                                             {8, 8192, 16, bf16},
+                                                             {5, 100, 8, f16},
+                                                             {3, 3, 1, f32},
+                                                             {2, 250, 16, f16},
+                                                             {7, 33, 2, bf16}}) {
             const Graph graph = make_graph("top_k", {columns, dtype, {{"count", fmt::format("{}", count)}}});
             for (const Residency residency : {Residency::kReload, Residency::kRegisters}) {
                 if (residency == Residency::kRegisters && columns > 100) continue;
