@@ -112,7 +112,9 @@ double share_with_vectors(int threads, std::uint64_t vectors) {
 // In a fraction of a warp every thread does what a row costs besides its columns: meets, and computes with its numbers.
 // So a row of numbers alone has threads of two vectors at least, one whose numbers are summed too of four; H100, ms
 // with a vector each and so, of 80 bf16 columns: logsumexp 0.0505 and 0.0315, kl_div 0.0512 and 0.0336, cross-entropy
-// 0.0828 and 0.0358; of 256 0.0533 and 0.0457, 0.0500 and 0.0494, 0.0778 and 0.0502. A row that is stored too has half
+// 0.0828 and 0.0358; of 256 0.0533 and 0.0457, 0.0500 and 0.0494, 0.0778 and 0.0502. Where a column is an access, four
+// of them: sums of squares of 9 f32 columns 0.044 ms with two threads and 0.080 with four, of 33 0.046 with eight and
+// 0.081 with sixteen, of 5 0.049 with one and 0.080 with two (H200). A row that is stored too has half
 // the threads where some had no vector: of 40 bf16 columns softmax 0.0331 and 0.0313, its backward 0.0512 and 0.0447,
 // of 80 f32 columns 0.0401 and 0.0311, layer_norm 0.0343 and 0.0320, a head's norm and rotation of 40 0.0567 and
 // 0.0441. But not beside sums of few vectors of columns, as layer_norm's backward of 40, 0.0628 and 0.0664 (of 80
@@ -133,7 +135,9 @@ int threads_of_fraction(int by_columns, const GroupFacts& facts, int vector) {
         constexpr std::uint64_t kOfThrice = 5;
         if (facts.sums_rows() && facts.phases > 3)
             return std::min(threads, static_cast<int>(std::bit_ceil((vectors + kOfThrice - 1) / kOfThrice)));
-        const std::uint64_t each = facts.sums_rows() && facts.streams == 1 ? 4 : 2;
+        constexpr int kColumnsEach = 4;
+        const int of_sums = facts.sums_rows() && facts.streams == 1 ? 4 : 2;
+        const auto each = static_cast<std::uint64_t>(std::max(of_sums, kColumnsEach / vector));
         return std::min(threads, static_cast<int>(std::bit_floor(std::max<std::uint64_t>(1, vectors / each))));
     }
     const bool some_idle = by_columns >= with_columns && !std::has_single_bit(vectors);

@@ -440,6 +440,31 @@ TEST_CASE("a stored row of which several greatest are taken is read again, not t
     CHECK(first_of(graph).online);
 }
 
+TEST_CASE("threads of rows whose columns are read one by one have four of them at least") {
+    for (const auto& [columns, threads] : {std::pair(5, 1), {9, 2}, {15, 2}, {33, 8}, {127, 16}}) {
+        CAPTURE(columns);
+        CHECK(first_of("logsumexp", columns, f32).threads_per_row == threads);
+        CHECK(first_of("kl_div", columns, f32).threads_per_row <= threads);
+    }
+}
+
+TEST_CASE("rows of numbers and of functions of tables are those of blocks that stay") {
+    const auto embedded = [](std::string_view columns) {
+        return Graph::parse(fmt::format(R"(
+            rows n
+            columns d = {}
+            input t: f32[n]
+            output y = cast(sin(t * exp(cast(iota(d), f32) * -0.05)), bf16))",
+                                        columns));
+    };
+    for (const std::string_view columns : {"128", "320", "768"}) {
+        const Schedule s = first_of(embedded(columns));
+        CAPTURE(print(s));
+        CHECK(s.blocks_per_sm == 8);
+        CHECK(s.threads_per_row * s.vector * 4 == std::stoi(std::string(columns)));
+    }
+}
+
 TEST_CASE("rows that meet in steps have few warps in few blocks") {
     const auto shape = [](std::int64_t columns, Dtype dtype) {
         const Schedule s = first_of("sparsemax", columns, dtype);
