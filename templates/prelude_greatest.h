@@ -151,20 +151,17 @@ struct rj_few_greatest {
             }
         }
     }
-    // Of 64 bits both halves of both by one comparison.
-    static RJ_DEVICE void order(Key& greater, Key& less) {
-        if (kNarrow) {
-            const bool swaps = greater < less;
-            const Key first = swaps ? less : greater;
-            less = swaps ? greater : less;
-            greater = first;
-            return;
-        }
-        const unsigned long long a = greater;
-        const unsigned long long b = less;
-        const bool swaps = rj_is_less(a, b);
-        greater = static_cast<Key>(chosen(swaps, b, a));
-        less = static_cast<Key>(chosen(swaps, a, b));
+    static RJ_DEVICE void order(unsigned& greater, unsigned& less) {
+        const unsigned least = greater < less ? greater : less;
+        greater = greater < less ? less : greater;
+        less = least;
+    }
+    // Both halves of both by one comparison.
+    static RJ_DEVICE void order(unsigned long long& greater, unsigned long long& less) {
+        const bool swaps = rj_is_less(greater, less);
+        const unsigned long long first = chosen(swaps, less, greater);
+        less = chosen(swaps, greater, less);
+        greater = first;
     }
     static RJ_DEVICE unsigned long long chosen(bool first, unsigned long long a, unsigned long long b) {
         const unsigned low = first ? static_cast<unsigned>(a) : static_cast<unsigned>(b);
@@ -178,11 +175,8 @@ struct rj_few_greatest {
     }
     template <int kMask>
     static RJ_DEVICE Key from_lane_xor(Key key) {
-        const unsigned low = rj_shuffle_xor_word<kMask>(static_cast<unsigned>(key));
-        if (kNarrow) return low;
-        const unsigned high =
-            rj_shuffle_xor_word<kMask>(static_cast<unsigned>(static_cast<unsigned long long>(key) >> 32));
-        return static_cast<Key>(low | static_cast<unsigned long long>(high) << 32);
+        if (kNarrow) return rj_shuffle_xor_word<kMask>(static_cast<unsigned>(key));
+        return static_cast<Key>(rj_shuffle_xor<kMask>(static_cast<long long>(key)));
     }
 };
 

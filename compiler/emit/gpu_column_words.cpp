@@ -163,16 +163,15 @@ void ColumnEmitter::name_operands(const Inst& inst) {
 void ColumnEmitter::name_operand(ValueId value) {
     const Inst* made = made_here(value);
     if (made == nullptr || !in_lanes_.insert(value).second) return;
-    // An element of a vector is read from it, though words are made of others.
-    if (form(*made) == PairForm::kAnywhere) {
-        name_operands(*made);
-        return lane_inst(*made);
+    if (made->packing != Packing::kNone) {
+        const std::string lane_name = scope_.names().fresh(made->label + "_lane");
+        out_.line(fmt::format("const float {} = rj_half<{}>({}, l % 2);", lane_name, gpu_storage_type(made->dtype),
+                              words_.at(value)));
+        return scope_.bind(value, lane_name);
     }
-    if (made->packing == Packing::kNone) return;
-    const std::string lane_name = scope_.names().fresh(made->label + "_lane");
-    out_.line(fmt::format("const float {} = rj_half<{}>({}, l % 2);", lane_name, gpu_storage_type(made->dtype),
-                          words_.at(value)));
-    scope_.bind(value, lane_name);
+    if (form(*made) != PairForm::kAnywhere) return;
+    name_operands(*made);
+    lane_inst(*made);
 }
 
 }  // namespace rowjit::gpu_emit

@@ -75,9 +75,11 @@ class Packer {
         return inst.kind == InstKind::kConst || inst.kind == InstKind::kScalar || inst.kind == InstKind::kExtent;
     }
 
-    // Values that are words without being made to: of vectors, and what is the same for all lanes.
+    // Values that are words without being made to: of vectors, of runs that a vector is loaded of, and what is the same
+    // for all lanes.
     static bool lies_in_words(const Inst& inst) {
-        const bool loads = inst.kind == InstKind::kLoad && inst.access.kind != Access::Kind::kGather;
+        const bool whole = inst.access.kind != Access::Kind::kGather || inst.access.run > 0;
+        const bool loads = inst.kind == InstKind::kLoad && whole;
         return loads || inst.kind == InstKind::kKept || inst.kind == InstKind::kConst ||
                inst.kind == InstKind::kScalar || inst.kind == InstKind::kExtent;
     }

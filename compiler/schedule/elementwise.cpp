@@ -277,18 +277,24 @@ Schedule in_long_parts(const GroupFacts& facts, int each) {
     return s;
 }
 
+// Blocks that stay, of several rows.
+Schedule staying(int vector, const Divided& divided) {
+    Schedule s = in_registers(vector);
+    s.threads_per_row = divided.threads;
+    s.column_blocks = divided.blocks;
+    s.rows_per_block = kBlockThreads / s.threads_per_row;
+    s.blocks_per_sm = kStayingBlocksPerSm.front();
+    return s;
+}
+
 // The same of several rows at once, which is the faster for what memory bounds: derivatives of a bias and a gate of
 // 4096 bf16 columns 0.0856 ms in four rows of 256 columns, 0.0912 in a row of 1024; of a slope of 2048 columns 0.0983
 // and 0.106 (H200).
 Schedule in_short_parts(const GroupFacts& facts, int each) {
     constexpr int kThreads = 64;
-    Schedule s = in_registers(each);
     const std::int64_t vectors = facts.columns / each;
-    s.threads_per_row = power_of_two_at_least(vectors, kThreads);
-    s.column_blocks = ceil_div(vectors, s.threads_per_row);
-    s.rows_per_block = kBlockThreads / s.threads_per_row;
-    s.blocks_per_sm = kThreadsPerSm / kBlockThreads;
-    return s;
+    const int threads = power_of_two_at_least(vectors, kThreads);
+    return staying(each, {threads, ceil_div(vectors, threads)});
 }
 
 // Columns beside sums of them that are stored narrow: a thread has as many as it has registers for sums of. Not where
@@ -306,15 +312,6 @@ std::vector<Schedule> beside_sums(const GroupFacts& facts) {
     const Schedule parts = in_short_parts(facts, each);
     if (facts.reads_numbers && parts.column_blocks > 1) return {};
     return {parts};
-}
-
-Schedule staying(int vector, const Divided& divided) {
-    Schedule s = in_registers(vector);
-    s.threads_per_row = divided.threads;
-    s.column_blocks = divided.blocks;
-    s.rows_per_block = kBlockThreads / s.threads_per_row;
-    s.blocks_per_sm = kStayingBlocksPerSm.front();
-    return s;
 }
 
 // What is computed of tables alone a block that stays computes once. H200, a decay and a gate of f32 columns, whose

@@ -233,7 +233,7 @@ std::vector<Schedule> of_few_greatest(const GroupFacts& facts, const Target& tar
     const std::int64_t wide = kLeastOfGreatest * (facts.widest_bytes < 4 ? 4 : 1);
     if (facts.greatest < 2 || facts.greatest > kMostGreatestOfThread || facts.columns >= wide || facts.sums_rows())
         return {};
-    const std::int64_t shares = (facts.columns + kColumnsOfThread - 1) / kColumnsOfThread;
+    const std::int64_t shares = ceil_div(facts.columns, kColumnsOfThread);
     const std::int64_t least = row_bytes(facts) > kBytesOfLane ? 2 : 1;
     const auto wanted = static_cast<int>(std::bit_ceil(static_cast<std::uint64_t>(std::max(shares, least))));
     std::vector<Schedule> schedules;

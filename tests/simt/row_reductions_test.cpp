@@ -273,6 +273,21 @@ TEST_CASE("softly capped logits, whose lanes have their tanh together, agree wit
     check_cases(cases, target);
 }
 
+namespace {
+
+// As many of a row's greatest in one pass.
+Case greatest_case(int count, std::int64_t columns, Dtype dtype, Schedule schedule, const Target& target) {
+    schedule.online = true;
+    const Graph graph = make_graph("top_k", {columns, dtype, {{"count", fmt::format("{}", count)}}});
+    const std::string name = fmt::format("{} of {} on {}: {}", count, columns, target.name, print(schedule));
+    const auto choose = [&](const Group& group) { return if_main(group, schedule, target, name); };
+    Program program = compile(*graph.data(), target, choose);
+    REQUIRE_MESSAGE(main_kernel(program).accumulators[0].greatest == count, name);
+    return {name, graph, std::move(program)};
+}
+
+}  // namespace
+
 // Extreme rows among them, of which many elements are equal, or NaN: every fourth.
 TEST_CASE("the greatest of a row, taken in one pass by its warps, agree with the oracle") {
     for (const char* architecture : {"sm_90a", "gfx942", "gfx1100"}) {
@@ -280,7 +295,6 @@ TEST_CASE("the greatest of a row, taken in one pass by its warps, agree with the
         std::vector<Case> cases;
         for (const auto& [count, columns, dtype] :
              {std::tuple(4, 1000, bf16), {1, 1001, f32}, {40, 999, bf16}, {5, 3000, f16}, {40, 520, f32}}) {
-            const Graph graph = make_graph("top_k", {columns, dtype, {{"count", fmt::format("{}", count)}}});
             // Forty numbers of the row, twice, leave no registers for it.
             const Residency kept = count < 40 ? Residency::kRegisters : Residency::kReload;
             for (const auto& [threads, rows, residency] :
@@ -289,13 +303,7 @@ TEST_CASE("the greatest of a row, taken in one pass by its warps, agree with the
                 schedule.residency = residency;
                 schedule.threads_per_row = threads;
                 schedule.rows_per_block = rows;
-                schedule.online = true;
-                const std::string name =
-                    fmt::format("{} of {} on {}: {}", count, columns, architecture, print(schedule));
-                const auto choose = [&](const Group& group) { return if_main(group, schedule, target, name); };
-                Program program = compile(*graph.data(), target, choose);
-                REQUIRE_MESSAGE(main_kernel(program).accumulators[0].greatest == count, name);
-                cases.push_back({name, graph, std::move(program)});
+                cases.push_back(greatest_case(count, columns, dtype, schedule, target));
             }
         }
         check_cases(cases, target);
@@ -313,20 +321,13 @@ TEST_CASE("the greatest of a narrow row, of which each thread keeps its own, agr
                                                              {3, 3, 1, f32},
                                                              {2, 250, 16, f16},
                                                              {7, 33, 2, bf16}}) {
-            const Graph graph = make_graph("top_k", {columns, dtype, {{"count", fmt::format("{}", count)}}});
             for (const Residency residency : {Residency::kReload, Residency::kRegisters}) {
                 if (residency == Residency::kRegisters && columns > 100) continue;
                 Schedule schedule = block_schedule(columns % 4 == 0 ? 4 : 1);
                 schedule.residency = residency;
                 schedule.threads_per_row = threads;
                 schedule.rows_per_block = 64 / threads;
-                schedule.online = true;
-                const std::string name =
-                    fmt::format("{} of {} on {}: {}", count, columns, architecture, print(schedule));
-                const auto choose = [&](const Group& group) { return if_main(group, schedule, target, name); };
-                Program program = compile(*graph.data(), target, choose);
-                REQUIRE_MESSAGE(main_kernel(program).accumulators[0].greatest == count, name);
-                cases.push_back({name, graph, std::move(program)});
+                cases.push_back(greatest_case(count, columns, dtype, schedule, target));
             }
         }
         check_cases(cases, target);
