@@ -14,8 +14,9 @@
 //       steps … close                                 repeated until the row's state stands still
 //       column loop: …                                reads kept values or loads again
 //
-// A kernel that sums over its rows has two more blocks, run once by every block of the grid: `before`, which makes its
-// parts of the sums zero where they lie in memory, and `after`, which stores them where they lie in registers.
+// There may be two more blocks, run once by every block of the grid: `before`, which makes the parts of sums over rows
+// zero where they lie in memory, and computes what all rows have (passes/table_functions), and `after`, which stores
+// those sums where they lie in registers.
 //
 // Values are SSA: an instruction's id is its value, defined once, used in its own loop or, when defined outside any
 // loop, anywhere after it. bf16 and f16 values are carried as f32 holding a representable number, so a Map of such a
@@ -156,6 +157,7 @@ struct Inst {
     bool rough = false;                    // kMap: narrow, and only of 12 bits (passes/precision)
     bool of_sum = false;                   // kCast: to f64 for what adds it up alone: terms may meet in f32 first
     bool stored = false;                   // kExp: as it is, in f32 (passes/precision)
+    bool bounded = false;                  // kExp: stored, of -87 to 87; kLog: of such and a number (passes/precision)
     bool weighs = false;                   // kExp: of at most 0, and below 2^-126 may be 0; kLog: of a sum of such
                                            // (passes/precision)
     bool of_two = false;                   // kExp: 2^operand, and below 2^-126 may be 0 (passes/precision)
@@ -404,9 +406,9 @@ struct Kernel {
     std::optional<OwnProduct> product;
     std::optional<OrderPass> order;
     std::optional<Inst> peeled_by;  // Schedule::peel: the access by whose rows' addresses the heads are counted
-    Block before;                   // once a part, before its rows; only where there is a slots axis
+    Block before;                   // once a part, before its rows
     Block body;
-    Block after;                                         // likewise, after them
+    Block after;                                         // once a part, after them; only where there is a slots axis
     Neighbours neighbours;                               // compile() sets them: a group alone has none
     LoadsTogether loads_together = LoadsTogether::kNot;  // GPU; runtime/build chooses it
     int value_count = 0;

@@ -506,6 +506,8 @@ std::string GpuScope::map(const Inst& inst, const std::string& divisor) const {
     const auto operand = [&](std::size_t i) { return i < inst.operands.size() ? value(inst.operands[i]) : ""; };
     std::string text = fmt::format(fmt::runtime(info(inst.op).gpu), operand(0), operand(1), operand(2));
     if (inst.stored) text = fmt::format("rj_exp_stored({})", operand(0));
+    if (inst.bounded)
+        text = fmt::format("{}({})", inst.op == Op::kExp ? "rj_exp_bounded" : "rj_log_bounded", operand(0));
     if (inst.narrow && inst.op == Op::kExp)
         text = fmt::format("{}({})", inst.weighs ? "rj_exp_weight" : "rj_exp_narrow", operand(0));
     if (inst.of_two) text = fmt::format("rj_exp2_fast({})", operand(0));

@@ -124,6 +124,7 @@ Value* KernelEmitter::emit_map(const Inst& inst, const Lanes& lanes) {
     Value* result = one_divisor                   ? divide_by_one(b_, operands[0], divisor)
                     : by_reciprocal               ? multiplied_by_reciprocal(b_, operands[0], operands[1])
                     : inst.weighs && !inst.narrow ? exp_weight(b_, operands[0])
+                    : inst.bounded                ? exp_bounded(b_, operands[0])
                                                   : apply(b_, inst.op, operands[0], operands[1], operands[2]);
     b_.narrow = false;
     b_.rough = false;

@@ -8,17 +8,6 @@
 namespace rowjit {
 namespace {
 
-// What is held is read all over the row: the estimate, right without it, is up to so many registers low with it.
-constexpr int kMargin = 8;
-
-// Whether an address is the same for all rows, differs by column, and nothing of the kernel writes there.
-bool can_hold(const Kernel& kernel, const Inst& inst) {
-    if (inst.kind != InstKind::kLoad || inst.turn > 0 || kernel.by_row(inst)) return false;
-    const KernelTensor& tensor = kernel.tensors[static_cast<std::size_t>(inst.index)];
-    const bool whole = inst.access.kind == Access::Kind::kVector || inst.access.kind == Access::Kind::kSplat;
-    return whole && !tensor.written && !tensor.aliased;
-}
-
 // What a block holds: a load of every loop over those axes that reads there.
 struct Held {
     std::vector<AxisId> axes;
@@ -30,6 +19,13 @@ struct Held {
 
 }  // namespace
 
+bool is_same_for_all_rows(const Kernel& kernel, const Inst& inst) {
+    if (inst.kind != InstKind::kLoad || inst.turn > 0 || kernel.by_row(inst)) return false;
+    const KernelTensor& tensor = kernel.tensors[static_cast<std::size_t>(inst.index)];
+    const bool whole = inst.access.kind == Access::Kind::kVector || inst.access.kind == Access::Kind::kSplat;
+    return whole && !tensor.written && !tensor.aliased;
+}
+
 Kernel hold_shared_loads(Kernel kernel, const Target& target) {
     if (!target.is_gpu() || kernel.schedule.blocks_per_sm == 0) return kernel;
     std::vector<Held> held;
@@ -37,12 +33,12 @@ Kernel hold_shared_loads(Kernel kernel, const Target& target) {
         auto* loop = std::get_if<ColumnLoop>(&stmt.node);
         if (loop == nullptr || !loop->is_resident()) continue;
         for (Inst& inst : loop->body) {
-            if (!can_hold(kernel, inst)) continue;
+            if (!is_same_for_all_rows(kernel, inst)) continue;
             const Held place{loop->axes, inst.index, inst.coords};
             const auto known = std::find(held.begin(), held.end(), place);
             inst.held = static_cast<int>(known - held.begin());
             if (known != held.end()) continue;
-            if (spare_registers(kernel, target) >= kMargin) {
+            if (spare_registers(kernel, target) >= kHeldMargin) {
                 held.push_back(place);
             } else {
                 inst.held = -1;

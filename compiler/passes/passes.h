@@ -38,6 +38,10 @@ Kernel place_barriers(Kernel kernel, const Target& target);
 // and stage_bytes, and shared_bytes with them; no stage_bytes where there is nothing to copy.
 Kernel place_stages(Kernel kernel, const Target& target);
 
+// Moves functions of what is the same for every row, of weights and of columns' places, before the rows of a block that
+// stays, while registers suffice. GPU only. Needs: accesses and carried sums. Gives: Kernel::before, and slots.
+Kernel keep_table_functions(Kernel kernel, const Target& target);
+
 // Marks the loads that a staying block makes once for all its rows, while registers suffice. Needs: accesses and
 // carried sums. Gives: Inst::held.
 Kernel hold_shared_loads(Kernel kernel, const Target& target);
@@ -82,6 +86,13 @@ bool loads_may_wait(const Kernel& kernel, const Target& target);
 // What its threads have beyond those, with as many blocks on a multiprocessor as its schedule wants; negative where
 // they lack some.
 std::int64_t spare_registers(const Kernel& kernel, const Target& target);
+
+// Whether a load's address is the same for all rows, differs by column, and nothing of the kernel writes there.
+bool is_same_for_all_rows(const Kernel& kernel, const Inst& inst);
+
+// What is held through all rows is read all over the row: the estimate, right without it, is up to so many registers
+// low with it.
+inline constexpr int kHeldMargin = 8;
 
 // Why the kernel would spill on `target`, "" where it need not: more registers are likely than its threads have with as
 // many blocks on a multiprocessor as its schedule wants, or, for NVIDIA, no remedy of the toolchain's would do.

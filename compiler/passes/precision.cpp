@@ -81,6 +81,23 @@ class Products {
     std::set<ValueId> joined_;
 };
 
+// e^x of a size of this is a normal number.
+constexpr double kMostBounded = 87;
+
+std::set<ValueId> exponentials_of_mixtures(const ColumnLoop& loop, Uses& uses) {
+    std::set<ValueId> all;
+    for (const Inst& inst : loop.body) {
+        if (is_f32_map(inst, Op::kLog) && uses.is_log_of_mixture(inst))
+            all.insert(uses.exponential_of_mixture(inst)->id);
+    }
+    return all;
+}
+
+bool is_of_bounded(Uses& uses, const Inst& logarithm) {
+    return uses.is_gpu() && uses.is_log_of_mixture(logarithm) &&
+           uses.is_within(uses.exponential_of_mixture(logarithm)->operands[0], kMostBounded);
+}
+
 bool has_narrow_instruction(const Inst& inst) {
     const auto is = [&](Op op) { return is_f32_map(inst, op); };
     return is(Op::kLog) || is(Op::kLog1p) || is(Op::kSqrt) || is(Op::kRsqrt);
@@ -264,11 +281,14 @@ Kernel spend_precision(Kernel kernel, const Target& target) {
         if (loop == nullptr) continue;
         std::set<ValueId> inside;
         std::set<ValueId> rest;  // of quotients that are products now
+        const std::set<ValueId> of_mixtures = exponentials_of_mixtures(*loop, uses);
         for (Inst& inst : loop->body) {
             inst.weighs = (is_f32_map(inst, Op::kExp) && uses.only_weighs(inst)) ||
                           (is_f32_map(inst, Op::kLog) && uses.is_log_of_weights(inst));
             inst.narrow = may_be_narrow(inst, inside, uses);
-            inst.stored = inst.stored || uses.is_beside_constant(inst);
+            inst.stored = inst.stored || uses.is_beside_constant(inst) || of_mixtures.contains(inst.id);
+            inst.bounded = (inst.stored && uses.is_within(inst.operands[0], kMostBounded)) ||
+                           (is_f32_map(inst, Op::kLog) && is_of_bounded(uses, inst));
             inst.rough = may_be_rough(inst, inside, uses);
             inst.by_one_up = is_f32_map(inst, Op::kDiv) && uses.is_one_or_more(inst.operands[1]);
             inst.of_fraction = is_f32_map(inst, Op::kLog1p) && uses.is_fraction(inst.operands[0]);

@@ -90,6 +90,23 @@ bool Uses::is_beside_constant(const Inst& exponential) {
     });
 }
 
+bool Uses::is_within(ValueId value, double most) const {
+    const auto [least, greatest] = bounds(value);
+    return -most <= least && greatest <= most;
+}
+
+std::pair<double, double> Uses::bounds(ValueId value) const {
+    constexpr double kInfinity = std::numeric_limits<double>::infinity();
+    const Inst* inst = maker(value);
+    if (inst != nullptr && inst->kind == InstKind::kConst) return {inst->value, inst->value};
+    if (inst == nullptr || !(is_f32_map(*inst, Op::kMax) || is_f32_map(*inst, Op::kMin)))
+        return {-kInfinity, kInfinity};
+    const auto [a, b] = bounds(inst->operands[0]);
+    const auto [c, d] = bounds(inst->operands[1]);
+    if (inst->op == Op::kMax) return {std::max(a, c), std::max(b, d)};
+    return {std::min(a, c), std::min(b, d)};
+}
+
 // How often a value is in an exponent, at most: what it is multiplied by on its way there.
 double Uses::times_in_exponent(ValueId value) {
     const auto [known, is_new] = times_in_exponent_.try_emplace(value, 0);

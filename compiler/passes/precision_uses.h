@@ -66,6 +66,17 @@ class Uses {
     // error: e^x - 1 has its zero where numbers are dense.
     bool is_beside_constant(const Inst& exponential);
 
+    // Whether a logarithm is one of an exponential and a number, each multiplied or not, and exponentials are
+    // multiplied by it, as distributions are by the logarithm of their mixture's share: what both are off by in the
+    // mean the divergence is off by, however small it is.
+    bool is_log_of_mixture(const Inst& logarithm);
+
+    // The exponential of such a mixture, or nothing.
+    const Inst* exponential_of_mixture(const Inst& logarithm) const;
+
+    // Whether constants bound the size of a value.
+    bool is_within(ValueId value, double most) const;
+
     // Whether an exponential is one of x − max x, at most 1, so that narrow it is off by less than 2^-25, and is only a
     // weight of what f32 sums over columns add up, or compared with 0, or rounded, as where a softmax's sum is saved.
     bool is_weight_in_sums(const Inst& exponential);
@@ -213,6 +224,7 @@ class Uses {
     std::vector<ValueId> factors_of_columns(ValueId value) const;
     bool comes_of_sum(ValueId value, const std::vector<ValueId>& of, std::map<ValueId, bool>* known);
     bool is_plain_result(ValueId value) const;
+    std::pair<double, double> bounds(ValueId value) const;
 
     // Functions and factors (precision_functions.cpp).
     double times_in_exponent(ValueId value);
@@ -249,6 +261,7 @@ class Uses {
     bool is_weight_that_ends(const Inst& exponential, Ends ends);
     bool is_in_shares(ValueId value, Ends ends);
     bool is_weighted(ValueId value, const std::set<const Inst*>& weights);
+    bool is_times_exponentials(ValueId value);
     bool is_below_maximum(ValueId value);
     bool is_below(ValueId value, const std::map<ValueId, int>& maxima);
 
@@ -335,6 +348,7 @@ class Uses {
     std::map<ValueId, bool> is_only_in_sums_;
     std::map<Ends, std::map<ValueId, bool>> is_in_shares_;
     std::map<std::set<const Inst*>, std::map<ValueId, bool>> is_weighted_;
+    std::map<ValueId, bool> is_times_exponentials_;
     std::map<ValueId, const Inst*> weight_of_;
     std::map<ValueId, std::set<const Inst*>> weights_of_;
     std::map<std::pair<ValueId, Loss>, std::map<ValueId, bool>> is_apart_;  // by the function

@@ -70,6 +70,36 @@ bool Uses::is_log_of_share_or_nothing(const Inst& choice) {
            });
 }
 
+bool Uses::is_log_of_mixture(const Inst& logarithm) {
+    return exponential_of_mixture(logarithm) != nullptr && is_times_exponentials(logarithm.id);
+}
+
+const Inst* Uses::exponential_of_mixture(const Inst& logarithm) const {
+    const Inst* sum = made_as(Op::kAdd, logarithm.operands[0]);
+    const auto columns_of = [&](const Inst* of_two) {
+        const auto is_columns = [&](std::size_t i) { return in_columns_.contains(of_two->operands[i]); };
+        return of_two != nullptr && is_columns(0) != is_columns(1) ? of_two->operands[is_columns(0) ? 0 : 1] : -1;
+    };
+    const ValueId part = columns_of(sum);
+    const Inst* product = made_as(Op::kMul, part);
+    return made_as(Op::kExp, product == nullptr ? part : columns_of(product));
+}
+
+// Whether the value, a difference from it, or a multiple by a number of the row is multiplied by exponentials.
+bool Uses::is_times_exponentials(ValueId value) {
+    return all_of(value, is_times_exponentials_, [&](const Inst& use) {
+        if (use.kind == InstKind::kKeep)
+            return kept_ends(use, [&](ValueId next) { return is_times_exponentials(next); });
+        if (use.kind != InstKind::kMap) return false;
+        if (is_signed_sum(use)) return is_times_exponentials(use.id);
+        if (use.op != Op::kMul) return false;
+        const ValueId other = use.operands[use.operands[0] == value ? 1 : 0];
+        if (!in_columns_.contains(other)) return is_times_exponentials(use.id);
+        const Inst* made = maker(other);
+        return made != nullptr && is_f32_map(*made, Op::kExp);
+    });
+}
+
 bool Uses::is_only_summed(ValueId value) {
     return all_of(value, is_only_summed_, [&](const Inst& use) {
         if (use.kind == InstKind::kAccumulate) return adds_up(use);

@@ -185,7 +185,7 @@ bool has_moments(const Kernel& kernel) {
                        [](const Accumulator& one) { return one.monoid == Monoid::kWelford; });
 }
 
-// What the block loaded before its rows and reads for each.
+// What the block loaded or computed before its rows and reads for each.
 std::int64_t held_registers(const Kernel& kernel) {
     std::int64_t registers = 0;
     std::set<int> counted;
@@ -194,6 +194,13 @@ std::int64_t held_registers(const Kernel& kernel) {
         if (loop == nullptr) continue;
         for (const Inst& inst : loop->body) {
             if (inst.held >= 0 && counted.insert(inst.held).second) registers += registers_of(inst.dtype, *loop);
+        }
+    }
+    for (const Stmt& stmt : kernel.before) {
+        const auto* loop = std::get_if<ColumnLoop>(&stmt.node);
+        if (loop == nullptr) continue;
+        for (const Inst& inst : loop->body) {
+            if (keeps_in_register(kernel, inst)) registers += registers_of(inst.dtype, *loop);
         }
     }
     return registers;

@@ -19,8 +19,8 @@ class Verifier {
 
   private:
     void check(const Block& block) {
-        RJ_CHECK(&block == &kernel_.body || block.empty() || kernel_.slots_axis >= 0,
-                 "{}: {}: statements outside the rows and no slots axis", after_, kernel_.name);
+        RJ_CHECK(&block != &kernel_.after || block.empty() || kernel_.slots_axis >= 0,
+                 "{}: {}: statements behind the rows and no slots axis", after_, kernel_.name);
         bool whole = false;  // the statement before is a peeled row's whole vectors
         for (const Stmt& stmt : block) {
             const auto* columns = std::get_if<ColumnLoop>(&stmt.node);

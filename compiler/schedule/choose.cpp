@@ -28,15 +28,15 @@ std::set<NodeId> found_by(NodeKind kind, const GraphData& graph) {
     return found;
 }
 
-// Whether an output's columns have a loop of their own, which is short beside another's: what that one's vectors are
+// Whether a tensor's columns have a loop of their own, which is short beside another's: what that one's vectors are
 // does not go by it.
-bool lies_aside(const GraphData& graph, const Node& output) {
+bool lies_aside(const GraphData& graph, const Node& tensor) {
     constexpr std::int64_t kShort = 16;
-    const std::vector<AxisId> columns = graph.column_axes(output);
+    const std::vector<AxisId> columns = graph.column_axes(tensor);
     return std::any_of(graph.outputs().begin(), graph.outputs().end(), [&](const OutputInfo& other) {
         const Node& wide = graph.node(other.node);
         const auto in_wide = [&](AxisId axis) { return contains(wide.axes, axis); };
-        return other.slots < 0 && graph.column_count(output) * kShort <= graph.column_count(wide) &&
+        return other.slots < 0 && graph.column_count(tensor) * kShort <= graph.column_count(wide) &&
                std::ranges::none_of(columns, in_wide);
     });
 }
@@ -296,6 +296,10 @@ GroupFacts facts_of(const Group& group, const Target& target) {
         }
         facts.columns = std::max(facts.columns, columns);
     };
+    // Beside an output of its own such a tensor is of that one's loop.
+    const bool stores_aside = std::ranges::any_of(
+        graph.outputs(), [&](const OutputInfo& output) { return lies_aside(graph, graph.node(output.node)); });
+    const auto is_aside = [&](const Node& node) { return stores_aside && lies_aside(graph, node); };
     const std::set<NodeId> at_positions = found_by(NodeKind::kIndex, graph);
     const std::set<NodeId> of_sums_where = found_by(NodeKind::kSumWhere, graph);  // which lanes do not load
     const auto tensor = [&](NodeId id) {
@@ -304,6 +308,7 @@ GroupFacts facts_of(const Group& group, const Target& target) {
         const int bytes = static_cast<int>(size_bytes(node.dtype));
         const bool is_table = node.kind == NodeKind::kInput && graph.row_axes(node).empty();
         if (!is_table && !at_positions.contains(id)) loop_over(node);
+        if (!is_table && is_aside(node)) return;
         int& widest = is_table ? widest_table : facts.widest_bytes;
         widest = std::max(widest, bytes);
         facts.narrowest_bytes = std::min(facts.narrowest_bytes, bytes);
@@ -323,8 +328,9 @@ GroupFacts facts_of(const Group& group, const Target& target) {
             const bool at_position = node.kind == NodeKind::kIndex;
             const bool elsewhere = at_position && !in_part.contains(arg);
             const bool is_first = !elsewhere && read.insert(arg).second;
-            facts.loads += elsewhere || is_first ? 1 : 0;
-            facts.vectors += !graph.column_axes(node).empty() && (at_position || is_first) ? 1 : 0;
+            const bool aside = is_aside(graph.node(arg)) || is_aside(node);
+            facts.loads += !aside && (elsewhere || is_first) ? 1 : 0;
+            facts.vectors += !aside && !graph.column_axes(node).empty() && (at_position || is_first) ? 1 : 0;
             // A table that is read elsewhere has the columns that it is read at: one tap of a convolution's weights.
             if (!at_position) loop_over(graph.node(arg));
         }
@@ -334,6 +340,7 @@ GroupFacts facts_of(const Group& group, const Target& target) {
             facts.reduced_columns = std::max(facts.reduced_columns, graph.column_count(graph.node(node.args[0])));
         if (is_read_at_places(graph, node)) facts.at_places = std::max(facts.at_places, graph.column_count(node));
         facts.rows_beside += reads_beside(group, node) ? 1 : 0;
+        facts.finds_places = facts.finds_places || (node.kind == NodeKind::kSumWhere && !node.reduced.empty());
         facts.segmented = facts.segmented || node.is_segmented() || adds_parts_of_each(graph, node);
         facts.computes_terms = facts.computes_terms || (node.is_segmented() && is_computed(graph, node.args[0]));
         facts.steps = facts.steps || node.kind == NodeKind::kFix;
@@ -351,7 +358,7 @@ GroupFacts facts_of(const Group& group, const Target& target) {
         tensor(id);
         const bool of_row = graph.column_axes(node).empty();
         facts.reads_numbers = facts.reads_numbers || (of_row && !graph.row_axes(node).empty());
-        if (of_row) continue;
+        if (of_row || is_aside(node)) continue;
         ++facts.column_inputs;
         const bool shared = graph.row_axes(node).empty();
         const bool streams = !shared && !(facts.phases > 1 && is_shared_along(group, node));
@@ -359,6 +366,7 @@ GroupFacts facts_of(const Group& group, const Target& target) {
         (shared ? facts.table_bytes : facts.streamed_bytes) += static_cast<int>(size_bytes(node.dtype));
         facts.shares_columns = facts.shares_columns || shared;
     }
+    std::set<std::vector<AxisId>> stored;
     for (const OutputInfo& output : graph.outputs()) {
         const Node& node = graph.node(output.node);
         if (output.slots < 0 && is_list(graph, output.node)) continue;
@@ -374,10 +382,12 @@ GroupFacts facts_of(const Group& group, const Target& target) {
         }
         tensor(output.node);
         if (!has_columns) continue;
+        stored.insert(graph.column_axes(node));
         const int bytes = static_cast<int>(size_bytes(node.dtype));
         if (!lies_aside(graph, node)) facts.stored_bytes = std::max(facts.stored_bytes, bytes);
         facts.streamed_bytes += bytes;
     }
+    facts.stored_loops = std::max<int>(1, static_cast<int>(stored.size()));
     facts.of_groups = std::ranges::any_of(graph.live_nodes(),
                                           [&](NodeId id) { return graph.column_axes(graph.node(id)).size() > 1; });
     if (facts.streams == 0 && !facts.stores_columns) facts.widest_bytes = widest_table;

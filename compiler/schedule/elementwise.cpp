@@ -51,9 +51,11 @@ int block_threads(const GroupFacts& facts, const Target& target) {
 
 // What reads its tensors at several places waits for many loads, of which a block that stays has two rows' in flight.
 // H200, a rotary embedding of three positions a token, whose tables each vector reads thrice: 0.0844 ms in bf16 and
-// 0.0878 in f32 with two vectors a thread in blocks that stay, 0.0905 and 0.103 with one in blocks that end.
+// 0.0878 in f32 with two vectors a thread in blocks that stay, 0.0905 and 0.103 with one in blocks that end. Not what
+// each of several outputs takes its own columns of, one after the other: queries, keys and values of a packed
+// projection 0.0948 in blocks that end, 0.106 in blocks that stay.
 bool reads_at_many_places(const GroupFacts& facts) {
-    return facts.loads > 2 * facts.column_inputs && facts.columns >= kBlockThreads;
+    return facts.loads > 2 * facts.column_inputs * facts.stored_loops && facts.columns >= kBlockThreads;
 }
 constexpr std::int64_t kVectorsOfManyPlaces = 2;
 
@@ -79,8 +81,9 @@ struct Share {
     int vector = 0;
     std::int64_t vectors = 0;
 };
-std::optional<Share> even_share(const GroupFacts& facts) {
-    constexpr std::int64_t kHeldRegisters = 48;
+constexpr std::int64_t kHeldRegisters = 48;
+
+std::optional<Share> even_share(const GroupFacts& facts, std::int64_t most_columns, std::int64_t most_held) {
     const std::int64_t held = facts.table_bytes / 4 + facts.sums_of_columns;
     const int widest = facts.access_columns();
     std::optional<Share> best;
@@ -90,7 +93,7 @@ std::optional<Share> even_share(const GroupFacts& facts) {
             const bool even = threads * vector * each == facts.columns && threads <= kBlockThreads &&
                               std::has_single_bit(static_cast<std::uint64_t>(threads));
             const std::int64_t columns = vector * each;
-            if (!even || columns * held > kHeldRegisters) continue;
+            if (!even || columns * held > most_held || columns > most_columns) continue;
             if (!best || columns > best->vector * best->vectors) best = {vector, each};
         }
     }
@@ -209,6 +212,12 @@ std::int64_t filling_warps(const GroupFacts& facts, int vector, std::int64_t wan
     return wanted;
 }
 
+// A thread has all of a row of a few columns, which no vector divides: pixels of three bf16 channels normalised 0.0231
+// ms so and 0.0458 with one each, their derivatives 0.0454 and 0.0663 (H200).
+constexpr std::int64_t kColumnsAlone = 4;
+
+Divided divide_alone(std::int64_t /*vectors*/, std::int64_t /*per_thread*/) { return {1, 1}; }
+
 // The most promising first. H100, % of copy by powers of two and evenly: of 80 bf16 columns dropout 82 and 102, a
 // head's rotation 96 and 105, of 40 74 and 93, kl_div's backward of 1152 92 and 101, relu of 24 83 and 104; but with
 // several vectors a thread, of which each access of neighbours then lies in other lines, silu of 40 f32 columns 104 and
@@ -216,8 +225,12 @@ std::int64_t filling_warps(const GroupFacts& facts, int vector, std::int64_t wan
 //
 // Functions want all threads at work, in whole warps: x + sin^2(a x) / a of 1536 bf16 columns takes 0.161 ms with 96
 // threads on a row, 0.181 with 128, of which a quarter has one vector of two (H200).
+//
+// Lanes that look through a list together are those of whole warps: the gradient of 64 of 32000 bf16 columns takes
+// 0.731 ms in blocks of 250 threads, each of which asks all places, 0.105 in those of 256 (H200).
 std::vector<Division> divisions(const GroupFacts& facts, int vector, std::int64_t per_thread) {
-    if (facts.sums_rows()) return {divide_in_halves};
+    if (vector == 1 && facts.columns > 1 && facts.columns <= kColumnsAlone) return {divide_alone, divide_in_halves};
+    if (facts.sums_rows() || facts.finds_places) return {divide_in_halves};
     const bool evens_out = facts.functions > 0 && is_whole_evenly(facts.columns, vector, per_thread);
     if (computes_much(facts) || is_narrow(facts, vector) || evens_out ||
         fills_blocks_evenly(facts.columns, vector, per_thread))
@@ -297,18 +310,23 @@ Schedule in_short_parts(const GroupFacts& facts, int each) {
     return staying(each, {threads, ceil_div(vectors, threads)});
 }
 
+bool takes_long(const GroupFacts& facts) { return facts.maps >= 16; }
+
+// Whether sums are of what takes long to compute of a row that is long too, and stored narrow beside them.
+bool takes_long_parts(const GroupFacts& facts) {
+    constexpr std::int64_t kShortRow = 2048;
+    return takes_long(facts) && facts.sums_of_columns > 0 && facts.stored_bytes == 2 && facts.columns > kShortRow;
+}
+
 // Columns beside sums of them that are stored narrow: a thread has as many as it has registers for sums of. Not where
 // each part of a row loads its numbers again: what flows back to tokens that were pooled by their scores, of 1024 bf16
 // columns, 0.128 ms in four parts, 0.076 in one (H200).
 std::vector<Schedule> beside_sums(const GroupFacts& facts) {
-    constexpr int kLongMaps = 16;
     constexpr int kSums = 8;  // of a thread
-    constexpr std::int64_t kShortRow = 2048;
     if (facts.sums_of_columns == 0 || facts.stored_bytes != 2) return {};
-    const bool takes_long = facts.maps >= kLongMaps;
-    const int each = takes_long ? kSums / std::min(2, facts.sums_of_columns) : kSums / 2;
+    const int each = takes_long(facts) ? kSums / std::min(2, facts.sums_of_columns) : kSums / 2;
     if (vector_dividing(facts.columns, each) != each) return {};
-    if (takes_long && facts.columns > kShortRow) return {in_long_parts(facts, each)};
+    if (takes_long_parts(facts)) return {in_long_parts(facts, each)};
     const Schedule parts = in_short_parts(facts, each);
     if (facts.reads_numbers && parts.column_blocks > 1) return {};
     return {parts};
@@ -349,6 +367,95 @@ std::int64_t vectors_in_flight(const GroupFacts& facts, int vector) {
     return std::max<std::int64_t>(1, std::min(streamed, of_all));
 }
 
+// Blocks that stay, whose rows are copied into shared memory one ahead: what they hold for all rows leaves registers
+// for few threads, which so have as much in flight as twice as many. H200, ms so and as rows were taken before: a batch
+// norm by given moments of 1024 bf16 columns 0.0687 and 0.0826, its derivatives 0.102 and 0.115; of 1536 columns what a
+// batch norm's derivatives are summed of 0.0561 and 0.0688; sums alone of 256 columns 0.0314 and 0.0430, of 2048 0.0663
+// and 0.0702.
+constexpr std::array kCopyingThreadsPerSm = {768, 512};
+
+// Columns of such a thread, and as many threads as have all.
+struct Copies {
+    int vector = 1;
+    Divided divided = {};
+};
+
+Copies copies_of(const GroupFacts& facts, Division divide, int vector, std::int64_t each) {
+    return {vector, divide(ceil_div(facts.columns, vector), std::max<std::int64_t>(1, each / vector))};
+}
+
+// Beside a table of one number a column threads have more of them: a decay and a gate of 2560 f32 columns 0.0787
+// ms with sixteen, 0.0865 with eight in two blocks; by given moments, which are four numbers, of 1024 bf16 columns
+// 0.0687 with eight and 0.0716 with sixteen. In fours: of 512 columns 0.0387 and 0.0441 in eights.
+Copies copies_beside_tables(const GroupFacts& facts) {
+    constexpr int kFour = 4;
+    constexpr int kFewBytes = 4;
+    const int vector = vector_dividing(facts.columns, std::min(kFour, facts.access_columns()));
+    return copies_of(facts, divide_evenly, vector, facts.table_bytes <= kFewBytes ? 4 * kFour : 2 * kFour);
+}
+
+// Where each thread loads numbers of its row besides, a warp has a row: with eight of 1024 columns pooled by their
+// scores 0.185 ms, with 32 0.0700, and 0.0838 as they were; with twelve of 384 normalised by an image's responses
+// 0.0852 and 0.111; but packed heads of 128, four each, 0.250 and 0.217.
+std::optional<Copies> copies_of_warp(const GroupFacts& facts) {
+    constexpr std::int64_t kLeast = 12;
+    constexpr std::int64_t kMost = 32;
+    const std::int64_t each = facts.columns / kWarp;
+    if (each < kLeast || facts.columns % kWarp != 0 || each * facts.sums_of_columns > kMost) return std::nullopt;
+    return Copies{vector_dividing(each, facts.access_columns()), {static_cast<int>(kWarp), 1}};
+}
+
+// Threads have about a dozen columns that are stored beside sums of them, fewer of several sums, and then two blocks of
+// 256 are the faster: of 1024 columns beside one sum 0.0979 ms with eight and 0.104 with sixteen, 0.104 in three
+// blocks. Longer rows are no faster so (4096 columns 0.105 and 0.0986), but for those of three tensors and more: the
+// derivatives of a packed projection with its bias, of 6144, 0.103 and 0.111. Nor are rows of a few columns.
+std::optional<Copies> copies_beside_sums(const GroupFacts& facts) {
+    constexpr std::int64_t kLeastColumns = 128;
+    constexpr std::int64_t kHeld = 96;
+    constexpr std::int64_t kSummed = 16;
+    constexpr std::int64_t kStored = 12;
+    constexpr std::int64_t kFewest = 4;
+    constexpr std::int64_t kSums = 24;  // of a thread
+    constexpr int kManyStreams = 3;
+    if (facts.columns < kLeastColumns) return std::nullopt;
+    const bool stores = facts.stored_bytes > 0;
+    const std::int64_t most = stores ? std::clamp(kSums / facts.sums_of_columns, kFewest, kStored) : kSummed;
+    if (const auto share = even_share(facts, most, kHeld))
+        return copies_of(facts, divide_in_halves, share->vector, share->vector * share->vectors);
+    if (stores && (facts.streams < kManyStreams || facts.stored_bytes > 2)) return std::nullopt;
+    return copies_of(facts, divide_in_halves, vector_dividing(facts.columns, facts.access_columns()),
+                     std::max(kFewest, kSummed / facts.sums_of_columns));
+}
+
+std::optional<Copies> copies(const GroupFacts& facts) {
+    if (facts.sums_of_columns == 0) return copies_beside_tables(facts);
+    return facts.reads_numbers ? copies_of_warp(facts) : copies_beside_sums(facts);
+}
+
+std::vector<Schedule> copied_ahead(const GroupFacts& facts, const Target& target) {
+    constexpr std::int64_t kLeastCopied = 8;  // bytes
+    const bool sums = facts.sums_of_columns > 0;
+    const bool tables = !facts.reads_numbers && (holds_tables(facts) || facts.table_functions > 0);
+    const bool computes_long = sums && facts.stored_bytes == 2 && takes_long(facts);
+    if (target.backend != Backend::kCuda || !(sums || tables) || facts.streams == 0 || facts.finds_places ||
+        facts.rows_beside > 0 || facts.positions_apart > 1 || computes_long || reads_at_many_places(facts))
+        return {};
+    const std::optional<Copies> found = copies(facts);
+    if (!found || found->vector * std::int64_t{facts.narrowest_bytes} < kLeastCopied) return {};
+    Schedule s = in_registers(found->vector);
+    s.threads_per_row = found->divided.threads;
+    s.column_blocks = found->divided.blocks;
+    s.rows_per_block = kBlockThreads / s.threads_per_row;
+    s.stages = 2;
+    std::vector<Schedule> schedules;
+    for (const int threads : kCopyingThreadsPerSm) {
+        s.blocks_per_sm = s.min_blocks_per_sm = std::max(1, threads / (s.threads_per_row * s.rows_per_block));
+        schedules.push_back(s);
+    }
+    if (sums && facts.stored_bytes > 0) std::ranges::reverse(schedules);
+    return schedules;
+}
+
 // Columns of an access, the most promising first: 16 bytes of what is stored. Half of them where those are many loads
 // of wider elements: eight partial outputs of f32 and their weights, of heads of 128 columns stored in bf16, take
 // 0.0698 ms in fours, 0.0906 in eights (H200).
@@ -384,7 +491,7 @@ std::vector<Schedule> timed_first(const GroupFacts& facts, const Target& target,
     if (schedules.empty()) schedules = holding_functions_alone(facts);
     if (!schedules.empty()) return schedules;
     if (tables || is_uneven(facts, access, vectors_in_flight(facts, access.vector))) {
-        if (const auto share = even_share(facts))
+        if (const auto share = even_share(facts, facts.columns, kHeldRegisters))
             add_gpu(facts, target, {share->vector, false}, share->vectors, divide_in_halves, &schedules);
     }
     return schedules.empty() && !tables ? beside_sums(facts) : schedules;
@@ -454,7 +561,11 @@ FamilyOffer offer_elementwise(const GroupFacts& facts, const Target& target) {
         for (const int wanted : widths) accesses.push_back({wanted, true});
     }
     for (const int wanted : widths) accesses.push_back({vector_dividing(facts.columns, wanted), false});
-    if (!facts.peels()) offer.schedules = timed_first(facts, target, accesses.front());
+    if (!facts.peels()) {
+        offer.schedules = copied_ahead(facts, target);
+        const std::vector<Schedule> timed = timed_first(facts, target, accesses.front());
+        offer.schedules.insert(offer.schedules.end(), timed.begin(), timed.end());
+    }
     if (facts.at_places == facts.columns && !facts.sums_rows())
         offer.schedules.insert(offer.schedules.begin(), one_place_each(facts));
     for (const Columns& access : accesses) {

@@ -39,27 +39,38 @@ Value divergence(const Distribution& p, const Distribution& q) {
     return p.sum ? total / *p.sum + log(*q.sum / detach(*p.sum)) : total;
 }
 
-// m = β·p + (1 − β)·q, times p's sum. Nor does anything flow through the log m of distributions: in the divergences
-// of both from m it is Σ m d(log m).
-Distribution mixture(const Distribution& p, const Distribution& q, const Value& beta) {
-    const Value rest = 1.0 - beta;
-    const Value weight = beta * p.weight + (p.sum ? rest * (*p.sum / *q.sum) : rest) * q.weight;
-    const Value log_weight = log(weight).named("log_mixture");
-    if (!p.sum) return {log_weight, weight, std::nullopt};
-    return {detach(log_weight), weight, detach(*p.sum)};
-}
-
 struct Pair {
     Distribution student;
     Distribution teacher;
 };
 
+// log(q/p), within what f32's exponentials can tell from nothing, also where neither has a class. What both sums are
+// off by moves all of it alike, and a divergence from a mixture by no more than the part of it that they are off by.
+Value log_ratio(const Distribution& q, const Distribution& p) {
+    constexpr double kLeastWeight = -60;
+    constexpr double kMost = 80;
+    const auto number = [&](double value) { return Graph(p.weight.graph()).constant(p.weight.dtype(), value); };
+    Value ratio = q.log_weight - maximum(p.log_weight, number(kLeastWeight));
+    if (p.sum) ratio = ratio + log(*p.sum / *q.sum);
+    return minimum(maximum(ratio, number(-kMost)), number(kMost));
+}
+
+// β Σ p log(p/m) + (1 − β) Σ q log(q/m) of m = β·p + (1 − β)·q. One logarithm has both, that of m/p, which is 1 and a
+// little of distributions that are alike: log m itself would be off by a part of log m, and that of a weight that m is
+// made of by all that its exponential is off by, where the divergence is the square of their difference. Nothing flows
+// through either: in both together it is Σ m d(log m), and Σ p d(log p).
 Value row_sum_of_jsd(const Pair& pair, double beta) {
     if (beta == 0) return divergence(pair.teacher, pair.student);
     if (beta == 1) return divergence(pair.student, pair.teacher);
-    const Value b = Graph(pair.student.weight.graph()).scalar("beta", pair.student.weight.dtype(), beta);
-    const Distribution m = mixture(pair.teacher, pair.student, b);
-    return b * divergence(pair.teacher, m) + (1.0 - b) * divergence(pair.student, m);
+    const auto& [q, p] = pair;
+    const Value b = Graph(p.weight.graph()).scalar("beta", p.weight.dtype(), beta);
+    const Value rest = 1.0 - b;
+    const Value ratio = detach(log_ratio(q, p)).named("log_ratio");
+    // 1 − (1 − β) is what adds up to 1 with 1 − β: β itself may lack 2^-25 of that, and m would where p = q.
+    const Value mixture = detach(log((1.0 - rest) + rest * exp(ratio))).named("log_mixture");
+    const Value of_p = sum(p.weight * mixture);
+    const Value of_q = sum(q.weight * (ratio - mixture));
+    return p.sum ? rest * (of_q / *q.sum) - b * (of_p / *p.sum) : rest * of_q - b * of_p;
 }
 
 void require_pair(std::string_view op, const Value& student, const Value& teacher) {

@@ -798,6 +798,17 @@ TEST_CASE("where one class has all of a row's weight, and where a row is one col
     }
 }
 
+TEST_CASE("a divergence from a mixture is as exact of distributions that are alike") {
+    for (const Dtype dtype : {bf16, f32}) {
+        for (const char* beta : {"0.5", "0.1"}) {
+            const Graph loss =
+                make_graph("jsd", {.columns = 1000, .dtype = dtype, .options = {{"temperature", "5"}, {"beta", beta}}});
+            check("jsd", *loss.data(), {{"tokens", 40}}, {}, {.seed = 1000}, kLaunches);
+            check("jsd backward", *gradient(loss, {"student"}).data(), {{"tokens", 40}}, {}, {.seed = 1000});
+        }
+    }
+}
+
 TEST_CASE("a loss that a kernel adds up over its rows is as exact as those of the rows") {
     const auto sum_of = [](std::string_view op, const OpRequest& request) {
         check(fmt::format("sum of {}", op), *make_graph(op, request).data(), {{"tokens", 5}}, {}, {.seed = 1000},

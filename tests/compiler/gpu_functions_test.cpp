@@ -68,6 +68,18 @@ TEST_CASE(
     CHECK(!contains(body("output y = e\noutput z = sum(e)"), "rj_exp_stored("));
 }
 
+TEST_CASE("functions of tables alone are computed before the rows of a block that stays") {
+    const std::string body =
+        text_of(Graph::parse("rows t\ninput x: bf16[t, 1024]\ninput m: f32[1024]\ninput v: f32[1024]\n"
+                             "output y = cast((cast(x, f32) - m) * rsqrt(v + 1e-5), bf16)\n"));
+    const std::size_t rows = body.find("for (long long row");
+    REQUIRE(rows != std::string::npos);
+    CHECK(body.find("rj_rsqrt") < rows);
+    CHECK(body.find("rj_rsqrt", rows) == std::string::npos);
+    CHECK(body.find("(v + ", rows) == std::string::npos);  // nor what they are of read again
+    CHECK(body.find("m_held", rows) != std::string::npos);
+}
+
 TEST_CASE("an exponential is one instruction where a rounding or a logarithm of sums loses its error") {
     const std::string quotient = body_of(build_softmax, 1024);
     CHECK(contains(quotient, "rj_exp_narrow("));
@@ -156,6 +168,29 @@ TEST_CASE("of weights at most 1 a sum of differences and of logarithms of their 
     const std::string wide = body_of(divergence(f32, false), 1024);
     for (const char* spent : {"rj_exp_weight(", "rj_log_weight(", "rj_log_share(", "rj_div_narrow("})
         CHECK(!contains(wide, spent));
+}
+
+TEST_CASE("the logarithm of a mixture that distributions are multiplied by errs to neither side") {
+    // Σ p log(m/p) of m = β p + (1 − β) q, d = log(q/p).
+    const auto body = [](std::string_view mixture, std::string_view loss) {
+        return text_of(
+            Graph::parse(fmt::format("rows t\ninput x: f32[t, 1024]\ninput d: f32[t, 1024]\n"
+                                     "scalar b: f32 = 0.25\np = exp(x - max(x))\n"
+                                     "bounded = minimum(maximum(d, -80), 80)\nl = log({})\n{}\n",
+                                     mixture, loss)));
+    };
+    const std::string weighed = body("b + (1 - b) * exp(bounded)", "output y = sum(p * (bounded - l))");
+    CHECK(contains(weighed, "rj_exp_bounded("));
+    CHECK(contains(weighed, "rj_fma("));
+    CHECK(contains(weighed, "rj_log_bounded("));
+    CHECK(contains(body("exp(bounded) + b", "output y = sum(2 * l * p)"), "rj_log_bounded("));
+    // Of what may be anything both are as they are, of which the exponential is the one that is stored.
+    const std::string unbounded = body("b + (1 - b) * exp(d)", "output y = sum(p * (d - l))");
+    CHECK(contains(unbounded, "rj_exp_stored("));
+    CHECK(!contains(unbounded, "_bounded("));
+    // By itself a logarithm's own rounding hides what it is off by.
+    for (const char* alone : {"output y = sum(l)", "output y = sum(d * l)", "output y = sum(p * l)\noutput z = l"})
+        CHECK(!contains(body("b + (1 - b) * exp(bounded)", alone), "_bounded("));
 }
 
 TEST_CASE("a share's logarithm that a weight multiplies before both are rounded loses nothing that they show") {

@@ -195,6 +195,33 @@ TEST_CASE("the prelude's logarithm of a weight's share errs to neither side of w
     CHECK(rj_log_share(-std::numeric_limits<float>::infinity(), -1) == -std::numeric_limits<float>::infinity());
 }
 
+TEST_CASE("the prelude's exponential and logarithm of what is bounded err to neither side near 1") {
+    for (std::uint64_t bits = 0; bits <= 0xffffffffU; bits += kStep) {
+        const float x = rj_float(static_cast<unsigned>(bits));
+        if (std::isnan(x)) REQUIRE((std::isnan(rj_exp_bounded(x)) && std::isnan(rj_log_bounded(x))));
+        const double exponential = std::exp(static_cast<double>(x));
+        if (std::fabs(x) <= 87)
+            REQUIRE_MESSAGE(std::fabs(rj_exp_bounded(x) - exponential) <= 0.9 * ulp_of(exponential),
+                            mismatch(x, rj_exp_bounded(x), exponential));
+        const double logarithm = std::log(static_cast<double>(x));
+        if (std::isnormal(x) && x > 0)
+            REQUIRE_MESSAGE(std::fabs(rj_log_bounded(x) - logarithm) <= ulp_of(logarithm),
+                            mismatch(x, rj_log_bounded(x), logarithm));
+    }
+    CHECK(std::isnan(rj_log_bounded(-1)));
+    double exponentials = 0;
+    double logarithms = 0;
+    int count = 0;
+    for (float d = -0.5; d < 0.5; d += 0x1.2p-18F, ++count) {
+        const double weight = std::exp(static_cast<double>(d));
+        exponentials += (rj_exp_bounded(d) - weight) / weight;
+        const float mixture = rj_fma(0.5F, static_cast<float>(weight), 0.5F);
+        logarithms += rj_log_bounded(mixture) - std::log(static_cast<double>(mixture));
+    }
+    CHECK_MESSAGE(std::fabs(exponentials) < 0x1p-31 * count, exponentials);
+    CHECK_MESSAGE(std::fabs(logarithms) < 0x1p-31 * count, logarithms);
+}
+
 TEST_CASE("the prelude's narrow tanh is within 2^-21.5, and of itself within 2^-17.5") {
     for (std::uint64_t bits = 0; bits <= 0xffffffffU; bits += kStep) {
         const float x = rj_float(static_cast<unsigned>(bits));

@@ -559,10 +559,66 @@ TEST_CASE("what is computed of tables alone is held by blocks that stay") {
             of_table)));
     };
     CHECK(decay("exp(a)").blocks_per_sm > 0);
-    CHECK(decay("exp(a)").threads_per_row == 1024);
+    CHECK(decay("exp(a)").threads_per_row == 256);
+    CHECK(decay("exp(a)").stages == 2);
     CHECK(decay("a").blocks_per_sm == 0);
     // Beside a row's numbers, with which each thread computes, it has four vectors.
     CHECK(decay("exp(a) * n").threads_per_row == 256);
+}
+
+TEST_CASE("rows beside tables and sums that a block holds are copied one ahead") {
+    const auto by_moments = [](int columns) {
+        return first_of(Graph::parse(fmt::format(
+            "rows t\ncolumns d = {}\ninput x: bf16[t, d]\ninput m: f32[d]\ninput v: f32[d]\n"
+            "input w: bf16[d]\noutput y = cast((cast(x, f32) - m) * rsqrt(v + 1e-5) * cast(w, f32), bf16)\n",
+            columns)));
+    };
+    CHECK(print(by_moments(1024)) ==
+          "elementwise keep=registers threads=128 rows=2 vector=4 stages=2 blocks_per_sm=3 min_blocks=3");
+    CHECK(by_moments(1536).threads_per_row == 192);
+    const auto summed = [](int columns, std::string_view also) {
+        return first_of(
+            Graph::parse(fmt::format("rows t\ncolumns d = {}\ninput x: bf16[t, d]\ninput a: bf16[d]\n"
+                                     "output s = sum(cast(x, f32) * cast(a, f32), t)\n{}\n",
+                                     columns, also)));
+    };
+    CHECK(summed(256, "").threads_per_row == 16);
+    CHECK(summed(256, "").stages == 2);
+    const Schedule beside = summed(1024, "output y = x * a");
+    CHECK(beside.threads_per_row * beside.vector == 1024);
+    CHECK(beside.blocks_per_sm == 2);
+    CHECK(beside.stages == 2);
+    CHECK(summed(4096, "output y = x * a").stages == 0);
+}
+
+TEST_CASE("a thread has all of a row of a few columns that no vector divides") {
+    const auto pixels = [](int channels) {
+        return first_of(
+            Graph::parse(fmt::format("rows t\ninput x: bf16[t, {0}]\ninput m: bf16[{0}]\n"
+                                     "output y = x - m\n",
+                                     channels)));
+    };
+    CHECK(pixels(3).threads_per_row == 1);
+    CHECK(pixels(5).threads_per_row > 1);
+}
+
+TEST_CASE("lanes that look through a list together are those of whole warps, beside the list's own gradient too") {
+    const Graph distilled = Graph::parse(
+        "rows t\ncolumns k = 64\ninput x: bf16[t, 32000]\ninput ids: i64[t, k]\ninput p: f32[t, k]\n"
+        "h = cast(x, f32)\nm = max(h)\nlse = m + log(sum(exp(h - m)))\n"
+        "output loss = sum(p * (lse - cast(index(x, t, ids), f32)))\n");
+    const Target& target = find_target("sm_90a");
+    const Plan plan = plan_graph(*differentiate(distilled).backward.data(), target);
+    bool found = false;
+    for (const Group& group : plan.groups) {
+        const Schedule s = legal_schedules(group, target).at(0);
+        if (s.column_blocks == 1) continue;
+        found = true;
+        CHECK(s.threads_per_row % 32 == 0);
+        CHECK(s.vector == 8);
+        CHECK(s.blocks_per_sm == 0);
+    }
+    CHECK(found);
 }
 
 TEST_CASE(
