@@ -343,7 +343,7 @@ void GpuScope::carry(const Inst& inst, const std::string& place) {
 }
 
 std::string GpuScope::carried_value(const Inst& inst, const std::string& place) const {
-    const std::string lane = fmt::format("{}[{}]", carried(inst.index), place);
+    std::string lane = fmt::format("{}[{}]", carried(inst.index), place);
     if (!kernel_.carried[static_cast<std::size_t>(inst.index)].is_pair()) return lane;
     return fmt::format("{}.{}()", lane, inst.component == 0 ? "max" : "sum");
 }
