@@ -384,14 +384,16 @@ Copies copies_of(const GroupFacts& facts, Division divide, int vector, std::int6
     return {vector, divide(ceil_div(facts.columns, vector), std::max<std::int64_t>(1, each / vector))};
 }
 
-// Beside a table of one number a column threads have more of them: a decay and a gate of 2560 f32 columns 0.0787
-// ms with sixteen, 0.0865 with eight in two blocks; by given moments, which are four numbers, of 1024 bf16 columns
-// 0.0687 with eight and 0.0716 with sixteen. In fours: of 512 columns 0.0387 and 0.0441 in eights.
+// Threads have eight columns beside tables, in fours: by given moments, which are four numbers of a column, 0.0687 ms
+// of 1024 bf16 columns so and 0.0716 with sixteen; of 512 0.0387, and 0.0441 in eights. Beside small tables rather
+// sixteen than a row in two blocks: a decay and a gate of 2560 columns 0.0787, and 0.0865.
 Copies copies_beside_tables(const GroupFacts& facts) {
     constexpr int kFour = 4;
-    constexpr int kFewBytes = 4;
+    constexpr std::int64_t kEight = 8;
+    constexpr int kSmallTables = 8;  // bytes of a column
     const int vector = vector_dividing(facts.columns, std::min(kFour, facts.access_columns()));
-    return copies_of(facts, divide_evenly, vector, facts.table_bytes <= kFewBytes ? 4 * kFour : 2 * kFour);
+    const bool more = facts.table_bytes <= kSmallTables && facts.columns > kEight * kBlockThreads;
+    return copies_of(facts, divide_evenly, vector, more ? 2 * kEight : kEight);
 }
 
 // Where each thread loads numbers of its row besides, a warp has a row: with eight of 1024 columns pooled by their
@@ -407,8 +409,9 @@ std::optional<Copies> copies_of_warp(const GroupFacts& facts) {
 
 // Threads have about a dozen columns that are stored beside sums of them, fewer of several sums, and then two blocks of
 // 256 are the faster: of 1024 columns beside one sum 0.0979 ms with eight and 0.104 with sixteen, 0.104 in three
-// blocks. Longer rows are no faster so (4096 columns 0.105 and 0.0986), but for those of three tensors and more: the
-// derivatives of a packed projection with its bias, of 6144, 0.103 and 0.111. Nor are rows of a few columns.
+// blocks. Longer rows are no faster so (4096 columns 0.105 and 0.0986), but for those of three tensors or of several
+// sums: the derivatives of a packed projection with its bias, of 6144, 0.103 and 0.111; by given moments, of 4096,
+// 0.105 and 0.116. Nor are rows of a few columns.
 std::optional<Copies> copies_beside_sums(const GroupFacts& facts) {
     constexpr std::int64_t kLeastColumns = 128;
     constexpr std::int64_t kHeld = 96;
@@ -422,7 +425,8 @@ std::optional<Copies> copies_beside_sums(const GroupFacts& facts) {
     const std::int64_t most = stores ? std::clamp(kSums / facts.sums_of_columns, kFewest, kStored) : kSummed;
     if (const auto share = even_share(facts, most, kHeld))
         return copies_of(facts, divide_in_halves, share->vector, share->vector * share->vectors);
-    if (stores && (facts.streams < kManyStreams || facts.stored_bytes > 2)) return std::nullopt;
+    const bool of_many = facts.streams >= kManyStreams || facts.sums_of_columns > 1;
+    if (stores && (!of_many || facts.stored_bytes > 2)) return std::nullopt;
     return copies_of(facts, divide_in_halves, vector_dividing(facts.columns, facts.access_columns()),
                      std::max(kFewest, kSummed / facts.sums_of_columns));
 }
