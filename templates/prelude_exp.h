@@ -30,8 +30,8 @@ RJ_DEVICE float rj_exp_stored(float a) {
 
 // A divergence of distributions that are alike is a sum of squares of what exponentials are off 1 by, and has the whole
 // of any error that they have in the mean: 10^-8 of jsd's mixtures are ten units of a loss of 0.01. So these two err to
-// neither side where e^a, and what the logarithm is of, is near 1. NVIDIA's instruction for 2^a truncates, and expf with
-// it, 3 10^-8 in the mean.
+// neither side where e^a, and what the logarithm is of, is near 1. NVIDIA's instruction for 2^a truncates, and expf
+// with it, 3 10^-8 in the mean.
 
 // The exponential that is stored, of |a| <= 87, whose result is a normal number, or NaN: 14 instructions where that
 // takes 23.
@@ -50,9 +50,9 @@ RJ_DEVICE float rj_exp_bounded(float a) {
     return r * rj_float((rj_bits(shifted) << 23) + 0x3f800000u);
 }
 
-// log(a) of a normal number, within a unit in the last place, and of 0 what it is of the least: f - f^2 / 2 + f^3 q(f) of
-// 1 + f in [2/3, 4/3], q fitted to the least error beside |f|^1.5 (Lawson's iteration), which leaves nothing in the mean
-// of f's of any size. 18 instructions; CUDA's takes any number, in 24.
+// log(a) of a normal number, within a unit in the last place, and of 0 what it is of the least: f - f^2 / 2 + f^3 q(f)
+// of 1 + f in [2/3, 4/3], q fitted to the least error beside |f|^1.5 (Lawson's iteration), which leaves nothing in the
+// mean of f's of any size. 18 instructions; CUDA's takes any number, in 24.
 RJ_DEVICE float rj_log_bounded(float a) {
     const unsigned bits = rj_bits(a);
     const unsigned exponent = (bits - 0x3f2aaaabu) & 0xff800000u;
