@@ -11,12 +11,12 @@ RJ_DEVICE float rj_scale(float value, int exponent) {
            rj_float(static_cast<unsigned>(exponent - half + 127) << 23);
 }
 
-// exp(a) = 2^n * exp(f) with |f| <= ln(2) / 2. ln(2) is subtracted in two parts, so f is exact to 2^-40.
-RJ_DEVICE float rj_exp_stored(float a) {
-    // 1.5 * 2^23: adding it rounds to an integer. Outside the clamp the result is 0 or infinity either way.
-    const float clamped = a < -104.0f ? -104.0f : a > 89.0f ? 89.0f : a;
-    const float n = rj_fma(clamped, 1.44269502f, 12582912.0f) - 12582912.0f;
-    float f = rj_fma(n, -6.93145752e-1f, clamped);
+// exp(a) = 2^n * exp(f) with |f| <= ln(2) / 2, of which this is exp(f). `shifted` is n and 1.5 * 2^23: adding that
+// rounds to an integer. ln(2) is subtracted in two parts, so f is exact to 2^-40.
+RJ_DEVICE float rj_exp_shifted(float a) { return rj_fma(a, 1.44269502f, 12582912.0f); }
+RJ_DEVICE float rj_exp_of_fraction(float a, float shifted) {
+    const float n = shifted - 12582912.0f;
+    float f = rj_fma(n, -6.93145752e-1f, a);
     f = rj_fma(n, -1.42860677e-6f, f);
     float r = 1.37805939e-3f;
     r = rj_fma(r, f, 8.37312452e-3f);
@@ -24,8 +24,15 @@ RJ_DEVICE float rj_exp_stored(float a) {
     r = rj_fma(r, f, 1.66664720e-1f);
     r = rj_fma(r, f, 4.99999851e-1f);
     r = rj_fma(r, f, 1.0f);
-    r = rj_fma(r, f, 1.0f);
-    return rj_either(a != a, a, rj_scale(r, static_cast<int>(n)));
+    return rj_fma(r, f, 1.0f);
+}
+
+RJ_DEVICE float rj_exp_stored(float a) {
+    // Outside the clamp the result is 0 or infinity either way.
+    const float clamped = a < -104.0f ? -104.0f : a > 89.0f ? 89.0f : a;
+    const float shifted = rj_exp_shifted(clamped);
+    const float scaled = rj_scale(rj_exp_of_fraction(clamped, shifted), static_cast<int>(shifted - 12582912.0f));
+    return rj_either(a != a, a, scaled);
 }
 
 // A divergence of distributions that are alike is a sum of squares of what exponentials are off 1 by, and has the whole
@@ -36,18 +43,8 @@ RJ_DEVICE float rj_exp_stored(float a) {
 // The exponential that is stored, of |a| <= 87, whose result is a normal number, or NaN: 14 instructions where that
 // takes 23.
 RJ_DEVICE float rj_exp_bounded(float a) {
-    const float shifted = rj_fma(a, 1.44269502f, 12582912.0f);
-    const float n = shifted - 12582912.0f;
-    float f = rj_fma(n, -6.93145752e-1f, a);
-    f = rj_fma(n, -1.42860677e-6f, f);
-    float r = 1.37805939e-3f;
-    r = rj_fma(r, f, 8.37312452e-3f);
-    r = rj_fma(r, f, 4.16695364e-2f);
-    r = rj_fma(r, f, 1.66664720e-1f);
-    r = rj_fma(r, f, 4.99999851e-1f);
-    r = rj_fma(r, f, 1.0f);
-    r = rj_fma(r, f, 1.0f);
-    return r * rj_float((rj_bits(shifted) << 23) + 0x3f800000u);
+    const float shifted = rj_exp_shifted(a);
+    return rj_exp_of_fraction(a, shifted) * rj_float((rj_bits(shifted) << 23) + 0x3f800000u);
 }
 
 // log(a) of a normal number, within a unit in the last place, and of 0 what it is of the least: f - f^2 / 2 + f^3 q(f)

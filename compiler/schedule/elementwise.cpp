@@ -384,9 +384,9 @@ Copies copies_of(const GroupFacts& facts, Division divide, int vector, std::int6
     return {vector, divide(ceil_div(facts.columns, vector), std::max<std::int64_t>(1, each / vector))};
 }
 
-// Threads have eight columns beside tables, in fours: by given moments, which are four numbers of a column, 0.0687 ms
-// of 1024 bf16 columns so and 0.0716 with sixteen; of 512 0.0387, and 0.0441 in eights. Beside small tables rather
-// sixteen than a row in two blocks: a decay and a gate of 2560 columns 0.0787, and 0.0865.
+// Threads have eight columns beside tables, in fours: by given moments, which are four numbers of a column, 0.0695 ms
+// of 1024 bf16 columns so, 0.0687 in eights, 0.0716 with sixteen; of 512 0.0387 and in eights 0.0441. Beside small
+// tables rather sixteen than a row in two blocks: a decay and a gate of 2560 columns 0.0787, and 0.0865.
 Copies copies_beside_tables(const GroupFacts& facts) {
     constexpr int kFour = 4;
     constexpr std::int64_t kEight = 8;
