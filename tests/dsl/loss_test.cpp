@@ -338,6 +338,26 @@ TEST_CASE("a class that the teacher excludes adds nothing, and one that the stud
     CHECK(loss_of(run("reverse_kl", {}, {{"student", rows(kLogits)}, {"teacher", rows(masked)}})) == kInfinity);
 }
 
+TEST_CASE("a mixture has the classes that either excludes, and none that both do") {
+    Doubles student = kLogits;
+    Doubles teacher = kTeacher;
+    student[0] = teacher[1] = student[2] = teacher[2] = -kInfinity;
+    double expected = 0;
+    for (std::int64_t r = 0; r < kRows; ++r) {
+        const Doubles q = softmax_of(row(student, r));
+        const Doubles p = softmax_of(row(teacher, r));
+        const auto to_mixture = [&](const Doubles& of) {
+            double distance = 0;
+            for (std::size_t c = 0; c < of.size(); ++c)
+                distance += of[c] > 0 ? of[c] * std::log(of[c] / (0.3 * p[c] + 0.7 * q[c])) : 0;
+            return distance;
+        };
+        expected += (0.3 * to_mixture(p) + 0.7 * to_mixture(q)) / 3;
+    }
+    const Tensors logits = {{"student", rows(student)}, {"teacher", rows(teacher)}};
+    CHECK(loss_of(run("jsd", {{"beta", "0.3"}}, logits)) == doctest::Approx(expected));
+}
+
 TEST_CASE("the cosine distance is one minus the cosine") {
     double expected = 0;
     for (std::int64_t r = 0; r < kRows; ++r) {
