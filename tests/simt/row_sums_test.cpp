@@ -163,14 +163,14 @@ TEST_CASE("functions of tables that a block computes once agree with the oracle 
     for (const std::string_view name : {"sm_90a", "gfx942"}) {
         const Target target = simt::target(name);
         std::vector<Case> cases;
-        for (const auto& [columns, dtype] : {std::pair(3, "bf16"), {96, "bf16"}, {1000, "f32"}, {1536, "bf16"}}) {
-            const Graph graph = Graph::parse(
-                fmt::format("rows t\ncolumns d = {}\ninput x: {}[t, d]\ninput m: f32[d]\ninput v: f32[d]\n"
-                            "input w: f32[d]\nh = (cast(x, f32) - m) * rsqrt(v * v + 1e-5) / (1 + exp(w))\n"
-                            "output y = cast(maximum(h, 0), {})\n",
-                            columns, dtype, dtype));
+        for (const auto& [columns, dtype] : {std::pair(3, "bf16"), {96, "bf16"}, {264, "f32"}}) {
+            const Graph graph =
+                Graph::parse(fmt::format("rows t\ncolumns d = {}\ninput x: {}[t, d]\ninput m: f32[d]\ninput v: f32[d]\n"
+                                         "input w: f32[d]\nh = (cast(x, f32) - m) * rsqrt(v * v + 1e-5) / (1 + w * w)\n"
+                                         "output y = cast(maximum(h, 0), {})\n",
+                                         columns, dtype, dtype));
             add_cases(fmt::format("by moments {}", columns), graph, target, &cases);
-            if (target.warp_size == 32) add_backward_cases("their gradients", graph, {"x", "m", "w"}, target, &cases);
+            if (target.warp_size == 32) add_backward_cases("their gradients", graph, {"x", "w"}, target, &cases);
         }
         const auto computes_before = [](const Case& one) { return !one.program.steps[0].kernel.before.empty(); };
         CHECK(std::ranges::count_if(cases, computes_before) > 10);
