@@ -126,7 +126,10 @@ class Conditions {
             body.push_back(std::move(inst));
         }
         loop_.body = std::move(body);
-        drop_unused();
+        drop_unused(&loop_, [](const Inst& inst) {
+            return inst.kind == InstKind::kMap || inst.kind == InstKind::kCast || inst.kind == InstKind::kCoord ||
+                   inst.kind == InstKind::kConst;
+        });
     }
 
     void compare(const Shared& shared, Inst* condition, std::vector<Inst>* body) {
@@ -159,21 +162,6 @@ class Conditions {
             body->push_back(std::move(limit));
             return;
         }
-    }
-
-    void drop_unused() {
-        std::set<ValueId> used;
-        std::vector<Inst> kept;
-        for (std::size_t i = loop_.body.size(); i-- > 0;) {
-            Inst& inst = loop_.body[i];
-            const bool computes = inst.kind == InstKind::kMap || inst.kind == InstKind::kCast ||
-                                  inst.kind == InstKind::kCoord || inst.kind == InstKind::kConst;
-            if (computes && !used.contains(inst.id)) continue;
-            each_use(inst, [&](ValueId value) { used.insert(value); });
-            kept.push_back(std::move(inst));
-        }
-        std::reverse(kept.begin(), kept.end());
-        loop_.body = std::move(kept);
     }
 
     // Made of constants and the loop's own coordinates, by arithmetic that doubles do as a kernel does.

@@ -1,6 +1,12 @@
 // Kernel → Kernel: what a lowered kernel still lacks before it can be emitted.
 #pragma once
 
+#include <algorithm>
+#include <ranges>
+#include <set>
+#include <utility>
+#include <vector>
+
 #include "base/target.h"
 #include "compiler/kernel.h"
 
@@ -89,6 +95,20 @@ std::int64_t spare_registers(const Kernel& kernel, const Target& target);
 
 // Whether a load's address is the same for all rows, differs by column, and nothing of the kernel writes there.
 bool is_same_for_all_rows(const Kernel& kernel, const Inst& inst);
+
+// Erases of a loop what may go and nothing behind it there uses.
+template <class MayGo>
+void drop_unused(ColumnLoop* loop, const MayGo& may_go) {
+    std::set<ValueId> used;
+    std::vector<Inst> kept;
+    for (Inst& inst : std::views::reverse(loop->body)) {
+        if (may_go(inst) && !used.contains(inst.id)) continue;
+        each_use(inst, [&](ValueId value) { used.insert(value); });
+        kept.push_back(std::move(inst));
+    }
+    std::ranges::reverse(kept);
+    loop->body = std::move(kept);
+}
 
 // What is held through all rows is read all over the row: the estimate, right without it, is up to so many registers
 // low with it.

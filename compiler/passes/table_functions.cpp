@@ -32,9 +32,9 @@ class TableFunctions {
                     functions_.insert(inst.id);
                 continue;
             }
-            for (const ValueId operand : inst.operands) {
-                if (functions_.contains(operand)) used_.insert(operand);
-            }
+            each_use(inst, [&](ValueId value) {
+                if (functions_.contains(value)) used_.insert(value);
+            });
         }
     }
 
@@ -68,15 +68,18 @@ class TableFunctions {
         }
         for (const ValueId id : used_) keep(id, in_before(id), &before);
         kernel_.before.push_back({std::move(before)});
-        remove_unused();
+        drop_unused(&loop(), [&](const Inst& inst) { return of_tables_.contains(inst.id); });
     }
 
   private:
     ColumnLoop& loop() { return std::get<ColumnLoop>(kernel_.body[at_].node); }
 
     bool is_of_tables(const Inst& inst) {
-        if (is_same_for_all_rows(kernel_, inst)) return true;
         if (inst.kind == InstKind::kCoord) return std::ranges::find(loop().axes, inst.axis) != loop().axes.end();
+        if (inst.kind == InstKind::kLoad) {
+            const auto is_of_data = [](const Coord& coord) { return !coord.data_nodes().empty(); };
+            return is_same_for_all_rows(kernel_, inst) && std::ranges::none_of(inst.coords, is_of_data);
+        }
         return (inst.kind == InstKind::kMap || inst.kind == InstKind::kCast) &&
                std::ranges::all_of(inst.operands,
                                    [&](ValueId id) { return of_tables_.contains(id) || numbers_.contains(id); });
@@ -88,18 +91,6 @@ class TableFunctions {
         kernel_.slots.push_back({.dtype = made.dtype, .residency = Residency::kRegisters, .label = made.label});
         before->body.push_back({.kind = InstKind::kKeep, .dtype = made.dtype, .operands = {kept}, .index = slot});
         made = {.kind = InstKind::kKept, .id = id, .dtype = made.dtype, .index = slot, .label = made.label};
-    }
-
-    void remove_unused() {
-        std::set<ValueId> wanted;
-        std::vector<Inst>& body = loop().body;
-        for (const Inst& inst : std::views::reverse(body)) {
-            if (!of_tables_.contains(inst.id) || wanted.contains(inst.id) || used_.contains(inst.id))
-                wanted.insert(inst.operands.begin(), inst.operands.end());
-        }
-        std::erase_if(body, [&](const Inst& inst) {
-            return of_tables_.contains(inst.id) && !wanted.contains(inst.id) && !used_.contains(inst.id);
-        });
     }
 
     Kernel& kernel_;
@@ -117,10 +108,9 @@ Kernel keep_table_functions(Kernel kernel, const Target& target) {
     for (std::size_t at = 0; at < kernel.body.size(); ++at) {
         const auto* loop = std::get_if<ColumnLoop>(&kernel.body[at].node);
         if (loop == nullptr || !loop->is_resident() || loop->is_peeled()) continue;
+        if (!TableFunctions(&kernel, at).found()) continue;
         Kernel moved = kernel;
-        TableFunctions functions(&moved, at);
-        if (!functions.found()) continue;
-        functions.move();
+        TableFunctions(&moved, at).move();
         if (spare_registers(moved, target) >= kHeldMargin) kernel = std::move(moved);
     }
     return kernel;

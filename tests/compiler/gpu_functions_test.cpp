@@ -78,6 +78,13 @@ TEST_CASE("functions of tables alone are computed before the rows of a block tha
     CHECK(body.find("rj_rsqrt", rows) == std::string::npos);
     CHECK(body.find("(v + ", rows) == std::string::npos);  // nor what they are of read again
     CHECK(body.find("m_held", rows) != std::string::npos);
+    // What says where columns are read is a table too, and none of a function's.
+    const std::string at_places =
+        text_of(Graph::parse("rows t\ncolumns d = 1024\ninput x: bf16[t, d]\ninput z: bf16[t, d]\ninput p: i64[d]\n"
+                             "input v: f32[d]\noutput y = cast(cast(index(x, t, p) * z, f32) * rsqrt(v + 1e-5), bf16)\n"
+                             "output s = sum(cast(z, f32) * exp(v), t)\n"));
+    CHECK(at_places.find("rj_rsqrt") < at_places.find("for (long long row"));
+    CHECK(contains(at_places, "p_held"));
 }
 
 TEST_CASE("an exponential is one instruction where a rounding or a logarithm of sums loses its error") {

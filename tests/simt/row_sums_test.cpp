@@ -172,6 +172,12 @@ TEST_CASE("functions of tables that a block computes once agree with the oracle 
             add_cases(fmt::format("by moments {}", columns), graph, target, &cases);
             if (target.warp_size == 32) add_backward_cases("their gradients", graph, {"x", "w"}, target, &cases);
         }
+        add_cases("by moments at places",
+                  Graph::parse("rows t\ncolumns d = 96\ninput x: bf16[t, d]\ninput z: bf16[t, d]\ninput p: i64[d]\n"
+                               "input v: f32[d]\nh = index(x, t, p) * z\n"
+                               "output y = cast(cast(h, f32) * rsqrt(v * v + 1e-5), bf16)\n"
+                               "output s = sum(cast(z, f32) * rsqrt(v * v + 1), t)\n"),
+                  target, &cases);
         const auto computes_before = [](const Case& one) { return !one.program.steps[0].kernel.before.empty(); };
         CHECK(std::ranges::count_if(cases, computes_before) > 10);
         check_cases(cases, target, 11, false);
