@@ -11,9 +11,9 @@ RJ_DEVICE float rj_scale(float value, int exponent) {
            rj_float(static_cast<unsigned>(exponent - half + 127) << 23);
 }
 
-// exp(a) = 2^n * exp(f) with |f| <= ln(2) / 2, of which this is exp(f). `shifted` is n and 1.5 * 2^23: adding that
-// rounds to an integer. ln(2) is subtracted in two parts, so f is exact to 2^-40.
+// exp(a) = 2^n * exp(f) with |f| <= ln(2) / 2. n and 1.5 * 2^23: adding that rounds to an integer.
 RJ_DEVICE float rj_exp_shifted(float a) { return rj_fma(a, 1.44269502f, 12582912.0f); }
+// exp(f). ln(2) is subtracted in two parts, so f is exact to 2^-40.
 RJ_DEVICE float rj_exp_of_fraction(float a, float shifted) {
     const float n = shifted - 12582912.0f;
     float f = rj_fma(n, -6.93145752e-1f, a);
@@ -47,13 +47,21 @@ RJ_DEVICE float rj_exp_bounded(float a) {
     return rj_exp_of_fraction(a, shifted) * rj_float((rj_bits(shifted) << 23) + 0x3f800000u);
 }
 
+// log(a) = e * ln(2) + log(1 + f) with 1 + f in [2/3, 4/3]: e at its place among a's bits, f, and both logarithms' sum,
+// NaN of what is negative or NaN. Of 0 and denormals f is small, and e finite.
+RJ_DEVICE unsigned rj_log_exponent(float a) { return (rj_bits(a) - 0x3f2aaaabu) & 0xff800000u; }
+RJ_DEVICE float rj_log_fraction(float a, unsigned exponent) { return rj_float(rj_bits(a) - exponent) - 1.0f; }
+RJ_DEVICE float rj_log_sum(float a, unsigned exponent, float of_fraction) {
+    const float logarithm = rj_fma(static_cast<float>(static_cast<int>(exponent)), 8.2629583e-8f, of_fraction);
+    return rj_bits(a) < 0x7f800000u ? logarithm : rj_float(0x7fc00000u);
+}
+
 // log(a) of a normal number, within a unit in the last place, and of 0 what it is of the least: f - f^2 / 2 + f^3 q(f)
 // of 1 + f in [2/3, 4/3], q fitted to the least error beside |f|^1.5 (Lawson's iteration), which leaves nothing in the
 // mean of f's of any size. 18 instructions; CUDA's takes any number, in 24.
 RJ_DEVICE float rj_log_bounded(float a) {
-    const unsigned bits = rj_bits(a);
-    const unsigned exponent = (bits - 0x3f2aaaabu) & 0xff800000u;
-    const float f = rj_float(bits - exponent) - 1.0f;
+    const unsigned exponent = rj_log_exponent(a);
+    const float f = rj_log_fraction(a, exponent);
     float q = -0.12643644f;
     q = rj_fma(q, f, 0.13876508f);
     q = rj_fma(q, f, -0.12240884f);
@@ -63,9 +71,7 @@ RJ_DEVICE float rj_log_bounded(float a) {
     q = rj_fma(q, f, -0.24999884f);
     q = rj_fma(q, f, 0.33333245f);
     q = rj_fma(q, f, -0.5f);
-    const float powers = static_cast<float>(static_cast<int>(exponent));
-    const float logarithm = rj_fma(powers, 8.2629583e-8f, rj_fma(q, f * f, f));
-    return bits < 0x7f800000u ? logarithm : rj_float(0x7fc00000u);  // neither negative nor NaN
+    return rj_log_sum(a, exponent, rj_fma(q, f * f, f));
 }
 
 // log(1 + a) of 0 to 1, as a softplus has, within 1.2 units in the last place: a + a^2 q(a), q fitted to the least

@@ -44,9 +44,9 @@ RJ_DEVICE float rj_exp_narrow(float a) { return rj_exp(a); }
 RJ_DEVICE float rj_log(float a) {
     const bool denormal = a < 1.17549435e-38f;
     const float normal = denormal ? a * 8388608.0f : a;
-    const unsigned exponent_bits = (rj_bits(normal) - 0x3f2aaaabu) & 0xff800000u;
-    const float e = static_cast<float>(static_cast<int>(exponent_bits) >> 23) - (denormal ? 23.0f : 0.0f);
-    const float m = rj_float(rj_bits(normal) - exponent_bits) - 1.0f;
+    const unsigned exponent = rj_log_exponent(normal);
+    const float e = static_cast<float>(static_cast<int>(exponent) >> 23) - (denormal ? 23.0f : 0.0f);
+    const float m = rj_log_fraction(normal, exponent);
     const float s = m * m;
     float r = -0.130310059f;
     float t = 0.140869141f;

@@ -1,6 +1,6 @@
 // Weights beside 1 in a row's f32 sums, e^a of a at most 0, and the logarithm of a sum of such weights, which is
 // multiplied by one of them: what is below 2^-126 of 1 is nothing (compiler/passes/precision). Needs rj_fma,
-// rj_exp2_fast, rj_exp2_bias, rj_bits and rj_float of the vendor's half.
+// rj_exp2_fast and rj_exp2_bias of the vendor's half, and prelude_exp.h.
 //
 // A divergence adds up logarithms of weights' shares, each times its weight. What all weights are off by in the mean it
 // is off by, and of 128256 columns nothing else is left: f32's log2 e makes weights 1.3 10^-8 |a| too large, and
@@ -16,9 +16,8 @@ RJ_DEVICE float rj_exp_weight(float a) { return rj_exp2_fast(a * 1.44269504f); }
 // of 1 + f in [2/3, 4/3], p fitted to the least error (Lawson's iteration), whose sign alternates. NVIDIA's own
 // logarithm to base 2 errs to one side as well: the loss was 6 units in the last place off by it.
 RJ_DEVICE float rj_log_weight(float a) {
-    const unsigned bits = rj_bits(a);  // of 0 and denormals f is small, and the exponent finite
-    const unsigned exponent = (bits - 0x3f2aaaabu) & 0xff800000u;
-    const float f = rj_float(bits - exponent) - 1.0f;
+    const unsigned exponent = rj_log_exponent(a);
+    const float f = rj_log_fraction(a, exponent);
     float p = -0.15918617f;
     p = rj_fma(p, f, 0.171943009f);
     p = rj_fma(p, f, -0.163074508f);
@@ -28,9 +27,7 @@ RJ_DEVICE float rj_log_weight(float a) {
     p = rj_fma(p, f, -0.499998331f);
     // p is -0.523 in the mean; added to f itself the bias would be rounded to the places that f has.
     const float square = rj_fma(f, f, rj_exp2_bias * 1.91f);
-    const float powers = static_cast<float>(static_cast<int>(exponent));
-    const float logarithm = rj_fma(powers, 8.2629583e-8f, rj_fma(p, square, f));
-    return bits < 0x7f800000u ? logarithm : rj_float(0x7fc00000u);  // neither negative nor NaN
+    return rj_log_sum(a, exponent, rj_fma(p, square, f));
 }
 
 // The logarithm of e^a, a weight, less that of a sum.

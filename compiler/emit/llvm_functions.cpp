@@ -738,7 +738,6 @@ Value* exp_weight(Builder& b, Value* x) {
 }
 
 Value* exp_bounded(Builder& b, Value* x) {
-    if (is_f64(x)) return call_libm(b, "exp", x);
     return call_shared(b, "exp_bounded", x, [](Builder& body, Value* lanes) {
         return has_weights(body, lanes) ? exp_by_scaled_table(body, lanes, true) : exp_f32(body, lanes, true);
     });

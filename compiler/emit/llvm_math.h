@@ -73,7 +73,7 @@ llvm::Value* exp_weight(LaneBuilder& builder, llvm::Value* x);
 // so many either cancels out, and 1 is exact. A divergence has differences of such sums, where it showed: kl_div of f32
 // rows erred by 2.4 units where with exact weights it does by 1.6.
 llvm::Value* exp_in_sum(LaneBuilder& builder, llvm::Value* x);
-// e^x for |x| ≤ 87 or NaN, at full width.
+// e^x of f32 for |x| ≤ 87 or NaN, at full width.
 llvm::Value* exp_bounded(LaneBuilder& builder, llvm::Value* x);
 // Where a weight's exponent is so low.
 llvm::Value* weighs_nothing(LaneBuilder& builder, llvm::Value* x);

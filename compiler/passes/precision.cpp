@@ -87,15 +87,17 @@ constexpr double kMostBounded = 87;
 std::set<ValueId> exponentials_of_mixtures(const ColumnLoop& loop, Uses& uses) {
     std::set<ValueId> all;
     for (const Inst& inst : loop.body) {
-        if (is_f32_map(inst, Op::kLog) && uses.is_log_of_mixture(inst))
-            all.insert(uses.exponential_of_mixture(inst)->id);
+        const Inst* mixed = is_f32_map(inst, Op::kLog) ? uses.exponential_of_mixture(inst) : nullptr;
+        if (mixed != nullptr) all.insert(mixed->id);
     }
     return all;
 }
 
-bool is_of_bounded(Uses& uses, const Inst& logarithm) {
-    return uses.is_gpu() && uses.is_log_of_mixture(logarithm) &&
-           uses.is_within(uses.exponential_of_mixture(logarithm)->operands[0], kMostBounded);
+// Whether constants bound what an exponential is of, or, on a GPU, that of a mixture whose logarithm it is.
+bool is_bounded(const Inst& inst, Uses& uses) {
+    const Inst* exponential = inst.stored ? &inst : nullptr;
+    if (is_f32_map(inst, Op::kLog) && uses.is_gpu()) exponential = uses.exponential_of_mixture(inst);
+    return exponential != nullptr && uses.is_within(exponential->operands[0], kMostBounded);
 }
 
 bool has_narrow_instruction(const Inst& inst) {
@@ -287,8 +289,7 @@ Kernel spend_precision(Kernel kernel, const Target& target) {
                           (is_f32_map(inst, Op::kLog) && uses.is_log_of_weights(inst));
             inst.narrow = may_be_narrow(inst, inside, uses);
             inst.stored = inst.stored || uses.is_beside_constant(inst) || of_mixtures.contains(inst.id);
-            inst.bounded = (inst.stored && uses.is_within(inst.operands[0], kMostBounded)) ||
-                           (is_f32_map(inst, Op::kLog) && is_of_bounded(uses, inst));
+            inst.bounded = is_bounded(inst, uses);
             inst.rough = may_be_rough(inst, inside, uses);
             inst.by_one_up = is_f32_map(inst, Op::kDiv) && uses.is_one_or_more(inst.operands[1]);
             inst.of_fraction = is_f32_map(inst, Op::kLog1p) && uses.is_fraction(inst.operands[0]);

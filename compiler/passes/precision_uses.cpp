@@ -81,7 +81,7 @@ bool Uses::is_summed_and_rounded(ValueId value) {
 
 bool Uses::ends_in_rounding(ValueId value) {
     return all_of(value, ends_in_rounding_, [&](const Inst& use) {
-        if (is_f32_map(use, Op::kLog)) return is_log_of_weights(use) || is_log_of_mixture(use);
+        if (is_f32_map(use, Op::kLog)) return is_log_of_weights(use) || exponential_of_mixture(use) != nullptr;
         if (is_f32_map(use, Op::kExp)) return is_rounded(use.id);
         if (use.kind == InstKind::kMap) return keeps_error(use.op) && ends_in_rounding(use.id);
         if (const auto greatest = greatest_of(use)) return ends_in_rounding(*greatest);

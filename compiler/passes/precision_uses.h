@@ -66,13 +66,10 @@ class Uses {
     // error: e^x - 1 has its zero where numbers are dense.
     bool is_beside_constant(const Inst& exponential);
 
-    // Whether a logarithm is one of an exponential and a number, each multiplied or not, and exponentials are
-    // multiplied by it, as distributions are by the logarithm of their mixture's share: what both are off by in the
-    // mean the divergence is off by, however small it is.
-    bool is_log_of_mixture(const Inst& logarithm);
-
-    // The exponential of such a mixture, or nothing.
-    const Inst* exponential_of_mixture(const Inst& logarithm) const;
+    // The exponential of a logarithm of it and a number, each multiplied or not, that exponentials are multiplied by,
+    // as distributions are by the logarithm of their mixture's share: what both are off by in the mean the divergence
+    // is off by, however small it is. Nothing of other logarithms.
+    const Inst* exponential_of_mixture(const Inst& logarithm);
 
     // Whether constants bound the size of a value.
     bool is_within(ValueId value, double most) const;
@@ -224,9 +221,9 @@ class Uses {
     std::vector<ValueId> factors_of_columns(ValueId value) const;
     bool comes_of_sum(ValueId value, const std::vector<ValueId>& of, std::map<ValueId, bool>* known);
     bool is_plain_result(ValueId value) const;
-    std::pair<double, double> bounds(ValueId value) const;
 
     // Functions and factors (precision_functions.cpp).
+    std::pair<double, double> bounds(ValueId value) const;
     double times_in_exponent(ValueId value);
     double factor_of(const Inst& use, ValueId operand) const;
     const Factors& factors(ValueId value);

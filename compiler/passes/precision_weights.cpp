@@ -70,11 +70,8 @@ bool Uses::is_log_of_share_or_nothing(const Inst& choice) {
            });
 }
 
-bool Uses::is_log_of_mixture(const Inst& logarithm) {
-    return exponential_of_mixture(logarithm) != nullptr && is_times_exponentials(logarithm.id);
-}
-
-const Inst* Uses::exponential_of_mixture(const Inst& logarithm) const {
+const Inst* Uses::exponential_of_mixture(const Inst& logarithm) {
+    if (!is_times_exponentials(logarithm.id)) return nullptr;
     const Inst* sum = made_as(Op::kAdd, logarithm.operands[0]);
     const auto columns_of = [&](const Inst* of_two) {
         const auto is_columns = [&](std::size_t i) { return in_columns_.contains(of_two->operands[i]); };

@@ -384,7 +384,7 @@ GroupFacts facts_of(const Group& group, const Target& target) {
         if (!has_columns) continue;
         stored.insert(graph.column_axes(node));
         const int bytes = static_cast<int>(size_bytes(node.dtype));
-        if (!lies_aside(graph, node)) facts.stored_bytes = std::max(facts.stored_bytes, bytes);
+        if (!is_aside(node)) facts.stored_bytes = std::max(facts.stored_bytes, bytes);
         facts.streamed_bytes += bytes;
     }
     facts.stored_loops = std::max<int>(1, static_cast<int>(stored.size()));
