@@ -400,6 +400,7 @@ NodeId GraphData::add_copy(const Node& node, const std::function<NodeId(NodeId)>
                     sum.component = 0;
                     return add_exact_sum(add_copy(sum, to_here), node.component);
                 }
+                if (node.monoid == Monoid::kMoments) return add_moments(args[0], node.reduced, node.component);
                 if (node.is_segmented())
                     return add_segment_reduce(node.monoid, args[0], node.reduced[0], args[1], node.axis);
                 if (sums_exponentials(node.monoid))

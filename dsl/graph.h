@@ -184,6 +184,8 @@ class GraphData {
     NodeId add_carried(Monoid monoid, std::vector<NodeId> args, std::vector<AxisId> reduced, int component);
     // The place, of `places` over the same axes, of the element of x that comes r-th (Monoid::kGreatest).
     NodeId add_greatest(NodeId x, NodeId places, std::vector<AxisId> reduced, int r);
+    // A component of the moments of f32 over rows (Monoid::kMoments).
+    NodeId add_moments(NodeId x, std::vector<AxisId> rows, int component);
     // A component of the sum, taken exactly.
     NodeId add_exact_sum(NodeId sum, int component);
     NodeId add_segment_reduce(Monoid monoid, NodeId arg, AxisId reduced, NodeId offsets, AxisId segments);

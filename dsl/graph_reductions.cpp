@@ -35,7 +35,7 @@ NodeId GraphData::add_reduce(Monoid monoid, NodeId arg, std::vector<AxisId> redu
         fail(ErrorCode::kInvalidGraph, "{}({}): it has no component {}, the last is {}", what, describe(arg), component,
              components(monoid) - 1);
     }
-    if (sums_exponentials(monoid) && monoid != Monoid::kMaxSumExp)
+    if ((sums_exponentials(monoid) && monoid != Monoid::kMaxSumExp) || monoid == Monoid::kMoments)
         fail(ErrorCode::kInvalidGraph, "{}({}): the planner's alone; write the sums", what, describe(arg));
     if (monoid == Monoid::kGreatest)
         fail(ErrorCode::kInvalidGraph, "{}({}): the planner's alone; write the rounds", what, describe(arg));
@@ -84,6 +84,16 @@ NodeId GraphData::add_exact_sum(NodeId sum, int component) {
     RJ_CHECK(result.kind == NodeKind::kReduce && result.monoid == Monoid::kSum && result.dtype == Dtype::kF32,
              "graph: exactly {}", describe(sum));
     result.monoid = Monoid::kExactSum;
+    result.component = component;
+    result.label.clear();
+    return intern(std::move(result));
+}
+
+NodeId GraphData::add_moments(NodeId x, std::vector<AxisId> rows, int component) {
+    Node result = node(add_reduce(Monoid::kSum, x, std::move(rows)));
+    RJ_CHECK(result.dtype == Dtype::kF32 && axis(result.reduced[0]).is_row && component < components(Monoid::kMoments),
+             "graph: component {} of the moments of {}", component, describe(x));
+    result.monoid = Monoid::kMoments;
     result.component = component;
     result.label.clear();
     return intern(std::move(result));

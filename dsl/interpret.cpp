@@ -172,9 +172,13 @@ double fold(Monoid monoid, int component, std::span<const double> values) {
             if (component == 0) return greatest;
             return pairwise_sum<T>(values, [&](T x) { return std::exp(x - greatest); });
         }
-        case Monoid::kWelford: {
-            const T mean = pairwise_sum<T>(values, itself) / static_cast<T>(values.size());
-            if (component == 0) return mean;
+        case Monoid::kWelford:
+        case Monoid::kMoments: {
+            const T sum = pairwise_sum<T>(values, itself);
+            const auto count = static_cast<T>(values.size());
+            const T mean = sum / count;
+            if (component == 2) return count;
+            if (component == 0) return monoid == Monoid::kMoments ? sum : mean;
             return pairwise_sum<T>(values, [&](T x) { return (x - mean) * (x - mean); });
         }
         case Monoid::kDivergence:

@@ -53,6 +53,7 @@ constexpr std::array kMonoids = {
     MonoidRow{Monoid::kWeighted, "weighted_logarithms", 4, true},
     MonoidRow{Monoid::kEntropy, "own_logarithms", 3, true},
     MonoidRow{Monoid::kGreatest, "greatest", 64},
+    MonoidRow{Monoid::kMoments, "moments", 3},
     MonoidRow{Monoid::kExactSum, "exact_sum", 2},
 };
 

@@ -54,6 +54,8 @@ enum class Monoid : std::uint8_t {
     // Of x beside i32 places, by the planner alone: component r is the place of the element that comes r-th, the
     // greatest first, NaN before all numbers, and of equal ones the one of the least place first.
     kGreatest,
+    // Over rows, by the planner alone: Σ x, Σ (x − mean)² and how many x there are.
+    kMoments,
     // Of f32, by the planner alone: Σ x to which terms of full width lose nothing, and what rounding that to f32 lost.
     kExactSum,
 };

@@ -397,3 +397,18 @@ RJ_DEVICE void rj_join_rows(int row, int thread, T (&values)[kCount], Operation 
         }
     }
 }
+
+// Likewise what each of a thread's columns' moments are.
+template <int kRows, int kThreads, int kCount>
+RJ_DEVICE void rj_join_moments(int row, int thread, rj_deviations_of_rows (&values)[kCount], rj_counted_rows& rows) {
+    rj_moments_of_rows all[kCount];
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) all[k] = {rows.count, values[k].total, values[k].squares};
+    rj_join_rows<kRows, kThreads>(row, thread, all, [](auto a, auto b) {
+        a.combine(b);
+        return a;
+    });
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) values[k] = {all[k].total, all[k].squares};
+    rows.count = all[0].count;
+}

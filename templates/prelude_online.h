@@ -376,3 +376,75 @@ template <class T>
 using rj_welford = rj_moments<rj_plain>;
 template <class T>
 using rj_compensated_welford = rj_moments<rj_compensated>;
+
+// Count, sum and squared deviations of rows. The mean is the sum's, so that an infinity stays what the sum makes of it;
+// where it is rounded, squares forgive it.
+struct rj_moments_of_rows {
+    float count = 0.0f;
+    float total = 0.0f;
+    float squares = 0.0f;
+
+    // The first `taken` of some values, behind which zeros stand.
+    template <int N>
+    RJ_DEVICE void add(const float (&values)[N], int taken = N) {
+        rj_moments_of_rows these;
+        these.count = static_cast<float>(taken);
+        these.total = rj_fold<rj_adding>(values);
+        const float average = these.total * rj_reciprocal_fast(these.count);
+        float deviations[N];
+#pragma unroll
+        for (int k = 0; k < N; ++k) deviations[k] = k < taken ? values[k] - average : 0.0f;
+#pragma unroll
+        for (int k = 0; k < N; ++k) these.squares = rj_fma(deviations[k], deviations[k], these.squares);
+        combine(these);
+    }
+    RJ_DEVICE void add_one(float added) {
+        const float values[1] = {added};
+        add(values);
+    }
+    RJ_DEVICE void combine(const rj_moments_of_rows& other) {
+        const float apart = other.mean() - mean();
+        const float both = count + other.count;
+        const float share = both > 0.0f ? rj_div(count * other.count, both) : 0.0f;
+        squares += rj_fma(apart * share, apart, other.squares);
+        total += other.total;
+        count = both;
+    }
+    template <int kMask>
+    RJ_DEVICE rj_moments_of_rows from_lane_xor() const {
+        return {rj_shuffle_xor<kMask>(count), rj_shuffle_xor<kMask>(total), rj_shuffle_xor<kMask>(squares)};
+    }
+    RJ_DEVICE float mean() const { return count > 0.0f ? rj_div(total, count) : 0.0f; }
+    RJ_DEVICE float sum() const { return total; }
+    RJ_DEVICE float squared_deviations() const { return squares; }
+    RJ_DEVICE float counted() const { return count; }
+};
+
+// How many rows a thread has come to, once for all of its columns.
+struct rj_counted_rows {
+    float count = 0.0f;
+    float of_each = 0.0f;
+    float of_each_before = 0.0f;  // of those before the last one
+    float share = 0.0f;           // they are of all
+
+    RJ_DEVICE void next() {
+        count += 1.0f;
+        const float fast = rj_reciprocal_fast(count);
+        of_each_before = of_each;
+        of_each = rj_fma(fast, rj_fma(-count, fast, 1.0f), fast);  // correctly rounded but for a few, 1 of 1
+        share = 1.0f - of_each;
+    }
+};
+
+// The moments of one column's rows as they come (Welford 1962): of how far one is from the mean of those before it,
+// their share of the square is new.
+struct rj_deviations_of_rows {
+    float total = 0.0f;
+    float squares = 0.0f;
+
+    RJ_DEVICE void add_one(float added, const rj_counted_rows& rows) {
+        const float apart = rj_fma(-total, rows.of_each_before, added);
+        squares = rj_fma(apart * rows.share, apart, squares);
+        total += added;
+    }
+};

@@ -78,6 +78,7 @@ class ColumnEmitter {
     bool is_single_load(const Inst& inst) const;
     void choose_group();
     void declare_divisors();
+    void count_rows();
     void declare_terms();
     void declare_folds();
     void name_vectors();

@@ -64,6 +64,7 @@ void ColumnEmitter::run() {
     find_chosen();
     choose_group();
     declare_divisors();
+    count_rows();
     declare_fractions();
     declare_splats();
     declare_kept();
@@ -158,6 +159,14 @@ void ColumnEmitter::declare_divisors() {
     for (const Inst& inst : loop_.body) {
         if (inst.kind != InstKind::kMap || inst.op != Op::kDiv || inside_.values.contains(inst.operands[1])) continue;
         divisors_[&inst] = scope_.divisor(scope_.value(inst.operands[1]));
+    }
+}
+
+// Of a peeled row the loop over its ends is another of the same.
+void ColumnEmitter::count_rows() {
+    if (loop_.part == ColumnLoop::Part::kEnds) return;
+    for (const Inst& inst : loop_.body) {
+        if (inst.kind == InstKind::kCarry) scope_.count_row(inst.index);
     }
 }
 

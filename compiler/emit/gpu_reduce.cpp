@@ -36,6 +36,7 @@ std::vector<Component> state_components(const Accumulator& accumulator) {
         case Monoid::kMin: return {{"result", ""}};
         case Monoid::kMaxSumExp: return {{"max", "_max"}, {"sum", "_sum"}};
         case Monoid::kWelford: return {{"mean", "_mean"}, {"squared_deviations", "_squares"}};
+        case Monoid::kMoments: return {{"sum", "_sum"}, {"squared_deviations", "_squares"}, {"counted", "_count"}};
         case Monoid::kDivergence:
         case Monoid::kCrossEntropy:
             return {{"max", "_max"},
@@ -57,12 +58,17 @@ std::vector<Component> state_components(const Accumulator& accumulator) {
 void KernelEmitter::join_rows(const JoinRows& join) {
     for (const int index : join.carried) {
         const Carried& carried = kernel_.carried[static_cast<std::size_t>(index)];
+        const std::string thread = scope_.threads() > 1 ? "t" : "0";
+        if (carried.monoid == Monoid::kMoments) {
+            out_.line(fmt::format("rj_join_moments<{}, {}>(row_in_block, {}, {}, {});", scope_.rows(), scope_.threads(),
+                                  thread, scope_.carried(index), scope_.counted(index)));
+            continue;
+        }
         const std::string both = carried.is_pair()
                                      ? "a.combine(b); return a"
                                      : fmt::format("return {}", gpu_operation(operation(carried.monoid), "a", "b"));
         out_.line(fmt::format("rj_join_rows<{}, {}>(row_in_block, {}, {}, [](auto a, auto b) {{ {}; }});",
-                              scope_.rows(), scope_.threads(), scope_.threads() > 1 ? "t" : "0", scope_.carried(index),
-                              both));
+                              scope_.rows(), scope_.threads(), thread, scope_.carried(index), both));
     }
 }
 

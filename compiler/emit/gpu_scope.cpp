@@ -21,6 +21,7 @@ std::string_view state_template(const Accumulator& accumulator) {
         case Monoid::kMin: return "rj_minimum";
         case Monoid::kMaxSumExp: return compensated ? "rj_compensated_max_sum_exp" : "rj_max_sum_exp";
         case Monoid::kWelford: return compensated ? "rj_compensated_welford" : "rj_welford";
+        case Monoid::kMoments: return "rj_moments_of_rows";
         case Monoid::kDivergence: return compensated ? "rj_compensated_divergence" : "rj_divergence";
         case Monoid::kCrossEntropy: return compensated ? "rj_compensated_cross_entropy" : "rj_cross_entropy";
         case Monoid::kWeighted: return compensated ? "rj_compensated_weighted" : "rj_weighted";
@@ -29,6 +30,12 @@ std::string_view state_template(const Accumulator& accumulator) {
         case Monoid::kExactSum: return compensated ? "rj_exact_sum" : "rj_exact_narrow_sum";
     }
     RJ_CHECK(false, "emit gpu: monoid {}", static_cast<int>(accumulator.monoid));
+}
+
+std::string_view carried_type(const Carried& carried) {
+    if (carried.monoid == Monoid::kMoments) return "rj_deviations_of_rows";
+    if (!carried.is_pair()) return gpu_value_type(carried.dtype);
+    return carried.compensated ? "rj_rescaled_of_rows<rj_compensated>" : "rj_rescaled_of_rows<rj_plain>";
 }
 
 void refuse_f64(const Kernel& kernel, const Target& target) {
@@ -237,6 +244,7 @@ std::string GpuScope::state_type(int index) const {
         return fmt::format("rj_few_greatest<{}, {}>", accumulator.greatest, accumulator.narrow);
     if (accumulator.monoid == Monoid::kGreatest)
         return fmt::format("{}<{}>", state_template(accumulator), accumulator.greatest);
+    if (accumulator.monoid == Monoid::kMoments) return std::string(state_template(accumulator));
     return fmt::format("{}<{}>", state_template(accumulator), gpu_value_type(accumulator.dtype));
 }
 
@@ -245,12 +253,11 @@ void GpuScope::declare_carried() {
         const Carried& carried = kernel_.carried[i];
         carried_.push_back(names_.fresh(carried.label));
         const bool sums = carried.monoid == Monoid::kSum;
-        const std::string type = carried.is_pair() ? fmt::format("rj_rescaled_of_rows<{}>",
-                                                                 carried.compensated ? "rj_compensated" : "rj_plain")
-                                                   : std::string(gpu_value_type(carried.dtype));
-        out_.line(fmt::format("{} {}[{}]{};", type, carried_.back(), carried_lanes(kernel_, static_cast<int>(i)),
-                              sums ? " = {}" : ""),
+        out_.line(fmt::format("{} {}[{}]{};", carried_type(carried), carried_.back(),
+                              carried_lanes(kernel_, static_cast<int>(i)), sums ? " = {}" : ""),
                   "of all rows of the block");
+        if (carried.monoid == Monoid::kMoments)
+            out_.line(fmt::format("rj_counted_rows {};", counted(static_cast<int>(i))));
         if (!sums && !carried.is_pair()) {
             const std::string start = gpu_literal(carried.dtype, neutral(operation(carried.monoid)));
             out_.line(fmt::format("rj_fill({}, {});", carried_.back(), start));
@@ -335,6 +342,7 @@ void GpuScope::carry(const Inst& inst, const std::string& place) {
         return;
     }
     const auto added = [&] {
+        if (of.monoid == Monoid::kMoments) return fmt::format("{}.add_one({}, {})", sum, summand, counted(inst.index));
         if (of.is_pair()) return fmt::format("{}.add_one({})", sum, summand);
         if (of.monoid == Monoid::kSum) return fmt::format("{} += {}", sum, summand);
         return fmt::format("{} = {}", sum, gpu_operation(operation(of.monoid), sum, summand));
@@ -342,9 +350,20 @@ void GpuScope::carry(const Inst& inst, const std::string& place) {
     out_.line(fmt::format("{}{};", if_live, added()), inst.comment);
 }
 
+void GpuScope::count_row(int index) {
+    if (kernel_.carried[static_cast<std::size_t>(index)].monoid != Monoid::kMoments) return;
+    out_.line(fmt::format("{}{}.next();", live_.empty() ? "" : fmt::format("if ({}) ", live_), counted(index)));
+}
+
 std::string GpuScope::carried_value(const Inst& inst, const std::string& place) const {
     std::string lane = fmt::format("{}[{}]", carried(inst.index), place);
-    if (!kernel_.carried[static_cast<std::size_t>(inst.index)].is_pair()) return lane;
+    const Carried& of = kernel_.carried[static_cast<std::size_t>(inst.index)];
+    if (of.monoid == Monoid::kMoments) {
+        constexpr int kCount = 2;
+        if (inst.component == kCount) return counted(inst.index) + ".count";
+        return lane + (inst.component == 0 ? ".total" : ".squares");
+    }
+    if (!of.is_pair()) return lane;
     return fmt::format("{}.{}()", lane, inst.component == 0 ? "max" : "sum");
 }
 

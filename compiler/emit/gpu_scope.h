@@ -91,6 +91,10 @@ class GpuScope {
     std::string lane_state(int accumulator, std::string_view lane) const;  // of that of the row's results
     std::string state_type(int accumulator) const;
     const std::string& carried(int index) const { return carried_[static_cast<std::size_t>(index)]; }
+    // Of carried moments, how many rows the thread has come to.
+    std::string counted(int index) const { return carried(index) + "_rows"; }
+    // Another one, before the first loop that carries it.
+    void count_row(int index);
     // kCarried, of the lane at that place.
     std::string carried_value(const Inst& inst, const std::string& place) const;
     // Adds the instruction's operand to the sum that register `place` carries, unless the row is not live.

@@ -72,7 +72,8 @@ std::vector<SumParts> sums_of(Monoid monoid) {
         case Monoid::kCrossEntropy:
         case Monoid::kWeighted:
         case Monoid::kEntropy:
-        case Monoid::kGreatest: break;
+        case Monoid::kGreatest:
+        case Monoid::kMoments: break;
     }
     return {};
 }
@@ -336,9 +337,10 @@ FoldState fold_include(Builder& b, const Accumulator& accumulator, const FoldSta
             return state;
         }
         case Monoid::kDivergence:    // of two rows' elements
-        case Monoid::kCrossEntropy:  // a GPU's, as the next two
+        case Monoid::kCrossEntropy:  // a GPU's, as the next three
         case Monoid::kWeighted:
         case Monoid::kEntropy:
+        case Monoid::kMoments:
         case Monoid::kGreatest: break;  // llvm_greatest's
     }
     RJ_CHECK(false, "monoid {}", static_cast<int>(accumulator.monoid));
@@ -395,6 +397,7 @@ FoldState fold_include_all(Builder& b, const Accumulator& accumulator, const Fol
         case Monoid::kCrossEntropy:
         case Monoid::kWeighted:
         case Monoid::kEntropy:
+        case Monoid::kMoments:
         case Monoid::kGreatest: break;
     }
     RJ_CHECK(false, "monoid {} takes elements one by one", static_cast<int>(accumulator.monoid));
@@ -432,6 +435,7 @@ FoldState fold_merge(Builder& b, const Accumulator& accumulator, const FoldState
         case Monoid::kCrossEntropy:
         case Monoid::kWeighted:
         case Monoid::kEntropy:
+        case Monoid::kMoments:
         case Monoid::kGreatest: break;
     }
     RJ_CHECK(false, "monoid {}", static_cast<int>(accumulator.monoid));

@@ -35,6 +35,7 @@ int state_bytes(const Accumulator& accumulator) {
         case Monoid::kWeighted: return 4 * value + 3 * lost;      // a maximum, three sums
         case Monoid::kEntropy: return 3 * value + 2 * lost;       // a maximum, two sums
         case Monoid::kGreatest: return 8 * accumulator.greatest;  // of a warp: an element and its place each
+        case Monoid::kMoments: return 3 * value;
         case Monoid::kExactSum: return 2 * value;
     }
     RJ_CHECK(false, "monoid {}", static_cast<int>(accumulator.monoid));

@@ -213,11 +213,17 @@ bool clang_holds_more(const Kernel& kernel, const Target& target) {
     return target.backend == Backend::kHip && !kernel.carried.empty();
 }
 
+// All lanes have come to as many rows.
+constexpr int kMomentsOfLane = 2;
+
 // What stays with a thread through all rows of a persistent block.
 std::int64_t registers_through_rows(const Kernel& kernel) {
     std::int64_t registers = held_registers(kernel);
-    for (std::size_t i = 0; i < kernel.carried.size(); ++i)
-        registers += carried_lanes(kernel, static_cast<int>(i)) * components(kernel.carried[i].monoid);
+    for (std::size_t i = 0; i < kernel.carried.size(); ++i) {
+        const Monoid monoid = kernel.carried[i].monoid;
+        const int of_lane = monoid == Monoid::kMoments ? kMomentsOfLane : components(monoid);
+        registers += carried_lanes(kernel, static_cast<int>(i)) * of_lane;
+    }
     return registers;
 }
 

@@ -15,6 +15,7 @@
 #include "compiler/plan/group_costs.h"
 #include "compiler/plan/nested_sums.h"
 #include "compiler/plan/strides.h"
+#include "compiler/plan/swapped_sums.h"
 
 namespace rowjit {
 namespace {
@@ -436,6 +437,10 @@ Plan cheapest_plan(const GraphData& given, const Target& target, const Runs& run
     }
     if (const std::shared_ptr<const GraphData> nested = nest_row_sums(canonical); nested != canonical)
         consider(make_plan(nested, target, Repeated::kWithRows, stem));
+    if (target.is_gpu()) {
+        if (const std::shared_ptr<const GraphData> swapped = sum_rows_first(canonical); swapped != canonical)
+            try_canonical(swapped, 1);
+    }
     const SumsOfReduced sums = sums_of_reduced(graph);
     if (sums.any) consider(make_plan(canonical, target, Repeated::kNotInSums, stem));
     if (!sums.at_other_rows.empty())

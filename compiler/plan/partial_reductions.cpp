@@ -86,12 +86,13 @@ bool is_worth_parts(const GraphData& graph, NodeId id, const Target& target) {
            !(target.is_gpu() && sum.monoid == Monoid::kSum && shows_wide(graph, id));
 }
 
-// A pair is carried in registers, in which a block of no cluster has so many columns of both its numbers.
-constexpr std::int64_t kMostColumnsOfPair = 8192;
+// What is carried together is in registers, in which a block of no cluster has so many columns of all its numbers.
+constexpr std::int64_t kMostColumnsTogether = 8192;
 
 bool has_parts(const GraphData& graph, const Node& node, const Target& target) {
-    if (node.monoid != Monoid::kMaxSumExp) return is_float(node.dtype) && components(node.monoid) == 1;
-    const bool fits = target.clusters || graph.column_count(node) <= kMostColumnsOfPair;
+    if (node.monoid != Monoid::kMaxSumExp && node.monoid != Monoid::kMoments)
+        return is_float(node.dtype) && components(node.monoid) == 1;
+    const bool fits = target.clusters || graph.column_count(node) <= kMostColumnsTogether;
     return target.is_gpu() && node.dtype == Dtype::kF32 && fits;
 }
 
@@ -147,10 +148,27 @@ Dtype parts_dtype(const GraphData& graph, NodeId sum, const Target& target) {
     return is_seen && !target.is_gpu() ? Dtype::kF64 : accumulator_dtype(dtype);
 }
 
+// A block's squared deviations are from its own mean, and those from the mean of all are more by as many times the
+// square of how far the two are apart as it has rows, if it has any.
+template <class Parts>
+NodeId joined_moments(GraphData& graph, const Node& node, AxisId slots, const Parts& parts) {
+    constexpr int kSquares = 1;
+    if (node.component != kSquares) return graph.add_reduce(Monoid::kSum, parts(node.component), {slots});
+    const auto map = [&](Op op, NodeId a, NodeId b) { return graph.add_map(op, {a, b}); };
+    const auto sum = [&](NodeId of_parts) { return graph.add_reduce(Monoid::kSum, of_parts, {slots}); };
+    const NodeId total = parts(0);
+    const NodeId count = parts(2);
+    const NodeId apart = map(Op::kSub, map(Op::kDiv, total, count), map(Op::kDiv, sum(total), sum(count)));
+    const NodeId squares = map(Op::kAdd, parts(kSquares), map(Op::kMul, count, map(Op::kMul, apart, apart)));
+    const NodeId zero = graph.add_const(node.dtype, 0);
+    return sum(graph.add_map(Op::kSelect, {map(Op::kGt, count, zero), squares, zero}));
+}
+
 // What the parts of a reduction come to. A block's sum of exponentials is below its own maximum, and weighs by how far
 // that is below the greatest; one that weighs nothing may be NaN, as it had -inf alone.
 template <class Parts>
 NodeId joined(GraphData& graph, const Node& node, AxisId slots, const Parts& parts) {
+    if (node.monoid == Monoid::kMoments) return joined_moments(graph, node, slots, parts);
     if (node.monoid != Monoid::kMaxSumExp) return graph.add_reduce(node.monoid, parts(0), {slots});
     const NodeId greatest = graph.add_reduce(Monoid::kMax, parts(0), {slots});
     if (node.component == 0) return greatest;
@@ -205,6 +223,12 @@ bool can_lie_apart(const GraphData& graph, const Node& operand, const std::vecto
     const std::int64_t vectors = std::clamp<std::int64_t>(columns / kColumnsPerThread, 1, target.warp_size);
     const auto threads = static_cast<int>(std::bit_ceil(static_cast<std::uint64_t>(vectors)));
     return columns <= kMostColumnsApart && rows_side_by_side(positions, threads, target.warp_size) > 0;
+}
+
+bool has_moments_of_rows(const GraphData& graph, NodeId sum, const Target& target) {
+    Node moments = graph.node(sum);
+    moments.monoid = Monoid::kMoments;
+    return has_parts(graph, moments, target) && splits(graph, sum, target);
 }
 
 std::shared_ptr<const GraphData> reduce_by_turns(const std::shared_ptr<const GraphData>& graph, const Target& target) {
@@ -311,7 +335,10 @@ std::shared_ptr<const GraphData> with_whole_sums(const GraphData& group) {
             std::vector<AxisId> reduced = result->row_axes(result->node(operand));
             std::erase_if(reduced,
                           [&](AxisId axis) { return contains(output.apart, axis) || contains(output.outer, axis); });
-            output.node = result->add_reduce(output.parts_monoid, operand, std::move(reduced), output.parts_component);
+            output.node =
+                output.parts_monoid == Monoid::kMoments
+                    ? result->add_moments(operand, std::move(reduced), output.parts_component)
+                    : result->add_reduce(output.parts_monoid, operand, std::move(reduced), output.parts_component);
             // Only a sum that is rounded has parts for each outer position (is_worth_parts).
             const bool sums = output.parts_monoid == Monoid::kSum;
             if (sums && !output.outer.empty()) output.node = result->add_cast(output.node, Dtype::kBf16);

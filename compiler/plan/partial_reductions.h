@@ -26,6 +26,9 @@ struct PartialReductions {
 PartialReductions split_row_reductions(const std::shared_ptr<const GraphData>& graph, const Target& target,
                                        const std::set<NodeId>& whole);
 
+// Whether a GPU's blocks would have parts of that sum over rows, and of what it is of the moments.
+bool has_moments_of_rows(const GraphData& graph, NodeId sum, const Target& target);
+
 // On a GPU a reduction over several axes whose extents a launch gives, for few results of which blocks have no parts,
 // is one over the last of them and then one over the others: many blocks have results of the first, which may be made
 // where its rows are. 60,000 rows of 12 heads in front of their tokens came to the gradients of two weights of 768 in

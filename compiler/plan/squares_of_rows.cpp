@@ -10,6 +10,7 @@
 
 #include "compiler/plan/cutter.h"
 #include "compiler/plan/nested_sums.h"
+#include "compiler/plan/partial_reductions.h"
 #include "compiler/plan/rewrite.h"
 #include "dsl/factors.h"
 
@@ -22,13 +23,20 @@ struct Squares {
     NodeId mean = -1;
 };
 
+using Summed = std::pair<NodeId, std::vector<AxisId>>;  // and over which rows
+
 class SquaresOfRows {
   public:
-    explicit SquaresOfRows(const GraphData& from) : from_(from) {
+    SquaresOfRows(const GraphData& from, const Target& target) : from_(from), on_gpu_(target.is_gpu()) {
+        const auto is_apart = [&](NodeId id) { return on_gpu_ && !has_moments_of_rows(from_, id, target); };
+        std::set<Summed> apart;  // what other kernels sum
         for (const NodeId id : from_.live_nodes()) {
-            if (!is_f32_sum_of_rows(id)) continue;
+            if (is_f32_sum_of_rows(id) && is_apart(id)) apart.insert({from_.node(id).args[0], from_.node(id).reduced});
+        }
+        for (const NodeId id : from_.live_nodes()) {
+            if (!is_f32_sum_of_rows(id) || is_apart(id)) continue;
             const Squares squares = squares_of(from_.node(id));
-            if (squares.x < 0) continue;
+            if (squares.x < 0 || apart.contains({squares.x, from_.node(id).reduced})) continue;
             squares_.emplace(id, squares);
             summed_.emplace(squares.x, from_.node(id).reduced);
         }
@@ -39,11 +47,11 @@ class SquaresOfRows {
     std::shared_ptr<const GraphData> run() const {
         return rewritten(from_, [&](GraphData& to, NodeId id, const ToHere& to_here) {
             const Node& node = from_.node(id);
-            if (const auto squares = squares_.find(id); squares != squares_.end())
-                return sum_at_once(to, node, squares->second, to_here);
+            const auto squares = squares_.find(id);
             const bool is_beside = is_f32_sum_of_rows(id) && summed_.contains({node.args[0], node.reduced});
-            if (!is_beside) return to.add_copy(node, to_here);
-            const NodeId sum = to.add_cast(wide_sum(to, to_here(node.args[0]), node.reduced), node.dtype);
+            if (squares == squares_.end() && !is_beside) return to.add_copy(node, to_here);
+            const NodeId sum = squares != squares_.end() ? of_squares(to, node, squares->second, to_here)
+                                                         : beside_squares(to, to_here(node.args[0]), node.reduced);
             to.set_label(sum, node.label);
             return sum;
         });
@@ -86,6 +94,25 @@ class SquaresOfRows {
         return to.add_reduce(Monoid::kSum, to.add_cast(x, Dtype::kF64), rows);
     }
 
+    NodeId beside_squares(GraphData& to, NodeId x, const std::vector<AxisId>& rows) const {
+        return on_gpu_ ? to.add_moments(x, rows, 0) : to.add_cast(wide_sum(to, x, rows), Dtype::kF32);
+    }
+
+    NodeId of_squares(GraphData& to, const Node& node, const Squares& of, const ToHere& to_here) const {
+        return on_gpu_ ? of_moments(to, node, of, to_here) : sum_at_once(to, node, of, to_here);
+    }
+
+    // Of no rows there is no mean, and no square.
+    NodeId of_moments(GraphData& to, const Node& node, const Squares& of, const ToHere& to_here) const {
+        const auto map = [&](Op op, NodeId a, NodeId b) { return to.add_map(op, {a, b}); };
+        const auto moment = [&](int component) { return to.add_moments(to_here(of.x), node.reduced, component); };
+        const NodeId count = moment(2);
+        const NodeId apart = map(Op::kSub, map(Op::kDiv, moment(0), count), to_here(of.mean));
+        const NodeId squares = map(Op::kAdd, moment(1), map(Op::kMul, count, map(Op::kMul, apart, apart)));
+        const NodeId zero = to.add_const(Dtype::kF32, 0);
+        return to.add_map(Op::kSelect, {map(Op::kGt, count, zero), squares, zero});
+    }
+
     // Never below 0, whatever was lost, and 0 of no rows. Where μ overflowed, of numbers none of which is infinite, so
     // do the squares.
     NodeId sum_at_once(GraphData& to, const Node& node, const Squares& of, const ToHere& to_here) const {
@@ -106,22 +133,20 @@ class SquaresOfRows {
         const NodeId is_finite = map(Op::kLt, to.add_map(Op::kAbs, {mean}), infinity);
         const NodeId any = map(Op::kGt, count, to.add_const(Dtype::kF64, 0));
         const NodeId of_rows = to.add_map(Op::kSelect, {is_finite, positive, beyond});
-        const NodeId result = to.add_map(Op::kSelect, {any, of_rows, to.add_const(Dtype::kF32, 0)});
-        to.set_label(result, node.label);
-        return result;
+        return to.add_map(Op::kSelect, {any, of_rows, to.add_const(Dtype::kF32, 0)});
     }
 
     const GraphData& from_;
-    std::map<NodeId, Squares> squares_;                        // by sum
-    std::set<std::pair<NodeId, std::vector<AxisId>>> summed_;  // what is summed in f64 anyway, and over which rows
+    bool on_gpu_;
+    std::map<NodeId, Squares> squares_;  // by sum
+    std::set<Summed> summed_;            // what is summed with them anyway
 };
 
 }  // namespace
 
 std::shared_ptr<const GraphData> square_rows_at_once(const std::shared_ptr<const GraphData>& graph,
                                                      const Target& target) {
-    if (target.is_gpu()) return graph;
-    const SquaresOfRows squares(*graph);
+    const SquaresOfRows squares(*graph, target);
     return squares.applies() ? squares.run() : graph;
 }
 

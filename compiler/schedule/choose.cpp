@@ -330,7 +330,9 @@ GroupFacts facts_of(const Group& group, const Target& target) {
             const bool is_first = !elsewhere && read.insert(arg).second;
             const bool aside = is_aside(graph.node(arg)) || is_aside(node);
             facts.loads += !aside && (elsewhere || is_first) ? 1 : 0;
-            facts.vectors += !aside && !graph.column_axes(node).empty() && (at_position || is_first) ? 1 : 0;
+            // Neighbours along a group have one element of what each group has one of.
+            const auto has_own = [&] { return is_first && contains(graph.node(arg).axes, node.axes.back()); };
+            facts.vectors += !aside && !graph.column_axes(node).empty() && (at_position || has_own()) ? 1 : 0;
             // A table that is read elsewhere has the columns that it is read at: one tap of a convolution's weights.
             if (!at_position) loop_over(graph.node(arg));
         }
@@ -351,6 +353,7 @@ GroupFacts facts_of(const Group& group, const Target& target) {
         if (of_column) facts.functions += node.op == Op::kUniform ? kFunctionsOfRandom : is_special(node.op) ? 1 : 0;
         const bool divides = of_column && node.op == Op::kDiv;
         facts.quotients += divides && graph.column_axes(graph.node(node.args[1])).empty() ? 1 : 0;
+        facts.reduces_moments |= node.kind == NodeKind::kReduce && node.monoid == Monoid::kMoments;
         facts.row_results += node.kind == NodeKind::kReduce && graph.axis(node.reduced[0]).is_row ? 1 : 0;
         facts.meets = facts.meets || (node.kind == NodeKind::kReduce && !of_block.contains(id));
         const bool part = node.kind == NodeKind::kIndex && in_part.contains(node.args[0]);
@@ -373,9 +376,11 @@ GroupFacts facts_of(const Group& group, const Target& target) {
         const bool has_columns = !graph.column_axes(node).empty();
         facts.stores_columns = facts.stores_columns || has_columns;
         if (output.slots >= 0) {
+            constexpr int kCount = 2;  // of moments, which is no column's own
+            const bool is_count = output.parts_monoid == Monoid::kMoments && output.parts_component == kCount;
             ++facts.sums_of_rows;
-            facts.sums_of_columns += has_columns ? 1 : 0;
-            facts.carries_pairs |= has_columns && components(output.parts_monoid) > 1;
+            facts.sums_of_columns += has_columns && !is_count ? 1 : 0;
+            facts.carries_pairs |= has_columns && output.parts_monoid == Monoid::kMaxSumExp;
             facts.positions_apart = 1;
             for (const AxisId axis : output.apart) facts.positions_apart *= graph.axis(axis).extent;
             continue;

@@ -51,6 +51,7 @@ struct GroupFacts {
     int quotients = 0;                 // those of them that are quotients by a number of the row
     int maps = 0;                      // what is computed of each column, casts left out
     int table_functions = 0;           // those of tables alone, which a block that stays computes once
+    bool reduces_moments = false;      // over rows (Monoid::kMoments)
     int row_maps = 0;                  // what is computed of a row's numbers, by each of its threads
     bool steps = false;                // a row meets in steps of a fixpoint, some number of times
     bool meets = false;                // the threads of a row do, over what is wanted of that row
@@ -87,6 +88,9 @@ struct GroupFacts {
 };
 
 GroupFacts facts_of(const Group& group, const Target& target);
+
+// Of a row, each of which all its threads compute: as many take longer than the row's columns.
+inline constexpr int kManyNumbers = 16;
 
 // Columns of a CPU's vector that are also offered where columns have groups: 40 of a half head of 80 are whole vectors
 // of 8, and no partner in them is read lane by lane.

@@ -114,7 +114,7 @@ std::optional<Declined> Lowering::bound_grid() {
     const bool has_pairs = std::ranges::any_of(graph_.outputs(), [](const OutputInfo& output) {
         return output.slots >= 0 && components(output.parts_monoid) > 1;
     });
-    if (has_pairs && !sums_in_registers()) return Declined{"a maximum with its sum over rows is carried in registers"};
+    if (has_pairs && !sums_in_registers()) return Declined{"what is carried together over rows is in registers"};
     if (sums && target_.is_gpu() && schedule().rows_per_block > 1 && !sums_in_registers()) {
         return Declined{fmt::format("{} rows of a block would add to one place in memory", schedule().rows_per_block)};
     }

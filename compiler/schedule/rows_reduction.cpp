@@ -98,8 +98,10 @@ int threads_on_batches(const GroupFacts& facts) {
     constexpr std::int64_t kPositionsEach = 48;
     constexpr int kMost = 16;
     if (facts.reduced_positions == 0) return kMost;
+    // Moments take longer to meet: of 1024 positions of 512 bf16 columns 0.0895 ms with 16, 0.0766 with 8 (H200).
+    const std::int64_t each = facts.reduces_moments ? 2 * kPositionsEach : kPositionsEach;
     int threads = kMost;
-    while (threads > 2 && threads * kPositionsEach > facts.reduced_positions) threads /= 2;
+    while (threads > 2 && threads * each > facts.reduced_positions) threads /= 2;
     return threads;
 }
 

@@ -10,9 +10,11 @@
 #include <vector>
 
 #include "dsl/library/registry.h"
+#include "runtime/verify.h"
 #include "tests/simt/cases.h"
 #include "tests/simt/simt_device.h"
 #include "tests/support/extrema_of_rows.h"
+#include "tests/support/squares_of_rows.h"
 
 using namespace rowjit;
 
@@ -142,6 +144,27 @@ TEST_CASE("extrema over rows are found in parts, and so have the gradients what 
         add_cases("a softmax of sequences", softmax_of_sequences(72), target, &cases);
         check_cases(cases, target, 37);
         check_cases({cases.front()}, target, 0);
+    }
+}
+
+TEST_CASE("squared deviations of rows from their mean are as exact as those that are taken one by one") {
+    for (const std::string_view name : {"sm_90a", "gfx942"}) {
+        const Target target = simt::target(name);
+        std::vector<Case> cases;
+        for (const NamedGraph& of : squares_of_rows(72)) {
+            // Of f32 a block's sums are exact to a few units, which show where they are stored.
+            if (of.what == "a norm of channels" || (of.what == "a batch norm" && target.warp_size == 32))
+                add_cases(of.what, of.graph, target, &cases);
+        }
+        each_built(cases, target, [&](std::size_t i, const Device& device, const Executable& executable) {
+            for (const std::int64_t rows : {0, 1, 37, 400}) {
+                const auto inputs = [&](std::uint64_t launch) {
+                    return inputs_of(cases[i], extents_of(cases[i], rows), {.seed = i + launch * cases.size()});
+                };
+                const auto outputs = verify_several(device, executable, *cases[i].graph.data(), inputs, {});
+                CHECK_MESSAGE(within_bar(outputs), cases[i].name, ", ", rows, " rows\n", describe(outputs));
+            }
+        });
     }
 }
 
