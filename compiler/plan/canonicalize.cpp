@@ -692,9 +692,10 @@ std::shared_ptr<const GraphData> without_dead_nodes(const GraphData& graph) {
 }  // namespace
 
 std::shared_ptr<const GraphData> canonicalize(const GraphData& graph, const std::set<AxisId>& unrolled,
-                                              const std::set<NodeId>& kept) {
+                                              const std::set<NodeId>& kept, SumOrder order) {
     const std::shared_ptr<const GraphData> canonical = write_logistic(Canonicalizer(graph, unrolled).run(kept));
-    return without_dead_nodes(*sum_where_placed(share_sums(sum_columns_first(canonical))));
+    const bool swaps = order == SumOrder::kColumnsFirst;
+    return without_dead_nodes(*sum_where_placed(share_sums(swaps ? sum_columns_first(canonical) : canonical)));
 }
 
 }  // namespace rowjit

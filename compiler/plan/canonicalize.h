@@ -6,8 +6,8 @@
 // read; maps of constants are constants; no dead nodes. Casts stand where they stood: they are rounding points.
 #pragma once
 
+#include <cstdint>
 #include <memory>
-
 #include <set>
 
 #include "dsl/graph.h"
@@ -17,7 +17,10 @@ namespace rowjit {
 // The positions of `unrolled` axes become values of their own: nothing has such an axis any more but inputs, which are
 // read at each position, and outputs, which are stored in pieces. A reduction over one is the fold of its terms.
 // Values of the given graph that are `kept` are not computed again for other rows, but read where their row is stored.
+// Sums over columns of sums over rows are swapped (sum_columns_first), or left as they are given.
+enum class SumOrder : std::uint8_t { kColumnsFirst, kAsGiven };
 std::shared_ptr<const GraphData> canonicalize(const GraphData& graph, const std::set<AxisId>& unrolled = {},
-                                              const std::set<NodeId>& kept = {});
+                                              const std::set<NodeId>& kept = {},
+                                              SumOrder order = SumOrder::kColumnsFirst);
 
 }  // namespace rowjit

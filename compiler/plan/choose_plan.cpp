@@ -379,6 +379,13 @@ double cost_us(const Plan& plan, const Target& target) {
     return total_us;
 }
 
+// The canonical graph with sums over rows before those over columns: of the graph as it is given where it has them the
+// other way round, as a quotient by a number of columns is still one there, else of the canonical one, which may.
+std::shared_ptr<const GraphData> with_rows_first(const GraphData& given, const GraphData& canonical) {
+    const std::shared_ptr<const GraphData> swapped = sum_rows_first(given);
+    return swapped ? canonicalize(*swapped, {}, {}, SumOrder::kAsGiven) : sum_rows_first(canonical);
+}
+
 // What a group computes beyond the time that its traffic takes.
 bool computes_long(const Plan& plan, const Target& target) {
     constexpr double kLongUs = 20;
@@ -438,7 +445,7 @@ Plan cheapest_plan(const GraphData& given, const Target& target, const Runs& run
     if (const std::shared_ptr<const GraphData> nested = nest_row_sums(canonical); nested != canonical)
         consider(make_plan(nested, target, Repeated::kWithRows, stem));
     if (target.is_gpu()) {
-        if (const std::shared_ptr<const GraphData> swapped = sum_rows_first(canonical); swapped != canonical)
+        if (const std::shared_ptr<const GraphData> swapped = with_rows_first(graph, *canonical))
             try_canonical(swapped, 1);
     }
     const SumsOfReduced sums = sums_of_reduced(graph);

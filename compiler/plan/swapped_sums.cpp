@@ -43,9 +43,11 @@ class SwappedSums {
     }
 
   private:
+    // Rows that a sum is over may be of each position along the outermost, which it leaves then.
     bool is_outer(const Node& node) const {
-        return over_columns_ ? is_sum_of_columns(from_, node)
-                             : is_sum_of_rows(from_, node) && !from_.row_axes(node).empty();
+        if (over_columns_) return is_sum_of_columns(from_, node);
+        const auto leaves = [&](AxisId axis) { return from_.axis(axis).is_row && contains(node.axes, axis); };
+        return is_sum_of_rows(from_, node) && leaves(from_.node(node.args[0]).axes.front());
     }
 
     bool is_inner(const Node& node) const {
@@ -108,19 +110,16 @@ class SwappedSums {
     std::map<NodeId, Swapped> swapped_;
 };
 
-std::shared_ptr<const GraphData> swapped(const std::shared_ptr<const GraphData>& graph, bool over_columns) {
-    const SwappedSums sums(*graph, over_columns);
-    return sums.applies() ? sums.run() : graph;
-}
-
 }  // namespace
 
 std::shared_ptr<const GraphData> sum_columns_first(const std::shared_ptr<const GraphData>& graph) {
-    return swapped(graph, true);
+    const SwappedSums sums(*graph, true);
+    return sums.applies() ? sums.run() : graph;
 }
 
-std::shared_ptr<const GraphData> sum_rows_first(const std::shared_ptr<const GraphData>& graph) {
-    return swapped(graph, false);
+std::shared_ptr<const GraphData> sum_rows_first(const GraphData& graph) {
+    const SwappedSums sums(graph, false);
+    return sums.applies() ? sums.run() : nullptr;
 }
 
 }  // namespace rowjit

@@ -16,7 +16,7 @@ std::shared_ptr<const GraphData> sum_columns_first(const std::shared_ptr<const G
 
 // A sum over some rows of a sum over some of the columns, as over each picture's pixels of a group of channels, as the
 // sum of what each of those columns' own sums over rows are: a row is then all columns, which lie side by side, where
-// it had been a few for each of the others. `graph` likewise.
-std::shared_ptr<const GraphData> sum_rows_first(const std::shared_ptr<const GraphData>& graph);
+// it had been a few for each of the others. Nothing where there is none.
+std::shared_ptr<const GraphData> sum_rows_first(const GraphData& graph);
 
 }  // namespace rowjit

@@ -110,11 +110,11 @@ double share_with_vectors(int threads, std::uint64_t vectors) {
     return static_cast<double>(vectors) / static_cast<double>(rounds * at_once);
 }
 
-// Of a row whose numbers take longer than its columns: as many as have up to forty columns each.
+// Of a row whose numbers take longer than its columns: as many as have up to 32 columns each.
 constexpr std::int64_t kMostOfNumbers = 256;
 
 int of_columns(std::int64_t columns) {
-    constexpr std::int64_t kEach = 40;
+    constexpr std::int64_t kEach = 32;
     return static_cast<int>(std::bit_ceil(static_cast<std::uint64_t>(ceil_div(columns, kEach))));
 }
 

@@ -489,6 +489,39 @@ TEST_CASE("squared deviations of rows from their mean are read with those rows")
     CHECK(readers(wide, "gfx942") == 3);
 }
 
+TEST_CASE("a group norm of innermost channels sums each channel's rows first, and reads them twice") {
+    for (const int each : {10, 16}) {
+        const Graph norm = Graph::parse(fmt::format(
+            "rows b\nrows p = 1024\ncolumns g = 32\ncolumns c = {}\ninput x: bf16[b, p, g, c]\nh = cast(x, f32)\n"
+            "m = mean(mean(h, c), p)\nd = h - m\nv = mean(mean(d * d, c), p)\n"
+            "output y = cast(d * rsqrt(v + 1e-5), bf16)\n",
+            each));
+        const Program program = compile(*norm.data(), find_target("sm_90a"));
+        CHECK(std::ranges::count_if(program.steps, [](const Step& step) { return reads(step, "x"); }) == 2);
+    }
+}
+
+TEST_CASE("what takes long to make of sums over some rows is made where they are, not for each of those rows") {
+    const auto roots = [](std::string_view number) {
+        const Graph norm = Graph::parse(
+            fmt::format("rows images\nrows pixels = 196\ninput x: bf16[images, pixels, 384]\nh = cast(x, f32)\n"
+                        "g = sum(h * h, pixels)\nn = {}\noutput y = cast(h * n, bf16)\n",
+                        number));
+        const Program program = compile(*norm.data(), find_target("sm_90a"));
+        std::size_t of_pixels = 0;
+        for (const Step& step : program.steps) {
+            if (!reads(step, "x") || step.group.reduces_rows) continue;
+            of_pixels += std::ranges::count_if(step.group.graph->live_nodes(), [&](NodeId id) {
+                const Node& node = step.group.graph->node(id);
+                return node.kind == NodeKind::kMap && (node.op == Op::kSqrt || node.op == Op::kDiv);
+            });
+        }
+        return of_pixels;
+    };
+    CHECK(roots("sqrt(g) / (mean(sqrt(g)) + 1e-6)") == 0);
+    CHECK(roots("1 / (g + 1)") == 1);  // a quotient alone is as cheap there
+}
+
 TEST_CASE("sums of many tensors' columns stay in the kernel of their rows, whatever their width") {
     for (const int columns : {1024, 1152, 1536, 2048, 3072, 3840, 4096, 6144}) {
         CAPTURE(columns);

@@ -602,6 +602,36 @@ TEST_CASE("a thread has all of a row of a few columns that no vector divides") {
     CHECK(pixels(5).threads_per_row > 1);
 }
 
+TEST_CASE("a thread has many columns of a narrow row whose numbers take longer") {
+    const auto policy = [](int actions) {
+        return Graph::parse(
+            fmt::format("rows n\ncolumns a = {}\ninput x: f32[n, a]\ninput act: i64[n]\ninput old: f32[n]\n"
+                        "input adv: f32[n]\nm = max(x)\nz = x - m\ns = sum(exp(z))\nlp = z - log(s)\n"
+                        "r = exp(index(x, n, act) - m - log(s) - old)\nc = minimum(maximum(r, 0.8), 1.2)\n"
+                        "e = -sum(exp(lp) * lp)\noutput loss = -minimum(r * adv, c * adv) - 0.01 * e\n",
+                        actions));
+    };
+    CHECK(first_of(policy(18)).threads_per_row == 1);
+    CHECK(first_of(policy(64)).threads_per_row == 2);
+    CHECK(first_of(policy(512)).threads_per_row == 32);
+    CHECK(first_of(differentiate(policy(18)).backward).threads_per_row == 3);
+}
+
+TEST_CASE("rows of several tensors that meet twice end in blocks of four warps, not in sixteen of a row") {
+    const auto surprise = [](int classes) {
+        return differentiate(
+                   Graph::parse(fmt::format("rows n\ninput x: f32[n, {}]\nm = max(x)\nz = x - m\ns = sum(exp(z))\n"
+                                            "lp = z - log(s)\nh = -sum(exp(lp) * lp)\noutput y = abs(-lp - h)\n",
+                                            classes)))
+            .backward;
+    };
+    const Schedule s = first_of(surprise(32000));
+    CHECK(s.column_blocks == 8);
+    CHECK(s.threads_per_row == 128);
+    CHECK(s.blocks_per_sm == 0);
+    CHECK(first_of(surprise(65536)).blocks_per_sm > 0);
+}
+
 TEST_CASE("lanes that look through a list together are those of whole warps, beside the list's own gradient too") {
     const Graph distilled = Graph::parse(
         "rows t\ncolumns k = 64\ninput x: bf16[t, 32000]\ninput ids: i64[t, k]\ninput p: f32[t, k]\n"
