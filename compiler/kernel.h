@@ -212,7 +212,7 @@ struct Slot {
 struct Carried {
     Dtype dtype = Dtype::kF32;
     std::string label = {};
-    Monoid monoid = Monoid::kSum;  // a sum, a maximum, a minimum or kMaxSumExp
+    Monoid monoid = Monoid::kSum;  // a sum, a maximum, a minimum, kMaxSumExp or kMoments
     bool compensated = false;      // of a pair: what the exponentials of are of full width
 
     bool is_pair() const { return components(monoid) > 1; }

@@ -17,6 +17,7 @@
 #include "base/fail.h"
 #include "base/parallel.h"
 #include "dsl/contract.h"
+#include "dsl/moments.h"
 #include "rowjit/coord.h"
 
 namespace rowjit {
@@ -177,8 +178,8 @@ double fold(Monoid monoid, int component, std::span<const double> values) {
             const T sum = pairwise_sum<T>(values, itself);
             const auto count = static_cast<T>(values.size());
             const T mean = sum / count;
-            if (component == 2) return count;
-            if (component == 0) return monoid == Monoid::kMoments ? sum : mean;
+            if (component == kMomentCount) return count;
+            if (component == kMomentSum) return monoid == Monoid::kMoments ? sum : mean;
             return pairwise_sum<T>(values, [&](T x) { return (x - mean) * (x - mean); });
         }
         case Monoid::kDivergence:

@@ -9,6 +9,7 @@
 #include "base/dtype.h"
 #include "base/fail.h"
 #include "compiler/passes/passes.h"
+#include "dsl/moments.h"
 
 namespace rowjit {
 namespace {
@@ -359,9 +360,8 @@ std::string GpuScope::carried_value(const Inst& inst, const std::string& place) 
     std::string lane = fmt::format("{}[{}]", carried(inst.index), place);
     const Carried& of = kernel_.carried[static_cast<std::size_t>(inst.index)];
     if (of.monoid == Monoid::kMoments) {
-        constexpr int kCount = 2;
-        if (inst.component == kCount) return counted(inst.index) + ".count";
-        return lane + (inst.component == 0 ? ".total" : ".squares");
+        if (inst.component == kMomentCount) return counted(inst.index) + ".count";
+        return lane + (inst.component == kMomentSum ? ".total" : ".squares");
     }
     if (!of.is_pair()) return lane;
     return fmt::format("{}.{}()", lane, inst.component == 0 ? "max" : "sum");

@@ -75,7 +75,8 @@ bool Cutter::cut_repeated_numbers() {
 // What sums over rows come to is a number of each column. What takes long to make of those, a mean or a root, is
 // made where they are added up, and not for each row again; so is what takes long to make of other numbers of the
 // columns, and is wanted there too. Likewise of some rows, as an image's pixels, where many have such a sum together:
-// H200, a response norm of 196 pixels of 384 bf16 channels by what each channel's root is beside their mean.
+// H200, a response norm of 196 pixels of 384 bf16 channels, each by its root and their mean, 0.128 ms so, 0.197 with a
+// root and a quotient for each element.
 void Cutter::cut_columns_of_sums() {
     constexpr std::int64_t kManyRows = 16;
     const std::vector<NodeId> live = graph_.live_nodes();

@@ -14,6 +14,7 @@
 #include "compiler/plan/cutter.h"
 #include "compiler/plan/rewrite.h"
 #include "compiler/schedule/schedule.h"
+#include "dsl/moments.h"
 
 namespace rowjit {
 namespace {
@@ -152,14 +153,13 @@ Dtype parts_dtype(const GraphData& graph, NodeId sum, const Target& target) {
 // square of how far the two are apart as it has rows, if it has any.
 template <class Parts>
 NodeId joined_moments(GraphData& graph, const Node& node, AxisId slots, const Parts& parts) {
-    constexpr int kSquares = 1;
-    if (node.component != kSquares) return graph.add_reduce(Monoid::kSum, parts(node.component), {slots});
+    if (node.component != kMomentSquares) return graph.add_reduce(Monoid::kSum, parts(node.component), {slots});
     const auto map = [&](Op op, NodeId a, NodeId b) { return graph.add_map(op, {a, b}); };
     const auto sum = [&](NodeId of_parts) { return graph.add_reduce(Monoid::kSum, of_parts, {slots}); };
-    const NodeId total = parts(0);
-    const NodeId count = parts(2);
+    const NodeId total = parts(kMomentSum);
+    const NodeId count = parts(kMomentCount);
     const NodeId apart = map(Op::kSub, map(Op::kDiv, total, count), map(Op::kDiv, sum(total), sum(count)));
-    const NodeId squares = map(Op::kAdd, parts(kSquares), map(Op::kMul, count, map(Op::kMul, apart, apart)));
+    const NodeId squares = map(Op::kAdd, parts(kMomentSquares), map(Op::kMul, count, map(Op::kMul, apart, apart)));
     const NodeId zero = graph.add_const(node.dtype, 0);
     return sum(graph.add_map(Op::kSelect, {map(Op::kGt, count, zero), squares, zero}));
 }

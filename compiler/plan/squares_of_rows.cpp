@@ -13,6 +13,7 @@
 #include "compiler/plan/partial_reductions.h"
 #include "compiler/plan/rewrite.h"
 #include "dsl/factors.h"
+#include "dsl/moments.h"
 
 namespace rowjit {
 namespace {
@@ -95,7 +96,7 @@ class SquaresOfRows {
     }
 
     NodeId beside_squares(GraphData& to, NodeId x, const std::vector<AxisId>& rows) const {
-        return on_gpu_ ? to.add_moments(x, rows, 0) : to.add_cast(wide_sum(to, x, rows), Dtype::kF32);
+        return on_gpu_ ? to.add_moments(x, rows, kMomentSum) : to.add_cast(wide_sum(to, x, rows), Dtype::kF32);
     }
 
     NodeId of_squares(GraphData& to, const Node& node, const Squares& of, const ToHere& to_here) const {
@@ -105,10 +106,10 @@ class SquaresOfRows {
     // Of no rows there is no mean, and no square.
     NodeId of_moments(GraphData& to, const Node& node, const Squares& of, const ToHere& to_here) const {
         const auto map = [&](Op op, NodeId a, NodeId b) { return to.add_map(op, {a, b}); };
-        const auto moment = [&](int component) { return to.add_moments(to_here(of.x), node.reduced, component); };
-        const NodeId count = moment(2);
-        const NodeId apart = map(Op::kSub, map(Op::kDiv, moment(0), count), to_here(of.mean));
-        const NodeId squares = map(Op::kAdd, moment(1), map(Op::kMul, count, map(Op::kMul, apart, apart)));
+        const auto moment = [&](Moment component) { return to.add_moments(to_here(of.x), node.reduced, component); };
+        const NodeId count = moment(kMomentCount);
+        const NodeId apart = map(Op::kSub, map(Op::kDiv, moment(kMomentSum), count), to_here(of.mean));
+        const NodeId squares = map(Op::kAdd, moment(kMomentSquares), map(Op::kMul, count, map(Op::kMul, apart, apart)));
         const NodeId zero = to.add_const(Dtype::kF32, 0);
         return to.add_map(Op::kSelect, {map(Op::kGt, count, zero), squares, zero});
     }

@@ -9,6 +9,7 @@
 #include "compiler/plan/strides.h"
 #include "compiler/schedule/lower.h"
 #include "dsl/coordinate_value.h"
+#include "dsl/moments.h"
 
 namespace rowjit {
 
@@ -376,8 +377,8 @@ GroupFacts facts_of(const Group& group, const Target& target) {
         const bool has_columns = !graph.column_axes(node).empty();
         facts.stores_columns = facts.stores_columns || has_columns;
         if (output.slots >= 0) {
-            constexpr int kCount = 2;  // of moments, which is no column's own
-            const bool is_count = output.parts_monoid == Monoid::kMoments && output.parts_component == kCount;
+            // How many rows there are all columns know alike.
+            const bool is_count = output.parts_monoid == Monoid::kMoments && output.parts_component == kMomentCount;
             ++facts.sums_of_rows;
             facts.sums_of_columns += has_columns && !is_count ? 1 : 0;
             facts.carries_pairs |= has_columns && output.parts_monoid == Monoid::kMaxSumExp;
