@@ -257,8 +257,9 @@ void GpuScope::declare_carried() {
         out_.line(fmt::format("{} {}[{}]{};", carried_type(carried), carried_.back(),
                               carried_lanes(kernel_, static_cast<int>(i)), sums ? " = {}" : ""),
                   "of all rows of the block");
-        if (carried.monoid == Monoid::kMoments)
-            out_.line(fmt::format("rj_counted_rows {};", counted(static_cast<int>(i))));
+        const bool counts = carried.monoid == Monoid::kMoments;
+        counted_.push_back(counts ? names_.fresh(carried_.back() + "_rows") : "");
+        if (counts) out_.line(fmt::format("rj_counted_rows {};", counted_.back()));
         if (!sums && !carried.is_pair()) {
             const std::string start = gpu_literal(carried.dtype, neutral(operation(carried.monoid)));
             out_.line(fmt::format("rj_fill({}, {});", carried_.back(), start));

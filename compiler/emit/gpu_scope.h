@@ -92,7 +92,7 @@ class GpuScope {
     std::string state_type(int accumulator) const;
     const std::string& carried(int index) const { return carried_[static_cast<std::size_t>(index)]; }
     // Of carried moments, how many rows the thread has come to.
-    std::string counted(int index) const { return carried(index) + "_rows"; }
+    const std::string& counted(int index) const { return counted_[static_cast<std::size_t>(index)]; }
     // Another one, before the first loop that carries it.
     void count_row(int index);
     // kCarried, of the lane at that place.
@@ -207,6 +207,7 @@ class GpuScope {
     std::vector<std::string> states_;      // by accumulator
     std::map<AxisId, std::string> axis_text_;
     std::vector<std::string> carried_;  // by carried sum
+    std::vector<std::string> counted_;  // likewise, "" but of moments
     std::map<const Inst*, std::string> fetched_;
     std::map<int, std::string> held_;  // by Inst::held
     std::map<const Inst*, std::string> tested_;

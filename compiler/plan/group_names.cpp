@@ -19,13 +19,12 @@ constexpr std::string_view kTaken =
     " adding are_several as_they_are bf16 bool compensated compensated_cross_entropy compensated_divergence "
     "compensated_entropy compensated_max_sum_exp compensated_sum compensated_weighted compensated_welford "
     "constant counted_rows cross_entropy deviations_of_rows digit divergence divergences divisor e4m3 e5m2 entropies "
-    "entropy exact_narrow_sum "
-    "exact_sum exact_sums exp2_bias f16 few_greatest few_key folded fractions greatest greatest_origin half_rows "
-    "half_tile i8 ids_of_rows is_same larger limits max_sum_exp maximum meet_apart memory minimum moments "
-    "moments_of_rows near_zero one_up one_word ordered origin origin_in_powers origin_itself packed_fold philox plain "
-    "product "
-    "product_row_threads product_stages rescaled rescaled_of_rows smaller state_words sum sums_where tile_columns "
-    "tile_depth tile_pitch tile_rows uniform_run uniforms value weighings weighted welford ";
+    "entropy exact_narrow_sum exact_sum exact_sums exp2_bias f16 few_greatest few_key folded fractions greatest "
+    "greatest_origin half_rows half_tile i8 ids_of_rows is_same larger limits max_sum_exp maximum meet_apart memory "
+    "minimum moments moments_of_rows near_zero one_up one_word ordered origin origin_in_powers origin_itself "
+    "packed_fold philox plain product product_row_threads product_stages rescaled rescaled_of_rows smaller state_words "
+    "sum sums_where tile_columns tile_depth tile_pitch tile_rows uniform_run uniforms value weighings weighted "
+    "welford ";
 
 }  // namespace
 

@@ -29,17 +29,21 @@ using Summed = std::pair<NodeId, std::vector<AxisId>>;  // and over which rows
 class SquaresOfRows {
   public:
     SquaresOfRows(const GraphData& from, const Target& target) : from_(from), on_gpu_(target.is_gpu()) {
-        const auto is_apart = [&](NodeId id) { return on_gpu_ && !has_moments_of_rows(from_, id, target); };
-        std::set<Summed> apart;  // what other kernels sum
-        for (const NodeId id : from_.live_nodes()) {
-            if (is_f32_sum_of_rows(id) && is_apart(id)) apart.insert({from_.node(id).args[0], from_.node(id).reduced});
+        std::vector<NodeId> sums = from_.live_nodes();
+        std::erase_if(sums, [&](NodeId id) { return !is_f32_sum_of_rows(id); });
+        std::set<Summed> apart;  // of which a GPU's blocks have no parts
+        for (const NodeId id : sums) {
+            const Node& node = from_.node(id);
+            if (on_gpu_ && !has_moments_of_rows(from_, id, target)) apart.emplace(node.args[0], node.reduced);
         }
-        for (const NodeId id : from_.live_nodes()) {
-            if (!is_f32_sum_of_rows(id) || is_apart(id)) continue;
-            const Squares squares = squares_of(from_.node(id));
-            if (squares.x < 0 || apart.contains({squares.x, from_.node(id).reduced})) continue;
+        for (const NodeId id : sums) {
+            const Node& node = from_.node(id);
+            const Squares squares = squares_of(node);
+            if (squares.x < 0 || apart.contains({node.args[0], node.reduced}) ||
+                apart.contains({squares.x, node.reduced}))
+                continue;
             squares_.emplace(id, squares);
-            summed_.emplace(squares.x, from_.node(id).reduced);
+            summed_.emplace(squares.x, node.reduced);
         }
     }
 
