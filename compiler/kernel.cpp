@@ -8,6 +8,7 @@
 #include <bit>
 
 #include "base/check.h"
+#include "base/floor_div.h"
 
 namespace rowjit {
 namespace {
@@ -278,7 +279,11 @@ int lanes_across(const Kernel& kernel) {
     return static_cast<int>(std::min<std::uint64_t>(std::bit_floor(beside), kMostLanesAcross / narrowest));
 }
 
-std::int64_t Kernel::blocks_of_part() const { return apart.empty() ? 1 : positions_apart() / schedule.rows_per_block; }
+std::int64_t Kernel::blocks_of_part() const {
+    return apart.empty() ? 1 : ceil_div(positions_apart(), schedule.rows_per_block);
+}
+
+std::int64_t Kernel::rows_of_place() const { return ceil_div(schedule.rows_per_block, positions_apart()); }
 
 bool Kernel::can_fetch(const Inst& inst) const {
     if (inst.kind != InstKind::kLoad || inst.turn > 0) return false;

@@ -450,6 +450,8 @@ struct Kernel {
     std::int64_t positions_apart() const;
     // How many blocks along the rows have a part of a sum over them together.
     std::int64_t blocks_of_part() const;
+    // How many rows of a block are at one position of those, whose sums they join.
+    std::int64_t rows_of_place() const;
     // Whether a load's address is known as soon as its row is, and differs from row to row, and no row stores there.
     bool can_fetch(const Inst& inst) const;
     // Whether the blocks of a cluster take each round of the loop's columns together, so that none waits for another

@@ -11,6 +11,7 @@
 #include "base/check.h"
 #include "base/dtype.h"
 #include "base/fail.h"
+#include "dsl/preimage_trial.h"
 
 namespace rowjit {
 namespace {
@@ -179,12 +180,29 @@ NodeId GraphData::add_cast(NodeId arg, Dtype dtype) {
     return intern({.kind = NodeKind::kCast, .dtype = dtype, .axes = node(arg).axes, .args = {arg}});
 }
 
+// The places of rows along an axis that always has more of them, `more` further on, as a sequence's first and last
+// offset are in rows ends = sequences + 1: read as at any whole numbers. Another coordinate is returned as it is.
+Coord GraphData::place_along_longer(const Coord& coord, AxisId into) {
+    const bool shifts = coord.kind() == Coord::Kind::kAdd && coord.left().kind() == Coord::Kind::kAxis &&
+                        coord.right().kind() == Coord::Kind::kConst;
+    const Coord rows = shifts ? coord.left() : coord;
+    const std::int64_t shift = shifts ? coord.right().constant() : 0;
+    if (rows.kind() != Coord::Kind::kAxis || shift < 0) return coord;
+    const std::int64_t more = axis(into).more - axis(rows.axis().id).more;
+    if (more < 1 || shift > more || !is_longer(into, rows.axis().id, more)) return coord;
+    const NodeId place = add_iota(rows.axis().id, Dtype::kI64);
+    if (shift == 0) return Coord::data_node(place);
+    return Coord::data_node(add_map(Op::kAdd, {place, add_const(Dtype::kI64, static_cast<double>(shift))}));
+}
+
 NodeId GraphData::add_index(NodeId source, std::vector<Coord> coords) {
-    const Node& from = node(source);
-    if (coords.size() != from.axes.size()) {
+    const std::vector<AxisId> into_axes = node(source).axes;
+    if (coords.size() != into_axes.size()) {
         fail(ErrorCode::kInvalidGraph, "index({}): {} coordinates for {} axes", describe(source), coords.size(),
-             from.axes.size());
+             into_axes.size());
     }
+    for (std::size_t i = 0; i < coords.size(); ++i) coords[i] = place_along_longer(coords[i], into_axes[i]);
+    const Node& from = node(source);
     bool identity = true;
     std::vector<NodeId> args = {source};
     Node result{.kind = NodeKind::kIndex, .dtype = from.dtype};
@@ -207,7 +225,9 @@ NodeId GraphData::add_index(NodeId source, std::vector<Coord> coords) {
         std::int64_t low = 0;
         std::int64_t high = 0;
         const bool known = coords[i].bounds([&](Axis a) { return axis(a.id).extent; }, &low, &high);
-        if (!known || into.extent == kRuntimeExtent || low < 0 || high >= into.extent) {
+        const bool inside = known && into.extent != kRuntimeExtent && low >= 0 && high < into.extent;
+        // Bounds of parts may be further apart than those of the whole: d + 1 - d % 2 * 2 is tried place by place.
+        if (!inside && !decide(*this, {coords[i], 0, into.extent - 1}).value_or(false)) {
             const auto axis_name = [&](Axis a) { return axis(a.id).label(); };
             fail(ErrorCode::kInvalidGraph, "index({}): coordinate {} along axis {} {}", describe(source),
                  coords[i].print(axis_name, [&](NodeId id) { return describe(id); }), into.label(),

@@ -249,6 +249,7 @@ class GraphData {
     void require_alias(const OutputInfo& output) const;
     std::vector<AxisId> roots(const std::vector<AxisId>& like) const;
     void require_places(std::string_view what, NodeId id) const;
+    Coord place_along_longer(const Coord& coord, AxisId into);
     void require_few_columns(std::string_view what, const std::vector<AxisId>& axes) const;
     void require_column_strides(std::string_view what, std::string_view name, const std::vector<std::int64_t>& strides,
                                 const Node& node, std::int64_t least) const;

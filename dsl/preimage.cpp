@@ -174,6 +174,11 @@ class Solver {
         return std::any_of(axes.begin(), axes.end(), [&](Axis axis) { return is_open(axis); });
     }
 
+    bool mentions(const Coord& coord, Axis axis) const {
+        const std::vector<Axis> axes = known(coord).axes();
+        return std::ranges::any_of(axes, [&](Axis a) { return a.id == axis.id; });
+    }
+
     Coord new_part(std::int64_t extent, AxisId first) {
         const auto id = static_cast<AxisId>(first + static_cast<AxisId>(parts_.size()));
         parts_[id] = extent;
@@ -213,11 +218,11 @@ class Solver {
 
     // expression = target, in which the target holds no open unknown of the expression.
     void solve(const Coord& expression, const Coord& target) {
-        const Coord rest = known(expression);
-        for (const NodeId data : rest.data_nodes()) decide_nothing_of(graph_.node(data).axes);
+        for (const NodeId data : known(expression).data_nodes()) decide_nothing_of(graph_.node(data).axes);
         std::vector<Term> terms;
         std::int64_t constant = 0;
-        split(known(rest), 1, &terms, &constant);
+        // Of (192 i + 384 p + q) / 384, where q and i are small, only p is left.
+        split(known(expression).decided([&](Axis axis) { return extent(axis); }), 1, &terms, &constant);
         Coord settled(constant);
         std::vector<Term> open;
         for (const Term& term : terms) {
@@ -262,6 +267,7 @@ class Solver {
     }
 
     void solve_axis(Axis axis, const Coord& target) {
+        if (mentions(target, axis)) refuse();  // it would be solved by itself
         // A data coordinate outside an axis of the result reads nothing, so it needs no condition; a part is no axis.
         const bool itself = axis.id < kPart && target.is_axis(Axis{axis.id - kUnknown});
         if (!itself && (axis.id >= kPart || !has_data(target))) require(target, 0, extent(axis) - 1);

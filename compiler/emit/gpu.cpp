@@ -69,7 +69,7 @@ std::string KernelEmitter::run() {
     if (waits_late_) wait_for_last("where there was no row, too");
     if (kernel_.neighbours.beside) end_behind_last();
     scope_.set_row_names(outside_);
-    if (scope_.rows() > 1) scope_.set_live(kernel_.apart.empty() ? "row_in_block == 0" : "");
+    if (scope_.rows() > 1) scope_.set_live(first_of_place());
     for (const Stmt& stmt : kernel_.after) statement(stmt);
     if (!kernel_.outer.empty()) close_units();
     out_.close();
@@ -236,10 +236,20 @@ std::size_t KernelEmitter::first_that_waits() const {
 // Where all rows of the thread are along the axes that sums are not over.
 void KernelEmitter::place_apart() {
     const std::string place = fmt::format("{} % {}", first_row_block(), kernel_.blocks_of_part());
-    out_.line(scope_.rows() > 1 ? fmt::format("const long long place = ({}) * {} + row_in_block;", place, scope_.rows())
-                                : fmt::format("const long long place = {};", place),
-              "of all of the thread's rows");
+    std::string text = place;
+    if (kernel_.rows_of_place() > 1) {
+        text = fmt::format("row_in_block % {}", kernel_.positions_apart());
+    } else if (scope_.rows() > 1) {
+        text = fmt::format("({}) * {} + row_in_block", place, scope_.rows());
+    }
+    out_.line(fmt::format("const long long place = {};", text), "of all of the thread's rows");
     scope_.declare_coordinates("place", kernel_.apart);
+}
+
+// Of the rows of a block at one place those that have its sums once they have joined them; "" where each has its own.
+std::string KernelEmitter::first_of_place() const {
+    if (kernel_.rows_of_place() == 1) return "";
+    return kernel_.apart.empty() ? "row_in_block == 0" : fmt::format("row_in_block < {}", kernel_.positions_apart());
 }
 
 std::string KernelEmitter::first_cluster() const {

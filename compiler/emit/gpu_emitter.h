@@ -71,6 +71,7 @@ class KernelEmitter {
     void end_behind_last();
     std::size_t first_that_waits() const;
     void place_apart();
+    std::string first_of_place() const;
     std::string first_cluster() const;
     void declare_fetch();
     void load_before_numbers();

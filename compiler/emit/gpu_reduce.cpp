@@ -55,20 +55,29 @@ std::vector<Component> state_components(const Accumulator& accumulator) {
 
 }  // namespace
 
+// Rows of one place join each other: the threads of all places are one row's then.
 void KernelEmitter::join_rows(const JoinRows& join) {
+    const std::int64_t rows = kernel_.rows_of_place();
+    const std::int64_t threads = kernel_.block_threads() / rows;
+    std::string row = "row_in_block";
+    std::string thread = scope_.threads() > 1 ? "t" : "0";
+    if (!kernel_.apart.empty()) {
+        const std::string place = fmt::format("row_in_block % {}", kernel_.positions_apart());
+        row = fmt::format("row_in_block / {}", kernel_.positions_apart());
+        thread = scope_.threads() > 1 ? fmt::format("({}) * {} + t", place, scope_.threads()) : place;
+    }
     for (const int index : join.carried) {
         const Carried& carried = kernel_.carried[static_cast<std::size_t>(index)];
-        const std::string thread = scope_.threads() > 1 ? "t" : "0";
         if (carried.monoid == Monoid::kMoments) {
-            out_.line(fmt::format("rj_join_moments<{}, {}>(row_in_block, {}, {}, {});", scope_.rows(), scope_.threads(),
-                                  thread, scope_.carried(index), scope_.counted(index)));
+            out_.line(fmt::format("rj_join_moments<{}, {}>({}, {}, {}, {});", rows, threads, row, thread,
+                                  scope_.carried(index), scope_.counted(index)));
             continue;
         }
         const std::string both = carried.is_pair()
                                      ? "a.combine(b); return a"
                                      : fmt::format("return {}", gpu_operation(operation(carried.monoid), "a", "b"));
-        out_.line(fmt::format("rj_join_rows<{}, {}>(row_in_block, {}, {}, [](auto a, auto b) {{ {}; }});",
-                              scope_.rows(), scope_.threads(), thread, scope_.carried(index), both));
+        out_.line(fmt::format("rj_join_rows<{}, {}>({}, {}, {}, [](auto a, auto b) {{ {}; }});", rows, threads, row,
+                              thread, scope_.carried(index), both));
     }
 }
 

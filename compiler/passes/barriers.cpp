@@ -55,10 +55,10 @@ std::int64_t join_bytes(const Kernel& kernel) {
         for (const int index : join->carried) {
             const Carried& carried = kernel.carried[static_cast<std::size_t>(index)];
             const auto bytes = static_cast<std::int64_t>(size_bytes(carried.dtype)) * components(carried.monoid);
-            const auto half =
-                static_cast<std::int64_t>(std::bit_ceil(static_cast<unsigned>(kernel.schedule.rows_per_block))) / 2;
+            const std::int64_t rows = kernel.rows_of_place();
+            const auto half = static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(rows))) / 2;
             const std::int64_t lanes = std::max(carried_lanes(kernel, index), half);
-            most = std::max(most, lanes * kernel.schedule.threads_per_row * bytes);
+            most = std::max(most, lanes * kernel.block_threads() / rows * bytes);
         }
     }
     return most;

@@ -164,11 +164,25 @@ class Canonicalizer {
         if (node.kind == NodeKind::kIndex) return convert_index(node);
         if (std::any_of(node.reduced.begin(), node.reduced.end(), [&](AxisId axis) { return is_unrolled(axis); }))
             return unroll(node);
+        if (const auto coords = only_place(node)) return push(mapped_.at(node.args[0]), *coords);
         if (const auto place = one_place(node)) return push(place->first, place->second);
         // The derivative is taken before planning; what is left is the identity.
         if (node.kind == NodeKind::kMap && node.op == Op::kDetach) return mapped_.at(node.args[0]);
         const NodeId copy = to_->add_copy(node, [&](NodeId id) { return mapped_.at(id); });
         return cheaper(*to_, distance_narrow(compare_narrow(folded(*to_, copy))));
+    }
+
+    // The coordinates of all that is reduced where that is one element, as a learned number is summed that is given as
+    // a row of one: no row has to be met over for it.
+    std::optional<std::vector<Coord>> only_place(const Node& reduce) const {
+        const bool reduces = reduce.kind == NodeKind::kReduce && reduce.args.size() == 1 &&
+                             (reduce.monoid == Monoid::kSum || reduce.monoid == Monoid::kMax ||
+                              reduce.monoid == Monoid::kMin);
+        if (!reduces || to_->positions(reduce.reduced, 2) != 1) return std::nullopt;
+        std::vector<Coord> coords;
+        for (const AxisId axis : to_->node(mapped_.at(reduce.args[0])).axes)
+            coords.push_back(contains(reduce.reduced, axis) ? Coord(0) : Coord(Axis{axis}));
+        return coords;
     }
 
     // A sum of what is zero but at one position, as where a list's cotangent is taken apart, is what stands there: the

@@ -28,14 +28,13 @@ class NestedSums {
     }
 
     bool applies() const {
-        return std::any_of(sums_.begin(), sums_.end(),
-                           [&](NodeId id) { return is_wide(from_.node(id)) && inner_axes(from_.node(id)); });
+        return std::any_of(sums_.begin(), sums_.end(), [&](NodeId id) { return inner_axes(from_.node(id)); });
     }
 
     std::shared_ptr<const GraphData> run() const {
         return rewritten(from_, [&](GraphData& to, NodeId id, const ToHere& to_here) {
             const Node& node = from_.node(id);
-            const auto inner = is_sum(node) && is_wide(node) ? inner_axes(node) : std::nullopt;
+            const auto inner = is_sum(node) ? inner_axes(node) : std::nullopt;
             return inner ? nest(to, node, *inner, to_here) : to.add_copy(node, to_here);
         });
     }
@@ -47,21 +46,37 @@ class NestedSums {
 
     static Axes set_of(const std::vector<AxisId>& axes) { return {axes.begin(), axes.end()}; }
 
-    // Those of the sum's axes that another is over alone, for all of the others' positions.
+    // Those of the sum's axes that another is over alone, for all of the others' positions. Of sums over rows columns
+    // may differ, as those of a weight and of a table that only half of a head is rotated by.
     std::optional<Axes> inner_axes(const Node& wide) const {
+        if (!of_rows_ && !is_wide(wide)) return std::nullopt;
         const Axes reduced = set_of(wide.reduced);
-        Axes all = reduced;
-        all.insert(wide.axes.begin(), wide.axes.end());
+        const Axes all = axes_of_terms(wide);
         for (const NodeId id : sums_) {
             const Node& sum = from_.node(id);
             Axes inner = set_of(sum.reduced);
-            Axes both = inner;
-            both.insert(sum.axes.begin(), sum.axes.end());
             const bool within = inner.size() < reduced.size() &&
                                 std::includes(reduced.begin(), reduced.end(), inner.begin(), inner.end());
-            if (within && both == all) return inner;
+            if (within && axes_of_terms(sum) == all) return inner;
         }
-        return std::nullopt;
+        return of_rows_ ? behind_rows_left(wide) : std::nullopt;
+    }
+
+    Axes axes_of_terms(const Node& sum) const {
+        Axes axes = set_of(from_.node(sum.args[0]).axes);
+        if (of_rows_) std::erase_if(axes, [&](AxisId axis) { return !from_.axis(axis).is_row; });
+        return axes;
+    }
+
+    // The innermost rows of a sum where it leaves some that stand between those that it is over, as those of the heads
+    // of a batch by tables that its sequences share.
+    std::optional<Axes> behind_rows_left(const Node& wide) const {
+        const std::vector<AxisId> rows = from_.row_axes(from_.node(wide.args[0]));
+        const auto is_left = [&](AxisId axis) { return !contains(wide.reduced, axis); };
+        const auto last_left = std::find_if(rows.rbegin(), rows.rend(), is_left);
+        if (std::none_of(last_left, rows.rend(), [&](AxisId axis) { return !is_left(axis); })) return std::nullopt;
+        const Axes inner(last_left.base(), rows.end());
+        return inner.empty() ? std::nullopt : std::optional(inner);
     }
 
     void add_factors(NodeId id, std::vector<NodeId>* factors) const {
@@ -71,6 +86,7 @@ class NestedSums {
     }
 
     NodeId nest(GraphData& to, const Node& wide, const Axes& inner, const ToHere& to_here) const {
+        if (!is_wide(wide)) return nest_narrow(to, wide, inner, to_here);
         std::vector<NodeId> factors;
         add_factors(wide.args[0], &factors);
         const auto varies = [&](NodeId factor) {
@@ -85,12 +101,25 @@ class NestedSums {
         };
         const NodeId terms = product(factors.begin() + 1, first_outer, to_here(factors.front()));
         const NodeId inner_sum = to.add_reduce(Monoid::kSum, terms, {inner.begin(), inner.end()});
-        std::vector<AxisId> outer;
-        std::copy_if(wide.reduced.begin(), wide.reduced.end(), std::back_inserter(outer),
-                     [&](AxisId axis) { return !inner.contains(axis); });
-        const NodeId sum = to.add_reduce(Monoid::kSum, product(first_outer, factors.end(), inner_sum), outer);
+        const NodeId outer_terms = product(first_outer, factors.end(), inner_sum);
+        const NodeId sum = to.add_reduce(Monoid::kSum, outer_terms, others(wide, inner));
         to.set_label(sum, wide.label);
         return sum;
+    }
+
+    // Of products that are each rounded: summed in f32 and rounded once, as it was.
+    NodeId nest_narrow(GraphData& to, const Node& narrow, const Axes& inner, const ToHere& to_here) const {
+        const NodeId terms = to.add_cast(to_here(narrow.args[0]), accumulator_dtype(narrow.dtype));
+        const NodeId inner_sum = to.add_reduce(Monoid::kSum, terms, {inner.begin(), inner.end()});
+        const NodeId sum = to.add_cast(to.add_reduce(Monoid::kSum, inner_sum, others(narrow, inner)), narrow.dtype);
+        to.set_label(sum, narrow.label);
+        return sum;
+    }
+
+    static std::vector<AxisId> others(const Node& wide, const Axes& inner) {
+        std::vector<AxisId> outer = wide.reduced;
+        std::erase_if(outer, [&](AxisId axis) { return inner.contains(axis); });
+        return outer;
     }
 
     const GraphData& from_;

@@ -83,8 +83,11 @@ bool is_worth_parts(const GraphData& graph, NodeId id, const Target& target) {
     const std::vector<NodeId> live = graph.live_nodes();
     const bool multiplies =
         std::any_of(live.begin(), live.end(), [&](NodeId id) { return graph.node(id).kind == NodeKind::kMatmul; });
+    // Of a few rows f32 is as exact as eager is, as of the heads that share a table of rotary embeddings.
+    constexpr std::int64_t kFewRows = 256;
+    const bool adds_few = graph.positions(sum.reduced, kFewRows + 1) <= kFewRows;
     return graph.positions(sum.reduced, kManyRows) >= kManyRows && !graph.column_axes(sum).empty() && !multiplies &&
-           !(target.is_gpu() && sum.monoid == Monoid::kSum && shows_wide(graph, id));
+           !(target.is_gpu() && sum.monoid == Monoid::kSum && !adds_few && shows_wide(graph, id));
 }
 
 // What is carried together is in registers, in which a block of no cluster has so many columns of all its numbers.

@@ -122,9 +122,10 @@ std::optional<Declined> Lowering::bound_grid() {
         return Declined{"rows of which each position along other axes has sums of its own are not skewed"};
     if (kernel_.apart.empty()) return std::nullopt;
     if (!sums_in_registers()) return Declined{"sums of rows apart are a thread's own, in registers"};
-    if (kernel_.positions_apart() % schedule().rows_per_block != 0) {
-        return Declined{fmt::format("{} rows of a block are not at the same of {} positions in each",
-                                    schedule().rows_per_block, kernel_.positions_apart())};
+    const std::int64_t rows = schedule().rows_per_block;
+    if (kernel_.positions_apart() % rows != 0 && rows % kernel_.positions_apart() != 0) {
+        return Declined{fmt::format("{} rows of a block are not at the same of {} positions in each", rows,
+                                    kernel_.positions_apart())};
     }
     return std::nullopt;
 }

@@ -86,7 +86,7 @@ void Lowering::close_sums() {
     }
     block_ = &kernel_.body;
     if (kernel_.carried.empty()) return;
-    if (schedule().rows_per_block > 1 && kernel_.apart.empty()) {
+    if (kernel_.rows_of_place() > 1) {
         JoinRows join;
         for (std::size_t i = 0; i < kernel_.carried.size(); ++i) join.carried.push_back(static_cast<int>(i));
         kernel_.after.push_back({std::move(join)});

@@ -97,7 +97,15 @@ int rows_side_by_side(std::int64_t positions, int threads_per_row, int warp_size
     for (int rows = std::max(1, kBlockThreads / threads_per_row); rows > 0; --rows) {
         if (positions % rows == 0 && rows * threads_per_row % warp_size == 0) return rows;
     }
-    return 0;
+    // Few positions, each several times, as of 16 heads that have a number each.
+    constexpr int kMostThreads = 1024;
+    int found = 0;
+    for (std::int64_t rows = positions; rows * threads_per_row <= kMostThreads; rows += positions) {
+        if (rows * threads_per_row % warp_size != 0) continue;
+        if (found > 0 && rows * threads_per_row > kBlockThreads) break;
+        found = static_cast<int>(rows);
+    }
+    return found;
 }
 
 int vector_dividing(std::int64_t columns, int limit) {

@@ -79,7 +79,8 @@ bool fills_warps(int threads, int warp_size);
 bool may_share_row(const Schedule& schedule, int warp_size);
 
 // How many rows of so many threads share a block where each is at its own of some positions that blocks take in turn:
-// as many as a block of 128 threads has room for that divide the positions and fill whole warps; 0 where none do.
+// as many as a block of 128 threads has room for that divide the positions and fill whole warps, or as many as have
+// all positions some times; 0 where none do.
 int rows_side_by_side(std::int64_t positions, int threads_per_row, int warp_size);
 
 // The largest power of two, at most `limit`, that divides `columns`: columns of an access where none may be a part of

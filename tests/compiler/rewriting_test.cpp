@@ -84,6 +84,20 @@ TEST_CASE("a sum of what is zero but at one position is what stands there") {
     CHECK(count(NodeKind::kReduce) == 1);
 }
 
+TEST_CASE("a learned number given as a row of one is read, not summed") {
+    const Graph graph = Graph::parse(R"(
+        rows tokens
+        columns one = 1
+        input x: bf16[tokens, 4096]
+        input f: bf16[tokens, 4096]
+        input alpha: f32[one]
+        input least: f32[tokens, one]
+        output y = cast(maximum(cast(x, f32) + tanh(sum(alpha)) * cast(f, f32), max(least)), bf16))");
+    const Program program = compile(*graph.data(), find_target("sm_90a"));
+    REQUIRE(program.steps.size() == 1);
+    CHECK(program.steps[0].kernel.schedule.family == Family::kElementwise);
+}
+
 TEST_CASE("the derivative of a quotient by a row's number uses the quotient that its sum needs") {
     Graph g;
     g.output("y", softmax(g.input("x", bf16, {g.rows("tokens"), 64})));

@@ -280,6 +280,40 @@ TEST_CASE("what a table that sequences share is summed of is stored with what it
     REQUIRE(patches.size() == 3);
     CHECK(patches[0] == " parts parts d_x parts");
     CHECK(patches[2] == " d_b d_w");
+    // Rotary embedding by a token's tables in f32, of heads that are few enough for parts of them in f32; behind a norm
+    // in bf16, whose weight's sum is one of the heads' sums; and by tables of a sequence, which a batch shares as well.
+    const std::string rotated = R"(
+        p = index(y, n, heads, (c + 64) % 128)
+        output z = cast(y, f32) * cosine + select(iota(c) < 64, -cast(p, f32), cast(p, f32)) * sine)";
+    const std::string heads = R"(
+        rows n
+        rows heads = 40
+        columns c = 128
+        input x: bf16[n, heads, c]
+        input cosine: f32[n, c]
+        input sine: f32[n, c]
+        )";
+    CHECK(kernels_of("sm_90a", heads + "y = x" + rotated) ==
+          std::vector<std::string>{" parts parts d_x", " d_sine d_cosine"});
+    const std::vector<std::string> normed =
+        kernels_of("sm_90a", heads + R"(
+        input w: bf16[c]
+        h = cast(x, f32)
+        y = cast(h * rsqrt(mean(h * h) + 1e-6), bf16) * w)" + rotated);
+    REQUIRE(!normed.empty());
+    CHECK(normed[0] == " parts parts parts d_x");
+    CHECK(std::ranges::count_if(
+              normed, [](const std::string& stored) { return stored.find("d_x") != std::string::npos; }) == 1);
+    const std::vector<std::string> sequences = kernels_of("sm_90a", R"(
+        rows batch
+        rows s
+        rows heads = 32
+        columns c = 128
+        input x: bf16[batch, s, heads, c]
+        input cosine: f32[s, c]
+        output y = cast(cast(x, f32) * cosine, bf16))");
+    REQUIRE(sequences.size() == 3);
+    CHECK(sequences[0] == " parts d_x");
 }
 
 TEST_CASE("a sum of rows that another kernel's sums wait for is made where the rows are read anyway") {

@@ -3,7 +3,9 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <vector>
 
+#include "dsl/interpret.h"
 #include "rowjit/coord.h"
 #include "rowjit/graph.h"
 #include "tests/support/refusal.h"
@@ -155,6 +157,31 @@ TEST_CASE("an index that leaves its source is refused with the range it reaches"
     CHECK(mentions(refused([&] { index(x, {Coord(n)}); }), "1 coordinates for 2 axes"));
     CHECK(mentions(refused([&] { index(x, g.columns(9), 0); }), "it has no axis 9"));
     CHECK(mentions(refused([&] { index(x, d, Coord(x)); }), "must be i32 or i64"));
+}
+
+TEST_CASE("an index stays inside where its parts' ranges do not, and along rows that are longer") {
+    Graph g;
+    const Axis d = g.columns("d", 128);
+    const Axis n = g.rows("n");
+    const Value x = g.input("x", f32, {n, d});
+    CHECK(index(x, d, Coord(d) + 1 - (Coord(d) % 2) * 2).id() > x.id());
+    CHECK(mentions(refused([&] { index(x, d, Coord(d) + 1 - (Coord(d) % 4) * 2); }), "outside 0 … 127"));
+    const Graph lengths = Graph::parse(R"(
+        rows sequences
+        rows ends = sequences + 1
+        rows pairs = sequences + 0
+        input offsets: i64[ends]
+        output y = index(offsets, sequences + 1) - index(offsets, sequences)
+        output z = index(offsets, pairs + 1))");
+    CHECK(Graph::parse(lengths.print()).print() == lengths.print());
+    const Tensor offsets{Dtype::kI64, {4}, {0, 3, 3, 10}};
+    const Tensors out = interpret(*lengths.data(), {{{"offsets", offsets}}, {}, {{"sequences", 3}}}, Rounding::kExact);
+    CHECK(out.at("y").values == std::vector<double>{3, 0, 7});
+    CHECK(out.at("z").values == std::vector<double>{3, 3, 10});
+    CHECK(mentions(refused([&] {
+                       Graph::parse("rows a\nrows b = a + 1\ninput x: f32[b]\noutput y = index(x, a + 2)");
+                   }),
+                   "cannot be proven to stay inside"));
 }
 
 TEST_CASE("a reduction refuses axes that it lacks, mixes or names twice") {

@@ -175,3 +175,19 @@ TEST_CASE("a range of an axis that one coordinate reads at its own place and ano
     CHECK(solved(g, diagonal).conditions == 1);
     CHECK(solved(g, diagonal, {{a.id, {2, 5}}}).conditions == 2);
 }
+
+TEST_CASE("parts of a column that several coordinates read are solved together, and never by themselves") {
+    Graph g;
+    const Axis y = g.columns("y", 28);
+    const Axis x = g.columns("x", 28);
+    const Axis c = g.columns("c", 768);
+    const Axis channels = g.columns(192);
+    const Axis tall = g.columns("tall", 56);
+    const Axis wide = g.columns("wide", 56);
+    // Four neighbours of a picture side by side: the second half of the columns is of the next place along x.
+    const Value picture = g.input("t", f32, {tall, wide, channels});
+    const Solved merged = solved(
+        g, index(picture, {Coord(y) * 2 + (Coord(c) / 192) % 2, Coord(x) * 2 + Coord(c) / 384, Coord(c) % 192}));
+    CHECK(merged.summed == 0);
+    CHECK(merged.conditions == 0);
+}
