@@ -15,6 +15,7 @@ namespace rowjit {
 namespace {
 
 constexpr std::int64_t kWorkingSet = 40;
+constexpr std::int64_t kWorkingSetOfOne = 24;  // of columns that are taken one by one
 constexpr std::int64_t kAddresses = 24;
 constexpr std::int64_t kCudaBatch = 16;
 // clang issues more of an unrolled loop's loads before their first use, each with a 64-bit address: gfx90a spilled a
@@ -134,7 +135,7 @@ std::int64_t loaded_registers(const Kernel& kernel, const Inst& load, const Colu
 std::int64_t batched_registers(const Kernel& kernel, const Inst& load, const ColumnLoop& loop, std::int64_t batch) {
     const std::int64_t loaded = std::min(batch, loaded_registers(kernel, load, loop));
     if (load.access.run > 0) return std::max<std::int64_t>(1, loaded * load.access.run / loop.vector);
-    if (load.access.kind != Access::Kind::kGather) return loaded;
+    if (load.access.kind != Access::Kind::kGather || loop.vector == 1) return loaded;
     const auto bytes = static_cast<std::int64_t>(size_bytes(load.dtype));
     return loaded * std::max<std::int64_t>(1, kRegisterBytes / bytes) + loop.vector;
 }
@@ -384,7 +385,7 @@ int estimated_registers(const Kernel& kernel, const Target& target) {
     const std::int64_t batch = target.backend == Backend::kHip ? kHipBatch : kCudaBatch;
     std::int64_t kept = registers_through_rows(kernel) * (clang_holds_more(kernel, target) ? 2 : 1) +
                         (has_moments(kernel) ? kMomentsRegisters : 0) + guards_of_skewed(kernel);
-    std::int64_t most = kept + kWorkingSet;
+    std::int64_t most = kept + kAddresses;
     const bool with_room = loads_with_room(kernel, target);
     bool fetching = kernel.schedule.prefetch;  // the first loop's loads are held a row longer
     for (const Stmt& stmt : kernel.body) {
@@ -397,7 +398,7 @@ int estimated_registers(const Kernel& kernel, const Target& target) {
         for (const Inst& inst : loop->body) {
             if (keeps_in_register(kernel, inst)) kept += rows_kept(kernel, inst) * registers_of(inst.dtype, *loop);
             if (inst.kind != InstKind::kLoad || inst.held >= 0 || inst.turn > 0) continue;
-            if (with_room && keeps_as_loaded(kernel, inst, *loop)) continue;
+            if ((with_room || loop->vector == 1) && keeps_as_loaded(kernel, inst, *loop)) continue;
             const std::int64_t batched = batched_registers(kernel, inst, *loop, batch);
             if (kernel.by_row(inst))
                 batches += batched;
@@ -407,7 +408,9 @@ int estimated_registers(const Kernel& kernel, const Target& target) {
         }
         fetching = false;
         if (target.backend == Backend::kCuda) shared = with_room ? 0 : std::min(shared, batch);
-        most = std::max(most, kept + batches + shared + std::max(kWorkingSet, interleaved(kernel, *loop, target)));
+        const std::int64_t working =
+            loop->vector == 1 ? kWorkingSetOfOne : std::max(kWorkingSet, interleaved(kernel, *loop, target));
+        most = std::max(most, kept + batches + shared + working);
     }
     return static_cast<int>(most);
 }

@@ -175,9 +175,9 @@ class Canonicalizer {
     // The coordinates of all that is reduced where that is one element, as a learned number is summed that is given as
     // a row of one: no row has to be met over for it.
     std::optional<std::vector<Coord>> only_place(const Node& reduce) const {
-        const bool reduces = reduce.kind == NodeKind::kReduce && reduce.args.size() == 1 &&
-                             (reduce.monoid == Monoid::kSum || reduce.monoid == Monoid::kMax ||
-                              reduce.monoid == Monoid::kMin);
+        const bool reduces =
+            reduce.kind == NodeKind::kReduce && reduce.args.size() == 1 &&
+            (reduce.monoid == Monoid::kSum || reduce.monoid == Monoid::kMax || reduce.monoid == Monoid::kMin);
         if (!reduces || to_->positions(reduce.reduced, 2) != 1) return std::nullopt;
         std::vector<Coord> coords;
         for (const AxisId axis : to_->node(mapped_.at(reduce.args[0])).axes)

@@ -168,6 +168,11 @@ std::vector<Schedule> many_in_rounds(const GroupFacts& facts, const Target& targ
 std::vector<Schedule> many_beside_sums(const GroupFacts& facts, const Target& target, int vector);
 std::vector<Schedule> many_summed_evenly(const GroupFacts& facts, const Target& target, int vector);
 
+// ---- row_singly.cpp -------------------------------------------------------------------------------------------------
+
+// Rows beside sums of their columns, which are loaded one by one; none of others.
+std::vector<Schedule> summed_singly(const GroupFacts& facts, const Target& target, int vector);
+
 // ---- row_ahead.cpp --------------------------------------------------------------------------------------------------
 
 // The same blocks staying, with rows in flight in each of those ways.

@@ -295,8 +295,7 @@ TEST_CASE("what a table that sequences share is summed of is stored with what it
         )";
     CHECK(kernels_of("sm_90a", heads + "y = x" + rotated) ==
           std::vector<std::string>{" parts parts d_x", " d_sine d_cosine"});
-    const std::vector<std::string> normed =
-        kernels_of("sm_90a", heads + R"(
+    const std::vector<std::string> normed = kernels_of("sm_90a", heads + R"(
         input w: bf16[c]
         h = cast(x, f32)
         y = cast(h * rsqrt(mean(h * h) + 1e-6), bf16) * w)" + rotated);

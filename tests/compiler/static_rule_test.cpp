@@ -756,6 +756,45 @@ TEST_CASE("a thread has the registers that its scheduler has for it") {
     CHECK(kernel.reason().find("blocks of 288 threads have 96") != std::string::npos);
 }
 
+TEST_CASE("rows of an odd number of columns beside sums are a thread's columns each, as many as it has registers for") {
+    const Target target = find_target("sm_90a");
+    for (const std::string_view op : {"rms_norm", "layer_norm", "dynamic_tanh"}) {
+        for (const std::int64_t columns : {1537, 4097, 6001}) {
+            CAPTURE(op);
+            CAPTURE(columns);
+            const Schedule one = legal_schedules(norms_backward(op, columns, bf16, target), target).at(0);
+            CHECK(one.vector == 1);
+            CHECK(one.column_blocks == 1);
+            CHECK(one.threads_per_row * one.blocks_per_sm == 512);
+        }
+        const Schedule wide = legal_schedules(norms_backward(op, 50257, bf16, target), target).at(0);
+        CHECK(wide.skew);
+        CHECK(50257 / (wide.column_blocks * wide.threads_per_row) < 16);
+    }
+    // Beside several tables no vector lies together where the row's do; beside one, or with a residual, rows are
+    // peeled.
+    CHECK(!first_of("layer_norm", 4097, bf16).peel);
+    CHECK(first_of("rms_norm", 4097, bf16).peel);
+    CHECK(first_of("add_layer_norm", 4097, bf16).peel);
+}
+
+TEST_CASE("of a few rows of each position a block of a warp or two takes one position's") {
+    const Graph rotation = Graph::parse(R"(
+        rows n
+        rows heads = 32
+        columns d = 128
+        input x: bf16[n, heads, d]
+        input cosine: bf16[n, d]
+        input sine: bf16[n, d]
+        p = index(x, n, heads, (d + 64) % 128)
+        output z = x * cosine + select(iota(d) < 64, -p, p) * sine)");
+    const Target target = find_target("sm_90a");
+    const Program backward = compile(*differentiate(rotation).backward.data(), target);
+    REQUIRE(!backward.steps[0].kernel.outer.empty());
+    CHECK(backward.steps[0].kernel.block_threads() <= 64);
+    CHECK(backward.steps[0].kernel.schedule.rows_per_block > 1);
+}
+
 TEST_CASE("columns that a row reads at places of its own are a thread's each, those of a table are vectors") {
     const auto gathered = [](int places, std::string_view source) {
         return Graph::parse(

@@ -178,10 +178,9 @@ TEST_CASE("an index stays inside where its parts' ranges do not, and along rows 
     const Tensors out = interpret(*lengths.data(), {{{"offsets", offsets}}, {}, {{"sequences", 3}}}, Rounding::kExact);
     CHECK(out.at("y").values == std::vector<double>{3, 0, 7});
     CHECK(out.at("z").values == std::vector<double>{3, 3, 10});
-    CHECK(mentions(refused([&] {
-                       Graph::parse("rows a\nrows b = a + 1\ninput x: f32[b]\noutput y = index(x, a + 2)");
-                   }),
-                   "cannot be proven to stay inside"));
+    CHECK(
+        mentions(refused([&] { Graph::parse("rows a\nrows b = a + 1\ninput x: f32[b]\noutput y = index(x, a + 2)"); }),
+                 "cannot be proven to stay inside"));
 }
 
 TEST_CASE("a reduction refuses axes that it lacks, mixes or names twice") {

@@ -186,8 +186,8 @@ TEST_CASE("parts of a column that several coordinates read are solved together, 
     const Axis wide = g.columns("wide", 56);
     // Four neighbours of a picture side by side: the second half of the columns is of the next place along x.
     const Value picture = g.input("t", f32, {tall, wide, channels});
-    const Solved merged = solved(
-        g, index(picture, {Coord(y) * 2 + (Coord(c) / 192) % 2, Coord(x) * 2 + Coord(c) / 384, Coord(c) % 192}));
+    const Solved merged =
+        solved(g, index(picture, {Coord(y) * 2 + (Coord(c) / 192) % 2, Coord(x) * 2 + Coord(c) / 384, Coord(c) % 192}));
     CHECK(merged.summed == 0);
     CHECK(merged.conditions == 0);
 }

@@ -240,9 +240,8 @@ TEST_CASE("sums over rows of a weight for each group agree with the oracle under
             const std::size_t first = cases.size();
             CHECK(add(fmt::format("biased_numbers of {}", heads), biased_numbers(heads, 64), {"x", "a", "bias"}));
             const std::vector<Step>& steps = cases.at(first).program.steps;
-            CHECK(std::ranges::any_of(steps, [](const Step& step) {
-                return !step.kernel.apart.empty() && step.kernel.rows_of_place() > 1;
-            }));
+            CHECK(std::ranges::any_of(
+                steps, [](const Step& step) { return !step.kernel.apart.empty() && step.kernel.rows_of_place() > 1; }));
         }
         check_cases(cases, target, 7, false);
     }
