@@ -2,6 +2,8 @@
 #pragma once
 
 #include <array>
+#include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -32,19 +34,21 @@ struct GroupFacts {
     bool holds_positions = false;  // a thread has the row's columns at all positions of an axis
     bool of_groups = false;        // a row's columns have several axes: heads, or groups
     int phases = 1;
-    bool sums_exponentials = false;    // a pair of maximum and rescaled sum is among the reductions of online_phases
-    int online_phases = 1;             // once reductions that can carry pairs do
-    bool carries_entropy = false;      // likewise an entropy
-    int greatest = 0;                  // likewise a row's greatest elements and their places: how many
-    int stored_loops = 1;              // over the columns of outputs, one after the other
-    bool stores_columns = false;       // some output has columns of the row's, not places of its own
-    bool shares_columns = false;       // some tensor with columns is one for all rows: weights
-    bool reads_numbers = false;        // some tensor that is read has a number for each row, as a target's class
-    std::int64_t at_places = 0;        // columns that are read of a wide row, each at a place that its data give
-    bool finds_places = false;         // a column is found among places of a list, which whole warps look through
-    int rows_beside = 0;               // values of columns that are read of another row, a constant number away
-    int sums_of_rows = 0;              // outputs that are parts of sums over the group's rows
-    int sums_of_columns = 0;           // those of them that have columns, each of which a thread holds a register for
+    bool sums_exponentials = false;  // a pair of maximum and rescaled sum is among the reductions of online_phases
+    int online_phases = 1;           // once reductions that can carry pairs do
+    bool carries_entropy = false;    // likewise an entropy
+    int greatest = 0;                // likewise a row's greatest elements and their places: how many
+    int stored_loops = 1;            // over the columns of outputs, one after the other
+    bool stores_columns = false;     // some output has columns of the row's, not places of its own
+    bool shares_columns = false;     // some tensor with columns is one for all rows: weights
+    bool reads_numbers = false;      // some tensor that is read has a number for each row, as a target's class
+    std::int64_t at_places = 0;      // columns that are read of a wide row, each at a place that its data give
+    bool finds_places = false;       // a column is found among places of a list, which whole warps look through
+    int rows_beside = 0;             // values of columns that are read of another row, a constant number away
+    int sums_of_rows = 0;            // outputs that are parts of sums over the group's rows
+    int sums_of_columns = 0;         // those of them that have columns, each of which a thread holds a register for
+    // Of the columns that one is of, the fewest.
+    std::int64_t fewest_summed = std::numeric_limits<std::int64_t>::max();
     bool carries_pairs = false;        // of them a maximum with a rescaled sum: an exponential of each column
     std::int64_t positions_apart = 1;  // of the row axes that those sums are not over
     std::int64_t rows_of_each = 0;  // of each position of outer ones; 0 where there are none or a launch says how many

@@ -34,8 +34,9 @@ constexpr std::int64_t kVectorsOfFunctions = 2;
 // with three, 0.258 with two, 0.328 with one (H200).
 constexpr std::int64_t kVectorsOfNumbers = 3;
 
-// Of wider ones too where those are functions: xIELU of 8192 bf16 columns, whose two slopes are softplus, 0.0702 ms
-// with four vectors a thread, 0.0790 with one (H200).
+// Of wider ones of bf16 too where those are functions: xIELU of 8192 columns, whose two slopes are softplus, 0.0660 ms
+// with four vectors a thread, 0.0790 with one; derivatives of 128256 logits 0.0926 and 0.0985 (kl_div), 0.0980 and
+// 0.1028 (orpo), but 0.0973 and 0.0959 (dpo); of f32 they are 2 % slower so (H200).
 constexpr int kManyFunctions = 4;
 
 int power_of_two_at_least(std::int64_t n, int limit) {
@@ -380,7 +381,9 @@ std::int64_t vectors_in_flight(const GroupFacts& facts, int vector) {
     if (reads_at_many_places(facts)) return kVectorsOfManyPlaces;
     if (gathers_tables(facts)) return kStreamedVectors;
     if (facts.row_maps >= kManyNumbers && is_narrow(facts, vector)) return kVectorsOfNumbers;
-    if (facts.row_functions >= kManyFunctions && fills_whole_blocks(facts, vector)) return kStreamedVectors;
+    const bool is_narrow_type = facts.widest_bytes < 4;
+    if (facts.row_functions >= kManyFunctions && is_narrow_type && fills_whole_blocks(facts, vector))
+        return kStreamedVectors;
     if (holds_tables(facts) || takes_one(facts, vector)) return 1;
     // Where nothing streams there is nothing to have in flight, and threads are worth more: tables of angles.
     const bool computes_long = facts.functions > 0 && facts.widest_bytes < 4 && !facts.reads_numbers;
