@@ -176,7 +176,7 @@ class Canonicalizer {
     // a row of one: no row has to be met over for it.
     std::optional<std::vector<Coord>> only_place(const Node& reduce) const {
         const bool reduces =
-            reduce.kind == NodeKind::kReduce && reduce.args.size() == 1 &&
+            reduce.kind == NodeKind::kReduce && reduce.args.size() == 1 && reduce.state < 0 &&
             (reduce.monoid == Monoid::kSum || reduce.monoid == Monoid::kMax || reduce.monoid == Monoid::kMin);
         if (!reduces || to_->positions(reduce.reduced, 2) != 1) return std::nullopt;
         std::vector<Coord> coords;
