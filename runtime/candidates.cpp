@@ -104,9 +104,14 @@ RowExtents of_group(const RowExtents& rows, const GraphData& graph) {
 }  // namespace
 
 Program alone(const Group& group, const Schedule& schedule, const Target& target) {
-    Program program = compile(*with_whole_sums(*group.graph), target, [&](const Group& part) {
+    const std::shared_ptr<const GraphData> graph = with_whole_sums(*group.graph);
+    const ScheduleChoice choice = [&](const Group& part) {
         return adds_parts(*part.graph) ? std::nullopt : std::optional(schedule);
-    });
+    };
+    Program program = compile(*graph, target, choice);
+    // Alone it may be cheaper in another way, as with a thread's own values for all heads: then as it stands.
+    if (program.steps[0].kernel.schedule != schedule)
+        program = compile_plan(*graph, make_plan(graph, target), target, choice);
     if (program.steps[0].kernel.schedule != schedule)
         fail(ErrorCode::kUnsupported, "planned alone, the kernel takes another schedule");
     return program;

@@ -12,9 +12,12 @@
 #include <vector>
 
 #include "cache/entry.h"
+#include "compiler/compile.h"
+#include "compiler/plan/partial_reductions.h"
 #include "compiler/plan/plan.h"
 #include "dsl/library/registry.h"
 #include "rowjit/gradient.h"
+#include "runtime/candidates.h"
 #include "runtime/tuning.h"
 #include "tests/cache/fixture.h"
 #include "tests/runtime/stubbed_engine.h"
@@ -218,6 +221,32 @@ TEST_CASE("memory that is lacking for the timing is no candidate's fault and end
     CHECK(place.jobs(tried()[0], true) == 1);
     place.set("");
     CHECK(place.tune(softmax_graph())[0].timed.size() == tried().size());
+}
+
+TEST_CASE("a kernel that would be planned in another way alone is tuned as it is") {
+    const Graph rotation = Graph::parse(R"(
+        rows n
+        rows heads = 16
+        columns d = 256
+        input x: bf16[n, heads, d]
+        input w: f32[d]
+        input cosine: f32[n, 128]
+        input sine: f32[n, 128]
+        h = cast(x, f32)
+        y = h * rsqrt(mean(h * h) + 1e-6) * (1 + w)
+        p = index(y, n, heads, (d + 128) % 256)
+        c = index(cosine, n, d % 128)
+        s = index(sine, n, d % 128)
+        output z = cast(y * c + select(iota(d) < 128, -p, p) * s, bf16))");
+    const Target target = find_target("sm_90a");
+    const Plan plan = plan_graph(*differentiate(rotation).backward.data(), target);
+    REQUIRE(makes_parts(*plan.groups[0].graph));
+    for (const Group& group : plan.groups) {
+        if (adds_parts(*group.graph)) continue;
+        CAPTURE(group.name);
+        const Schedule schedule = legal_schedules(group, target).at(0);
+        CHECK(alone(group, schedule, target).steps[0].kernel.schedule == schedule);
+    }
 }
 
 TEST_CASE("what a loop of chunks rounds some rows at a time is tuned as rows of which nobody gave the number") {
