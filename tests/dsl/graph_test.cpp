@@ -278,7 +278,7 @@ TEST_CASE("random numbers are of i64 alone") {
 TEST_CASE("a state is a float of each row, and its next like it, from it, in one step at least") {
     Graph g;
     const Value x = g.input("x", f32, {g.rows("n"), 4});
-    const Value start = max(x);
+    Value start = max(x);
     const auto same = [](const Value& state) { return state * 0.5; };
     CHECK(fixpoint(start, same, 3).description() == "f32[n]");
     CHECK(mentions(refused([&] { fixpoint(x, same, 3); }), "a state is one number for each row"));

@@ -107,10 +107,11 @@ Graph rotated_heads(std::int64_t heads, std::int64_t width, Dtype tables) {
     const Axis head = g.rows("heads", heads);
     const Axis column = g.columns("width", width);
     const Value read = g.input("x", bf16, {tokens, head, column});
-    const Value partner = cast(index(read, column, (Coord(column) + width / 2) % width), f32);
+    const std::int64_t half = width / 2;
+    const Value partner = cast(index(read, column, (Coord(column) + half) % width), f32);
     const Value cosine = cast(g.input("cosine", tables, {tokens, column}), f32);
     const Value sine = cast(g.input("sine", tables, {tokens, column}), f32);
-    const Value turned = select(g.iota(column) < g.constant(i32, static_cast<double>(width / 2)), -partner, partner);
+    const Value turned = select(g.iota(column) < g.constant(i32, static_cast<double>(half)), -partner, partner);
     g.output("y", cast(cast(read, f32) * cosine + turned * sine, bf16));
     return g;
 }
