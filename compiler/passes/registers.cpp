@@ -354,6 +354,7 @@ bool loads_with_room(const Kernel& kernel, const Target& target) {
     return target.backend == Backend::kCuda && kernel.schedule.blocks_per_sm == 0 && kernel.carried.empty() && one;
 }
 
+// Whether no loop has a vector of columns.
 bool takes_singly(const Kernel& kernel) {
     return std::all_of(kernel.body.begin(), kernel.body.end(), [](const Stmt& stmt) {
         const auto* loop = std::get_if<ColumnLoop>(&stmt.node);

@@ -86,7 +86,10 @@ class NestedSums {
     }
 
     NodeId nest(GraphData& to, const Node& wide, const Axes& inner, const ToHere& to_here) const {
-        if (!is_wide(wide)) return nest_narrow(to, wide, inner, to_here);
+        // Of products that are each rounded no factor is taken out.
+        if (!is_wide(wide))
+            return add_reduced_by_turns(to, wide, to_here(wide.args[0]), {inner.begin(), inner.end()},
+                                        others(wide, inner));
         std::vector<NodeId> factors;
         add_factors(wide.args[0], &factors);
         const auto varies = [&](NodeId factor) {
@@ -104,15 +107,6 @@ class NestedSums {
         const NodeId outer_terms = product(first_outer, factors.end(), inner_sum);
         const NodeId sum = to.add_reduce(Monoid::kSum, outer_terms, others(wide, inner));
         to.set_label(sum, wide.label);
-        return sum;
-    }
-
-    // Of products that are each rounded: summed in f32 and rounded once, as it was.
-    NodeId nest_narrow(GraphData& to, const Node& narrow, const Axes& inner, const ToHere& to_here) const {
-        const NodeId terms = to.add_cast(to_here(narrow.args[0]), accumulator_dtype(narrow.dtype));
-        const NodeId inner_sum = to.add_reduce(Monoid::kSum, terms, {inner.begin(), inner.end()});
-        const NodeId sum = to.add_cast(to.add_reduce(Monoid::kSum, inner_sum, others(narrow, inner)), narrow.dtype);
-        to.set_label(sum, narrow.label);
         return sum;
     }
 

@@ -246,11 +246,7 @@ std::shared_ptr<const GraphData> reduce_by_turns(const std::shared_ptr<const Gra
         outer.pop_back();
         std::vector<AxisId> inner = node.reduced;
         std::erase_if(inner, [&](AxisId axis) { return contains(outer, axis); });
-        const Dtype wide = node.monoid == Monoid::kSum ? accumulator_dtype(node.dtype) : node.dtype;
-        const NodeId parts = to.add_reduce(node.monoid, to.add_cast(to_here(node.args[0]), wide), std::move(inner));
-        const NodeId result = to.add_cast(to.add_reduce(node.monoid, parts, std::move(outer)), node.dtype);
-        to.set_label(result, node.label);
-        return result;
+        return add_reduced_by_turns(to, node, to_here(node.args[0]), std::move(inner), std::move(outer));
     });
 }
 

@@ -28,4 +28,13 @@ std::shared_ptr<const GraphData> rewritten(
     return to;
 }
 
+NodeId add_reduced_by_turns(GraphData& to, const Node& node, NodeId operand, std::vector<AxisId> inner,
+                            std::vector<AxisId> outer) {
+    const Dtype wide = node.monoid == Monoid::kSum ? accumulator_dtype(node.dtype) : node.dtype;
+    const NodeId parts = to.add_reduce(node.monoid, to.add_cast(operand, wide), std::move(inner));
+    const NodeId result = to.add_cast(to.add_reduce(node.monoid, parts, std::move(outer)), node.dtype);
+    to.set_label(result, node.label);
+    return result;
+}
+
 }  // namespace rowjit

@@ -20,4 +20,9 @@ std::vector<int> uses_of(const GraphData& graph);
 std::shared_ptr<const GraphData> rewritten(
     const GraphData& from, const std::function<NodeId(GraphData& to, NodeId id, const ToHere& to_here)>& convert);
 
+// The reduction `node`, of `operand`, over its axes `inner` first and then over `outer`, its others: a sum of what is
+// narrow in f32 between them, and rounded once.
+NodeId add_reduced_by_turns(GraphData& to, const Node& node, NodeId operand, std::vector<AxisId> inner,
+                            std::vector<AxisId> outer);
+
 }  // namespace rowjit

@@ -151,15 +151,13 @@ std::vector<Schedule> small_blocks_of_whole_vectors(const GroupFacts& facts, con
     const bool divides = threads >= kLeastOfRow && threads <= kThreads / 2 && kThreads % threads == 0;
     const bool is_whole = facts.fewest_summed == facts.columns && divides;
     if (!is_whole || schedules.empty() || schedules.front().family != Family::kElementwise) return {};
-    Schedule s = schedules.front();
+    Schedule s;
+    s.family = Family::kElementwise;
+    s.residency = Residency::kRegisters;
     s.vector = vector;
     s.threads_per_row = static_cast<int>(threads);
     s.rows_per_block = kThreads / s.threads_per_row;
-    s.column_blocks = 1;
     s.blocks_per_sm = kBlocks;
-    s.min_blocks_per_sm = 0;
-    s.stages = 0;
-    s.prefetch = false;
     return {s};
 }
 

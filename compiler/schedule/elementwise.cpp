@@ -381,12 +381,11 @@ std::int64_t vectors_in_flight(const GroupFacts& facts, int vector) {
     if (reads_at_many_places(facts)) return kVectorsOfManyPlaces;
     if (gathers_tables(facts)) return kStreamedVectors;
     if (facts.row_maps >= kManyNumbers && is_narrow(facts, vector)) return kVectorsOfNumbers;
-    const bool is_narrow_type = facts.widest_bytes < 4;
-    if (facts.row_functions >= kManyFunctions && is_narrow_type && fills_whole_blocks(facts, vector))
-        return kStreamedVectors;
+    const bool is_wide = facts.widest_bytes >= 4;
+    if (facts.row_functions >= kManyFunctions && !is_wide && fills_whole_blocks(facts, vector)) return kStreamedVectors;
     if (holds_tables(facts) || takes_one(facts, vector)) return 1;
     // Where nothing streams there is nothing to have in flight, and threads are worth more: tables of angles.
-    const bool computes_long = facts.functions > 0 && facts.widest_bytes < 4 && !facts.reads_numbers;
+    const bool computes_long = facts.functions > 0 && !is_wide && !facts.reads_numbers;
     const std::int64_t most = computes_long ? kVectorsOfFunctions : kStreamedVectors;
     const std::int64_t streamed = facts.streams == 0 ? 1 : std::min(most, kStreamedVectors / facts.streams);
     const std::int64_t of_all = facts.column_inputs < kTensorsOfOne ? kVectors / std::max(1, facts.column_inputs) : 1;
