@@ -34,6 +34,7 @@ constexpr std::array kPasses = {
     Pass{"index", "loops", "accesses and alignment", index_accesses},
     Pass{"barriers", "loops", "scratch regions, barriers, shared bytes", place_barriers},
     Pass{"stages", "accesses and shared bytes", "places of what is copied ahead", place_stages},
+    Pass{"pieces", "places of what is copied ahead", "a loop for each piece of a row in its stage", take_pieces_apart},
     Pass{"tables", "accesses", "functions of weights, once for all rows", keep_table_functions},
     Pass{"held", "accesses", "loads made once for all rows", hold_shared_loads},
     Pass{"packed", "accesses", "what two lanes share a word of", pack_lanes},

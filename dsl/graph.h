@@ -144,6 +144,9 @@ struct OutputInfo {
     Dtype parts_dtype = Dtype::kF32;
     Monoid parts_monoid = Monoid::kSum;
     int parts_component = 0;
+    // Whether nothing shows what the parts come to in f32. Not in the group's text: a schedule that was measured of one
+    // that is shown serves one that is rounded.
+    bool parts_rounded = false;
     std::vector<AxisId> outer = {};
     std::vector<AxisId> apart = {};
     std::optional<OutputPiece> piece = {};            // likewise

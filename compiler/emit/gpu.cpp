@@ -263,14 +263,19 @@ std::string KernelEmitter::first_cluster() const {
 void KernelEmitter::declare_fetch() {
     const auto first = std::find_if(kernel_.body.begin(), kernel_.body.end(), is_loop);
     if (first == kernel_.body.end()) return;
-    ColumnFetch columns(std::get<ColumnLoop>(first->node), scope_);
-    columns.declare("next");
+    const bool staged = kernel_.schedule.stages > 0;
+    const auto in_stage = [](const Inst& inst) { return inst.stage_offset_bytes >= 0; };
+    std::vector<ColumnFetch> columns;  // of the first loop, or of its pieces (passes/pieces)
+    for (auto at = first; at != kernel_.body.end() && is_loop(*at); ++at) {
+        const auto& loop = std::get<ColumnLoop>(at->node);
+        if (at != first && !(staged && std::ranges::any_of(loop.body, in_stage))) break;
+        columns.emplace_back(loop, scope_).declare("next");
+    }
     if (const ColumnLoop* ends = ends_behind(*first)) {
         fetched_ends_.emplace(*ends, scope_);
         fetched_ends_->declare("next");
     }
     if (!scope_.fetches()) return;
-    const bool staged = kernel_.schedule.stages > 0;
     std::vector<const Inst*> scalars;
     std::for_each(kernel_.body.begin(), first, [&](const Stmt& before) {
         const auto* inst = std::get_if<Inst>(&before.node);
@@ -287,7 +292,7 @@ void KernelEmitter::declare_fetch() {
                                        scope_.staged(load->stage_offset_bytes, "", size_bytes(load->dtype)), at.text())
                          : fmt::format("{} = {};", scope_.fetched(*load), scope_.load_one(*load, at)));
     }
-    columns.load();
+    for (ColumnFetch& loads : columns) loads.load();
     if (fetched_ends_) fetched_ends_->load();
     out_.close(";");
     scope_.forget_axes(kernel_.inner_axes());

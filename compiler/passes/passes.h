@@ -44,6 +44,10 @@ Kernel place_barriers(Kernel kernel, const Target& target);
 // and stage_bytes, and shared_bytes with them; no stage_bytes where there is nothing to copy.
 Kernel place_stages(Kernel kernel, const Target& target);
 
+// Takes apart the loops of rows that stay in their stages, of many tensors or pieces of them, by what is made of each.
+// Needs: places in stages, of the loop that all of them were in. Gives: neighbouring loops over the same columns.
+Kernel take_pieces_apart(Kernel kernel, const Target& target);
+
 // Moves functions of what is the same for every row, of weights and of columns' places, before the rows of a block that
 // stays, while registers suffice. GPU only. Needs: accesses and carried sums. Gives: Kernel::before, and slots.
 Kernel keep_table_functions(Kernel kernel, const Target& target);

@@ -5,8 +5,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <ranges>
 #include <set>
+#include <utility>
 
 #include "compiler/passes/passes.h"
 #include "compiler/schedule/lower.h"
@@ -150,11 +152,39 @@ std::int64_t loaded_at_once(const Inst& load, const ColumnLoop& loop, const Kern
            registers_of(load.dtype, loop, loop.iterations - whole);
 }
 
+// What lies in its stage is loaded when it is wanted, of many tensors a few at a time.
+std::int64_t at_once(const Kernel& kernel, std::int64_t loaded) {
+    constexpr std::int64_t kMostOfStage = 48;
+    return kernel.schedule.residency == Residency::kStages ? std::min(loaded, kMostOfStage) : loaded;
+}
+
+// Of the loop's accumulators the most that one of its loads is for.
+std::int64_t most_sums_of_load(const ColumnLoop& loop) {
+    std::map<ValueId, std::set<ValueId>> loads_of;
+    std::map<ValueId, std::int64_t> sums_of;
+    for (const Inst& inst : loop.body) {
+        std::set<ValueId> read;
+        if (inst.kind == InstKind::kLoad) read.insert(inst.id);
+        each_use(inst, [&](ValueId value) { read.insert(loads_of[value].begin(), loads_of[value].end()); });
+        if (inst.kind == InstKind::kAccumulate) {
+            for (const ValueId load : read) ++sums_of[load];
+        } else if (inst.id >= 0) {
+            loads_of[inst.id] = std::move(read);
+        }
+    }
+    std::int64_t most = 0;
+    for (const auto& [load, sums] : sums_of) most = std::max(most, sums);
+    return most;
+}
+
 // What a loop that accumulates has besides what is loaded: addresses and counters, the lanes that wait for each
-// accumulator to take them, values of the row. A backward of seven sums took 80.
-std::int64_t gathered(const ColumnLoop& loop) {
-    const auto sums = std::count_if(loop.body.begin(), loop.body.end(),
-                                    [](const Inst& inst) { return inst.kind == InstKind::kAccumulate; });
+// accumulator to take them, values of the row. A backward of seven sums took 80. Of what lies in its stage only the
+// lanes that are made of the same load wait at once.
+std::int64_t gathered(const Kernel& kernel, const ColumnLoop& loop) {
+    const std::int64_t sums = kernel.schedule.residency == Residency::kStages
+                                  ? most_sums_of_load(loop)
+                                  : std::count_if(loop.body.begin(), loop.body.end(),
+                                                  [](const Inst& inst) { return inst.kind == InstKind::kAccumulate; });
     return sums == 0 ? 0 : kAddresses + loop.vector * sums + row_values(loop);
 }
 
@@ -294,7 +324,7 @@ std::int64_t least_registers(const Kernel& kernel) {
                           ? loaded_at_once(inst, *loop, kernel)
                           : registers_of(inst.dtype, *loop, 1) + kAddressRegisters;
         }
-        most = std::max(most, kept + loaded + std::max(kAddresses, gathered(*loop)));
+        most = std::max(most, kept + at_once(kernel, loaded) + std::max(kAddresses, gathered(kernel, *loop)));
     }
     return most;
 }
@@ -420,7 +450,7 @@ int estimated_registers(const Kernel& kernel, const Target& target) {
         if (target.backend == Backend::kCuda) shared = with_room ? 0 : std::min(shared, batch);
         const std::int64_t working =
             loop->vector == 1 ? kWorkingSetOfOne : std::max(kWorkingSet, interleaved(kernel, *loop, target));
-        most = std::max(most, kept + batches + shared + working);
+        most = std::max(most, kept + at_once(kernel, batches) + shared + working);
     }
     return static_cast<int>(most);
 }

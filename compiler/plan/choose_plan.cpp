@@ -109,6 +109,7 @@ std::set<AxisId> read_rows_apart(const GraphData& graph, const Node& index) {
 // output is put together along or that read rows of their own, and those along which they are read.
 std::set<AxisId> small_axes(const GraphData& graph) {
     constexpr std::int64_t kFewLeft = 8;
+    constexpr std::int64_t kFewAddedUp = 20;
     std::set<AxisId> found;
     add_put_together(graph, kFewLeft, &found);
     const std::vector<NodeId> live = graph.live_nodes();
@@ -121,7 +122,7 @@ std::set<AxisId> small_axes(const GraphData& graph) {
             if (extent != kRuntimeExtent && extent <= kFewLeft) found.insert(axis);
         }
     }
-    add_reduced_and_left(graph, kFewLeft, &found);
+    add_reduced_and_left(graph, kFewAddedUp, &found);
     for (const NodeId id : live) {
         if (graph.node(id).kind != NodeKind::kIndex) continue;
         for (const AxisId axis : read_rows_apart(graph, graph.node(id))) {

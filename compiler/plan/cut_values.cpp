@@ -159,7 +159,8 @@ void Cutter::cut_many_sums() {
         summands[graph_.node(node.args[0]).axes].insert(node.args[0]);
     }
     for (const auto& [rows, numbers] : summands) {
-        if (numbers.size() <= kMostSums) continue;
+        const auto is_own = [&](NodeId id) { return reduces_columns(graph_, graph_.node(id)); };
+        if (numbers.size() <= (std::ranges::all_of(numbers, is_own) ? kMostOwnSums : kMostSums)) continue;
         for (const NodeId id : numbers) {
             if (graph_.node(id).kind == NodeKind::kInput || graph_.node(id).state >= 0) continue;
             cut(id);

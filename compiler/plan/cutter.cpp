@@ -223,7 +223,9 @@ bool Cutter::cut_below(NodeId root) {
         std::all_of(left.begin(), left.end(), [&](AxisId axis) { return found.promoted.contains(axis); });
     for (const NodeId id : std::views::reverse(found.nodes)) {
         if (!reduces_columns(graph_, graph_.node(id)) || !is_partial(graph_.node(id))) continue;
-        cut(is_number ? summand : id);
+        const NodeId stored = is_number ? summand : id;
+        repeated_.insert(stored);  // what else is made of those rows has it at hand
+        cut(stored);
         return true;
     }
     return false;

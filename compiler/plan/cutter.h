@@ -18,6 +18,8 @@
 namespace rowjit::planning {
 
 inline constexpr std::size_t kMostSums = 32;  // over rows in one kernel: a thread has some seven registers for each
+// Of sums of a row's columns, which are each thread's own until its last row.
+inline constexpr std::size_t kMostOwnSums = 40;
 
 bool reduces_rows(const GraphData& graph, const Node& node);
 

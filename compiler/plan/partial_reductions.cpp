@@ -36,6 +36,8 @@ constexpr std::int64_t kMostPlacesOfCore = 32768;
 constexpr std::int64_t kMostClusterBytes = 1024 * 1024;
 constexpr std::int64_t kClusterThreads = 16 * 512;
 constexpr std::int64_t kSumsOfThread = 52;
+// Where two narrow tensors' rows wait in two stages, of which each is half of what one of f32 is.
+constexpr std::int64_t kSumsBesideNarrow = 64;
 
 // Sums over rows that leave as many columns.
 std::int64_t sums_of(const GraphData& graph, std::int64_t columns) {
@@ -50,27 +52,16 @@ bool fits_part(const GraphData& graph, const Node& operand, const Target& target
     const std::int64_t columns = graph.column_count(operand);
     if (!target.clusters || columns <= kMostColumns) return columns <= kMostColumns;
     std::size_t widest = 1;
+    int rows = 0;
     for (const NodeId id : graph.live_nodes()) {
         const Node& node = graph.node(id);
-        if (node.kind == NodeKind::kInput && graph.column_count(node) == columns)
-            widest = std::max(widest, size_bytes(node.dtype));
+        if (node.kind != NodeKind::kInput || graph.column_count(node) != columns) continue;
+        widest = std::max(widest, size_bytes(node.dtype));
+        rows += graph.row_axes(node).empty() ? 0 : 1;
     }
+    const std::int64_t of_thread = widest < 4 && rows <= 2 ? kSumsBesideNarrow : kSumsOfThread;
     return columns * static_cast<std::int64_t>(widest) <= kMostClusterBytes &&
-           columns * sums_of(graph, columns) <= kClusterThreads * (kSumsOfThread - target.assembler_registers);
-}
-
-// Whether something is stored of a value that no narrow dtype was rounded to on the way.
-bool shows_wide(const GraphData& graph, NodeId value) {
-    if (is_narrow(graph.node(value).dtype)) return false;
-    std::set<NodeId> wide = {value};
-    for (const NodeId id : graph.live_nodes()) {  // operands before users
-        const Node& node = graph.node(id);
-        const bool uses =
-            std::any_of(node.args.begin(), node.args.end(), [&](NodeId arg) { return wide.contains(arg); });
-        if (uses && !is_narrow(node.dtype)) wide.insert(id);
-    }
-    return std::any_of(graph.outputs().begin(), graph.outputs().end(),
-                       [&](const OutputInfo& output) { return wide.contains(output.node); });
+           columns * sums_of(graph, columns) <= kClusterThreads * (of_thread - target.assembler_registers);
 }
 
 // Whether sums over rows of one position along the outermost axes are worth parts, which a kernel of their own does
@@ -208,6 +199,19 @@ void give_back_strides(std::vector<std::int64_t>* promoted, std::vector<std::int
 
 }  // namespace
 
+bool shows_wide(const GraphData& graph, NodeId value) {
+    if (is_narrow(graph.node(value).dtype)) return false;
+    std::set<NodeId> wide = {value};
+    for (const NodeId id : graph.live_nodes()) {  // operands before users
+        const Node& node = graph.node(id);
+        const bool uses =
+            std::any_of(node.args.begin(), node.args.end(), [&](NodeId arg) { return wide.contains(arg); });
+        if (uses && !is_narrow(node.dtype)) wide.insert(id);
+    }
+    return std::any_of(graph.outputs().begin(), graph.outputs().end(),
+                       [&](const OutputInfo& output) { return wide.contains(output.node); });
+}
+
 bool can_lie_apart(const GraphData& graph, const Node& operand, const std::vector<AxisId>& apart,
                    const Target& target) {
     if (apart.empty()) return true;
@@ -339,11 +343,13 @@ std::shared_ptr<const GraphData> with_whole_sums(const GraphData& group) {
                     ? result->add_moments(operand, std::move(reduced), output.parts_component)
                     : result->add_reduce(output.parts_monoid, operand, std::move(reduced), output.parts_component);
             // Only a sum that is rounded has parts for each outer position (is_worth_parts).
-            const bool sums = output.parts_monoid == Monoid::kSum;
-            if (sums && !output.outer.empty()) output.node = result->add_cast(output.node, Dtype::kBf16);
+            const bool is_rounded = output.parts_rounded || !output.outer.empty();
+            if (output.parts_monoid == Monoid::kSum && is_rounded)
+                output.node = result->add_cast(output.node, Dtype::kBf16);
             output.slots = -1;
             output.parts_monoid = Monoid::kSum;
             output.parts_component = 0;
+            output.parts_rounded = false;
             output.apart.clear();
             output.outer.clear();
         }

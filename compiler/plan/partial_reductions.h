@@ -47,9 +47,11 @@ bool adds_parts(const GraphData& group);
 // Whether a node adds up the parts of each position of outer row axes: few where the positions are many.
 bool adds_parts_of_each(const GraphData& group, const Node& node);
 
-// A group as a graph that stands alone: what it stores in parts is the sum itself, or where it has outer axes the sum
-// rounded. Planned again, it gives the group
-// and the kernel that adds its parts.
+// Whether something is stored of a value that no narrow dtype was rounded to on the way.
+bool shows_wide(const GraphData& graph, NodeId value);
+
+// A group as a graph that stands alone: what it stores in parts is the sum itself, or where it has outer axes, or no
+// more is shown of it, the sum rounded. Planned again, it gives the group and the kernel that adds its parts.
 std::shared_ptr<const GraphData> with_whole_sums(const GraphData& group);
 
 }  // namespace rowjit

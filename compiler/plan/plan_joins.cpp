@@ -30,6 +30,15 @@ std::size_t Planner::sums(std::span<const NodeId> roots) const {
     return found.size();
 }
 
+std::size_t Planner::most_sums(const Piece& a, const Piece& b) const {
+    const auto is_own = [&](NodeId root) {
+        const Node& node = graph_->node(root);
+        return node.kind != NodeKind::kPartialReduce || reduces_columns(*graph_, computed(*graph_, root));
+    };
+    const bool are_own = std::ranges::all_of(a.roots, is_own) && std::ranges::all_of(b.roots, is_own);
+    return are_own && !a.reduces_rows ? kMostOwnSums : kMostSums;
+}
+
 // Whether `a` needs a value that `b` stores, directly or through other pieces.
 bool Planner::depends(const Piece& a, const Piece& b) const {
     if (a.copies && b.is_apart && a.roots == b.roots) return true;
@@ -42,8 +51,13 @@ bool Planner::depends(const Piece& a, const Piece& b) const {
 // Whether it depends on it for more than numbers that it could compute itself.
 bool Planner::waits_for(const Piece& a, const Piece& b) const {
     if (!depends(a, b)) return false;
+    // Blocks that have parts of what groups of a row's columns come to would stay for all their rows.
+    const bool has_parts = makes_parts_alone(a);
+    const auto computes = [&](NodeId id) {
+        return cutter_.is_repeated_number(id) && !(has_parts && !graph_->column_axes(graph_->node(id)).empty());
+    };
     return b.copies || b.is_product || std::any_of(b.roots.begin(), b.roots.end(), [&](NodeId id) {
-               return a.needs[static_cast<std::size_t>(id)] && !is_root(a, id) && !cutter_.is_repeated_number(id);
+               return a.needs[static_cast<std::size_t>(id)] && !is_root(a, id) && !computes(id);
            });
 }
 
@@ -137,7 +151,7 @@ double Planner::joined_saving_us(const Piece& a, const Piece& b) {
     if (a.promoted != b.promoted && !(a.promoted.empty() || b.promoted.empty())) return 0;
     if (waits_for(a, b) || waits_for(b, a)) return 0;
     if (searches_apart(a) != searches_apart(b)) return 0;
-    if (sums(a.roots) + sums(b.roots) > kMostSums) return 0;
+    if (sums(a.roots) + sums(b.roots) > most_sums(a, b)) return 0;
     if ((a.is_long && waits_for_more_rows(b, a)) || (b.is_long && waits_for_more_rows(a, b))) return 0;
     // Products' results are large: a kernel that need not have two of them in memory at once shall not.
     const std::set<NodeId> of_a = products_read(a);

@@ -84,6 +84,7 @@ class Planner {
 
     // Which are joined (plan_joins.cpp).
     std::size_t sums(std::span<const NodeId> roots) const;
+    std::size_t most_sums(const Piece& a, const Piece& b) const;
     bool depends(const Piece& a, const Piece& b) const;
     bool waits_for(const Piece& a, const Piece& b) const;
     void join();

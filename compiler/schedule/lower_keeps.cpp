@@ -117,8 +117,7 @@ void Lowering::keep_copied(const std::vector<LoopPlan*>& sequence, std::set<Node
     const std::set<NodeId> at_first = visited(roots(*sequence[0]), {});
     for (std::size_t later = 1; later < sequence.size(); ++later) {
         for (const NodeId id : visited(roots(*sequence[later]), {})) {
-            const bool copied =
-                graph_.node(id).kind == NodeKind::kInput && place_of(graph_.node(id)) == Residency::kStages;
+            const bool copied = place_of(graph_.node(id)) == Residency::kStages;
             if (copied && !at_first.contains(id) && kept->insert(id).second) sequence[0]->keeps.push_back(id);
         }
     }
@@ -127,7 +126,8 @@ void Lowering::keep_copied(const std::vector<LoopPlan*>& sequence, std::set<Node
 // Where a value waits for later loops. What is copied ahead are tensors that rows differ in (passes/stages).
 Residency Lowering::place_of(const Node& node) const {
     if (schedule().residency != Residency::kStages) return schedule().residency;
-    const bool copied = node.kind == NodeKind::kInput && !graph_.row_axes(node).empty();
+    const Node& read = node.kind == NodeKind::kIndex ? graph_.node(node.args[0]) : node;
+    const bool copied = read.kind == NodeKind::kInput && !graph_.row_axes(read).empty();
     return copied ? Residency::kStages : Residency::kRegisters;
 }
 

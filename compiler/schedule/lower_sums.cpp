@@ -24,7 +24,9 @@ constexpr std::int64_t kCpuPlainColumns = 32768;
 
 }  // namespace
 
-// What a thread's columns of this row come to, into what it has of all rows: a sum as a pair, as those are many.
+// What a thread's columns of this row come to, into what it has of all rows: a sum as a pair, as those are many, unless
+// it is rounded to fewer bits than their order costs. A pair is two registers, of which a group norm's twenty channels
+// had eighty.
 void Lowering::add_to_block(NodeId reduce, int of_row) {
     const Dtype dtype = kernel_.accumulators[static_cast<std::size_t>(of_row)].dtype;
     const std::string label = kernel_.accumulators[static_cast<std::size_t>(of_row)].label;
@@ -33,7 +35,9 @@ void Lowering::add_to_block(NodeId reduce, int of_row) {
     add.index = static_cast<int>(kernel_.accumulators.size());
     add.comment = "the thread's columns of this row";
     const Monoid monoid = graph_.node(reduce).monoid;
-    const bool pairs = monoid == Monoid::kSum && dtype == Dtype::kF32;
+    const bool is_rounded = std::ranges::all_of(
+        graph_.outputs(), [&](const OutputInfo& output) { return output.node != reduce || output.parts_rounded; });
+    const bool pairs = monoid == Monoid::kSum && dtype == Dtype::kF32 && !is_rounded;
     kernel_.accumulators.push_back({monoid, dtype, unique_label(label), pairs, true});
     of_block_.accumulated.push_back(add.index);
     of_block_.reduces.push_back(reduce);

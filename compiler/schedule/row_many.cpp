@@ -5,6 +5,7 @@
 #include <bit>
 #include <cstdint>
 
+#include "base/floor_div.h"
 #include "compiler/schedule/row_schedules.h"
 
 namespace rowjit::reduced_rows {
@@ -138,21 +139,68 @@ std::vector<Schedule> many_beside_sums(const GroupFacts& facts, const Target& ta
 // 0.152 and 0.283 (H100).
 std::vector<Schedule> many_summed_evenly(const GroupFacts& facts, const Target& target, int vector) {
     constexpr std::int64_t kLeastColumns = 1024;
+    constexpr std::int64_t kFewest = 224;  // threads
     std::vector<Schedule> schedules;
     if (!is_many(facts, target) || facts.sums_of_columns == 0 || facts.columns < kLeastColumns) return schedules;
-    const auto offer = [&](std::int64_t vectors, std::int64_t warps) {
+    const auto offer = [&](std::int64_t vectors, std::int64_t warps, std::int64_t least) {
         const std::int64_t threads = threads_for(facts.columns / vector, vectors, target.warp_size);
         const Schedule s = row_schedule(Residency::kRegisters, static_cast<int>(threads), vector);
         const std::int64_t blocks = warps * target.warp_size / (threads * s.rows_per_block);
-        if (threads > kThreadsAlone || blocks == 0) return;
+        if (threads > kThreadsAlone || blocks * threads * s.rows_per_block < std::max(threads, least)) return;
         append(ahead_of(staying_apart(s, blocks), std::array{kInTwoStages, Ahead{}}, target), &schedules);
     };
-    offer(2, 16);
-    if (std::has_single_bit(static_cast<std::uint64_t>(facts.columns))) offer(1, 16);
-    for (const std::int64_t vectors : {2, 1}) {
-        for (const std::int64_t warps : {12, 8}) offer(vectors, warps);
+    offer(2, 16, 0);
+    if (std::has_single_bit(static_cast<std::uint64_t>(facts.columns))) offer(1, 16, 0);
+    // Of eight warps few may be left over. H200, derivatives of eight states, in ms: of 2880 f32 columns 0.130 in
+    // twelve warps and 0.163 in shared memory, of 3072 0.0886 and 0.0925; of 2304 bf16 columns 0.169 in five warps and
+    // 0.147 in nine.
+    for (const std::int64_t warps : {12, 8}) {
+        for (const std::int64_t vectors : {2, 1}) offer(vectors, warps, warps < 12 ? kFewest : 0);
     }
     return schedules;
+}
+
+// Beside sums of numbers alone, as a group norm's channels have, in the stage that they are copied to, a vector of each
+// tensor a thread: one block with two rows on their way, or two with one, or a cluster of two blocks where one has no
+// room. More blocks wait for each other for longer than their threads have less to do.
+//
+// H200, derivatives of group norms, in ms as they were taken before and so: eight channels of 1024 bf16 columns 0.497
+// and 0.194, of 4096 0.732 and 0.199; ten of 1024 0.264 and 0.124; sixteen of 512 0.503 and 0.207, of 1024 0.901 and
+// 0.209, of 4096 0.313 and 0.253; four of 2880 0.205 and 0.140, but of 2048 0.192 and 0.196; of f32 sixteen of 1024
+// 0.598 and 0.200, ten 0.367 and 0.133, but eight 0.201 and 0.217. Sixteen of 4096 bf16 columns over four blocks took
+// 0.451.
+void add_many_beside_numbers(const GroupFacts& facts, const Target& target, int vector,
+                             std::vector<Schedule>* schedules) {
+    constexpr int kLeast = 8;
+    constexpr std::int64_t kMostOfTwoStages = 48 * 1024;
+    constexpr std::int64_t kMostOfTwoBlocks = 72 * 1024;
+    constexpr std::int64_t kMostInBlock = 208 * 1024;
+    constexpr std::int64_t kLeastNarrow = 40 * 1024;
+    constexpr std::int64_t kLeastOfF32 = 72 * 1024;
+    const bool is_whole = vector == vector_dividing(facts.columns, facts.access_columns());
+    const bool of_numbers = facts.sums_rows() && facts.sums_of_columns == 0 && facts.streams >= kLeast;
+    if (!is_many(facts, target) || !of_numbers || !is_whole) return;
+    const std::int64_t bytes = row_bytes(facts) * facts.streams;
+    const bool narrow = facts.widest_bytes < 4;
+    std::vector<Schedule> of_stages;
+    for (const std::int64_t parts : {1, 2}) {
+        const std::int64_t threads = threads_for(ceil_div(facts.columns, parts * vector), 1, target.warp_size);
+        if (threads > kThreadsAlone || (parts > 1 && (!narrow || threads < kBlockThreads))) continue;
+        Schedule s = row_schedule(Residency::kRegisters, static_cast<int>(threads), vector);
+        s.column_blocks = parts;
+        const auto offer = [&](std::int64_t blocks, const Ahead& ahead) {
+            append(ahead_of(staying_apart(s, blocks), std::array{ahead}, target), &of_stages);
+        };
+        const std::int64_t of_block = bytes * s.rows_per_block / parts;
+        const bool in_two = of_block > kMostOfTwoStages && of_block <= kMostOfTwoBlocks && threads <= kMostThreads;
+        if (in_two) offer(2, kInOneStage);
+        if (2 * of_block <= kMostInBlock) offer(1, kInTwoStages);
+        if (!in_two && of_block <= kMostOfTwoBlocks) offer(2, kInOneStage);
+        offer(1, kInOneStage);
+    }
+    const bool first =
+        facts.columns > kWarpThreads * facts.access_columns() && bytes >= (narrow ? kLeastNarrow : kLeastOfF32);
+    schedules->insert(first ? schedules->begin() : schedules->end(), of_stages.begin(), of_stages.end());
 }
 
 }  // namespace rowjit::reduced_rows

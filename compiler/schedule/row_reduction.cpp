@@ -394,6 +394,7 @@ std::vector<Schedule> gpu_schedules(const GroupFacts& facts, const Target& targe
         const auto is_ahead = [](const Schedule& s) { return s.residency != Residency::kShared; };
         if (facts.sums_of_columns > 0 && !of_many) std::ranges::stable_partition(schedules, is_ahead);
         append(staying_in_few_threads(facts, target, vector), &schedules);
+        add_many_beside_numbers(facts, target, vector, &schedules);
     }
     put_first(waiting_in_steps(facts, target, vector), &schedules);
     put_first(waiting_in_stages(facts, target, vector), &schedules);

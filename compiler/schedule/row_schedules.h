@@ -167,6 +167,8 @@ std::vector<Schedule> many_waiting(const GroupFacts& facts, const Target& target
 std::vector<Schedule> many_in_rounds(const GroupFacts& facts, const Target& target, int vector);
 std::vector<Schedule> many_beside_sums(const GroupFacts& facts, const Target& target, int vector);
 std::vector<Schedule> many_summed_evenly(const GroupFacts& facts, const Target& target, int vector);
+void add_many_beside_numbers(const GroupFacts& facts, const Target& target, int vector,
+                             std::vector<Schedule>* schedules);
 
 // ---- row_singly.cpp -------------------------------------------------------------------------------------------------
 

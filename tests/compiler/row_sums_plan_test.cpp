@@ -60,7 +60,7 @@ TEST_CASE("a kernel that stores pieces of a tensor is tuned as a graph of its ow
 }
 
 TEST_CASE("a kernel that sums columns too many for parts is tuned as a graph of its own") {
-    const Graph graph = make_graph("layer_norm", {262144, bf16, {}});
+    const Graph graph = make_graph("layer_norm", {262144, f32, {}});
     const Target& target = find_target("sm_90a");
     const Plan plan = plan_graph(*gradient(graph, {"x", "weight", "bias"}).data(), target);
     const auto sums = std::find_if(plan.groups.begin(), plan.groups.end(),
@@ -87,7 +87,7 @@ TEST_CASE("results have the fewer threads the more of them there are, as parts o
 
 TEST_CASE("sums of a group that no block holds are sums of its channels' on a GPU, and its rows are read elementwise") {
     const auto backward_of = [](std::int64_t spatial) {
-        const Graph graph = make_graph("group_norm", {spatial, bf16, {{"groups", "32"}, {"channels", "16"}}});
+        const Graph graph = make_graph("group_norm", {spatial, bf16, {{"groups", "32"}, {"channels", "24"}}});
         return differentiate(graph, trained_inputs("group_norm", graph)).backward;
     };
     const auto waiting = [](const Graph& graph, const char* target) {
@@ -104,6 +104,53 @@ TEST_CASE("sums of a group that no block holds are sums of its channels' on a GP
     CHECK(waiting(backward_of(4096), "gfx942") == 0);
     CHECK(waiting(backward_of(4096), "x86-64-v3") == 1);
     CHECK(waiting(backward_of(1024), "sm_90a") == 1);
+}
+
+TEST_CASE(
+    "the channels of a group that a GPU's block has room for are read once, as are those with norms of their own") {
+    const auto bytes_of = [](const Graph& graph, const char* target) {
+        double bytes = 0;
+        for (const Group& group : plan_graph(*graph.data(), find_target(target)).groups)
+            bytes += group_bytes(*group.graph, 8192);
+        return bytes;
+    };
+    constexpr double kOfNumbers = 1.01;
+    constexpr double kThrice = 3 * 8192.0;  // x, its cotangent and what flows back to it, of as many rows
+    for (const int channels : {8, 16, 20}) {
+        for (const std::int64_t spatial : {64, 256, 1024, 4096}) {
+            const Graph graph =
+                make_graph("group_norm", {spatial, bf16, {{"groups", "2"}, {"channels", std::to_string(channels)}}});
+            const Graph backward = differentiate(graph, trained_inputs("group_norm", graph)).backward;
+            const double once = kThrice * 2 * channels * static_cast<double>(spatial) * 2;
+            const double of_numbers = 8192.0 * 2 * 64;
+            CHECK_MESSAGE(bytes_of(backward, "sm_90a") < kOfNumbers * once + of_numbers, channels, " of ", spatial);
+        }
+    }
+    const Graph graph = Graph::parse(R"(
+rows images
+columns channels = 32
+columns pixels = 1024
+input x: bf16[images, channels, pixels]
+input w: f32[channels]
+input b: f32[channels]
+h = cast(x, f32)
+d = h - mean(h, pixels)
+output y = cast(d * rsqrt(mean(d * d, pixels) + 1e-5) * w + b, bf16)
+)");
+    CHECK(bytes_of(differentiate(graph).backward, "sm_90a") < kOfNumbers * kThrice * 32 * 1024 * 2);
+}
+
+TEST_CASE("sums over rows of a row's numbers are pairs only where more is shown of them than a narrow float has") {
+    const auto pairs_of = [](Dtype dtype) {
+        const Graph graph = make_graph("group_norm", {1024, dtype, {{"groups", "2"}, {"channels", "10"}}});
+        const Graph backward = differentiate(graph, trained_inputs("group_norm", graph)).backward;
+        std::int64_t pairs = 0;
+        for (const Accumulator& sum : compile(*backward.data(), find_target("sm_90a")).steps[0].kernel.accumulators)
+            pairs += sum.of_block && sum.compensated ? 1 : 0;
+        return pairs;
+    };
+    CHECK(pairs_of(bf16) == 0);
+    CHECK(pairs_of(f32) == 20);
 }
 
 TEST_CASE("sums over rows of what other sums over rows are needed for read the rows again, and store no row") {

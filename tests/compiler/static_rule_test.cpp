@@ -370,14 +370,21 @@ TEST_CASE("rows of many tensors that no power of two divides are in few warps") 
     }
     for (const std::int64_t columns : {3584, 4608, 6144})
         CHECK(first_of("attention_residual", columns, bf16).residency == Residency::kShared);
-    // Beside sums they are copied once where a block has room, and never divided over blocks that are no power of two.
+    // Beside sums they are copied once where a block has room, two rows in stages of nine warps and more or one in
+    // shared memory, and never divided over blocks that are no power of two.
     const Target& target = find_target("sm_90a");
-    for (const std::int64_t columns : {2304, 3584, 7168}) {
+    for (const auto& [columns, residency] :
+         {std::pair(2304, Residency::kStages), std::pair(3072, Residency::kStages), std::pair(3584, Residency::kShared),
+          std::pair(7168, Residency::kReload)}) {
         CAPTURE(columns);
         const Schedule s = legal_schedules(norms_backward("attention_residual", columns, f32, target), target).at(0);
         CHECK(s.column_blocks == 1);
-        CHECK(s.residency == (columns < 7168 ? Residency::kShared : Residency::kReload));
+        CHECK(s.residency == residency);
+        if (residency == Residency::kStages) CHECK(s.threads_per_row * s.blocks_per_sm >= 288);
     }
+    // Of eight warps that a row of narrow columns would leave three of, nine are taken.
+    const Schedule narrow = legal_schedules(norms_backward("attention_residual", 2304, bf16, target), target).at(0);
+    CHECK(narrow.threads_per_row * narrow.blocks_per_sm == 288);
 }
 
 TEST_CASE("blocks that share a row have all of its vectors, in whole warps where instructions take long") {

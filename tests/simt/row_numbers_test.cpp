@@ -6,11 +6,14 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "compiler/emit/gpu.h"
+#include "compiler/plan/partial_reductions.h"
 #include "dsl/library/registry.h"
 #include "rowjit/gradient.h"
 #include "tests/simt/cases.h"
@@ -138,7 +141,7 @@ TEST_CASE("steps that a graph has written out agree with the oracle as the loop 
 }
 
 TEST_CASE("a group's sums made of its channels' agree with the oracle") {
-    const Graph graph = make_graph("group_norm", {4096, bf16, {{"groups", "2"}, {"channels", "9"}}});
+    const Graph graph = make_graph("group_norm", {4096, bf16, {{"groups", "2"}, {"channels", "24"}}});
     const auto both = std::make_shared<const Differentiated>(differentiate(graph, trained_inputs("group_norm", graph)));
     for (const char* name : {"sm_90a", "gfx942"}) {
         const Target target = simt::target(name);
@@ -146,4 +149,40 @@ TEST_CASE("a group's sums made of its channels' agree with the oracle") {
         REQUIRE(program.steps.size() == 4);
         check_cases({{"group_norm backward", both->backward, std::move(program), both}}, target, 2);
     }
+}
+
+// Ten channels are apart in their stage (passes/pieces), eight are not.
+TEST_CASE("a group's channels that wait in their stage agree with the oracle in each of its schedules") {
+    const Target target = simt::target("sm_90a");
+    for (const std::string channels : {"8", "10"}) {
+        CAPTURE(channels);
+        const Graph graph = make_graph("group_norm", {512, bf16, {{"groups", "2"}, {"channels", channels}}});
+        const auto both =
+            std::make_shared<const Differentiated>(differentiate(graph, trained_inputs("group_norm", graph)));
+        const Plan plan = plan_graph(*both->backward.data(), target);
+        std::vector<Case> cases;
+        for (const Schedule& schedule : legal_schedules(plan.groups[0], target)) {
+            if (schedule.residency != Residency::kStages) continue;
+            const auto choice = [&](const Group& group) {
+                return adds_parts(*group.graph) ? std::nullopt : std::optional(schedule);
+            };
+            Program program = compile_plan(*both->backward.data(), plan, target, choice);
+            REQUIRE(program.steps.size() == 2);
+            const auto is_loop = [](const Stmt& stmt) { return std::holds_alternative<ColumnLoop>(stmt.node); };
+            CHECK(std::ranges::count_if(program.steps[0].kernel.body, is_loop) == (channels == "10" ? 20 : 2));
+            cases.push_back({fmt::format("group_norm of {} channels, {}", channels, print(schedule)), both->backward,
+                             std::move(program), both});
+        }
+        REQUIRE(!cases.empty());
+        check_cases(cases, target, 5);
+    }
+}
+
+// What the group's sums of f32 lose is summed too.
+TEST_CASE("a group's channels of f32 that a block has room for agree with the oracle") {
+    const Target target = simt::target("sm_90a");
+    const Graph graph = make_graph("group_norm", {256, f32, {{"groups", "2"}, {"channels", "10"}}});
+    const auto both = std::make_shared<const Differentiated>(differentiate(graph, trained_inputs("group_norm", graph)));
+    Program program = compile(*both->backward.data(), target);
+    check_cases({{"group_norm backward", both->backward, std::move(program), both}}, target, 5);
 }
