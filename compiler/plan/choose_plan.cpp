@@ -107,9 +107,9 @@ std::set<AxisId> read_rows_apart(const GraphData& graph, const Node& index) {
 
 // The small axes of reductions over a few positions, those of a few positions that such a reduction leaves, that an
 // output is put together along or that read rows of their own, and those along which they are read.
-std::set<AxisId> small_axes(const GraphData& graph) {
+std::set<AxisId> small_axes(const GraphData& graph, const Target& target) {
     constexpr std::int64_t kFewLeft = 8;
-    constexpr std::int64_t kFewAddedUp = 20;
+    constexpr std::int64_t kFewAddedUp = 20;  // which a GPU's block has room for
     std::set<AxisId> found;
     add_put_together(graph, kFewLeft, &found);
     const std::vector<NodeId> live = graph.live_nodes();
@@ -122,7 +122,7 @@ std::set<AxisId> small_axes(const GraphData& graph) {
             if (extent != kRuntimeExtent && extent <= kFewLeft) found.insert(axis);
         }
     }
-    add_reduced_and_left(graph, kFewAddedUp, &found);
+    add_reduced_and_left(graph, target.is_gpu() ? kFewAddedUp : kFewLeft, &found);
     for (const NodeId id : live) {
         if (graph.node(id).kind != NodeKind::kIndex) continue;
         for (const AxisId axis : read_rows_apart(graph, graph.node(id))) {
@@ -423,7 +423,7 @@ Plan cheapest_plan(const GraphData& given, const Target& target, const Runs& run
     };
     // All small axes, or some of them where that is cheaper: 8 Gaussians of 16 dimensions are 128 numbers of a row, or
     // 8 of each dimension.
-    for (std::set<AxisId> axes = small_axes(graph); !axes.empty(); axes.erase(widest_of(graph, axes))) {
+    for (std::set<AxisId> axes = small_axes(graph, target); !axes.empty(); axes.erase(widest_of(graph, axes))) {
         if (can_unroll(graph, axes)) try_canonical(canonicalize(graph, axes), 1);
     }
     if (const auto divided = divide_outputs(graph, target))
