@@ -30,6 +30,7 @@ std::size_t Planner::sums(std::span<const NodeId> roots) const {
     return found.size();
 }
 
+// How many sums over rows a kernel of both may have.
 std::size_t Planner::most_sums(const Piece& a, const Piece& b) const {
     const auto is_own = [&](NodeId root) {
         const Node& node = graph_->node(root);
