@@ -77,46 +77,51 @@ class Pieces {
 
     // A sum of what pieces add up to takes each term by itself.
     void add_terms_by_themselves() {
-        std::map<ValueId, const Inst*> made;
+        std::map<ValueId, const Inst*> added_up;  // sums that one instruction alone reads
         std::map<ValueId, int> uses;
+        for (const Inst& inst : loop_.body) each_use(inst, [&](ValueId value) { ++uses[value]; });
         for (const Inst& inst : loop_.body) {
-            made[inst.id] = &inst;
-            each_use(inst, [&](ValueId value) { ++uses[value]; });
+            const bool adds = inst.kind == InstKind::kMap && (inst.op == Op::kAdd || inst.op == Op::kFma);
+            if (adds && inst.dtype == Dtype::kF32 && uses[inst.id] == 1) added_up[inst.id] = &inst;
         }
         std::vector<Inst> body;
         for (const Inst& inst : loop_.body) {
             const bool sums = inst.kind == InstKind::kAccumulate && inst.operands.size() == 1 &&
                               kernel_.accumulators[static_cast<std::size_t>(inst.index)].monoid == Monoid::kSum;
-            std::vector<std::vector<ValueId>> terms;
-            std::vector<ValueId> work;
-            if (sums) work = inst.operands;
-            while (!work.empty()) {
-                const ValueId value = work.back();
-                work.pop_back();
-                const auto found = made.find(value);
-                const bool is_sum = found != made.end() && uses[value] == 1 && found->second->kind == InstKind::kMap &&
-                                    found->second->dtype == Dtype::kF32;
-                const std::vector<ValueId> of = is_sum ? found->second->operands : std::vector<ValueId>{};
-                if (is_sum && found->second->op == Op::kAdd) {
-                    work.insert(work.end(), of.rbegin(), of.rend());
-                } else if (is_sum && found->second->op == Op::kFma) {
-                    terms.push_back({of[0], of[1]});
-                    work.push_back(of[2]);
-                } else {
-                    terms.push_back({value});
-                }
-            }
-            if (terms.size() < 2) {
+            if (!sums) {
                 body.push_back(inst);
                 continue;
             }
-            for (std::vector<ValueId>& term : terms) {
+            for (std::vector<ValueId>& term : terms_of(inst.operands[0], added_up)) {
                 body.push_back(inst);
                 body.back().operands = std::move(term);
             }
         }
         loop_.body = std::move(body);
         drop_unused(&loop_, [](const Inst& inst) { return inst.kind == InstKind::kMap; });
+    }
+
+    // What a value is the sum of: values, and products of two.
+    static std::vector<std::vector<ValueId>> terms_of(ValueId value, const std::map<ValueId, const Inst*>& added_up) {
+        std::vector<std::vector<ValueId>> terms;
+        std::vector<ValueId> work = {value};
+        while (!work.empty()) {
+            const ValueId next = work.back();
+            work.pop_back();
+            const auto found = added_up.find(next);
+            if (found == added_up.end()) {
+                terms.push_back({next});
+                continue;
+            }
+            const std::vector<ValueId>& of = found->second->operands;
+            if (found->second->op == Op::kAdd) {
+                work.insert(work.end(), of.rbegin(), of.rend());
+            } else {
+                terms.push_back({of[0], of[1]});
+                work.push_back(of[2]);
+            }
+        }
+        return terms;
     }
 
     // By instruction the first of those that it shares a value with, directly or through others.

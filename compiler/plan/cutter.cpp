@@ -224,7 +224,11 @@ bool Cutter::cut_below(NodeId root) {
     for (const NodeId id : std::views::reverse(found.nodes)) {
         if (!reduces_columns(graph_, graph_.node(id)) || !is_partial(graph_.node(id))) continue;
         const NodeId stored = is_number ? summand : id;
-        repeated_.insert(stored);  // what else is made of those rows has it at hand
+        // What else is made of those columns computes it, where they are so many that it would read them again.
+        constexpr std::int64_t kManyColumns = 64;
+        const Node& number = graph_.node(stored);
+        if (reduces_columns(graph_, number) && graph_.positions(number.reduced, 1) >= kManyColumns)
+            repeated_.insert(stored);
         cut(stored);
         return true;
     }

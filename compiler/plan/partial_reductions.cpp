@@ -6,6 +6,7 @@
 #include <bit>
 #include <cstdint>
 #include <map>
+#include <ranges>
 #include <set>
 #include <tuple>
 #include <utility>
@@ -78,7 +79,8 @@ bool is_worth_parts(const GraphData& graph, NodeId id, const Target& target) {
     constexpr std::int64_t kFewRows = 256;
     const bool adds_few = graph.positions(sum.reduced, kFewRows + 1) <= kFewRows;
     return graph.positions(sum.reduced, kManyRows) >= kManyRows && !graph.column_axes(sum).empty() && !multiplies &&
-           !(target.is_gpu() && sum.monoid == Monoid::kSum && !adds_few && shows_wide(graph, id));
+           !(target.is_gpu() && sum.monoid == Monoid::kSum && !adds_few &&
+             shown_wide(graph)[static_cast<std::size_t>(id)]);
 }
 
 // What is carried together is in registers, in which a block of no cluster has so many columns of all its numbers.
@@ -139,7 +141,8 @@ const Node* reduction_of_columns(const GraphData& graph, const Node& node) {
 // in f32 the CPU, whose parts lie in its cache, takes f64.
 Dtype parts_dtype(const GraphData& graph, NodeId sum, const Target& target) {
     const Dtype dtype = graph.node(sum).dtype;
-    const bool is_seen = graph.node(sum).monoid == Monoid::kSum && dtype == Dtype::kF32 && shows_wide(graph, sum);
+    const bool is_seen = graph.node(sum).monoid == Monoid::kSum && dtype == Dtype::kF32 &&
+                         shown_wide(graph)[static_cast<std::size_t>(sum)];
     return is_seen && !target.is_gpu() ? Dtype::kF64 : accumulator_dtype(dtype);
 }
 
@@ -199,17 +202,17 @@ void give_back_strides(std::vector<std::int64_t>* promoted, std::vector<std::int
 
 }  // namespace
 
-bool shows_wide(const GraphData& graph, NodeId value) {
-    if (is_narrow(graph.node(value).dtype)) return false;
-    std::set<NodeId> wide = {value};
-    for (const NodeId id : graph.live_nodes()) {  // operands before users
+std::vector<bool> shown_wide(const GraphData& graph) {
+    std::vector<bool> shown(static_cast<std::size_t>(graph.size()), false);
+    for (const OutputInfo& output : graph.outputs()) shown[static_cast<std::size_t>(output.node)] = true;
+    const std::vector<NodeId> live = graph.live_nodes();
+    for (const NodeId id : std::views::reverse(live)) {  // users before operands
         const Node& node = graph.node(id);
-        const bool uses =
-            std::any_of(node.args.begin(), node.args.end(), [&](NodeId arg) { return wide.contains(arg); });
-        if (uses && !is_narrow(node.dtype)) wide.insert(id);
+        if (is_narrow(node.dtype)) shown[static_cast<std::size_t>(id)] = false;
+        if (!shown[static_cast<std::size_t>(id)]) continue;
+        for (const NodeId arg : node.args) shown[static_cast<std::size_t>(arg)] = true;
     }
-    return std::any_of(graph.outputs().begin(), graph.outputs().end(),
-                       [&](const OutputInfo& output) { return wide.contains(output.node); });
+    return shown;
 }
 
 bool can_lie_apart(const GraphData& graph, const Node& operand, const std::vector<AxisId>& apart,

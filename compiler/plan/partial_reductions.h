@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <vector>
 
 #include "base/target.h"
 #include "dsl/graph.h"
@@ -47,8 +48,8 @@ bool adds_parts(const GraphData& group);
 // Whether a node adds up the parts of each position of outer row axes: few where the positions are many.
 bool adds_parts_of_each(const GraphData& group, const Node& node);
 
-// Whether something is stored of a value that no narrow dtype was rounded to on the way.
-bool shows_wide(const GraphData& graph, NodeId value);
+// By node: whether something is stored of its value that no narrow dtype was rounded to on the way.
+std::vector<bool> shown_wide(const GraphData& graph);
 
 // A group as a graph that stands alone: what it stores in parts is the sum itself, or where it has outer axes, or no
 // more is shown of it, the sum rounded. Planned again, it gives the group and the kernel that adds its parts.

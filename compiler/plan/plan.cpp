@@ -36,6 +36,7 @@ Planner::Planner(std::shared_ptr<const GraphData> graph, const Target& target, R
       target_(target),
       stem_(stem),
       runs_(runs),
+      shown_wide_(shown_wide(*given_)),
       cutter_(*given_, target_, repeated, stored) {
     int number = 0;
     for (NodeId id = 0; id < graph_->size(); ++id) {

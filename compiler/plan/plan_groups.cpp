@@ -17,7 +17,6 @@
 #include "base/fail.h"
 #include "compiler/plan/cutter.h"
 #include "compiler/plan/group_names.h"
-#include "compiler/plan/partial_reductions.h"
 #include "compiler/plan/planner.h"
 #include "compiler/plan/reduced_as_rows.h"
 #include "rowjit/error.h"
@@ -195,7 +194,7 @@ void Planner::add_outputs(const Piece& piece, NodeId root, const std::map<NodeId
             temporary_name(root), mapped.at(node.args[0]), "", false, {}, shared_slots(node.axis), node.dtype};
         parts.parts_monoid = node.monoid;
         parts.parts_component = node.component;
-        parts.parts_rounded = !shows_wide(*graph_, root);
+        parts.parts_rounded = !shown_wide_[static_cast<std::size_t>(root)];
         const auto slots = std::find(node.axes.begin(), node.axes.end(), node.axis);
         parts.outer.assign(node.axes.begin(), slots);
         std::copy_if(std::next(slots), node.axes.end(), std::back_inserter(parts.apart),

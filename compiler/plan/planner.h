@@ -144,7 +144,8 @@ class Planner {
     const Target& target_;
     const std::string_view stem_;
     const Runs& runs_;
-    std::vector<int> numbers_;  // by node: how many are computed before it
+    const std::vector<bool> shown_wide_;  // by node
+    std::vector<int> numbers_;            // by node: how many are computed before it
     Cutter cutter_;
     std::vector<Piece> pieces_;
     std::map<NodeId, Packed> packed_;

@@ -142,21 +142,20 @@ std::vector<Schedule> many_summed_evenly(const GroupFacts& facts, const Target& 
     constexpr std::int64_t kFewest = 224;  // threads
     std::vector<Schedule> schedules;
     if (!is_many(facts, target) || facts.sums_of_columns == 0 || facts.columns < kLeastColumns) return schedules;
-    const auto offer = [&](std::int64_t vectors, std::int64_t warps, std::int64_t least) {
+    const auto offer = [&](std::int64_t vectors, std::int64_t warps, std::int64_t fewest_threads = 0) {
         const std::int64_t threads = threads_for(facts.columns / vector, vectors, target.warp_size);
         const Schedule s = row_schedule(Residency::kRegisters, static_cast<int>(threads), vector);
         const std::int64_t blocks = warps * target.warp_size / (threads * s.rows_per_block);
-        if (threads > kThreadsAlone || blocks * threads * s.rows_per_block < std::max(threads, least)) return;
+        if (threads > kThreadsAlone || blocks == 0 || blocks * threads * s.rows_per_block < fewest_threads) return;
         append(ahead_of(staying_apart(s, blocks), std::array{kInTwoStages, Ahead{}}, target), &schedules);
     };
-    offer(2, 16, 0);
-    if (std::has_single_bit(static_cast<std::uint64_t>(facts.columns))) offer(1, 16, 0);
+    offer(2, 16);
+    if (std::has_single_bit(static_cast<std::uint64_t>(facts.columns))) offer(1, 16);
     // Of eight warps few may be left over. H200, derivatives of eight states, in ms: of 2880 f32 columns 0.130 in
     // twelve warps and 0.163 in shared memory, of 3072 0.0886 and 0.0925; of 2304 bf16 columns 0.169 in five warps and
     // 0.147 in nine.
-    for (const std::int64_t warps : {12, 8}) {
-        for (const std::int64_t vectors : {2, 1}) offer(vectors, warps, warps < 12 ? kFewest : 0);
-    }
+    for (const std::int64_t vectors : {2, 1}) offer(vectors, 12);
+    for (const std::int64_t vectors : {2, 1}) offer(vectors, 8, kFewest);
     return schedules;
 }
 
