@@ -35,6 +35,7 @@ constexpr std::array kPasses = {
     Pass{"barriers", "loops", "scratch regions, barriers, shared bytes", place_barriers},
     Pass{"stages", "accesses and shared bytes", "places of what is copied ahead", place_stages},
     Pass{"pieces", "places of what is copied ahead", "a loop for each piece of a row in its stage", take_pieces_apart},
+    Pass{"refills", "places of what is copied ahead", "loops that have a stage filled again", refill_stages},
     Pass{"tables", "accesses", "functions of weights, once for all rows", keep_table_functions},
     Pass{"held", "accesses", "loads made once for all rows", hold_shared_loads},
     Pass{"packed", "accesses", "what two lanes share a word of", pack_lanes},

@@ -70,11 +70,12 @@ class Printer {
                 [&](const Inst& inst) { line(2, instruction(inst)); },
                 [&](const ColumnLoop& loop) {
                     static constexpr std::array<std::string_view, 3> kParts = {"", " whole vectors", " ends"};
-                    line(2, fmt::format("columns [{}] of {}{}: {} x {} threads x {} lanes{}{}{}", axes(loop.axes),
+                    line(2, fmt::format("columns [{}] of {}{}: {} x {} threads x {} lanes{}{}{}{}", axes(loop.axes),
                                         loop.columns, kParts[static_cast<std::size_t>(loop.part)], loop.iterations,
                                         kernel_.schedule.threads_per_row, loop.vector,
                                         loop.unrolled ? ", unrolled" : "", loop.backward ? ", backward" : "",
-                                        loop.tail == ColumnLoop::Tail::kNone ? "" : ", tail"));
+                                        loop.tail == ColumnLoop::Tail::kNone ? "" : ", tail",
+                                        kernel_.refills && !loop.refills.empty() ? ", refills its stage" : ""));
                     for (const Inst& inst : loop.body) line(3, instruction(inst));
                 },
                 [&](const RowsLoop& loop) {
@@ -293,6 +294,13 @@ bool Kernel::can_fetch(const Inst& inst) const {
     return std::none_of(inst.coords.begin(), inst.coords.end(), of_data) && by_row(inst);
 }
 
+bool Kernel::may_refill() const {
+    return std::ranges::any_of(body, [](const Stmt& stmt) {
+        const auto* loop = std::get_if<ColumnLoop>(&stmt.node);
+        return loop != nullptr && !loop->refills.empty();
+    });
+}
+
 bool Kernel::shares_rounds(const ColumnLoop& loop) const { return cluster_blocks() > 1 && loop.vector > 1; }
 
 std::int64_t Kernel::places(const ColumnLoop& loop) const {
@@ -321,7 +329,7 @@ bool is_reserved_word(std::string_view text) {
         "row_block rows step t thread turn warp ahead fetch first first_phase more stage place slot live "
         "column_block p part shared waits adds beside row_blocks waiting bits here walked unit units "
         "outer_row part_block part_blocks places run run_places run_index run_place first_position end_position "
-        "segment segment_stop first_segment last_segment begin_of end_of finish ";
+        "segment segment_stop first_segment last_segment begin_of end_of finish comes coming fetch_rest ";
     return kWords.find(fmt::format(" {} ", text)) != std::string_view::npos || text.starts_with("rj_");
 }
 

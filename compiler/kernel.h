@@ -250,6 +250,9 @@ struct ColumnLoop {
     bool unrolled = false;  // registers hold an array entry per iteration; loads of all iterations are issued first
     Tail tail = Tail::kNone;
     bool backward = false;  // GPU, serial: from the last columns to the first, which the caches have of the loop before
+    // Places in the row's stage, by their offset, that an iteration has read last: where the kernel refills, what is to
+    // come there is copied as soon as it has (passes/refills).
+    std::vector<std::int64_t> refills = {};
     // CPU: so many columns, a few vectors of a few groups or the row, are taken at once, with accesses in_periods; 0
     // where there are none.
     std::int64_t period = 0;
@@ -411,6 +414,7 @@ struct Kernel {
     Block after;                                         // once a part, after them; only where there is a slots axis
     Neighbours neighbours;                               // compile() sets them: a group alone has none
     LoadsTogether loads_together = LoadsTogether::kNot;  // GPU; runtime/build chooses it
+    bool refills = false;  // whether loops do (passes/refills); runtime/build chooses where one way spills
     int value_count = 0;
     std::int64_t most_row_blocks = 0;  // blocks along the rows, of clusters if fewer run at once; 0: all there are
 
@@ -477,6 +481,8 @@ struct Kernel {
     std::set<ValueId> values_along(AxisId axis) const;
     std::set<ValueId> lane_values() const { return values_along(lanes_axis); }
     bool differs_by_lane(const Inst& inst, const std::set<ValueId>& lane_values) const;
+    // Whether it has loops that fill a row's stage again where `refills` says so.
+    bool may_refill() const;
     // Blocks that run together and reach into each other's shared memory; 1 where none do.
     int cluster_blocks() const {
         return schedule.family == Family::kRowReduction ? static_cast<int>(schedule.column_blocks) : 1;

@@ -42,6 +42,7 @@
 //   rj_equals_before(lanes, word)                 how many of them before this one have the same word
 //   rj_shared_load<T>, rj_shared_store<T>         dynamic shared memory by byte offset, aligned to T
 //   rj_copy_ahead<bytes>(offset, from)            from memory into this thread's own part of shared memory, in its time
+//   rj_copy_behind(offset, from, vec)             likewise to where the thread has read the vector
 //   rj_copies_issued, rj_wait_for_copies<n>       what was issued up to here is a turn; until all but the last n turns
 //                                                 of this thread have come. Only where a schedule has stages or takes
 //                                                 rows as they follow each other (CUDA)

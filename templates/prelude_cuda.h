@@ -261,6 +261,21 @@ RJ_DEVICE void rj_copy_ahead(int offset_bytes, const void* from) {
                      : "memory");
     }
 }
+// To where a vector was read, which the copy takes to be behind that: other loads may stand before it and behind it.
+template <class Vec>
+RJ_DEVICE void rj_copy_behind(int offset_bytes, const void* from, const Vec& read) {
+    const unsigned to = rj_shared_address(offset_bytes);
+    if constexpr (Vec::kBytes == 16) {
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;  // behind %2, %3, %4, %5" ::"r"(to), "l"(from),
+                     "r"(read.words[0]), "r"(read.words[1]), "r"(read.words[2]), "r"(read.words[3]));
+    } else if constexpr (Vec::kBytes == 8) {
+        asm volatile("cp.async.ca.shared.global [%0], [%1], 8;  // behind %2, %3" ::"r"(to), "l"(from),
+                     "r"(read.words[0]), "r"(read.words[1]));
+    } else {
+        asm volatile("cp.async.ca.shared.global [%0], [%1], 4;  // behind %2" ::"r"(to), "l"(from),
+                     "r"(read.words[0]));
+    }
+}
 RJ_DEVICE void rj_copies_issued() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int kTurns>
 RJ_DEVICE void rj_wait_for_copies() {

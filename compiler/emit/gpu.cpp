@@ -79,6 +79,7 @@ std::string KernelEmitter::run() {
 void KernelEmitter::rows() {
     open_row_loop();
     wait_for_copies();
+    scope_.declare_coming();
     scope_.declare_coordinates("row", kernel_.inner_axes());
     scope_.declare_states(false);
     const auto last = std::find_if(kernel_.body.rbegin(), kernel_.body.rend(), is_loop);
@@ -276,28 +277,51 @@ void KernelEmitter::declare_fetch() {
         fetched_ends_->declare("next");
     }
     if (!scope_.fetches()) return;
-    std::vector<const Inst*> scalars;
+    std::vector<const Inst*> numbers;
     std::for_each(kernel_.body.begin(), first, [&](const Stmt& before) {
         const auto* inst = std::get_if<Inst>(&before.node);
         if (inst == nullptr || (staged ? inst->stage_offset_bytes < 0 : !kernel_.can_fetch(*inst))) return;
-        scalars.push_back(inst);
+        numbers.push_back(inst);
         declare_fetched(*inst);
     });
-    out_.open(fmt::format("const auto fetch = [&](long long row{})", staged ? ", int stage" : ""),
-              "the loads of a row, to be used when the block comes to it");
+    declare_function("fetch", "the loads of a row, to be used when the block comes to it", numbers, &columns);
+    if (!staged) return scope_.fetch(first_row_block(), "first");
+    declare_refills(numbers, &columns);
+    fill_stages();
+}
+
+void KernelEmitter::declare_function(std::string_view name, const std::string& comment,
+                                     const std::vector<const Inst*>& numbers, std::vector<ColumnFetch>* columns) {
+    const bool staged = kernel_.schedule.stages > 0;
+    out_.open(fmt::format("const auto {} = [&](long long row{})", name, staged ? ", int stage" : ""), comment);
     scope_.declare_coordinates("row", kernel_.inner_axes());
-    for (const Inst* load : scalars) {
+    for (const Inst* load : numbers) {
         const GpuAddress at = scope_.address(*load, {}, "");
         out_.line(staged ? fmt::format("rj_copy_ahead<{0}>({1}, {2});", size_bytes(load->dtype),
                                        scope_.staged(load->stage_offset_bytes, "", size_bytes(load->dtype)), at.text())
                          : fmt::format("{} = {};", scope_.fetched(*load), scope_.load_one(*load, at)));
     }
-    for (ColumnFetch& loads : columns) loads.load();
+    for (ColumnFetch& loads : *columns) loads.load();
     if (fetched_ends_) fetched_ends_->load();
     out_.close(";");
     scope_.forget_axes(kernel_.inner_axes());
-    if (staged) return fill_stages();
-    scope_.fetch(first_row_block(), "first");
+    scope_.set_row_names(outside_);
+}
+
+// What loops copy of a row to come, vector by vector, and what is left to copy behind the row.
+void KernelEmitter::declare_refills(const std::vector<const Inst*>& numbers, std::vector<ColumnFetch>* columns) {
+    if (!kernel_.refills) return;
+    for (const Stmt& stmt : kernel_.body) {
+        const auto* loop = std::get_if<ColumnLoop>(&stmt.node);
+        if (loop == nullptr || loop->refills.empty()) continue;
+        declare_refill(*loop, scope_);
+        scope_.set_row_names(outside_);
+        for (ColumnFetch& loads : *columns) loads.leave_out(loop->refills);
+    }
+    const bool all = std::ranges::all_of(*columns, [](const ColumnFetch& loads) { return loads.is_empty(); });
+    if (all && numbers.empty()) return;
+    declare_function("fetch_rest", "what of a row no loop copies", numbers, columns);
+    scope_.set_fetch_rest("fetch_rest");
 }
 
 // Where a row's numbers take long, the loads of its columns stand before them: they would stay behind the branch of a

@@ -13,6 +13,15 @@
 #include "compiler/emit/gpu_columns.h"
 
 namespace rowjit::gpu_emit {
+namespace {
+
+// In the stage, of an iteration of the loop it is read in.
+std::string place_of(const Inst& load, const ColumnLoop& loop, const GpuScope& scope) {
+    const std::int64_t bytes = lanes_of(load, loop) * static_cast<std::int64_t>(size_bytes(load.dtype));
+    return scope.staged(load.stage_offset_bytes, loop.iterations > 1 ? "i" : "", bytes);
+}
+
+}  // namespace
 
 void emit_held_loads(const ColumnLoop& loop, GpuScope& scope) {
     std::vector<const Inst*> held;
@@ -45,7 +54,7 @@ void ColumnFetch::declare(std::string_view suffix) {
         if (staged ? inst.stage_offset_bytes < 0 : !fits_registers(inst)) continue;
         loads_.push_back(&inst);
         if (staged) {
-            scope_.set_fetched(inst, place(inst));
+            scope_.set_fetched(inst, place_of(inst, loop_, scope_));
             continue;
         }
         const std::string type = gpu_vec_type(inst.dtype, lanes_of(inst, loop_));
@@ -75,12 +84,8 @@ bool ColumnFetch::fits_registers(const Inst& inst) const {
     return scope_.kernel().can_fetch(inst) && !is_uniform(inst) && whole;
 }
 
-std::int64_t ColumnFetch::bytes(const Inst& load) const {
-    return lanes_of(load, loop_) * static_cast<std::int64_t>(size_bytes(load.dtype));
-}
-
-std::string ColumnFetch::place(const Inst& load) const {
-    return scope_.staged(load.stage_offset_bytes, loop_.iterations > 1 ? "i" : "", bytes(load));
+void ColumnFetch::leave_out(const std::vector<std::int64_t>& places) {
+    std::erase_if(loads_, [&](const Inst* load) { return std::ranges::count(places, load->stage_offset_bytes) > 0; });
 }
 
 void ColumnFetch::load() {
@@ -98,9 +103,41 @@ void ColumnFetch::load() {
         out.line(
             load.stage_offset_bytes < 0
                 ? fmt::format("{} = {};", scope_.fetched(load), scope_.load(load, addresses[i], lanes_of(load, loop_)))
-                : fmt::format("rj_copy_ahead<{}>({}, {});", bytes(load), place(load), addresses[i].text()));
+                : fmt::format("rj_copy_ahead<{}>({}, {});", lanes_of(load, loop_) * size_bytes(load.dtype),
+                              place_of(load, loop_, scope_), addresses[i].text()));
     }
     close_resident(loop_, scope_);
+}
+
+void declare_refill(const ColumnLoop& loop, GpuScope& scope) {
+    std::vector<const Inst*> loads;
+    for (const std::int64_t place : loop.refills) {
+        each_inst(scope.kernel(), [&](const Inst& inst) {
+            if (inst.kind == InstKind::kLoad && inst.stage_offset_bytes == place) loads.push_back(&inst);
+        });
+    }
+    const std::string name = scope.names().fresh("refill");
+    SourceWriter& out = scope.out();
+    std::vector<std::string> read;
+    std::string parameters;
+    for (const Inst* load : loads) {
+        read.push_back(scope.names().fresh(scope.tensor(*load).name + "_read"));
+        parameters += fmt::format(", const {}& {}", gpu_vec_type(load->dtype, lanes_of(*load, loop)), read.back());
+    }
+    out.open(fmt::format("const auto {} = [&](long long row, int stage, int i{})", name, parameters),
+             "copies to where a vector of the row before was read");
+    scope.declare_coordinates("row", scope.kernel().inner_axes());
+    const GpuLoop inside{.columns = &loop, .axes = {loop.axes.begin(), loop.axes.end()}};
+    std::vector<GpuAddress> addresses;
+    for (const Inst* load : loads)
+        addresses.push_back(by_iteration(scope.address(*load, inside, column(load->access.anchor)), loop, scope, "i"));
+    out.line(fmt::format("const int c = {};", column_of(loop, scope, loop.iterations > 1 ? "i" : "")));
+    for (std::size_t k = 0; k < loads.size(); ++k)
+        out.line(
+            fmt::format("rj_copy_behind({}, {}, {});", place_of(*loads[k], loop, scope), addresses[k].text(), read[k]));
+    out.close(";");
+    scope.forget_axes(scope.kernel().inner_axes());
+    scope.set_refill(loop, name);
 }
 
 }  // namespace rowjit::gpu_emit

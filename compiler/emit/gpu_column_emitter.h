@@ -87,6 +87,7 @@ class ColumnEmitter {
     bool awaits_singly() const;
     void grouped();
     void await_loads();
+    void refill();
     std::string initial() const;
     void open_iterations(bool needs_column);
     bool computing_needs_column() const;

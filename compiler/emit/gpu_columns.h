@@ -3,6 +3,7 @@
 // pair by pair where lanes are packed.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <string>
 #include <vector>
@@ -43,15 +44,19 @@ class ColumnFetch {
     void load();
     // Leaves the names declared before to the next row, and gives this one's values others.
     void take(std::string_view suffix);
+    // Without the loads that go to these places of a stage.
+    void leave_out(const std::vector<std::int64_t>& places);
+    bool is_empty() const { return loads_.empty(); }
 
   private:
     bool fits_registers(const Inst& inst) const;
-    std::int64_t bytes(const Inst& load) const;
-    std::string place(const Inst& load) const;  // in the stage, of an iteration
 
     const ColumnLoop& loop_;
     GpuScope& scope_;
     std::vector<const Inst*> loads_;
 };
+
+// Declares, before all rows, the copies of a row to come into the places that an iteration of the loop has read last.
+void declare_refill(const ColumnLoop& loop, GpuScope& scope);
 
 }  // namespace rowjit::gpu_emit

@@ -74,6 +74,9 @@ class KernelEmitter {
     std::string first_of_place() const;
     std::string first_cluster() const;
     void declare_fetch();
+    void declare_function(std::string_view name, const std::string& comment, const std::vector<const Inst*>& numbers,
+                          std::vector<ColumnFetch>* columns);
+    void declare_refills(const std::vector<const Inst*>& numbers, std::vector<ColumnFetch>* columns);
     void load_before_numbers();
     void declare_fetched(const Inst& load);
     void fill_stages();

@@ -120,6 +120,7 @@ void KernelEmitter::skewed_rows() {
     const std::string next = fmt::format("row + {}", row_step(kernel_));
     out_.line(fmt::format("const bool more = {} < rows;", next));
     out_.line(fmt::format("if (more) {}", first_phase_of(next, scope_.next_stage())));
+    scope_.declare_coming();
     scope_.declare_coordinates("row", kernel_.inner_axes());
     scope_.declare_states(false);
     out_.line(take(all_reduce, states(all_reduce)));

@@ -1,6 +1,7 @@
 #include "compiler/emit/gpu_scope.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -276,16 +277,37 @@ std::string grid_step(const Kernel& kernel) {
 }
 
 void GpuScope::fetch_ahead() {
-    const std::string step = row_step(kernel_);
     const int stages = kernel_.schedule.stages;
-    const std::string rows_ahead = stages > 1 ? fmt::format("{} * {}", stages, step) : step;
-    const std::string block = fmt::format("{} + {}", rows() == 1 ? "row" : "row_block", rows_ahead);
-    if (stages == 0 && fetches_always()) return fetch_always(block);
-    fetch(block, "ahead");
+    if (stages == 0 && fetches_always()) return fetch_always(block_ahead());
+    if (refills_.empty()) {
+        fetch(block_ahead(), "ahead");
+    } else if (!fetch_rest_.empty()) {
+        out_.line(fmt::format("if (comes) {}(coming, stage);", fetch_rest_));
+    }
     if (stages == 0) return;
     out_.line("rj_copies_issued();");
     if (stages == 1) return;
     out_.line(fmt::format("stage = {};", next_stage()));
+}
+
+std::string GpuScope::block_ahead() const {
+    const int stages = kernel_.schedule.stages;
+    const std::string step = row_step(kernel_);
+    const std::string rows_ahead = stages > 1 ? fmt::format("{} * {}", stages, step) : step;
+    return fmt::format("{} + {}", rows() == 1 ? "row" : "row_block", rows_ahead);
+}
+
+void GpuScope::declare_coming() {
+    if (refills_.empty()) return;
+    const RowAhead ahead = row_ahead(block_ahead(), "ahead");
+    out_.line(fmt::format("const bool comes = {};", ahead.condition), "a row to this one's place");
+    out_.line(fmt::format("const long long coming = {};", ahead.row));
+}
+
+void GpuScope::refill(const ColumnLoop& loop, const std::string& iteration, const std::vector<std::string>& read) {
+    const auto found = refills_.find(&loop);
+    if (found == refills_.end()) return;
+    out_.line(fmt::format("if (comes) {}(coming, stage, {}, {});", found->second, iteration, fmt::join(read, ", ")));
 }
 
 // Under a condition the loads are a block of their own, which ptxas puts behind all that needs nothing of it, up to
@@ -314,12 +336,14 @@ std::string GpuScope::next_stage() const {
 
 void GpuScope::fetch(const std::string& block, std::string_view row) {
     const std::string_view to = kernel_.schedule.stages > 0 ? ", stage" : "";
-    if (rows() == 1) {
-        out_.line(fmt::format("if ({0} < rows) fetch({0}{1});", block, to));
-        return;
-    }
-    out_.line(fmt::format("const long long {} = ({}) * {} + row_in_block;", row, block, rows()));
-    out_.line(fmt::format("if ({0} - row_in_block < rows) fetch({0} < rows ? {0} : rows - 1{1});", row, to));
+    const RowAhead ahead = row_ahead(block, row);
+    out_.line(fmt::format("if ({}) fetch({}{});", ahead.condition, ahead.row, to));
+}
+
+GpuScope::RowAhead GpuScope::row_ahead(const std::string& block, std::string_view name) {
+    if (rows() == 1) return {fmt::format("{} < rows", block), block};
+    out_.line(fmt::format("const long long {} = ({}) * {} + row_in_block;", name, block, rows()));
+    return {fmt::format("{} - row_in_block < rows", name), fmt::format("{0} < rows ? {0} : rows - 1", name)};
 }
 
 std::int64_t GpuScope::stage_begin(int stage) const {

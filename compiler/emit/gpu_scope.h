@@ -165,6 +165,13 @@ class GpuScope {
     // Issues the loads of the row `block` where there is one. Of several rows a block, of this thread's row of them,
     // which is called `row`; the last block's other threads follow the last row.
     void fetch(const std::string& block, std::string_view row);
+    // What copies vectors of a row to come to the places that an iteration of a loop has read last, and what copies the
+    // rest of the row behind this one; there may be none.
+    void set_refill(const ColumnLoop& loop, std::string function) { refills_[&loop] = std::move(function); }
+    void set_fetch_rest(std::string function) { fetch_rest_ = std::move(function); }
+    // Where there are loops that fill this row's stage again: declares which row comes there, and whether one does.
+    void declare_coming();
+    void refill(const ColumnLoop& loop, const std::string& iteration, const std::vector<std::string>& read);
     // Likewise without a condition, and whether the next row is fetched so.
     bool fetches_always() const;
     void fetch_always(const std::string& block);
@@ -176,6 +183,14 @@ class GpuScope {
     std::string staged(std::int64_t offset_bytes, std::string_view iteration, std::int64_t bytes) const;
 
   private:
+    // A row to come, and whether there is one.
+    struct RowAhead {
+        std::string condition;
+        std::string row;
+    };
+    RowAhead row_ahead(const std::string& block, std::string_view name);
+    std::string block_ahead() const;
+
     void find_uses();
     void note_results(const AllReduce& reduce);
     void note_near_row(const Inst& inst);
@@ -209,6 +224,8 @@ class GpuScope {
     std::vector<std::string> carried_;  // by carried sum
     std::vector<std::string> counted_;  // likewise, "" but of moments
     std::map<const Inst*, std::string> fetched_;
+    std::map<const ColumnLoop*, std::string> refills_;
+    std::string fetch_rest_;
     std::map<int, std::string> held_;  // by Inst::held
     std::map<const Inst*, std::string> tested_;
     RowNames row_names_;  // by expression

@@ -48,6 +48,10 @@ Kernel place_stages(Kernel kernel, const Target& target);
 // Needs: places in stages, of the loop that all of them were in. Gives: neighbouring loops over the same columns.
 Kernel take_pieces_apart(Kernel kernel, const Target& target);
 
+// Has the places of a row that stays in its stage filled again by the loop that reads them last. Needs: places in
+// stages, and the loops that there will be. Gives: ColumnLoop::refills.
+Kernel refill_stages(Kernel kernel, const Target& target);
+
 // Moves functions of what is the same for every row, of weights and of columns' places, before the rows of a block that
 // stays, while registers suffice. GPU only. Needs: accesses and carried sums. Gives: Kernel::before, and slots.
 Kernel keep_table_functions(Kernel kernel, const Target& target);

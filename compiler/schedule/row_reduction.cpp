@@ -344,6 +344,7 @@ std::vector<Schedule> gpu_schedules(const GroupFacts& facts, const Target& targe
                      clusters.end());
     put_first(ending_in_cluster(facts, target, vector), &schedules);
     put_first(first, &schedules);
+    append(alone_in_one_stage(facts, target, vector), &schedules);
     append(fills_shared ? shared : reloads, &schedules);
     // A row that fills a block with what a thread would hold of it, and waits for its numbers besides.
     if (waits_for_numbers(facts) && facts.stores_columns && facts.widest_bytes < 4 &&

@@ -154,6 +154,7 @@ std::vector<Schedule> in_one_stage(const GroupFacts& facts, const Target& target
                                    std::int64_t column_blocks);
 std::vector<Schedule> waiting_in_stages(const GroupFacts& facts, const Target& target, int vector);
 std::vector<Schedule> holding_in_stages(const GroupFacts& facts, const Target& target, int vector);
+std::vector<Schedule> alone_in_one_stage(const GroupFacts& facts, const Target& target, int vector);
 std::vector<Schedule> in_shared_of_cluster(const GroupFacts& facts, const Target& target, int vector);
 std::vector<Schedule> in_few_parts(const GroupFacts& facts, const Target& target, int vector);
 std::vector<Schedule> waiting_in_steps(const GroupFacts& facts, const Target& target, int vector);

@@ -121,6 +121,18 @@ std::vector<Schedule> in_shared_of_cluster(const GroupFacts& facts, const Target
     return schedules;
 }
 
+// Stored rows of which the shared memory of sixteen multiprocessors has room for one: it stays in its stage, to which
+// the next comes while it is stored.
+std::vector<Schedule> alone_in_one_stage(const GroupFacts& facts, const Target& target, int vector) {
+    if (target.backend != Backend::kCuda || !target.clusters || facts.sums_rows() || !facts.stores_columns ||
+        resident_blocks(facts, target, kMostClusterBlocks) != 1)
+        return {};
+    Schedule s = row_schedule(Residency::kStages, kThreadsAlone, vector);
+    s.column_blocks = kMostClusterBlocks;
+    s.stages = 1;
+    return {staying_apart(s, 1)};
+}
+
 namespace {
 
 // Threads of whole warps that have a block's vectors in eight rounds, ten or eleven, which are groups of four or five

@@ -169,6 +169,34 @@ TEST_CASE("a row that stays in its stage is read there twice, and its place is f
     CHECK(body.rfind("fetch(row + ") > body.rfind("rj_store_whole("));
 }
 
+TEST_CASE("each vector of a row in its stage makes room for one to come where it is read last") {
+    const Target target = find_target("sm_90a");
+    Kernel kernel = kernel_with(build_weighted_difference, 8192, staged_schedule(Residency::kStages), target);
+    REQUIRE(kernel.may_refill());
+    CHECK_FALSE(kernel.refills);  // a block alone has its rows in time
+    kernel.refills = true;
+    const std::string body = emit_gpu_body(kernel, target);
+    CHECK(count(body, "rj_copy_behind(") == 1);
+    CHECK(body.find("if (comes) refill(coming, stage, ") > body.rfind("rj_store_whole("));
+    CHECK(count(body, "fetch(row + ") == 0);
+    CHECK(body.find("rj_copies_issued();", body.rfind("refill(")) != std::string::npos);
+}
+
+TEST_CASE("the stages of large parts of a row in a cluster are filled again while it is stored") {
+    const Target target = find_target("sm_90a");
+    const auto refills = [&](std::int64_t columns, std::int64_t blocks, std::int64_t per_sm) {
+        Schedule schedule = staged_schedule(Residency::kStages);
+        schedule.stages = 1;
+        schedule.column_blocks = blocks;
+        schedule.blocks_per_sm = per_sm;
+        return kernel_with(build_weighted_difference, columns, schedule, target).refills;
+    };
+    CHECK(refills(81920, 2, 1));
+    CHECK_FALSE(refills(32768, 2, 1));
+    CHECK_FALSE(refills(81920, 2, 2));
+    CHECK_FALSE(refills(81920, 1, 1));
+}
+
 TEST_CASE("a row stays in stages only where there are some, and two where rows are skewed") {
     const Target target = find_target("sm_90a");
     Graph g;

@@ -802,6 +802,20 @@ TEST_CASE("of a few rows of each position a block of a warp or two takes one pos
     CHECK(backward.steps[0].kernel.schedule.rows_per_block > 1);
 }
 
+TEST_CASE("a stored row of which sixteen multiprocessors hold one stays in its stage, and is filled again") {
+    const Target target = find_target("sm_90a");
+    for (const char* op : {"softmax", "l2_norm"}) {
+        const Graph graph = make_graph(op, {262144, f32, {}});
+        const Program backward = compile(*differentiate(graph).backward.data(), target);
+        const Kernel& kernel = backward.steps.at(0).kernel;
+        CAPTURE(print(kernel.schedule));
+        CHECK(kernel.schedule.residency == Residency::kStages);
+        CHECK(kernel.schedule.stages == 1);
+        CHECK(kernel.schedule.column_blocks == kMostClusterBlocks);
+        CHECK(kernel.refills);
+    }
+}
+
 TEST_CASE("columns that a row reads at places of its own are a thread's each, those of a table are vectors") {
     const auto gathered = [](int places, std::string_view source) {
         return Graph::parse(

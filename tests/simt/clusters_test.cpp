@@ -29,6 +29,13 @@ void each_reduction(const Add& add) {
     }
 }
 
+// The case with its stages filled again by their loops where they were not, and the other way.
+Case refilled(Case of) {
+    for (Step& step : of.program.steps) step.kernel.refills = step.kernel.refills != step.kernel.may_refill();
+    of.name += ", refilled";
+    return of;
+}
+
 }  // namespace
 
 TEST_CASE("rows divided over clusters of blocks agree with the oracle") {
@@ -88,6 +95,7 @@ TEST_CASE("rows copied ahead into shared memory agree with the oracle") {
             Program program = compile(*graph.data(), target, choose);
             REQUIRE_MESSAGE(main_kernel(program).stage_bytes > 0, name);
             cases.push_back({fmt::format("{}: {}", name, print(schedule)), graph, std::move(program)});
+            if (main_kernel(cases.back().program).may_refill()) cases.push_back(refilled(cases.back()));
         }
     };
     each_reduction(add);
@@ -111,8 +119,9 @@ TEST_CASE("sums over rows that stay in the one stage of a cluster's blocks agree
             const std::string name = fmt::format("{} {}: {}", op, columns, print(schedule));
             const auto choose = [&](const Group& group) { return if_main(group, schedule, target, name); };
             Program program = compile(*graph.data(), target, choose);
-            REQUIRE_MESSAGE(main_kernel(program).stage_bytes > 0, name);
+            REQUIRE_MESSAGE(main_kernel(program).may_refill(), name);
             cases.push_back({name, graph, std::move(program)});
+            cases.push_back(refilled(cases.back()));
         }
     }
     check_cases(cases, target, 7, false);
@@ -127,6 +136,20 @@ TEST_CASE("a kernel that does not wait for its copies is caught") {
     CHECK(outcome_of(graph, schedule, target, {}) == "");
     const std::string outcome = outcome_of(
         graph, schedule, target, [](std::string text) { return without(std::move(text), "rj_wait_for_copies<1>();"); });
+    CHECK_MESSAGE(outcome.find("before it is written") != std::string::npos, outcome);
+}
+
+TEST_CASE("a row to come that takes the place of a vector before it was read is caught") {
+    const Graph graph = make_graph("l2_norm", {81920, f32, {}});
+    const Target target = simt::target("sm_90a");
+    Schedule schedule = block_schedule(4);
+    schedule.residency = Residency::kStages;
+    schedule.column_blocks = 2;
+    schedule.stages = 1;
+    schedule.blocks_per_sm = 1;
+    CHECK(outcome_of(graph, schedule, target, {}, 3) == "");
+    const std::string outcome =
+        outcome_of(graph, schedule, target, replacing("refill(coming, stage, i,", "refill(coming, stage, 39 - i,"), 3);
     CHECK_MESSAGE(outcome.find("before it is written") != std::string::npos, outcome);
 }
 

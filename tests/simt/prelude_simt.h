@@ -112,6 +112,10 @@ RJ_DEVICE void rj_copy_ahead(int offset_bytes, const void* from) {
     if (reinterpret_cast<std::uintptr_t>(from) % kBytes != 0) rj_simt_fault("a copy is not aligned to its size");
     rj_simt_copy_ahead(offset_bytes, from, kBytes);
 }
+template <class Vec>
+RJ_DEVICE void rj_copy_behind(int offset_bytes, const void* from, const Vec& /*read*/) {
+    rj_copy_ahead<Vec::kBytes>(offset_bytes, from);
+}
 RJ_DEVICE void rj_copies_issued() { rj_simt_copies_issued(); }
 template <int kTurns>
 RJ_DEVICE void rj_wait_for_copies() {
