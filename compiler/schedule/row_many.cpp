@@ -160,13 +160,16 @@ std::vector<Schedule> many_summed_evenly(const GroupFacts& facts, const Target& 
 }
 
 // Beside sums of numbers alone, as a group norm's channels have, in the stage that they are copied to, a vector of each
-// tensor a thread: one block with two rows on their way, or two with one, or a cluster of two blocks where one has no
-// room. More blocks wait for each other for longer than their threads have less to do.
+// tensor a thread, or a few where a block's threads are not enough: one block with two rows on their way, or two with
+// one, or one with one, or a cluster of two blocks where one has no room. More blocks wait for each other for longer
+// than their threads have less to do.
 //
 // H200, derivatives of group norms, in ms as they were taken before and so: eight channels of 1024 bf16 columns 0.497
 // and 0.194, of 4096 0.732 and 0.199; ten of 1024 0.264 and 0.124; sixteen of 512 0.503 and 0.207, of 1024 0.901 and
 // 0.209, of 4096 0.313 and 0.253; four of 2880 0.205 and 0.140, but of 2048 0.192 and 0.196; of f32 sixteen of 1024
-// 0.598 and 0.200, ten 0.367 and 0.133, but eight 0.201 and 0.217. Sixteen of 4096 bf16 columns over four blocks took
+// 0.598 and 0.200, ten 0.367 and 0.133, but eight 0.201 and 0.217. With several vectors a thread, four channels of 5120
+// bf16 columns 0.0744, in two blocks 0.0880, of 7168 0.0959 and 0.114; of 3584 f32 columns 0.0927, of 5120 0.0710,
+// where 0.119 and 0.0853 were read again or kept in shared memory. Sixteen of 4096 bf16 columns over four blocks took
 // 0.451.
 void add_many_beside_numbers(const GroupFacts& facts, const Target& target, int vector,
                              std::vector<Schedule>* schedules) {
@@ -175,6 +178,7 @@ void add_many_beside_numbers(const GroupFacts& facts, const Target& target, int 
     constexpr std::int64_t kMostOfTwoBlocks = 72 * 1024;
     constexpr std::int64_t kMostInBlock = 208 * 1024;
     constexpr std::int64_t kLeastNarrow = 40 * 1024;
+    constexpr std::int64_t kMostVectors = 4;
     constexpr std::int64_t kLeastOfF32 = 72 * 1024;
     const bool is_whole = vector == vector_dividing(facts.columns, facts.access_columns());
     const bool of_numbers = facts.sums_rows() && facts.sums_of_columns == 0 && facts.streams >= kLeast;
@@ -183,7 +187,11 @@ void add_many_beside_numbers(const GroupFacts& facts, const Target& target, int 
     const bool narrow = facts.widest_bytes < 4;
     std::vector<Schedule> of_stages;
     for (const std::int64_t parts : {1, 2}) {
-        const std::int64_t threads = threads_for(ceil_div(facts.columns, parts * vector), 1, target.warp_size);
+        const std::int64_t vectors = ceil_div(facts.columns, parts * vector);
+        std::int64_t threads = threads_for(vectors, 1, target.warp_size);
+        const std::int64_t most = parts == 1 && bytes <= kMostInBlock ? kMostVectors : 1;
+        for (std::int64_t each = 2; threads > kThreadsAlone && each <= most; ++each)
+            threads = threads_for(vectors, each, target.warp_size);
         if (threads > kThreadsAlone || (parts > 1 && (!narrow || threads < kBlockThreads))) continue;
         Schedule s = row_schedule(Residency::kRegisters, static_cast<int>(threads), vector);
         s.column_blocks = parts;

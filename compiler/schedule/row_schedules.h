@@ -143,6 +143,8 @@ inline constexpr std::int64_t kPartsOfMany = 5;  // of a row, on a multiprocesso
 
 // Whether one block's rows leave no shared memory for another's.
 bool fills_shared_memory(const GroupFacts& facts, const Target& target);
+// Whether a multiprocessor has no room for two rows of all tensors, with what their threads meet in.
+bool holds_one_row(const GroupFacts& facts, const Target& target);
 
 // How many blocks' parts of a row a multiprocessor's shared memory has room for.
 std::int64_t resident_blocks(const GroupFacts& facts, const Target& target, std::int64_t column_blocks);

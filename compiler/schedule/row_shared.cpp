@@ -17,9 +17,14 @@ bool fills_shared_memory(const GroupFacts& facts, const Target& target) {
            2 * (row_bytes(facts) * facts.streams + kSystemSharedBytes) > target.shared_bytes_per_sm;
 }
 
+constexpr std::int64_t kScratchBytes = 4096;  // where threads meet
+
+bool holds_one_row(const GroupFacts& facts, const Target& target) {
+    return 2 * (row_bytes(facts) * facts.streams + kScratchBytes + kSystemSharedBytes) > target.shared_bytes_per_sm;
+}
+
 // How many blocks' parts of a row a multiprocessor's shared memory has room for.
 std::int64_t resident_blocks(const GroupFacts& facts, const Target& target, std::int64_t column_blocks) {
-    constexpr std::int64_t kScratchBytes = 4096;
     const std::int64_t bytes = (row_bytes(facts) + column_blocks - 1) / column_blocks * facts.column_inputs;
     return target.shared_bytes_per_sm / (bytes + kScratchBytes + kSystemSharedBytes);
 }

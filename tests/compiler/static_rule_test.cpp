@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -800,6 +801,24 @@ TEST_CASE("of a few rows of each position a block of a warp or two takes one pos
     REQUIRE(!backward.steps[0].kernel.outer.empty());
     CHECK(backward.steps[0].kernel.block_threads() <= 64);
     CHECK(backward.steps[0].kernel.schedule.rows_per_block > 1);
+}
+
+TEST_CASE("many channels' rows fill a block's stage beside sums of numbers, a few vectors of each a thread") {
+    const Target target = find_target("sm_90a");
+    for (const auto& [columns, dtype, stages] :
+         {std::tuple(5120, bf16, 2), std::tuple(7168, bf16, 1), std::tuple(4096, f32, 1), std::tuple(5120, f32, 1)}) {
+        const Schedule first = legal_schedules(norms_backward("group_norm", columns, dtype, target), target).front();
+        CAPTURE(print(first));
+        CHECK(first.residency == Residency::kStages);
+        CHECK(first.column_blocks == 1);
+        CHECK(first.stages == stages);
+        CHECK(share_at_work(first, columns) > 0.9);
+    }
+    // A row for which shared memory has no room is read again by one block of a multiprocessor, not two.
+    const Group wide = norms_backward("group_norm", 8192, f32, target);
+    const Schedule again = legal_schedules(wide, target).front();
+    CHECK(again.residency == Residency::kReload);
+    CHECK(again.blocks_per_sm == 1);
 }
 
 TEST_CASE("a stored row of which sixteen multiprocessors hold one stays in its stage, and is filled again") {

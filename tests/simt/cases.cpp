@@ -90,6 +90,12 @@ void check_cases(const std::vector<Case>& cases, const Target& target, std::int6
     });
 }
 
+Case refilled(Case of) {
+    for (Step& step : of.program.steps) step.kernel.refills = step.kernel.refills != step.kernel.may_refill();
+    of.name += ", refilled";
+    return of;
+}
+
 std::string outcome_of(const Graph& graph, const Schedule& schedule, const Target& target,
                        const simt::Sabotage& sabotage, std::int64_t rows) {
     const Device device = simt::device(target);

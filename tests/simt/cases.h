@@ -83,6 +83,9 @@ simt::Sabotage replacing(const std::string& what, const std::string& with);
 // The first kernel that reduces columns.
 const Kernel& main_kernel(const Program& program);
 
+// The case with its stages filled again by their loops where they were not, and the other way.
+Case refilled(Case of);
+
 // Rows in the registers of 256 threads each.
 Schedule block_schedule(int vector);
 

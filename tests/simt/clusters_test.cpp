@@ -29,13 +29,6 @@ void each_reduction(const Add& add) {
     }
 }
 
-// The case with its stages filled again by their loops where they were not, and the other way.
-Case refilled(Case of) {
-    for (Step& step : of.program.steps) step.kernel.refills = step.kernel.refills != step.kernel.may_refill();
-    of.name += ", refilled";
-    return of;
-}
-
 }  // namespace
 
 TEST_CASE("rows divided over clusters of blocks agree with the oracle") {
