@@ -272,8 +272,7 @@ RJ_DEVICE void rj_copy_behind(int offset_bytes, const void* from, const Vec& rea
         asm volatile("cp.async.ca.shared.global [%0], [%1], 8;  // behind %2, %3" ::"r"(to), "l"(from),
                      "r"(read.words[0]), "r"(read.words[1]));
     } else {
-        asm volatile("cp.async.ca.shared.global [%0], [%1], 4;  // behind %2" ::"r"(to), "l"(from),
-                     "r"(read.words[0]));
+        asm volatile("cp.async.ca.shared.global [%0], [%1], 4;  // behind %2" ::"r"(to), "l"(from), "r"(read.words[0]));
     }
 }
 RJ_DEVICE void rj_copies_issued() { asm volatile("cp.async.commit_group;" ::: "memory"); }
