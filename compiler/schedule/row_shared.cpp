@@ -130,7 +130,7 @@ std::vector<Schedule> in_shared_of_cluster(const GroupFacts& facts, const Target
 // the next comes while it is stored.
 std::vector<Schedule> alone_in_one_stage(const GroupFacts& facts, const Target& target, int vector) {
     if (target.backend != Backend::kCuda || !target.clusters || facts.sums_rows() || !facts.stores_columns ||
-        resident_blocks(facts, target, kMostClusterBlocks) != 1)
+        facts.streams >= kManyTensors || resident_blocks(facts, target, kMostClusterBlocks) != 1)
         return {};
     Schedule s = row_schedule(Residency::kStages, kThreadsAlone, vector);
     s.column_blocks = kMostClusterBlocks;

@@ -225,8 +225,9 @@ namespace {
 // What is read twice is the sooner found in the caches the fewer rows are read at once: cross-entropy with its gradient
 // of 128256 bf16 classes takes 0.745 ms with 512 threads on a row, 0.774 with 1024, 0.812 with 256. Where sums take
 // registers too, only small blocks share a multiprocessor: eight states' backward takes 0.177 ms with 256, 0.219 with
-// 512. But of 128 KiB a row and more two of them on each multiprocessor are more than that cache has: eight states' of
-// 7168 f32 columns 0.141 and 0.132, a group norm's of four channels 0.126 and 0.111, of 4096 0.123 and 0.114.
+// 512. But of 128 KiB a row and more two of them on each multiprocessor are more than that cache has, up to where one
+// is: eight states' of 7168 f32 columns 0.141 and 0.132, a group norm's of four channels 0.126 and 0.111, of 4096 0.123
+// and 0.114.
 //
 // Rows that are long for 512 threads too are fewer at once so, and the last of them leave less of the device idle: a
 // part of a vocabulary of 128256 f32 columns, of which 1024 rows are a little more than blocks of 256 threads have at
@@ -240,7 +241,8 @@ constexpr std::int64_t kColumnsOfFewWarps = 65536;
 // 262144 f32 columns 0.080 ms in two of 512, 0.113 in four of 256, of 201088 0.074 and 0.104; 512 rows of 200064 0.224
 // and 0.221. 256 rows of cross-entropy's 201088 0.0571 and 0.0662.
 constexpr std::int64_t kBytesOfFewRows = 576 * 1024;
-constexpr std::int64_t kBytesOfOneRow = 128 * 1024;
+constexpr std::int64_t kBytesOfTwoRows = 128 * 1024;
+constexpr std::int64_t kBytesOfOneRow = 384 * 1024;
 
 }  // namespace
 
@@ -256,7 +258,9 @@ std::array<int, 3> threads_of_reloaded(const GroupFacts& facts, const Target& ta
     // What is read a second time is in the second-level cache where few rows are on their way: tvd of 32000 f32 columns
     // 0.118 ms in two blocks of 512, 0.123 in eight of 128, of 128256 0.120, and 0.139 in four of 256 (H200).
     if (sums_alone && facts.online_phases > 2) return {512, 1024, 256};
-    if (sums_of_many && row_bytes(facts) * facts.streams >= kBytesOfOneRow) return {512, 256, 1024};
+    const std::int64_t bytes = row_bytes(facts) * facts.streams;
+    if (sums_of_many && facts.stores_columns && bytes >= kBytesOfTwoRows && bytes <= kBytesOfOneRow)
+        return {512, 256, 1024};
     const bool few_warps = sums_alone && facts.columns <= kColumnsOfFewWarps;
     return few_warps ? std::array{128, 256, 512} : std::array{256, 512, 1024};
 }
