@@ -73,21 +73,20 @@ class Refills {
 // H200, ms of norms' derivatives with copies behind rows and with refills. What is copied while a row is stored would
 // wait where there is most to copy: large parts of a cluster, alone on their multiprocessors. Of 262144 f32 columns in
 // one stage rms_norm's 0.167 and 0.138, add_rms_norm's 0.140 and 0.118, of 131072 in two 0.113 and 0.0987,
-// add_layer_norm's 0.120 and 0.107; skewed in three layer_norm's 0.125 and 0.121. Elsewhere rows are there in time, and
-// a copy for each vector only adds instructions: rms_norm's of 8192 bf16 columns in one block 0.0992 and 0.0998, a
-// group norm's of four channels 0.102 and 0.111, layer_norm's of 65536 f32 columns, in parts of 64 KiB, 0.119 and
-// 0.122, eight states' 0.131 and 0.145, jsd's of 32000 bf16 classes, three blocks of which share a multiprocessor,
-// 0.171 and 0.178.
+// add_layer_norm's 0.120 and 0.107. Elsewhere rows are there in time, and a copy for each vector only adds
+// instructions: rms_norm's of 8192 bf16 columns in one block 0.0992 and 0.0998, a group norm's of four channels 0.102
+// and 0.111, layer_norm's of 65536 f32 columns, in parts of 64 KiB, 0.119 and 0.122, of 100352, skewed in three stages,
+// 0.114 and 0.120, eight states' 0.131 and 0.145, jsd's of 32000 bf16 classes, three blocks of which share a
+// multiprocessor, 0.171 and 0.178.
 bool gains_by_refills(const Kernel& kernel) {
     constexpr std::int64_t kLargePart = 80 * 1024;
-    constexpr std::int64_t kLargeSkewed = 64 * 1024;
     const Schedule& s = kernel.schedule;
     const bool in_turns = std::ranges::any_of(kernel.body, [](const Stmt& stmt) {
         const auto* loop = std::get_if<ColumnLoop>(&stmt.node);
         return loop != nullptr && loop->iterations > 1 && !loop->refills.empty();
     });
-    const bool is_large = kernel.stage_bytes >= (s.skew ? kLargeSkewed : kLargePart);
-    return kernel.cluster_blocks() > 1 && s.blocks_per_sm == 1 && in_turns && is_large;
+    return kernel.cluster_blocks() > 1 && s.blocks_per_sm == 1 && !s.skew && in_turns &&
+           kernel.stage_bytes >= kLargePart;
 }
 
 }  // namespace
