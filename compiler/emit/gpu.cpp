@@ -54,7 +54,6 @@ std::string KernelEmitter::run() {
     }
     outside_ = scope_.row_names();
     if (kernel_.schedule.fetches_ahead()) declare_fetch();
-    scope_.set_row_names(outside_);
     if (kernel_.product) {
         tile_rows();
     } else if (kernel_.schedule.skew) {
@@ -266,42 +265,40 @@ void KernelEmitter::declare_fetch() {
     if (first == kernel_.body.end()) return;
     const bool staged = kernel_.schedule.stages > 0;
     const auto in_stage = [](const Inst& inst) { return inst.stage_offset_bytes >= 0; };
-    std::vector<ColumnFetch> columns;  // of the first loop, or of its pieces (passes/pieces)
+    RowLoads loads;
     for (auto at = first; at != kernel_.body.end() && is_loop(*at); ++at) {
         const auto& loop = std::get<ColumnLoop>(at->node);
         if (at != first && !(staged && std::ranges::any_of(loop.body, in_stage))) break;
-        columns.emplace_back(loop, scope_).declare("next");
+        loads.columns.emplace_back(loop, scope_).declare("next");
     }
     if (const ColumnLoop* ends = ends_behind(*first)) {
         fetched_ends_.emplace(*ends, scope_);
         fetched_ends_->declare("next");
     }
     if (!scope_.fetches()) return;
-    std::vector<const Inst*> numbers;
     std::for_each(kernel_.body.begin(), first, [&](const Stmt& before) {
         const auto* inst = std::get_if<Inst>(&before.node);
         if (inst == nullptr || (staged ? inst->stage_offset_bytes < 0 : !kernel_.can_fetch(*inst))) return;
-        numbers.push_back(inst);
+        loads.numbers.push_back(inst);
         declare_fetched(*inst);
     });
-    declare_function("fetch", "the loads of a row, to be used when the block comes to it", numbers, &columns);
+    declare_loads("fetch", "the loads of a row, to be used when the block comes to it", &loads);
     if (!staged) return scope_.fetch(first_row_block(), "first");
-    declare_refills(numbers, &columns);
+    if (kernel_.refills) declare_refills(std::move(loads));
     fill_stages();
 }
 
-void KernelEmitter::declare_function(std::string_view name, const std::string& comment,
-                                     const std::vector<const Inst*>& numbers, std::vector<ColumnFetch>* columns) {
+void KernelEmitter::declare_loads(std::string_view function, const std::string& comment, RowLoads* loads) {
     const bool staged = kernel_.schedule.stages > 0;
-    out_.open(fmt::format("const auto {} = [&](long long row{})", name, staged ? ", int stage" : ""), comment);
+    out_.open(fmt::format("const auto {} = [&](long long row{})", function, staged ? ", int stage" : ""), comment);
     scope_.declare_coordinates("row", kernel_.inner_axes());
-    for (const Inst* load : numbers) {
+    for (const Inst* load : loads->numbers) {
         const GpuAddress at = scope_.address(*load, {}, "");
         out_.line(staged ? fmt::format("rj_copy_ahead<{0}>({1}, {2});", size_bytes(load->dtype),
                                        scope_.staged(load->stage_offset_bytes, "", size_bytes(load->dtype)), at.text())
                          : fmt::format("{} = {};", scope_.fetched(*load), scope_.load_one(*load, at)));
     }
-    for (ColumnFetch& loads : *columns) loads.load();
+    for (ColumnFetch& columns : loads->columns) columns.load();
     if (fetched_ends_) fetched_ends_->load();
     out_.close(";");
     scope_.forget_axes(kernel_.inner_axes());
@@ -309,18 +306,16 @@ void KernelEmitter::declare_function(std::string_view name, const std::string& c
 }
 
 // What loops copy of a row to come, vector by vector, and what is left to copy behind the row.
-void KernelEmitter::declare_refills(const std::vector<const Inst*>& numbers, std::vector<ColumnFetch>* columns) {
-    if (!kernel_.refills) return;
+void KernelEmitter::declare_refills(RowLoads loads) {
     for (const Stmt& stmt : kernel_.body) {
         const auto* loop = std::get_if<ColumnLoop>(&stmt.node);
         if (loop == nullptr || loop->refills.empty()) continue;
         declare_refill(*loop, scope_);
         scope_.set_row_names(outside_);
-        for (ColumnFetch& loads : *columns) loads.leave_out(loop->refills);
+        for (ColumnFetch& columns : loads.columns) columns.leave_out(loop->refills);
     }
-    const bool all = std::ranges::all_of(*columns, [](const ColumnFetch& loads) { return loads.is_empty(); });
-    if (all && numbers.empty()) return;
-    declare_function("fetch_rest", "what of a row no loop copies", numbers, columns);
+    if (loads.numbers.empty() && std::ranges::all_of(loads.columns, &ColumnFetch::is_empty)) return;
+    declare_loads("fetch_rest", "what of a row no loop copies", &loads);
     scope_.set_fetch_rest("fetch_rest");
 }
 

@@ -1,5 +1,5 @@
 // Loads of a column loop that are issued before it: once for all rows of the block, or while the block works on the row
-// before. When that is, gpu.cpp says.
+// before, which a loop may do that reads the places they go to for the last time. When else that is, gpu.cpp says.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -42,6 +42,12 @@ class KernelEmitter {
         ValueId value = -1;  // of the row; none for vectors
     };
 
+    // What is loaded of a row before the block comes to it.
+    struct RowLoads {
+        std::vector<const Inst*> numbers;
+        std::vector<ColumnFetch> columns;  // of the first loop, or of its pieces (passes/pieces)
+    };
+
     // Where the states of a turn meet: a place in shared memory and its transaction barrier, whose parity is another
     // each time it is used. A region is used every row, or by rows in turn when it is one of two for one all-reduce.
     struct Meeting {
@@ -74,9 +80,8 @@ class KernelEmitter {
     std::string first_of_place() const;
     std::string first_cluster() const;
     void declare_fetch();
-    void declare_function(std::string_view name, const std::string& comment, const std::vector<const Inst*>& numbers,
-                          std::vector<ColumnFetch>* columns);
-    void declare_refills(const std::vector<const Inst*>& numbers, std::vector<ColumnFetch>* columns);
+    void declare_loads(std::string_view function, const std::string& comment, RowLoads* loads);
+    void declare_refills(RowLoads loads);
     void load_before_numbers();
     void declare_fetched(const Inst& load);
     void fill_stages();

@@ -165,16 +165,17 @@ class GpuScope {
     // Issues the loads of the row `block` where there is one. Of several rows a block, of this thread's row of them,
     // which is called `row`; the last block's other threads follow the last row.
     void fetch(const std::string& block, std::string_view row);
-    // What copies vectors of a row to come to the places that an iteration of a loop has read last, and what copies the
-    // rest of the row behind this one; there may be none.
-    void set_refill(const ColumnLoop& loop, std::string function) { refills_[&loop] = std::move(function); }
-    void set_fetch_rest(std::string function) { fetch_rest_ = std::move(function); }
-    // Where there are loops that fill this row's stage again: declares which row comes there, and whether one does.
-    void declare_coming();
-    void refill(const ColumnLoop& loop, const std::string& iteration, const std::vector<std::string>& read);
     // Likewise without a condition, and whether the next row is fetched so.
     bool fetches_always() const;
     void fetch_always(const std::string& block);
+    // The functions that copy vectors of a row to come to the places that an iteration of a loop has read last, and
+    // what is left of it behind this row; there may be none.
+    void set_refill(const ColumnLoop& loop, std::string function) { refills_[&loop] = std::move(function); }
+    void set_fetch_rest(std::string function) { fetch_rest_ = std::move(function); }
+    // Where loops fill this row's stage again: declares which row comes there, and whether one does.
+    void declare_coming();
+    // Copies to the places, where such a row comes, whose vectors of an iteration are `read`.
+    void refill(const ColumnLoop& loop, const std::string& iteration, const std::vector<std::string>& read);
     std::int64_t stage_begin(int stage) const;
     // The stage after the row's own.
     std::string next_stage() const;
