@@ -49,7 +49,7 @@ Kernel place_stages(Kernel kernel, const Target& target);
 Kernel take_pieces_apart(Kernel kernel, const Target& target);
 
 // Has the places of a row that stays in its stage filled again by the loop that reads them last. Needs: places in
-// stages, and the loops that there will be. Gives: ColumnLoop::refills.
+// stages, and the loops that there will be. Gives: ColumnLoop::refills, and Kernel::refills where that pays.
 Kernel refill_stages(Kernel kernel, const Target& target);
 
 // Moves functions of what is the same for every row, of weights and of columns' places, before the rows of a block that
