@@ -196,7 +196,7 @@ Artifact compile_gpu(const Kernel& kernel, const Target& target) {
         Kernel waiting = kernel;
         waiting.loads_together = which;
         if (!tried.insert(emit_gpu_body(waiting, target)).second) continue;
-        Compiled together = compile_either(std::move(waiting), target);
+        Compiled together = compile_bounded(std::move(waiting), target);
         const bool streams = kernel.schedule.residency == Residency::kReload;
         if (streams ? streams_better(together, best, target) : serves_better(together, best, target))
             best = std::move(together);

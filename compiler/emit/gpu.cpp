@@ -14,6 +14,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -316,7 +317,7 @@ void KernelEmitter::declare_refills(RowLoads loads) {
     }
     if (loads.numbers.empty() && std::ranges::all_of(loads.columns, &ColumnFetch::is_empty)) return;
     declare_loads("fetch_rest", "what of a row no loop copies", &loads);
-    scope_.set_fetch_rest("fetch_rest");
+    scope_.leave_rest();
 }
 
 // Where a row's numbers take long, the loads of its columns stand before them: they would stay behind the branch of a

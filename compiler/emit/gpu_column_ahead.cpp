@@ -15,10 +15,13 @@
 namespace rowjit::gpu_emit {
 namespace {
 
+std::int64_t bytes_of(const Inst& load, const ColumnLoop& loop) {
+    return lanes_of(load, loop) * static_cast<std::int64_t>(size_bytes(load.dtype));
+}
+
 // In the stage, of an iteration of the loop it is read in.
 std::string place_of(const Inst& load, const ColumnLoop& loop, const GpuScope& scope) {
-    const std::int64_t bytes = lanes_of(load, loop) * static_cast<std::int64_t>(size_bytes(load.dtype));
-    return scope.staged(load.stage_offset_bytes, loop.iterations > 1 ? "i" : "", bytes);
+    return scope.staged(load.stage_offset_bytes, loop.iterations > 1 ? "i" : "", bytes_of(load, loop));
 }
 
 }  // namespace
@@ -100,11 +103,10 @@ void ColumnFetch::load() {
     open_resident(loop_, scope_);
     for (std::size_t i = 0; i < loads_.size(); ++i) {
         const Inst& load = *loads_[i];
-        out.line(
-            load.stage_offset_bytes < 0
-                ? fmt::format("{} = {};", scope_.fetched(load), scope_.load(load, addresses[i], lanes_of(load, loop_)))
-                : fmt::format("rj_copy_ahead<{}>({}, {});", lanes_of(load, loop_) * size_bytes(load.dtype),
-                              place_of(load, loop_, scope_), addresses[i].text()));
+        out.line(load.stage_offset_bytes < 0 ? fmt::format("{} = {};", scope_.fetched(load),
+                                                           scope_.load(load, addresses[i], lanes_of(load, loop_)))
+                                             : fmt::format("rj_copy_ahead<{}>({}, {});", bytes_of(load, loop_),
+                                                           place_of(load, loop_, scope_), addresses[i].text()));
     }
     close_resident(loop_, scope_);
 }

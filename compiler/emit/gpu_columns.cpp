@@ -17,6 +17,7 @@
 #include "base/dtype.h"
 #include "compiler/emit/gpu_column_emitter.h"
 #include "compiler/emit/gpu_column_place.h"
+#include "compiler/passes/passes.h"
 
 namespace rowjit::gpu_emit {
 namespace {
@@ -155,8 +156,7 @@ void ColumnEmitter::choose_group() {
     // 0.131 ms so, 0.144 one by one. Elsewhere it is no better, and a layer norm of 1280 bf16 columns 0.0878, 0.0816.
     std::int64_t alike = group_;
     while (loop_.iterations % alike != 0) --alike;
-    const bool refills = scope_.kernel().refills && !loop_.refills.empty();
-    if (!refills || 2 * alike > group_) group_ = alike;
+    if (!scope_.refills(loop_) || 2 * alike > group_) group_ = alike;
     if (whole || front_.empty()) group_ = loop_.iterations;
 }
 
@@ -276,17 +276,14 @@ void ColumnEmitter::grouped() {
 
 // What was read of each place that a row to come takes.
 void ColumnEmitter::refill() {
-    if (!scope_.kernel().refills) return;
+    if (!scope_.refills(loop_)) return;
     std::vector<std::string> read;
     for (const std::int64_t place : loop_.refills) {
-        const auto found = std::ranges::find_if(loop_.body, [&](const Inst& inst) {
-            return inst.kind == InstKind::kKept
-                       ? slot(inst).shared_offset_bytes == place && slot(inst).residency == Residency::kStages
-                       : inst.stage_offset_bytes == place;
-        });
+        const auto found = std::ranges::find_if(
+            loop_.body, [&](const Inst& inst) { return place_in_stage(scope_.kernel(), inst) == place; });
         read.push_back(vectors_.at(&*found));
     }
-    if (!read.empty()) scope_.refill(loop_, loop_.iterations > 1 ? iteration() : "0", read);
+    scope_.refill(loop_, loop_.iterations > 1 ? iteration() : "0", read);
 }
 
 // Nothing is computed before the loads from memory are on their way.

@@ -281,8 +281,8 @@ void GpuScope::fetch_ahead() {
     if (stages == 0 && fetches_always()) return fetch_always(block_ahead());
     if (refills_.empty()) {
         fetch(block_ahead(), "ahead");
-    } else if (!fetch_rest_.empty()) {
-        out_.line(fmt::format("if (comes) {}(coming, stage);", fetch_rest_));
+    } else if (leaves_rest_) {
+        out_.line("if (comes) fetch_rest(coming, stage);");
     }
     if (stages == 0) return;
     out_.line("rj_copies_issued();");
@@ -305,9 +305,8 @@ void GpuScope::declare_coming() {
 }
 
 void GpuScope::refill(const ColumnLoop& loop, const std::string& iteration, const std::vector<std::string>& read) {
-    const auto found = refills_.find(&loop);
-    if (found == refills_.end()) return;
-    out_.line(fmt::format("if (comes) {}(coming, stage, {}, {});", found->second, iteration, fmt::join(read, ", ")));
+    out_.line(
+        fmt::format("if (comes) {}(coming, stage, {}, {});", refills_.at(&loop), iteration, fmt::join(read, ", ")));
 }
 
 // Under a condition the loads are a block of their own, which ptxas puts behind all that needs nothing of it, up to

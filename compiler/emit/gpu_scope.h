@@ -168,10 +168,11 @@ class GpuScope {
     // Likewise without a condition, and whether the next row is fetched so.
     bool fetches_always() const;
     void fetch_always(const std::string& block);
-    // The functions that copy vectors of a row to come to the places that an iteration of a loop has read last, and
-    // what is left of it behind this row; there may be none.
+    // The functions that copy vectors of a row to come to the places that an iteration of a loop has read last; and
+    // that `fetch_rest` copies what they leave of it, behind this row.
     void set_refill(const ColumnLoop& loop, std::string function) { refills_[&loop] = std::move(function); }
-    void set_fetch_rest(std::string function) { fetch_rest_ = std::move(function); }
+    bool refills(const ColumnLoop& loop) const { return refills_.contains(&loop); }
+    void leave_rest() { leaves_rest_ = true; }
     // Where loops fill this row's stage again: declares which row comes there, and whether one does.
     void declare_coming();
     // Copies to the places, where such a row comes, whose vectors of an iteration are `read`.
@@ -226,7 +227,7 @@ class GpuScope {
     std::vector<std::string> counted_;  // likewise, "" but of moments
     std::map<const Inst*, std::string> fetched_;
     std::map<const ColumnLoop*, std::string> refills_;
-    std::string fetch_rest_;
+    bool leaves_rest_ = false;
     std::map<int, std::string> held_;  // by Inst::held
     std::map<const Inst*, std::string> tested_;
     RowNames row_names_;  // by expression

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdint>
 #include <ranges>
 #include <set>
 #include <utility>
@@ -43,6 +44,9 @@ Kernel place_barriers(Kernel kernel, const Target& target);
 // the block's shared memory, which stages stand behind. Gives: Inst::stage_offset_bytes, Kernel::stages_offset_bytes
 // and stage_bytes, and shared_bytes with them; no stage_bytes where there is nothing to copy.
 Kernel place_stages(Kernel kernel, const Target& target);
+
+// Where in its row's stage an instruction reads, as what was copied there or what stays there; -1 where it reads none.
+std::int64_t place_in_stage(const Kernel& kernel, const Inst& inst);
 
 // Takes apart the loops of rows that stay in their stages, of many tensors or pieces of them, by what is made of each.
 // Needs: places in stages, of the loop that all of them were in. Gives: neighbouring loops over the same columns.

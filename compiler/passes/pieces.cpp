@@ -53,11 +53,7 @@ class Pieces {
   private:
     // Loads of what the loop itself writes are all to come before the first store.
     bool may_be_apart() const {
-        const auto in_stage = [&](const Inst& inst) {
-            const bool is_kept = inst.kind == InstKind::kKept &&
-                                 kernel_.slots[static_cast<std::size_t>(inst.index)].residency == Residency::kStages;
-            return is_kept || inst.stage_offset_bytes >= 0;
-        };
+        const auto in_stage = [&](const Inst& inst) { return place_in_stage(kernel_, inst) >= 0; };
         const auto stays = [&](const Inst& inst) {
             if (inst.turn > 0 || inst.rows_back > 0) return false;
             switch (inst.kind) {

@@ -2,7 +2,7 @@
 // to come, whose copy is issued at once. Were it issued behind the row, nothing would be on its way while a row in one
 // stage is used, which is all that shared memory has room for where rows are widest.
 #include <algorithm>
-#include <cstddef>
+#include <cstdint>
 #include <variant>
 
 #include "compiler/passes/passes.h"
@@ -45,12 +45,7 @@ class Refills {
             last->refills.push_back(place);
     }
 
-    bool is_at(const Inst& inst, std::int64_t place) const {
-        if (inst.kind == InstKind::kLoad) return inst.stage_offset_bytes == place;
-        if (inst.kind != InstKind::kKept) return false;
-        const Slot& slot = kernel_.slots[static_cast<std::size_t>(inst.index)];
-        return slot.residency == Residency::kStages && slot.shared_offset_bytes == place;
-    }
+    bool is_at(const Inst& inst, std::int64_t place) const { return place_in_stage(kernel_, inst) == place; }
 
     bool reads(const ColumnLoop& loop, std::int64_t place) const {
         return std::ranges::any_of(loop.body, [&](const Inst& inst) { return is_at(inst, place); });

@@ -94,6 +94,12 @@ class Stages {
 
 }  // namespace
 
+std::int64_t place_in_stage(const Kernel& kernel, const Inst& inst) {
+    if (inst.kind != InstKind::kKept) return inst.stage_offset_bytes;
+    const Slot& slot = kernel.slots[static_cast<std::size_t>(inst.index)];
+    return slot.residency == Residency::kStages ? slot.shared_offset_bytes : -1;
+}
+
 Kernel place_stages(Kernel kernel, const Target& /*target*/) {
     if (kernel.schedule.stages > 0) Stages(&kernel).run();
     return kernel;

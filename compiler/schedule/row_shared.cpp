@@ -9,18 +9,26 @@
 
 namespace rowjit::reduced_rows {
 
+namespace {
+
+constexpr std::int64_t kScratchBytes = 4096;  // where threads meet
+
+// Whether a multiprocessor has no room for two rows of all tensors, with so much beside each.
+bool two_rows_exceed(const GroupFacts& facts, const Target& target, std::int64_t beside) {
+    return 2 * (row_bytes(facts) * facts.streams + beside + kSystemSharedBytes) > target.shared_bytes_per_sm;
+}
+
+}  // namespace
+
 // One block's rows leave no shared memory for another's. Eight f32 states: 0.153 ms read again, of which the
 // second-level cache has most, 0.174 in shared memory; their backward 0.177 and 0.203; group_norm's of four channels
 // 0.137 and 0.144, a hyper-connection's 0.144 either way.
 bool fills_shared_memory(const GroupFacts& facts, const Target& target) {
-    return facts.streams >= kManyTensors &&
-           2 * (row_bytes(facts) * facts.streams + kSystemSharedBytes) > target.shared_bytes_per_sm;
+    return facts.streams >= kManyTensors && two_rows_exceed(facts, target, 0);
 }
 
-constexpr std::int64_t kScratchBytes = 4096;  // where threads meet
-
 bool holds_one_row(const GroupFacts& facts, const Target& target) {
-    return 2 * (row_bytes(facts) * facts.streams + kScratchBytes + kSystemSharedBytes) > target.shared_bytes_per_sm;
+    return two_rows_exceed(facts, target, kScratchBytes);
 }
 
 // How many blocks' parts of a row a multiprocessor's shared memory has room for.
