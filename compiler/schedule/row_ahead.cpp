@@ -222,17 +222,19 @@ std::vector<Schedule> carrying_pairs(const GroupFacts& facts, const Target& targ
 }
 
 // Nobody waits in a row whose threads never meet, and a cluster gains it nothing: it has the fewest blocks whose
-// threads hold it in three vectors each. H200, dynamic_tanh's derivatives: of 8960 bf16 columns 0.127 ms in a block of
-// 384 threads, 0.144 in two blocks of 512; of 12288 f32 columns 0.096 in two of 512, 0.115 in four.
+// threads hold it in three vectors each, or four of f32, and no fewer threads than that takes. H200, dynamic_tanh's
+// derivatives: of 8960 bf16 columns 0.127 ms in a block of 384 threads, 0.144 in two blocks of 512; of 12288 f32
+// columns 0.096 in two of 512, 0.115 in four; of 13824 0.107 in two of 512, 0.116 in four of 288.
 std::vector<Schedule> alone_in_long_parts(const GroupFacts& facts, const Target& target, int vector) {
-    constexpr std::int64_t kEach = 3;
+    const std::int64_t each = facts.widest_bytes < 4 ? 3 : 4;
     constexpr std::int64_t kShort = 2 * kThreadsAlone;  // vectors of a row that has one block anyway
     const std::int64_t vectors = facts.columns / vector;
     if (target.backend != Backend::kCuda || facts.meets || facts.sums_of_columns == 0 || vectors <= kShort) return {};
     std::int64_t blocks = 1;
-    while (ceil_div(vectors, blocks) > kEach * kThreadsAlone) blocks *= 2;
+    while (ceil_div(vectors, blocks) > each * kThreadsAlone) blocks *= 2;
     if (blocks > (target.clusters ? kMostClusterBlocks : 1)) return {};
-    const std::int64_t threads = threads_for(ceil_div(vectors, blocks), kEach, target.warp_size);
+    const std::int64_t of_block = ceil_div(vectors, blocks);
+    const std::int64_t threads = threads_for(of_block, ceil_div(of_block, kThreadsAlone), target.warp_size);
     Schedule s = row_schedule(Residency::kRegisters, static_cast<int>(threads), vector);
     s.column_blocks = blocks;
     return ahead_of(staying_apart(s, 1), std::array{kInTwoStages, kTwoStages, kRegisters}, target);

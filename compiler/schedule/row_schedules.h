@@ -109,6 +109,9 @@ int threads_of_six(const GroupFacts& facts, const Target& target, int vector);
 // Threads on a row that is read again, or once, from memory, the most promising first.
 std::array<int, 3> threads_of_reloaded(const GroupFacts& facts, const Target& target, int vector);
 
+// Threads on a row that waits in shared memory, likewise.
+std::array<int, 3> threads_of_shared(const GroupFacts& facts, const Target& target);
+
 // Whether registers have room for a thread's part of the rows, and yet they are better elsewhere.
 bool crowds(int threads, const GroupFacts& facts);
 

@@ -227,7 +227,7 @@ namespace {
 // registers too, only small blocks share a multiprocessor: eight states' backward takes 0.177 ms with 256, 0.219 with
 // 512. But of 128 KiB a row and more two of them on each multiprocessor are more than that cache has, up to where one
 // is: eight states' of 7168 f32 columns 0.141 and 0.132, a group norm's of four channels 0.126 and 0.111, of 4096 0.123
-// and 0.114.
+// and 0.114, of 13824 0.136 and 0.128.
 //
 // Rows that are long for 512 threads too are fewer at once so, and the last of them leave less of the device idle: a
 // part of a vocabulary of 128256 f32 columns, of which 1024 rows are a little more than blocks of 256 threads have at
@@ -242,9 +242,30 @@ constexpr std::int64_t kColumnsOfFewWarps = 65536;
 // and 0.221. 256 rows of cross-entropy's 201088 0.0571 and 0.0662.
 constexpr std::int64_t kBytesOfFewRows = 576 * 1024;
 constexpr std::int64_t kBytesOfTwoRows = 128 * 1024;
-constexpr std::int64_t kBytesOfOneRow = 384 * 1024;
+constexpr std::int64_t kBytesOfOneRow = 448 * 1024;
+
+// A row beside sums of numbers, as a polynomial's of a norm, leaves two thirds of the first-level cache to what waits
+// there besides: as many blocks share a multiprocessor as have room in this, and together they have 1024 threads. H200,
+// poly_norm's derivatives, ms so and in four blocks of 256: of 13824 bf16 columns, two rows, 0.104 and 0.123, of f32,
+// one row, 0.0928 and 0.104, of 7168 f32 columns, two, 0.0900 and 0.102; of 8192 bf16 columns four rows are the best.
+constexpr std::int64_t kBytesOfSharedRows = 128 * 1024;
+constexpr std::int64_t kMostSharedRows = 4;
 
 }  // namespace
+
+std::array<int, 3> threads_of_shared(const GroupFacts& facts, const Target& target) {
+    constexpr std::array kSmallFirst = {256, 512, 1024};
+    constexpr std::array kAlone = {512, 256, 1024};
+    if (!facts.sums_rows()) return kSmallFirst;
+    // Where shared memory has room for one block it has as many threads as would share a multiprocessor else: eight
+    // states' derivatives of 7168 bf16 columns 0.130 ms so, 0.145 in 256; but of 5120 0.190 and 0.174 (H200).
+    if (facts.streams >= kManyTensors) return holds_one_row(facts, target) ? kAlone : kSmallFirst;
+    if (facts.sums_of_columns > 0 || !facts.stores_columns) return kSmallFirst;
+    const std::int64_t rows = kBytesOfSharedRows / (row_bytes(facts) * facts.streams);
+    if (rows == 0) return kAlone;
+    if (rows == 1) return {1024, 512, 256};
+    return rows < kMostSharedRows ? kAlone : kSmallFirst;
+}
 
 std::array<int, 3> threads_of_reloaded(const GroupFacts& facts, const Target& target, int vector) {
     if (facts.greatest > 0) return threads_of_greatest(facts, vector);
