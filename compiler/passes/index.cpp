@@ -187,8 +187,11 @@ class Indexer {
             const bool along_row = kernel_.axis(tensor.axes[i]).is_row;
             const bool shifted = mentions_column && std::ranges::any_of(axes, is_row);
             if (mentions_column && !inst.coords[i].data_nodes().empty()) return {Access::Kind::kGather};
-            if (mentions_column && along_row && !is_one_of_vector(inst.coords[i], loop)) return {Access::Kind::kGather};
-            if (shifted && !lie_alike(inst.coords[i], column_stride(tensor, i), loop)) return {Access::Kind::kGather};
+            if (mentions_column && along_row) {
+                if (!is_one_of_vector(inst.coords[i], loop)) return {Access::Kind::kGather};
+            } else if (shifted && !lie_alike(inst.coords[i], column_stride(tensor, i), loop)) {
+                return {Access::Kind::kGather};
+            }
             by_column = by_column || mentions_column;
         }
         if (!by_column) return {Access::Kind::kUniform};
@@ -200,12 +203,21 @@ class Indexer {
         return evaluate(inst, tensor, loop);
     }
 
+    // Whether rows and columns are in a coordinate's sums apart from each other.
+    bool is_sum_of_both(const Coord& coord) const {
+        const auto is_row = [&](Axis axis) { return kernel_.axis(axis.id).is_row; };
+        const std::vector<Axis> axes = coord.axes();
+        switch (coord.kind()) {
+            case Coord::Kind::kAdd: return is_sum_of_both(coord.left()) && is_sum_of_both(coord.right());
+            case Coord::Kind::kMul: return is_sum_of_both(coord.left());
+            default: return std::ranges::all_of(axes, is_row) || std::ranges::none_of(axes, is_row);
+        }
+    }
+
     // Whether a row that columns stand at, as those of a picture's patches do, is the same for the lanes of each
     // vector.
     bool is_one_of_vector(const Coord& coord, const ColumnLoop& loop) const {
-        const std::vector<Axis> axes = coord.axes();
-        const bool by_columns = std::ranges::none_of(axes, [&](Axis axis) { return kernel_.axis(axis.id).is_row; });
-        if (!aligned_ || !by_columns || loop.is_peeled() || loop.columns % loop.vector != 0) return false;
+        if (!is_sum_of_both(coord) || loop.is_peeled() || loop.columns % loop.vector != 0) return false;
         const auto row = [&](std::int64_t column) { return position_at(kernel_, coord, loop.axes, column); };
         for (std::int64_t column = 0; column < loop.columns; ++column) {
             if (column % loop.vector != 0 && row(column) != row(column - 1)) return false;

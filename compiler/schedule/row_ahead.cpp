@@ -222,16 +222,26 @@ std::vector<Schedule> carrying_pairs(const GroupFacts& facts, const Target& targ
 }
 
 // Nobody waits in a row whose threads never meet, and a cluster gains it nothing: it has the fewest blocks whose
-// threads hold it in three vectors each, or four of f32, and no fewer threads than that takes. H200, dynamic_tanh's
-// derivatives: of 8960 bf16 columns 0.127 ms in a block of 384 threads, 0.144 in two blocks of 512; of 12288 f32
-// columns 0.096 in two of 512, 0.115 in four; of 13824 0.107 in two of 512, 0.116 in four of 288.
+// threads hold it in three vectors each, or four of f32 where nearly all of a block's threads have those, and as many
+// threads as so many vectors leave. H200, dynamic_tanh's derivatives: of 8960 bf16 columns 0.127 ms in a block of 384
+// threads, 0.144 in two blocks of 512; of 14336 in two blocks 0.107 with 448 threads, 0.112 with 320; of 12288 f32
+// columns 0.096 in two of 512, 0.115 in four; of 13824 0.106 in two of 448, 0.115 in four of 288; but of 6656 0.112 in
+// one of 416, 0.104 in two.
 std::vector<Schedule> alone_in_long_parts(const GroupFacts& facts, const Target& target, int vector) {
-    const std::int64_t each = facts.widest_bytes < 4 ? 3 : 4;
+    constexpr std::int64_t kEach = 3;
+    constexpr std::int64_t kMostEach = 4;
+    constexpr std::int64_t kNearlyAll = kThreadsAlone * 7 / 8;
     constexpr std::int64_t kShort = 2 * kThreadsAlone;  // vectors of a row that has one block anyway
     const std::int64_t vectors = facts.columns / vector;
     if (target.backend != Backend::kCuda || facts.meets || facts.sums_of_columns == 0 || vectors <= kShort) return {};
+    const auto has_room = [&](std::int64_t blocks) {
+        const std::int64_t of_block = ceil_div(vectors, blocks);
+        if (of_block <= kEach * kThreadsAlone) return true;
+        const bool fills = threads_for(of_block, kMostEach, target.warp_size) >= kNearlyAll;
+        return facts.widest_bytes >= 4 && of_block <= kMostEach * kThreadsAlone && fills;
+    };
     std::int64_t blocks = 1;
-    while (ceil_div(vectors, blocks) > each * kThreadsAlone) blocks *= 2;
+    while (!has_room(blocks)) blocks *= 2;
     if (blocks > (target.clusters ? kMostClusterBlocks : 1)) return {};
     const std::int64_t of_block = ceil_div(vectors, blocks);
     const std::int64_t threads = threads_for(of_block, ceil_div(of_block, kThreadsAlone), target.warp_size);

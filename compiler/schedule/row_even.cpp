@@ -123,13 +123,24 @@ constexpr std::array kFewInCluster = {kSkewedStages, kTwoStages, kSkewedInStages
 constexpr std::array kManyInCluster = {kSkewedInStages, kInTwoStages, kRegisters, Ahead{}};
 constexpr std::array kAheadInCluster = {kRegisters, kSkewedStages, kSkewedInStages, kTwoStages};
 constexpr std::array kLittleAhead = {kSkewedStages, kTwoStages, kRegisters, kSkewedInStages};
-// Of two tensors' narrow columns a row in registers is enough all the same: with 28 vectors a lane rms_norm's backward
-// of 13824 bf16 columns takes 0.0953 ms so, 0.103 with stages.
+// Of two tensors' narrow columns over two blocks a row in registers is enough all the same: rms_norm's backward of
+// 13824 bf16 columns takes 0.0951 ms so, 0.103 with stages, of 14336 0.0983 and 0.105; over four, of 28672, 0.102 and
+// 0.0988.
 constexpr std::array kLittleNarrowAhead = {kRegisters, kSkewedStages, kTwoStages, kSkewedInStages};
-// Of three tensors stages and the registers that skewing takes leave a row's own none: add_layer_norm's backward of
-// 13824 bf16 columns takes 0.0877 ms where rows stay in their stages, 0.100 skewed in registers; of 28672 f32 columns
-// 0.0879 and 0.0960, add_rms_norm's 0.0836 and 0.0893; gated_rms_norm's of 13824 0.0815 and 0.0883.
+// Three tensors' rows that are skewed stay in their stages where functions, two sums and a last vector that some
+// threads lack, or eight blocks take what registers there are: add_layer_norm's backward of 13824 bf16 columns 0.0879
+// ms so and 0.0999 in registers, but of 14336, which all threads have four vectors of, 0.0898 and 0.0867; of 28672 f32
+// columns 0.0878 and 0.0958, add_rms_norm's 0.0837 and 0.0895, but of 13824, over four blocks, 0.0810 and 0.0766;
+// gated_rms_norm's of 13824 f32 columns 0.0816 and 0.0882.
 constexpr std::array kThreeInCluster = {kSkewedInStages, kTwoStages, kInTwoStages, kSkewedStages};
+bool three_stay(const Schedule& s, const GroupFacts& facts) {
+    constexpr std::int64_t kManyBlocks = 8;
+    const bool narrow = facts.widest_bytes < 4;
+    const bool guarded = share_at_work(s, facts) < 1;
+    if (facts.streams != 3 || s.blocks_per_sm > 1) return false;
+    if (facts.functions > 0 || (narrow && facts.sums_of_columns > 1)) return guarded;
+    return !narrow && s.column_blocks >= kManyBlocks;
+}
 constexpr std::int64_t kEnoughAhead = 30;
 constexpr std::int64_t kFew = 4;
 
@@ -138,10 +149,11 @@ std::span<const Ahead> kinds_of_even(const EvenSchedule& even, const GroupFacts&
     if (even.schedule.column_blocks == 1) return few ? kFewVectors : kManyVectors;
     const std::int64_t warps = std::int64_t{even.schedule.threads_per_row} * even.schedule.blocks_per_sm / kWarpThreads;
     const bool enough_ahead = even.vectors * warps >= kEnoughAhead;
-    if (facts.streams > 2 && !(fetches_in_registers(facts) && enough_ahead)) return kThreeInCluster;
+    if (fetches_in_registers(facts) && enough_ahead) return kAheadInCluster;
+    if (three_stay(even.schedule, facts)) return kThreeInCluster;
     if (fetches_in_registers(facts)) {
-        if (enough_ahead) return kAheadInCluster;
-        return facts.widest_bytes < 4 && facts.streams == 2 ? kLittleNarrowAhead : kLittleAhead;
+        const bool narrow_pair = facts.widest_bytes < 4 && facts.streams == 2 && even.schedule.column_blocks == 2;
+        return narrow_pair ? kLittleNarrowAhead : kLittleAhead;
     }
     return few ? std::span<const Ahead>(kFewInCluster) : kManyInCluster;
 }

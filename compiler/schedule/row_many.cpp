@@ -150,8 +150,10 @@ std::vector<Schedule> many_summed_evenly(const GroupFacts& facts, const Target& 
         all.push_back(staying_apart(s, blocks));
     };
     // Threads that meet twice want registers: the derivatives of a norm, a residual and a norm of 3840 bf16 columns
-    // take 0.0988 ms in one block of 256 threads, 0.110 in two (H200).
-    if (facts.phases > 2) offer(2, 12);
+    // take 0.0987 ms in one block of 256 threads, 0.110 in two; but of a scaled one of 1152 0.0738 in four of 96, and
+    // 0.0710 in five (H200).
+    constexpr std::int64_t kLongRow = 2048;
+    if (facts.phases > 2 && facts.columns > kLongRow) offer(2, 12);
     offer(2, 16);
     if (std::has_single_bit(static_cast<std::uint64_t>(facts.columns))) offer(1, 16);
     // Of eight warps few may be left over. H200, derivatives of eight states, in ms: of 2880 f32 columns 0.130 in

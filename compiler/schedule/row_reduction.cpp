@@ -400,6 +400,8 @@ std::vector<Schedule> gpu_schedules(const GroupFacts& facts, const Target& targe
     put_first(waiting_in_steps(facts, target, vector), &schedules);
     put_first(waiting_in_stages(facts, target, vector), &schedules);
     put_first(holding_in_stages(facts, target, vector), &schedules);
+    if (facts.widest_bytes >= 4 && !takes_logarithms(facts))
+        put_first(distributions_in_registers(facts, target, vector), &schedules);
     put_first(stored_for_many(facts, vector), &schedules);
     put_first(of_same_columns(facts, vector), &schedules);
     return schedules;
@@ -442,6 +444,20 @@ void add_parts_of_vectors(const GroupFacts& facts, const Target& target, int who
     schedules->insert(holds_too_many ? schedules->begin() : schedules->end(), parts.begin(), parts.end());
 }
 
+// Distributions that begin anywhere are not copied ahead, and a cluster that waits for them is rather not: they are
+// read twice. H200, 100277 bf16 classes, ms so and in eight blocks' shared memory: kl_div 0.139 and 0.172, tvd 0.216
+// and 0.354; of 50257 0.139 and 0.179, 0.213 and 0.241. But those of f32 that registers hold wait there, and so do
+// narrow ones that logarithms are taken of: jsd 0.280 and 0.414, of 50257 0.254 and 0.283.
+void put_distributions_first(const GroupFacts& facts, const Target& target, std::vector<Schedule>* schedules) {
+    if ((facts.widest_bytes < 4) != takes_logarithms(facts)) {
+        std::ranges::stable_partition(*schedules, [](const Schedule& s) { return s.residency == Residency::kReload; });
+        return;
+    }
+    std::vector<Schedule> first = distributions_in_registers(facts, target, facts.access_columns());
+    for (Schedule& s : first) s = peeled(s);
+    put_first(first, schedules);
+}
+
 std::vector<Schedule> gpu_schedules(const GroupFacts& facts, const Target& target) {
     constexpr std::int64_t kLeastOfTables = 3072;
     constexpr std::int64_t kMostOfTables = 16384;
@@ -452,12 +468,7 @@ std::vector<Schedule> gpu_schedules(const GroupFacts& facts, const Target& targe
     if (!facts.peels()) return schedules;
     std::vector<Schedule> of_peeled;
     for (const Schedule& s : gpu_schedules(facts, target, facts.access_columns())) of_peeled.push_back(peeled(s));
-    // Distributions with what flows back to one of them are rather read twice than kept by a cluster whose copies are
-    // not made ahead. H200, 100277 bf16 classes, ms so and in eight blocks' shared memory: kl_div 0.136 and 0.169, jsd
-    // 0.290 and 0.412, tvd 0.212 and 0.349.
-    if (facts.sums_exponentials && facts.streams > 1 && facts.stores_columns && wider_than_block(facts, target)) {
-        std::ranges::stable_partition(of_peeled, [](const Schedule& s) { return s.residency == Residency::kReload; });
-    }
+    if (compares_distributions(facts, target)) put_distributions_first(facts, target, &of_peeled);
     // Two tensors' rows that are stored as well have as much in flight in twos, and no ends. H200, % of copy, peeled
     // and in twos: softmax's backward of 1026 bf16 columns 98 and 105, of 30522 95 and 104.
     //

@@ -137,6 +137,13 @@ std::vector<Schedule> cluster_schedules(const GroupFacts& facts, const Target& t
 // A row beside weights where it is the faster in blocks of a cluster that end; none of others.
 std::vector<Schedule> ending_in_cluster(const GroupFacts& facts, const Target& target, int vector);
 
+// Whether wide rows of a few distributions are compared, and of one something is stored; and whether more than an
+// exponential is taken of their columns.
+bool compares_distributions(const GroupFacts& facts, const Target& target);
+bool takes_logarithms(const GroupFacts& facts);
+// Those in a cluster's registers, of blocks that end; none of others.
+std::vector<Schedule> distributions_in_registers(const GroupFacts& facts, const Target& target, int vector);
+
 // Rows that functions are computed of where they are the faster in a cluster that stays; none of others.
 std::vector<Schedule> of_functions(const GroupFacts& facts, const Target& target, int vector);
 
