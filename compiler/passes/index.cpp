@@ -102,20 +102,46 @@ class Indexer {
         return true;
     }
 
+    // Values of a loop's lanes, and those of them that are the same for the lanes of each vector, where a vector is
+    // loaded at its first lane's. A GPU's vectors are loaded before anything of their lanes is computed.
+    struct LaneValues {
+        std::set<ValueId> all;
+        std::set<ValueId> alike;
+
+        bool differ(ValueId value) const { return all.contains(value) && !alike.contains(value); }
+    };
+
     void index_loop(ColumnLoop* loop) {
-        std::set<ValueId> lane_values;
+        LaneValues values;
         for (Inst& inst : loop->body) {
-            if (inst.id >= 0) lane_values.insert(inst.id);
-            if (!touches_memory(inst)) continue;
-            KernelTensor& tensor = kernel_.tensors[static_cast<std::size_t>(inst.index)];
-            inst.access = classify(inst, tensor, *loop, lane_values);
-            // A peeled row's vectors are aligned wherever it begins.
-            if (inst.access.kind == Access::Kind::kVector && !loop->is_peeled())
-                tensor.alignment = std::max(tensor.alignment, loop->vector);
-            if (inst.access.run > 0 && aligned_)
-                tensor.alignment = std::max(tensor.alignment, elements_of_access(inst.access.run, inst.dtype));
+            if (touches_memory(inst)) index_access(&inst, *loop, values);
+            if (inst.id < 0) continue;
+            values.all.insert(inst.id);
+            if (!aligned_ && is_alike(inst, *loop, values)) values.alike.insert(inst.id);
         }
         if (!aligned_) find_period(loop);
+    }
+
+    void index_access(Inst* inst, const ColumnLoop& loop, const LaneValues& values) {
+        KernelTensor& tensor = kernel_.tensors[static_cast<std::size_t>(inst->index)];
+        inst->access = classify(*inst, tensor, loop, values);
+        // A peeled row's vectors are aligned wherever it begins.
+        if (inst->access.kind == Access::Kind::kVector && !loop.is_peeled())
+            tensor.alignment = std::max(tensor.alignment, loop.vector);
+        if (inst->access.run > 0 && aligned_)
+            tensor.alignment = std::max(tensor.alignment, elements_of_access(inst->access.run, inst->dtype));
+    }
+
+    bool is_alike(const Inst& inst, const ColumnLoop& loop, const LaneValues& values) const {
+        switch (inst.kind) {
+            case InstKind::kCoord: return is_one_of_vector(Coord(Axis{inst.axis}), loop);
+            case InstKind::kLoad:
+                return inst.access.kind == Access::Kind::kUniform || inst.access.kind == Access::Kind::kSplat;
+            case InstKind::kMap:
+            case InstKind::kCast:
+                return std::ranges::none_of(inst.operands, [&](ValueId operand) { return values.differ(operand); });
+            default: return false;
+        }
     }
 
     // The fewest vectors after which most of what is gathered lies alike, further on: those of a whole number of
@@ -175,11 +201,13 @@ class Indexer {
     }
 
     Access classify(const Inst& inst, const KernelTensor& tensor, const ColumnLoop& loop,
-                    const std::set<ValueId>& lane_values) const {
+                    const LaneValues& values) const {
         bool by_column = false;
+        bool by_vector = false;
         for (std::size_t i = 0; i < inst.coords.size(); ++i) {
             for (const ValueId data : inst.coords[i].data_nodes()) {
-                if (lane_values.contains(data)) return {Access::Kind::kGather};
+                if (values.differ(data)) return {Access::Kind::kGather};
+                by_vector = by_vector || values.all.contains(data);
             }
             const std::vector<Axis> axes = inst.coords[i].axes();
             const auto is_row = [&](Axis axis) { return kernel_.axis(axis.id).is_row; };
@@ -194,7 +222,7 @@ class Indexer {
             }
             by_column = by_column || mentions_column;
         }
-        if (!by_column) return {Access::Kind::kUniform};
+        if (!by_column) return {by_vector ? Access::Kind::kSplat : Access::Kind::kUniform};
         if (loop.part == ColumnLoop::Part::kWhole) {
             const bool shifts = kernel_.by_row(inst) && takes_columns_in_order(kernel_, inst, loop);
             return {shifts ? Access::Kind::kVector : Access::Kind::kGather};
