@@ -18,7 +18,8 @@ namespace {
 constexpr int kBlockThreads = 256;
 constexpr int kWalkingThreads = 128;
 constexpr int kThreadsPerSm = 2048;
-constexpr int kMostColumns = 16;  // of an access, or registers spill where bytes become f32
+constexpr int kRowsAcross = 4096;  // of a CPU's block, each a number of a few tensors
+constexpr int kMostColumns = 16;   // of an access, or registers spill where bytes become f32
 // Vectors in flight per thread, of what comes from memory, and of all: weights come from a cache, but take registers
 // too, and of three tensors one each is enough. H200, with two and with one: dynamic_tanh of 4096 bf16 columns 0.0735
 // ms and 0.0717, x w + b 0.1263 and 0.1231, r + x g 0.0928 and 0.0920.
@@ -586,6 +587,13 @@ FamilyOffer offer_elementwise(const GroupFacts& facts, const Target& target) {
     }
     if (!target.is_gpu()) {
         Schedule s;
+        // Rows that are numbers alone are the lanes.
+        if (facts.column_inputs == 0 && !facts.stores_columns) {
+            Schedule across = s;
+            across.across = true;
+            across.rows_per_block = kRowsAcross;
+            offer.schedules.push_back(across);
+        }
         // Four registers of f32 side by side, which neither the core nor the optimiser has to look for: with 16 lanes a
         // register dropout of 4096 bf16 columns in cache 5.9 and 7.2 GB/s, geglu 14.5 and 15.4. Not of many tensors: of
         // hyper_post's five 1.03 and 1.64 ms. Of eight registers of AVX2 the values of functions spill: on two threads

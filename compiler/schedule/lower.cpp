@@ -263,8 +263,25 @@ std::optional<Declined> Lowering::lay_out_shared() {
 
 namespace {
 
+// Why the rows of a block that are numbers alone cannot be lanes of a CPU's vectors.
+std::optional<Declined> across_conflict_of_numbers(const Group& group, const Target& target) {
+    constexpr std::int64_t kLeastLanes = 4;
+    const GraphData& graph = *group.graph;
+    if (target.is_gpu()) return Declined{"rows lie side by side where they are reduced"};
+    for (const NodeId id : graph.live_nodes()) {
+        if (!graph.column_axes(graph.node(id)).empty())
+            return Declined{"rows of columns lie side by side where they are reduced"};
+    }
+    if (makes_parts(graph)) return Declined{"rows that are a vector's lanes are not summed over"};
+    const std::int64_t neighbours = group.row_axes.empty() ? 1 : graph.axis(group.row_axes.back()).extent;
+    if (neighbours != kRuntimeExtent && neighbours < kLeastLanes)
+        return Declined{fmt::format("{} neighbours are no vector", neighbours)};
+    return std::nullopt;
+}
+
 // Why the rows of a block cannot lie beside each other, their columns apart.
 std::optional<Declined> across_conflict(const Group& group, const Schedule& schedule, const Target& target) {
+    if (schedule.family == Family::kElementwise) return across_conflict_of_numbers(group, target);
     if (schedule.family != Family::kRowReduction) return Declined{"rows lie side by side where they are reduced"};
     if (!columns_lie_apart(*group.graph, group.row_axes))
         return Declined{"rows are not known to lie side by side, and their columns apart"};
