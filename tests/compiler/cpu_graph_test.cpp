@@ -752,6 +752,82 @@ TEST_CASE("rows whose neighbours are too few to lie side by side, or whose block
     CHECK(kernel.reason() == "a block of 40 rows is no number of runs of 48, nor a part of one in vectors");
 }
 
+// A vector is loaded past the last row nowhere, and a row that overwrites its input is computed once.
+TEST_CASE("rows that are numbers alone are the lanes of a vector, whatever their axes") {
+    struct Case {
+        const char* what;
+        const char* text;
+        bool across = true;
+    };
+    const Case cases[] = {
+        {"a clipped ratio",
+         "rows t\ninput p: bf16[t]\ninput q: f32[t]\ninput a: f16[t]\nr = exp(cast(p, f32) - q)\n"
+         "output y = cast(minimum(r * cast(a, f32), minimum(maximum(r, 0.8), 1.2) * cast(a, f32)), bf16)\n"},
+        {"numbers of the outer axis beside",
+         "rows b = 3\nrows t\ninput x: f32[b, t]\ninput m: f32[b]\n"
+         "input n: f32[t]\noutput y = (x - m) / n\n"},
+        {"neighbours that are no whole vectors",
+         "rows t\nrows h = 12\ninput x: bf16[t, h]\ninput s: f32[h]\noutput y = cast(cast(x, f32) * s, bf16)\n"},
+        {"neighbours that are no vector", "rows t\nrows h = 3\ninput x: f32[t, h]\noutput y = x * x\n", false},
+        {"the row before, where there is one",
+         "rows t\ninput x: f32[t]\nat = iota(t, i64) - 1\noutput y = x - index(x, at)\n"},
+        {"random numbers",
+         "rows t\ninput x: f32[t]\nscalar seed: i64 = 5\n"
+         "output y = x * uniform(seed, const(0, i64), iota(t, i64))\n"},
+        {"in place", "rows b = 2\nrows t\ninput x: f32[b, t]\noutput y = x * 2 + 1 alias(x)\n"},
+    };
+    for (const Case& c : cases) {
+        const Graph graph = Graph::parse(c.text);
+        const Program program = compile(*graph.data(), host());
+        CHECK_MESSAGE(program.steps[0].kernel.schedule.across == c.across, c.what);
+        const Plan plan = plan_graph(*graph.data(), host());
+        for (const Schedule& schedule : legal_schedules(plan.groups[0], host())) {
+            for (const std::int64_t rows : {1, 31, 70, 5000}) {
+                check(fmt::format("{} {} {}", c.what, print(schedule), rows), *graph.data(), {{"t", rows}},
+                      [&](const Group& group) {
+                          return group.name == plan.groups[0].name ? std::optional(schedule) : std::nullopt;
+                      });
+            }
+        }
+    }
+}
+
+// Where a picture's patches or a convolution's steps lie is the same for all lanes of a vector: it is one load.
+TEST_CASE("vectors are loaded whole at rows that their columns choose") {
+    const std::pair<const char*, const char*> cases[] = {
+        {"patches",
+         "rows b\nrows y = 3\nrows x = 2\nrows yi = 6\nrows xi = 4\ncolumns c = 256\n"
+         "input t: bf16[b, yi, xi, 64]\n"
+         "output o = index(t, b, 2 * y + c / 64 % 2, 2 * x + c / 128, c % 64)\n"},
+        {"steps",
+         "rows b\nrows t\ncolumns k = 4\ncolumns c = 64\ninput x: bf16[b, t, c]\ninput w: f32[k, c]\n"
+         "at = iota(t, i64) + cast(iota(k), i64) - 3\noutput y = cast(index(x, b, at, c), f32) * w\n"},
+    };
+    const auto reads_rows = [](const Inst& inst) { return inst.kind == InstKind::kLoad && inst.coords.size() > 2; };
+    for (const auto& [what, text] : cases) {
+        const Graph graph = Graph::parse(text);
+        for (const std::string_view name : {"x86-64-v3", "x86-64-v4", "sm_90a", "gfx942"}) {
+            const Program program = compile(*graph.data(), find_target(name));
+            for (const Stmt& stmt : program.steps[0].kernel.body) {
+                const auto* loop = std::get_if<ColumnLoop>(&stmt.node);
+                if (loop == nullptr) continue;
+                const auto load = std::ranges::find_if(loop->body, reads_rows);
+                REQUIRE(load != loop->body.end());
+                CHECK_MESSAGE(load->access.kind == Access::Kind::kVector, what, " ", name);
+            }
+        }
+        const Plan plan = plan_graph(*graph.data(), host());
+        for (const Schedule& schedule : legal_schedules(plan.groups[0], host())) {
+            for (const std::int64_t rows : {1, 2, 9}) {
+                check(fmt::format("{} {} {}", what, print(schedule), rows), *graph.data(), {{"b", 3}, {"t", rows}},
+                      [&](const Group& group) {
+                          return group.name == plan.groups[0].name ? std::optional(schedule) : std::nullopt;
+                      });
+            }
+        }
+    }
+}
+
 TEST_CASE("a residual add, its norm and the norm's codes are one kernel, and exact") {
     Graph g;
     const Axis tokens = g.rows("tokens");

@@ -849,3 +849,72 @@ TEST_CASE("columns that a row reads at places of its own are a thread's each, th
     CHECK(first_of(gathered(512, "tokens, d")).threads_per_row == 256);
     CHECK(first_of(gathered(512, "d")).vector == 8);
 }
+
+TEST_CASE("distributions of f32 that are compared, and of which one is stored, wait in registers of blocks that end") {
+    const auto joint_of = [](std::string_view op, std::int64_t columns, Dtype dtype) {
+        return first_of(
+            gradient(make_graph(op, {columns, dtype, {}}), {"student"}, {.joint = true, .unit_cotangent = true}));
+    };
+    for (const std::int64_t columns : {50257, 50304, 100277, 128256}) {
+        CAPTURE(columns);
+        for (const Schedule& s : {joint_of("kl_div", columns, f32), joint_of("tvd", columns, f32)}) {
+            CHECK(s.residency == Residency::kRegisters);
+            CHECK(s.threads_per_row == 256);
+            CHECK(s.blocks_per_sm == 0);
+            CHECK((columns + 255) / 256 <= 32 * s.column_blocks);
+        }
+    }
+    // Of rows that begin anywhere, which no copies are made ahead of, those that registers have no room for are read
+    // twice, and bf16 ones unless they take logarithms.
+    for (const std::int64_t columns : {50257, 100277}) {
+        CAPTURE(columns);
+        CHECK(joint_of("jsd", columns, f32).residency == Residency::kReload);
+        CHECK(joint_of("kl_div", columns, bf16).residency == Residency::kReload);
+        CHECK(joint_of("tvd", columns, bf16).residency == Residency::kReload);
+        CHECK(joint_of("jsd", columns, bf16).residency == Residency::kRegisters);
+    }
+}
+
+TEST_CASE("rows in shared memory beside sums of numbers leave most of the first-level cache to others") {
+    const Target& target = find_target("sm_90a");
+    for (const auto& [columns, dtype] : {std::pair<std::int64_t, Dtype>{13824, bf16}, {16384, bf16}, {13824, f32}}) {
+        CAPTURE(columns);
+        const Schedule s = legal_schedules(norms_backward("poly_norm", columns, dtype, target), target).at(0);
+        CHECK(s.residency == Residency::kShared);
+        CHECK(s.threads_per_row * s.blocks_per_sm == 1024);
+        CHECK(s.blocks_per_sm * columns * 2 * static_cast<std::int64_t>(size_bytes(dtype)) <= 128 * 1024);
+    }
+}
+
+TEST_CASE("rows whose threads never meet have the fewest blocks, and as many threads of those as have whole vectors") {
+    const Target& target = find_target("sm_90a");
+    const auto tanh = [&](std::int64_t columns, Dtype dtype) {
+        return legal_schedules(norms_backward("dynamic_tanh", columns, dtype, target), target).at(0);
+    };
+    CHECK(tanh(14336, bf16).column_blocks == 2);
+    CHECK(tanh(14336, bf16).threads_per_row == 448);
+    CHECK(tanh(14336, f32).column_blocks == 2);
+    CHECK(tanh(7168, f32).column_blocks == 1);
+    CHECK(tanh(6656, f32).column_blocks == 2);  // in one block of thirteen warps
+}
+
+TEST_CASE("where registers have no room for sums and many tensors in many warps, fewer copy ahead") {
+    const Graph graph = Graph::parse(R"(rows b
+rows s = 256
+columns d = 1152
+input x: bf16[b, s, d]
+input attn: bf16[b, s, d]
+input gate: bf16[b, d]
+input shift: bf16[b, d]
+input scale: bf16[b, d]
+r = x + gate * attn
+h = cast(r, f32)
+c = h - mean(h)
+output ro = r
+output y = cast(c * rsqrt(mean(c * c) + 1e-6), bf16) * (1 + scale) + shift
+)",
+                                     "block");
+    const Schedule s = first_of(differentiate(graph, {"x", "attn", "gate", "shift", "scale"}).backward);
+    CHECK(s.stages == 2);
+    CHECK(s.threads_per_row * s.blocks_per_sm == 384);
+}
