@@ -86,6 +86,38 @@ TEST_CASE("a picture put together of rows that are its windows' agrees with the 
     }
 }
 
+// Of neighbours side by side, each of whose rows is one of a row's own two and of what a column adds to it.
+TEST_CASE("neighbours that lie side by side in a row agree with the oracle, and so do what flows back to each") {
+    const Graph graph = Graph::parse(R"(
+        rows n
+        rows y = 2
+        rows x = 3
+        rows yi = 4
+        rows xi = 6
+        columns c = 64
+        input t: bf16[n, yi, xi, 16]
+        input w: f32[c]
+        h = cast(index(t, n, 2 * y + c / 16 % 2, 2 * x + c / 32, c % 16), f32)
+        d = h - mean(h)
+        output o = cast(d * rsqrt(mean(d * d) + 1e-5) * w, bf16))");
+    for (const std::string_view name : {"sm_90a", "gfx942"}) {
+        const Target target = simt::target(name);
+        std::vector<Case> cases;
+        add_cases("neighbours", graph, target, &cases);
+        add_backward_cases("neighbours", graph, {"t", "w"}, target, &cases);
+        const auto is_vector = [](const Case& one) {
+            bool reads = false;
+            each_inst(one.program.steps[0].kernel, [&](const Inst& inst) {
+                const bool by_rows = inst.kind == InstKind::kLoad && inst.coords.size() == 4;
+                reads = reads || (by_rows && inst.access.kind == Access::Kind::kVector);
+            });
+            return reads;
+        };
+        CHECK(std::ranges::any_of(cases, is_vector));
+        check_cases(cases, target, 5, false);
+    }
+}
+
 TEST_CASE("numbers of a row that are parted, being more than a thread holds, agree with the oracle") {
     const Target target = simt::target("sm_90a");
     const auto differentiated = [](const char* streams, const char* iterations) {
