@@ -222,11 +222,11 @@ std::vector<Schedule> carrying_pairs(const GroupFacts& facts, const Target& targ
 }
 
 // Nobody waits in a row whose threads never meet, and a cluster gains it nothing: it has the fewest blocks whose
-// threads hold it in three vectors each, or four of f32 where nearly all of a block's threads have those, and as many
-// threads as so many vectors leave. H200, dynamic_tanh's derivatives: of 8960 bf16 columns 0.127 ms in a block of 384
-// threads, 0.144 in two blocks of 512; of 14336 in two blocks 0.107 with 448 threads, 0.112 with 320; of 12288 f32
-// columns 0.096 in two of 512, 0.115 in four; of 13824 0.106 in two of 448, 0.115 in four of 288; but of 6656 0.112 in
-// one of 416, 0.104 in two.
+// threads hold it in three vectors each, or four of f32 where nearly all of a block's threads have those; narrow
+// columns have as many threads as there are. H200, dynamic_tanh's derivatives: of 8960 bf16 columns 0.127 ms in a block
+// of 384 threads, 0.144 in two blocks of 512; of 14336 in two blocks 0.107 with 448 threads, 0.112 with 320; of 12288
+// f32 columns 0.096 in two of 512, 0.115 in four; of 13824 0.106 in two of 448, 0.115 in four of 288; but of 6656 0.104
+// in two of 288, 0.109 in two of 416 and 0.112 in one.
 std::vector<Schedule> alone_in_long_parts(const GroupFacts& facts, const Target& target, int vector) {
     constexpr std::int64_t kEach = 3;
     constexpr std::int64_t kMostEach = 4;
@@ -244,7 +244,9 @@ std::vector<Schedule> alone_in_long_parts(const GroupFacts& facts, const Target&
     while (!has_room(blocks)) blocks *= 2;
     if (blocks > (target.clusters ? kMostClusterBlocks : 1)) return {};
     const std::int64_t of_block = ceil_div(vectors, blocks);
-    const std::int64_t threads = threads_for(of_block, ceil_div(of_block, kThreadsAlone), target.warp_size);
+    const std::int64_t least = facts.widest_bytes < 4 ? 1 : kEach;
+    const std::int64_t each = std::max(least, ceil_div(of_block, kThreadsAlone));
+    const std::int64_t threads = threads_for(of_block, each, target.warp_size);
     Schedule s = row_schedule(Residency::kRegisters, static_cast<int>(threads), vector);
     s.column_blocks = blocks;
     return ahead_of(staying_apart(s, 1), std::array{kInTwoStages, kTwoStages, kRegisters}, target);

@@ -248,6 +248,7 @@ constexpr std::int64_t kBytesOfOneRow = 448 * 1024;
 // there besides: as many blocks share a multiprocessor as have room in this, and together they have 1024 threads. H200,
 // poly_norm's derivatives, ms so and in four blocks of 256: of 13824 bf16 columns, two rows, 0.104 and 0.123, of f32,
 // one row, 0.0928 and 0.104, of 7168 f32 columns, two, 0.0900 and 0.102; of 8192 bf16 columns four rows are the best.
+// But of 28672 bf16 columns, one row, 0.127 and 0.117.
 constexpr std::int64_t kBytesOfSharedRows = 128 * 1024;
 constexpr std::int64_t kMostSharedRows = 4;
 
@@ -261,10 +262,9 @@ std::array<int, 3> threads_of_shared(const GroupFacts& facts, const Target& targ
     // states' derivatives of 7168 bf16 columns 0.130 ms so, 0.145 in 256; but of 5120 0.190 and 0.174 (H200).
     if (facts.streams >= kManyTensors) return holds_one_row(facts, target) ? kAlone : kSmallFirst;
     if (facts.sums_of_columns > 0 || !facts.stores_columns) return kSmallFirst;
-    const std::int64_t rows = kBytesOfSharedRows / (row_bytes(facts) * facts.streams);
-    if (rows == 0) return kAlone;
-    if (rows == 1) return {1024, 512, 256};
-    return rows < kMostSharedRows ? kAlone : kSmallFirst;
+    const std::int64_t rows = kBytesOfSharedRows / (row_bytes(facts) * std::max(1, facts.streams));
+    if (rows >= kMostSharedRows || (rows <= 1 && facts.widest_bytes < 4)) return kSmallFirst;
+    return rows == 1 ? std::array{1024, 512, 256} : kAlone;
 }
 
 std::array<int, 3> threads_of_reloaded(const GroupFacts& facts, const Target& target, int vector) {
