@@ -50,7 +50,8 @@ std::string file_stem(const Job& job, const Target& target, const Kernel& kernel
                            c == '_' || c == '-';
         if (!plain) c = '_';
     }
-    return stem;
+    // A graph's path may begin with dots, and a file's name that does is hidden.
+    return stem.erase(0, stem.find_first_not_of("._"));
 }
 
 void write_outputs(const CompileCommand& command, const Job& job, const Step& step, const Target& target,

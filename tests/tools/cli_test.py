@@ -306,6 +306,11 @@ class Compile(CommandTest):
                     "json")
         self.assertEqual([path.suffix for path in (self.work / "out").iterdir()], [".json"])
 
+    def test_no_file_of_a_graph_is_hidden(self):
+        self.write("own.rj", GRAPH.read_text(encoding="utf-8"))
+        self.result("compile", "--graph", "./own.rj", "--target", "x86-64-v3", "--output", "out", "--emit", "json")
+        self.assertEqual([path.name[:6] for path in (self.work / "out").iterdir()], ["own.rj"])
+
     def test_an_absent_toolchain_is_refused_in_one_line(self):
         nothing = self.write("empty", "")
         self.assert_refused(ENVIRONMENT, ["compile", "--op", "silu", "--columns", "64", "--target", "sm_90a", "--output",
