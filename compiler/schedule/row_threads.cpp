@@ -273,8 +273,9 @@ std::array<int, 3> threads_of_reloaded(const GroupFacts& facts, const Target& ta
     const bool is_long = !facts.sums_rows() && facts.columns >= kLongForThreads * vector * 512;
     // Of 49 rows of add_layer_norm's 262144 f32 columns 0.187 ms, 0.272 with 512 (H100). So it is of f32 distributions
     // of any width: kl_div with its gradient of 50257 classes 0.141 and 0.155, jsd of 100277 0.206 and 0.235 (H200).
-    const bool few_rows = row_bytes(facts) > kBytesOfFewRows || (facts.sums_exponentials && facts.widest_bytes >= 4);
-    if (facts.stores_columns && facts.streams > 1 && few_rows && !facts.sums_rows()) return {1024, 512, 256};
+    const bool compares = facts.sums_exponentials && facts.widest_bytes >= 4 && !facts.sums_rows();
+    if (facts.stores_columns && facts.streams > 1 && (compares || row_bytes(facts) > kBytesOfFewRows))
+        return {1024, 512, 256};
     if ((facts.stores_columns && !sums_of_many) || is_long) return {512, 1024, 256};
     const bool sums_alone = facts.sums_rows() && !facts.stores_columns;
     if (sums_alone && row_bytes(facts) > kBytesOfFewRows) return {512, 256, 1024};
