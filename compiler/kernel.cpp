@@ -183,6 +183,7 @@ class Printer {
                            fmt::join(coords, ", "),
                            inst.access.run > 0      ? fmt::format(" of a run of {}", inst.access.run)
                            : inst.access.in_periods ? " in periods"
+                           : inst.access.in_a_row   ? " in a row"
                                                     : kAccess[static_cast<std::size_t>(inst.access.kind)]);
     }
 

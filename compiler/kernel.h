@@ -96,6 +96,9 @@ struct Access {
     // kGather, on a CPU: in each of the loop's periods the lanes lie alike, those of a vector in a few vectors of the
     // row, as those of a head whose half no vector divides.
     bool in_periods = false;
+    // kGather, on a CPU, of a load: by values that say where, each of a vector's lanes is at the place behind the one
+    // before, as a score's bias is by how far a key is from its query.
+    bool in_a_row = false;
 
     static constexpr int kMostVectors = 4;  // as which the lanes of one are loaded or stored
 };

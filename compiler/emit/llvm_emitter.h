@@ -272,6 +272,8 @@ class KernelEmitter {
     Value* position_of(const Inst& sum, int tensor, const Lanes& lanes, int lane, Value* position, int width);
     Value* emit_coord(AxisId axis, const Lanes& lanes, Dtype dtype);
     Value* emit_load(const Inst& inst, const Lanes& lanes);
+    Value* load_each_lane(const Inst& inst, const Lanes& lanes);
+    Value* load_in_a_row(const Inst& inst, const Lanes& lanes);
     PlacesOfLanes places_of_lanes(const Inst& inst, const Lanes& lanes, Value* outside);
     Value* load_places(const Inst& inst, const PlacesOfLanes& lie);
     void store_places(const Inst& inst, const PlacesOfLanes& lie, Value* stored);

@@ -240,19 +240,60 @@ Value* KernelEmitter::emit_load(const Inst& inst, const Lanes& lanes) {
         if (!inst.access.lanes.empty()) stored = b_.CreateShuffleVector(stored, inst.access.lanes);
     } else if (const PlacesOfLanes lie = places_of_lanes(inst, lanes, outside_); !lie.places.empty()) {
         stored = load_places(inst, lie);
+    } else if (inst.access.in_a_row && lanes.width == lanes.vector) {
+        stored = load_in_a_row(inst, lanes);
     } else {
-        for (int lane = 0; lane < lanes.width; ++lane) {
-            Value* element = load_memory(inst, address(inst, lanes, lane, outside_), 1);
-            if (stored == nullptr) {
-                stored = llvm::PoisonValue::get(
-                    llvm::FixedVectorType::get(element->getType(), static_cast<unsigned>(lanes.width)));
-            }
-            stored = b_.CreateInsertElement(stored, element, static_cast<std::uint64_t>(lane));
-        }
+        stored = load_each_lane(inst, lanes);
     }
     Value* loaded = widen(b_, dtype, stored);
     if (is_one_number(inst.access.kind)) loaded = with_narrow_nan(dtype, loaded);
     return convert(b_, dtype, inst.dtype, loaded);
+}
+
+Value* KernelEmitter::load_each_lane(const Inst& inst, const Lanes& lanes) {
+    Value* stored = nullptr;
+    for (int lane = 0; lane < lanes.width; ++lane) {
+        Value* element = load_memory(inst, address(inst, lanes, lane, outside_), 1);
+        if (stored == nullptr) {
+            stored = llvm::PoisonValue::get(
+                llvm::FixedVectorType::get(element->getType(), static_cast<unsigned>(lanes.width)));
+        }
+        stored = b_.CreateInsertElement(stored, element, static_cast<std::uint64_t>(lane));
+    }
+    return stored;
+}
+
+// As one vector where all lanes are inside or none is, else one by one.
+Value* KernelEmitter::load_in_a_row(const Inst& inst, const Lanes& lanes) {
+    const KernelTensor& tensor = kernel_.tensors[static_cast<std::size_t>(inst.index)];
+    Value* together = b_.getTrue();
+    for (std::size_t i = 0; i < inst.coords.size(); ++i) {
+        if (inst.coords[i].data_nodes().empty()) continue;
+        Value* first = coordinate(inst.coords[i], lanes, 0);
+        Value* last = coordinate(inst.coords[i], lanes, lanes.width - 1);
+        Value* positions = extent(tensor.axes[i]);
+        Value* inside = b_.CreateAnd(b_.CreateICmpULT(first, positions), b_.CreateICmpULT(last, positions));
+        Value* outside = b_.CreateOr(b_.CreateICmpSLT(last, i64(0)), b_.CreateICmpSGE(first, positions));
+        together = b_.CreateAnd(together, b_.CreateOr(inside, outside));
+    }
+    Value* vector = nullptr;
+    Value* gathered = nullptr;
+    llvm::BasicBlock* from_vector = nullptr;
+    llvm::BasicBlock* from_gathered = nullptr;
+    branch(
+        together,
+        [&] {
+            vector = load_memory(inst, address(inst, lanes, 0, outside_), lanes.width);
+            from_vector = b_.GetInsertBlock();
+        },
+        [&] {
+            gathered = load_each_lane(inst, lanes);
+            from_gathered = b_.GetInsertBlock();
+        });
+    llvm::PHINode* either = b_.CreatePHI(vector->getType(), 2);
+    either->addIncoming(vector, from_vector);
+    either->addIncoming(gathered, from_gathered);
+    return either;
 }
 
 PlacesOfLanes KernelEmitter::places_of_lanes(const Inst& inst, const Lanes& lanes, Value* outside) {

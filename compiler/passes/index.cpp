@@ -102,11 +102,13 @@ class Indexer {
         return true;
     }
 
-    // Values of a loop's lanes, and those of them that are the same for the lanes of each vector, where a vector is
-    // loaded at its first lane's. A GPU's vectors are loaded before anything of their lanes is computed.
+    // Values of a loop's lanes, those of them that are the same for the lanes of each vector, where a vector is loaded
+    // at its first lane's, and those that are one more for each. A GPU's vectors are loaded before anything of their
+    // lanes is computed.
     struct LaneValues {
         std::set<ValueId> all;
         std::set<ValueId> alike;
+        std::set<ValueId> in_a_row;
 
         bool differ(ValueId value) const { return all.contains(value) && !alike.contains(value); }
     };
@@ -117,7 +119,9 @@ class Indexer {
             if (touches_memory(inst)) index_access(&inst, *loop, values);
             if (inst.id < 0) continue;
             values.all.insert(inst.id);
-            if (!aligned_ && is_alike(inst, *loop, values)) values.alike.insert(inst.id);
+            if (aligned_) continue;
+            if (is_alike(inst, *loop, values)) values.alike.insert(inst.id);
+            if (is_in_a_row(inst, *loop, values)) values.in_a_row.insert(inst.id);
         }
         if (!aligned_) find_period(loop);
     }
@@ -142,6 +146,50 @@ class Indexer {
                 return std::ranges::none_of(inst.operands, [&](ValueId operand) { return values.differ(operand); });
             default: return false;
         }
+    }
+
+    bool is_in_a_row(const Inst& inst, const ColumnLoop& loop, const LaneValues& values) const {
+        const auto rises = [&](std::size_t operand) { return values.in_a_row.contains(inst.operands[operand]); };
+        const auto is_same = [&](std::size_t operand) { return !values.differ(inst.operands[operand]); };
+        const bool is_integer = inst.dtype == Dtype::kI32 || inst.dtype == Dtype::kI64;
+        switch (inst.kind) {
+            case InstKind::kCoord:
+                return loop.axes.back() == inst.axis && loop.vector <= kernel_.axis(inst.axis).extent &&
+                       kernel_.axis(inst.axis).extent % loop.vector == 0;
+            case InstKind::kCast: return is_integer && rises(0);
+            case InstKind::kMap:
+                if (inst.op == Op::kAdd) return (rises(0) && is_same(1)) || (is_same(0) && rises(1));
+                return inst.op == Op::kSub && rises(0) && is_same(1);
+            default: return false;
+        }
+    }
+
+    // Whether a coordinate is the same for the lanes of each vector, or one more for each by what values say.
+    bool is_same(const Coord& coord, const ColumnLoop& loop, const LaneValues& values) const {
+        const auto differs = [&](ValueId data) { return values.differ(data); };
+        return std::ranges::none_of(coord.data_nodes(), differs) && is_one_of_vector(coord, loop);
+    }
+    bool follows(const Coord& coord, const ColumnLoop& loop, const LaneValues& values) const {
+        if (coord.kind() == Coord::Kind::kData) return values.in_a_row.contains(coord.data());
+        if (coord.kind() != Coord::Kind::kAdd) return false;
+        const auto either = [&](const Coord& one, const Coord& other) {
+            return follows(one, loop, values) && is_same(other, loop, values);
+        };
+        return either(coord.left(), coord.right()) || either(coord.right(), coord.left());
+    }
+
+    // Whether values say that a vector's lanes lie one behind the other in a row.
+    bool lie_in_a_row(const Inst& inst, const KernelTensor& tensor, const ColumnLoop& loop,
+                      const LaneValues& values) const {
+        if (aligned_ || inst.kind != InstKind::kLoad || loop.columns % loop.vector != 0) return false;
+        bool found = false;
+        for (std::size_t i = 0; i < inst.coords.size(); ++i) {
+            if (is_same(inst.coords[i], loop, values)) continue;
+            const bool side_by_side = !kernel_.axis(tensor.axes[i]).is_row && column_stride(tensor, i) == 1;
+            if (found || !side_by_side || !follows(inst.coords[i], loop, values)) return false;
+            found = true;
+        }
+        return found;
     }
 
     // The fewest vectors after which most of what is gathered lies alike, further on: those of a whole number of
@@ -206,7 +254,8 @@ class Indexer {
         bool by_vector = false;
         for (std::size_t i = 0; i < inst.coords.size(); ++i) {
             for (const ValueId data : inst.coords[i].data_nodes()) {
-                if (values.differ(data)) return {Access::Kind::kGather};
+                if (values.differ(data))
+                    return {.kind = Access::Kind::kGather, .in_a_row = lie_in_a_row(inst, tensor, loop, values)};
                 by_vector = by_vector || values.all.contains(data);
             }
             const std::vector<Axis> axes = inst.coords[i].axes();

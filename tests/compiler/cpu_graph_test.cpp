@@ -828,6 +828,36 @@ TEST_CASE("vectors are loaded whole at rows that their columns choose") {
     }
 }
 
+// Of a vector's lanes all, some, or none are inside: a table of fewer distances than a row has columns, and of more.
+TEST_CASE("columns whose values say that they follow each other are one load, and zeros outside") {
+    for (const std::string_view dtype : {"f32", "bf16"}) {
+        for (const int distances : {40, 100, 1000}) {
+            const Graph graph = Graph::parse(
+                fmt::format("rows h = 2\nrows q\ncolumns k = 128\ninput s: bf16[h, q, k]\ninput t: {}[h, {}]\n"
+                            "b = cast(index(t, h, cast(iota(k), i64) - iota(q, i64) + 50), f32)\n"
+                            "z = cast(s, f32) + b\ne = exp(z - max(z))\noutput p = e / sum(e)\n",
+                            dtype, distances));
+            const Program program = compile(*graph.data(), find_target("x86-64-v4"));
+            for (const Stmt& stmt : program.steps[0].kernel.body) {
+                const auto* loop = std::get_if<ColumnLoop>(&stmt.node);
+                if (loop == nullptr) continue;
+                for (const Inst& inst : loop->body) {
+                    if (inst.kind == InstKind::kLoad && inst.coords.size() == 2) CHECK(inst.access.in_a_row);
+                }
+            }
+            const Plan plan = plan_graph(*graph.data(), host());
+            for (const Schedule& schedule : legal_schedules(plan.groups[0], host())) {
+                for (const std::int64_t rows : {1, 9, 300}) {
+                    check(fmt::format("{} of {} {} {}", dtype, distances, print(schedule), rows), *graph.data(),
+                          {{"q", rows}}, [&](const Group& group) {
+                              return group.name == plan.groups[0].name ? std::optional(schedule) : std::nullopt;
+                          });
+                }
+            }
+        }
+    }
+}
+
 TEST_CASE("a residual add, its norm and the norm's codes are one kernel, and exact") {
     Graph g;
     const Axis tokens = g.rows("tokens");
