@@ -150,16 +150,15 @@ class Indexer {
 
     bool is_in_a_row(const Inst& inst, const ColumnLoop& loop, const LaneValues& values) const {
         const auto rises = [&](std::size_t operand) { return values.in_a_row.contains(inst.operands[operand]); };
-        const auto is_same = [&](std::size_t operand) { return !values.differ(inst.operands[operand]); };
+        const auto stays = [&](std::size_t operand) { return !values.differ(inst.operands[operand]); };
         const bool is_integer = inst.dtype == Dtype::kI32 || inst.dtype == Dtype::kI64;
         switch (inst.kind) {
             case InstKind::kCoord:
-                return loop.axes.back() == inst.axis && loop.vector <= kernel_.axis(inst.axis).extent &&
-                       kernel_.axis(inst.axis).extent % loop.vector == 0;
+                return loop.axes.back() == inst.axis && kernel_.axis(inst.axis).extent % loop.vector == 0;
             case InstKind::kCast: return is_integer && rises(0);
             case InstKind::kMap:
-                if (inst.op == Op::kAdd) return (rises(0) && is_same(1)) || (is_same(0) && rises(1));
-                return inst.op == Op::kSub && rises(0) && is_same(1);
+                if (inst.op == Op::kAdd) return (rises(0) && stays(1)) || (stays(0) && rises(1));
+                return inst.op == Op::kSub && rises(0) && stays(1);
             default: return false;
         }
     }
