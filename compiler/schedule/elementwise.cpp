@@ -116,10 +116,18 @@ struct Divided {
     std::int64_t blocks;
 };
 
+std::int64_t places_of(const Divided& divided, std::int64_t per_thread) {
+    return divided.threads * divided.blocks * per_thread;
+}
+
 // Powers of two, of which some may have nothing: a row's accesses then fill whole lines, and sums over rows fold.
-Divided divide_in_halves(std::int64_t vectors, std::int64_t per_thread) {
-    const int threads = power_of_two_at_least(ceil_div(vectors, per_thread), kBlockThreads);
+Divided divide_in_halves_of(std::int64_t vectors, std::int64_t per_thread, int most_threads) {
+    const int threads = power_of_two_at_least(ceil_div(vectors, per_thread), most_threads);
     return {threads, ceil_div(vectors, threads * per_thread)};
+}
+
+Divided divide_in_halves(std::int64_t vectors, std::int64_t per_thread) {
+    return divide_in_halves_of(vectors, per_thread, kBlockThreads);
 }
 
 // Whether threads that hold sums have different numbers of vectors.
@@ -192,10 +200,9 @@ bool takes_one(const GroupFacts& facts, int vector) {
 // threads' places without one.
 bool is_whole_evenly(std::int64_t columns, int vector, std::int64_t per_thread) {
     const std::int64_t vectors = ceil_div(columns, vector);
-    const auto places = [&](const Divided& divided) { return divided.threads * divided.blocks * per_thread; };
     const Divided even = divide_evenly(vectors, per_thread);
-    return places(even) == vectors && even.threads % kWarp == 0 &&
-           10 * places(divide_in_halves(vectors, per_thread)) > 11 * vectors;
+    const std::int64_t of_halves = places_of(divide_in_halves(vectors, per_thread), per_thread);
+    return places_of(even, per_thread) == vectors && even.threads % kWarp == 0 && 10 * of_halves > 11 * vectors;
 }
 
 // Whether an even division of a row over several blocks has all of its vectors, of which powers of two leave a fifth of
@@ -206,8 +213,8 @@ bool fills_blocks_evenly(std::int64_t columns, int vector, std::int64_t per_thre
     const std::int64_t vectors = ceil_div(columns, vector);
     const Divided even = divide_evenly(vectors, per_thread);
     const Divided halves = divide_in_halves(vectors, per_thread);
-    const auto places = [&](const Divided& divided) { return divided.threads * divided.blocks * per_thread; };
-    return halves.blocks > 1 && places(even) == vectors && 4 * places(halves) > 5 * vectors;
+    return halves.blocks > 1 && places_of(even, per_thread) == vectors &&
+           4 * places_of(halves, per_thread) > 5 * vectors;
 }
 
 // Vectors of a thread where instructions take long, of rows that have blocks to themselves: one more or less than
@@ -326,14 +333,8 @@ Schedule in_short_parts(const GroupFacts& facts, int each) {
     constexpr int kThreads = 64;
     constexpr std::int64_t kMostColumns = 12;  // of a thread, each with its sums
     const std::int64_t vectors = facts.columns / each;
-    const auto divided = [&](std::int64_t of_thread) {
-        const int threads = power_of_two_at_least(ceil_div(vectors, of_thread), kThreads);
-        return Divided{threads, ceil_div(vectors, threads * of_thread)};
-    };
-    const auto places = [&](std::int64_t of_thread) {
-        const Divided all = divided(of_thread);
-        return all.threads * all.blocks * of_thread;
-    };
+    const auto divided = [&](std::int64_t of_thread) { return divide_in_halves_of(vectors, of_thread, kThreads); };
+    const auto places = [&](std::int64_t of_thread) { return places_of(divided(of_thread), of_thread); };
     std::int64_t best = 1;
     for (std::int64_t more = 2; takes_long(facts) && more * each <= kMostColumns; ++more) {
         if (5 * places(more) <= 4 * places(best)) best = more;

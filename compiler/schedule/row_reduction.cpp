@@ -446,13 +446,15 @@ void add_parts_of_vectors(const GroupFacts& facts, const Target& target, int who
 
 // Distributions that begin anywhere are not copied ahead, and a cluster that waits for them is rather not: they are
 // read twice. H200, 100277 bf16 classes, ms so and in eight blocks' shared memory: kl_div 0.139 and 0.172, tvd 0.216
-// and 0.354; of 50257 0.139 and 0.179, 0.213 and 0.241. But those of f32 that registers hold wait there, and so do
-// narrow ones that logarithms are taken of: jsd 0.280 and 0.414, of 50257 0.254 and 0.283.
+// and 0.354; of 50257 0.139 and 0.179, 0.213 and 0.241. But those of f32 that registers hold wait there, as whole ones
+// do, and so do narrow ones that logarithms are taken of: jsd 0.280 and 0.414, of 50257 0.254 and 0.283.
 void put_distributions_first(const GroupFacts& facts, const Target& target, std::vector<Schedule>* schedules) {
-    if ((facts.widest_bytes < 4) != takes_logarithms(facts)) {
+    const bool narrow = facts.widest_bytes < 4;
+    if (narrow != takes_logarithms(facts)) {
         std::ranges::stable_partition(*schedules, [](const Schedule& s) { return s.residency == Residency::kReload; });
         return;
     }
+    if (!narrow) return;
     std::vector<Schedule> first = distributions_in_registers(facts, target, facts.access_columns());
     for (Schedule& s : first) s = peeled(s);
     put_first(first, schedules);

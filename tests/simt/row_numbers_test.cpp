@@ -40,6 +40,16 @@ Graph written_out(std::int64_t columns, Dtype dtype) {
     return g;
 }
 
+// Of a tensor with so many axes.
+bool reads_vectors(const Step& step, std::size_t axes) {
+    bool reads = false;
+    each_inst(step.kernel, [&](const Inst& inst) {
+        const bool is_of_tensor = inst.kind == InstKind::kLoad && inst.coords.size() == axes;
+        reads = reads || (is_of_tensor && inst.access.kind == Access::Kind::kVector);
+    });
+    return reads;
+}
+
 }  // namespace
 
 TEST_CASE("columns are compared with numbers of their row, and lie from them, however far those are") {
@@ -71,17 +81,10 @@ TEST_CASE("a picture put together of rows that are its windows' agrees with the 
         std::vector<Case> cases;
         add_cases("windows", graph, target, &cases);
         add_backward_cases("windows", graph, {"x"}, target, &cases);
-        const auto reads_vectors = [](const Case& one) {
-            return std::ranges::any_of(one.program.steps, [](const Step& step) {
-                bool reads = false;
-                each_inst(step.kernel, [&](const Inst& inst) {
-                    const bool by_rows = inst.kind == InstKind::kLoad && inst.coords.size() == 6;
-                    reads = reads || (by_rows && inst.access.kind == Access::Kind::kVector);
-                });
-                return reads;
-            });
+        const auto reads_windows = [](const Case& one) {
+            return std::ranges::any_of(one.program.steps, [](const Step& step) { return reads_vectors(step, 6); });
         };
-        CHECK(std::ranges::any_of(cases, reads_vectors));
+        CHECK(std::ranges::any_of(cases, reads_windows));
         check_cases(cases, target, 5, false);
     }
 }
@@ -105,15 +108,7 @@ TEST_CASE("neighbours that lie side by side in a row agree with the oracle, and 
         std::vector<Case> cases;
         add_cases("neighbours", graph, target, &cases);
         add_backward_cases("neighbours", graph, {"t", "w"}, target, &cases);
-        const auto is_vector = [](const Case& one) {
-            bool reads = false;
-            each_inst(one.program.steps[0].kernel, [&](const Inst& inst) {
-                const bool by_rows = inst.kind == InstKind::kLoad && inst.coords.size() == 4;
-                reads = reads || (by_rows && inst.access.kind == Access::Kind::kVector);
-            });
-            return reads;
-        };
-        CHECK(std::ranges::any_of(cases, is_vector));
+        CHECK(std::ranges::any_of(cases, [](const Case& one) { return reads_vectors(one.program.steps[0], 4); }));
         check_cases(cases, target, 5, false);
     }
 }
