@@ -22,7 +22,7 @@
 namespace rowjit {
 
 // Changes whenever emitted code may change for the same graph and schedule; part of every cache and tuning key.
-inline constexpr std::int64_t kCodegenVersion = 37;
+inline constexpr std::int64_t kCodegenVersion = 38;
 
 struct ProgramTensor {
     enum class Place : std::uint8_t { kInput, kOutput, kTemporary };
@@ -103,6 +103,9 @@ struct Program {
 // Where each of several tensors begins in memory that kernels and products use: with a block from a GPU's allocator no
 // row of whole lines, of 128 bytes, lies across them.
 inline constexpr std::int64_t kPlaceAlignment = 256;
+
+// Of the program's tensors the one of that name.
+int find_tensor(const Program& program, std::string_view name);
 
 // Of the output that lends a loop its memory, for tensors placed with this alignment; 0 where none does. Its axes are
 // columns.

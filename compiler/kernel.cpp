@@ -43,7 +43,9 @@ class Printer {
         const std::string walk =
             kernel_.walk ? fmt::format(", one after the other from {} before", kernel_.walk->warm_rows) : "";
         const std::string outer = kernel_.outer.empty() ? "" : fmt::format(", of each [{}]", axes(kernel_.outer));
-        block(fmt::format("for each row [{}]{}{}{}", axes(kernel_.inner_axes()), lanes, walk, outer), kernel_.body);
+        const std::string order = kernel_.last_first ? ", the last first" : "";
+        block(fmt::format("for each row [{}]{}{}{}{}", axes(kernel_.inner_axes()), lanes, walk, outer, order),
+              kernel_.body);
         block("after the rows", kernel_.after);
         return std::move(text_);
     }
@@ -330,7 +332,8 @@ bool is_reserved_word(std::string_view text) {
         "row_block rows step t thread turn warp ahead fetch first first_phase more stage place slot live "
         "column_block p part shared waits adds beside row_blocks waiting bits here walked unit units "
         "outer_row part_block part_blocks places run run_places run_index run_place first_position end_position "
-        "segment segment_stop first_segment last_segment begin_of end_of finish comes coming fetch_rest ";
+        "back back_outer segment segment_stop first_segment last_segment begin_of end_of finish comes coming "
+        "fetch_rest ";
     return kWords.find(fmt::format(" {} ", text)) != std::string_view::npos || text.starts_with("rj_");
 }
 

@@ -416,6 +416,7 @@ struct Kernel {
     Block body;
     Block after;                                         // once a part, after them; only where there is a slots axis
     Neighbours neighbours;                               // compile() sets them: a group alone has none
+    bool last_first = false;                             // GPU: rows are taken so; likewise
     LoadsTogether loads_together = LoadsTogether::kNot;  // GPU; runtime/build chooses it
     bool refills = false;  // whether loops do (passes/refills); runtime/build chooses where one way spills
     int value_count = 0;

@@ -80,7 +80,7 @@ void KernelEmitter::rows() {
     open_row_loop();
     wait_for_copies();
     scope_.declare_coming();
-    scope_.declare_coordinates("row", kernel_.inner_axes());
+    scope_.declare_row();
     scope_.declare_states(false);
     const auto last = std::find_if(kernel_.body.rbegin(), kernel_.body.rend(), is_loop);
     const auto behind_loops = static_cast<std::size_t>(last.base() - kernel_.body.begin());
@@ -185,7 +185,7 @@ void KernelEmitter::open_units() {
     out_.open(fmt::format("for (long long unit = {}; unit < units; unit += {})", first_cluster(), grid_step(kernel_)));
     out_.line("const long long outer_row = rj_quotient(unit, part_blocks);");
     out_.line("const long long part_block = unit - outer_row * part_blocks;");
-    scope_.declare_coordinates("outer_row", kernel_.outer);
+    scope_.declare_outer_row();
     place_of_part();
     declare_rows();
 }
@@ -292,7 +292,7 @@ void KernelEmitter::declare_fetch() {
 void KernelEmitter::declare_loads(std::string_view function, const std::string& comment, RowLoads* loads) {
     const bool staged = kernel_.schedule.stages > 0;
     out_.open(fmt::format("const auto {} = [&](long long row{})", function, staged ? ", int stage" : ""), comment);
-    scope_.declare_coordinates("row", kernel_.inner_axes());
+    scope_.declare_row();
     for (const Inst* load : loads->numbers) {
         const GpuAddress at = scope_.address(*load, {}, "");
         out_.line(staged ? fmt::format("rj_copy_ahead<{0}>({1}, {2});", size_bytes(load->dtype),

@@ -128,7 +128,7 @@ void declare_refill(const ColumnLoop& loop, GpuScope& scope) {
     }
     out.open(fmt::format("const auto {} = [&](long long row, int stage, int i{})", name, parameters),
              "copies to where a vector of the row before was read");
-    scope.declare_coordinates("row", scope.kernel().inner_axes());
+    scope.declare_row();
     const GpuLoop inside{.columns = &loop, .axes = {loop.axes.begin(), loop.axes.end()}};
     std::vector<GpuAddress> addresses;
     for (const Inst* load : loads)

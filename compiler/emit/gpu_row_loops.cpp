@@ -121,7 +121,7 @@ void KernelEmitter::skewed_rows() {
     out_.line(fmt::format("const bool more = {} < rows;", next));
     out_.line(fmt::format("if (more) {}", first_phase_of(next, scope_.next_stage())));
     scope_.declare_coming();
-    scope_.declare_coordinates("row", kernel_.inner_axes());
+    scope_.declare_row();
     scope_.declare_states(false);
     out_.line(take(all_reduce, states(all_reduce)));
     out_.line(fmt::format("if (more) {}", send(all_reduce, "(turn + 1)", sent)), "all have taken what lay there");
@@ -154,7 +154,7 @@ void KernelEmitter::first_phase_function(std::span<const Stmt> first_phase, std:
     out_.open(fmt::format("const auto first_phase = [&](long long row{})", stays_in_stage() ? ", int stage" : ""),
               "what comes of a row before its cluster meets");
     wait_for_copies();
-    scope_.declare_coordinates("row", kernel_.inner_axes());
+    scope_.declare_row();
     scope_.reset_states();
     for (const Stmt& stmt : first_phase) statement(stmt);
     for (const Left& one : left) out_.line(fmt::format("{} = {};", one.ahead, scope_.value(one.value)));

@@ -422,6 +422,24 @@ void GpuScope::declare_coordinates(const std::string& position, const std::vecto
     }
 }
 
+void GpuScope::declare_row() {
+    std::string place = "row";
+    if (kernel_.last_first) {
+        place = names_.fresh("back");
+        out_.line(fmt::format("const long long {} = rows - 1 - row;", place), "the last rows are in the cache");
+    }
+    declare_coordinates(place, kernel_.inner_axes());
+}
+
+void GpuScope::declare_outer_row() {
+    std::string place = "outer_row";
+    if (kernel_.last_first) {
+        place = names_.fresh("back_outer");
+        out_.line(fmt::format("const long long {} = {} - 1 - outer_row;", place, positions(kernel_.outer)));
+    }
+    declare_coordinates(place, kernel_.outer);
+}
+
 void GpuScope::forget_axes(const std::vector<AxisId>& axes) {
     for (const AxisId axis : axes) {
         if (!contains(kernel_.apart, axis)) axis_text_.erase(axis);

@@ -75,6 +75,9 @@ class GpuScope {
     void declare_carried();
     // Declares the coordinates along `axes` of a 64-bit position, innermost fastest, until forget_axes.
     void declare_coordinates(const std::string& position, const std::vector<AxisId>& axes);
+    // Those of `row`, the how manyth it is of the block's, and of a unit's `outer_row`.
+    void declare_row();
+    void declare_outer_row();
     void forget_axes(const std::vector<AxisId>& axes);
     void bind_axis(AxisId axis, std::string text) { axis_text_[axis] = std::move(text); }
     const std::string& axis_text(AxisId axis) const { return axis_text_.at(axis); }

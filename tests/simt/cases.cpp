@@ -7,6 +7,7 @@
 #include <exception>
 #include <utility>
 
+#include "compiler/neighbours.h"
 #include "compiler/schedule/choose.h"
 #include "compiler/schedule/lower.h"
 #include "runtime/verify.h"
@@ -93,6 +94,13 @@ void check_cases(const std::vector<Case>& cases, const Target& target, std::int6
 Case refilled(Case of) {
     for (Step& step : of.program.steps) step.kernel.refills = step.kernel.refills != step.kernel.may_refill();
     of.name += ", refilled";
+    return of;
+}
+
+Case turned(Case of) {
+    for (Step& step : of.program.steps)
+        step.kernel.last_first = step.kernel.last_first != may_go_back(step.kernel);
+    of.name += ", in the other order";
     return of;
 }
 

@@ -86,6 +86,9 @@ const Kernel& main_kernel(const Program& program);
 // The case with its stages filled again by their loops where they were not, and the other way.
 Case refilled(Case of);
 
+// The case with the rows of its kernels in the other order, where they have one.
+Case turned(Case of);
+
 // Rows in the registers of 256 threads each.
 Schedule block_schedule(int vector);
 

@@ -284,6 +284,7 @@ TEST_CASE("sums over rows of each batch share a kernel with the rows and agree w
         const std::size_t pooled = cases.size();
         add_cases("pooled_norm", pooled_norm(264), target, &cases);
         CHECK(has_outer(pooled));
+        for (std::size_t i = cases.size(); i-- > pooled;) cases.push_back(turned(cases[i]));
         for (const std::int64_t rows : {3, 11}) check_cases(cases, target, rows, false);
     }
 }
