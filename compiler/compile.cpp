@@ -340,7 +340,7 @@ Program compile_plan(const GraphData& graph, const Plan& plan, const Target& tar
     }
     take_own_products(&program, target);
     find_needless(&program);
-    if (target.is_gpu()) choose_directions(&program);
+    choose_directions(&program);
     if (target.dependent_launch) chain_kernels(&program);
     return program;
 }

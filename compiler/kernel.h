@@ -203,6 +203,9 @@ struct Slot {
     // > 0: a window of the rows so many back too, each a vector: in registers, or where they were copied ahead
     // (kStages), each row in the place of one that nothing wants any more.
     int rows_back = 0;
+    // What all rows are divided by: kept as what their quotients take (the prelude's rj_divisor), which is what reads
+    // it. In registers.
+    bool is_divisor = false;
 
     std::int64_t ring_rows() const {
         return static_cast<std::int64_t>(std::bit_ceil(static_cast<unsigned>(rows_back) + 1));
@@ -416,7 +419,7 @@ struct Kernel {
     Block body;
     Block after;                                         // once a part, after them; only where there is a slots axis
     Neighbours neighbours;                               // compile() sets them: a group alone has none
-    bool last_first = false;                             // GPU: rows are taken so; likewise
+    bool last_first = false;                             // rows are taken so, on a CPU blocks of them; likewise
     LoadsTogether loads_together = LoadsTogether::kNot;  // GPU; runtime/build chooses it
     bool refills = false;  // whether loops do (passes/refills); runtime/build chooses where one way spills
     int value_count = 0;

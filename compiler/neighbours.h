@@ -12,7 +12,7 @@ namespace rowjit {
 bool may_go_back(const Kernel& kernel);
 
 // Sets Kernel::last_first: a kernel goes back over rows that the last one to have them took from the first to the last,
-// of which a GPU's second-level cache has the end.
+// of which the cache that all multiprocessors or cores share has the end.
 void choose_directions(Program* program);
 
 // Sets Kernel::neighbours, for a target with dependent launches.

@@ -195,6 +195,20 @@ Coord GraphData::place_along_longer(const Coord& coord, AxisId into) {
     return Coord::data_node(add_map(Op::kAdd, {place, add_const(Dtype::kI64, static_cast<double>(shift))}));
 }
 
+namespace {
+
+// Whether the axis, which a coordinate has behind another, comes first in one of the coordinates from `next` on.
+bool leads_later(const std::vector<Coord>& coords, std::size_t next, AxisId id) {
+    return std::any_of(coords.begin() + static_cast<std::ptrdiff_t>(next), coords.end(), [&](const Coord& coord) {
+        const std::vector<Axis> axes = coord.axes();
+        return !axes.empty() && axes.front().id == id;
+    });
+}
+
+}  // namespace
+
+// Axes stand as the coordinates have them, but one that is an offset in one coordinate and leads another stands there:
+// a patch's columns c in 2 * y + c / 128, 2 * x + c / 64 % 2, c % 64 come behind y and x, as c does in the source.
 NodeId GraphData::add_index(NodeId source, std::vector<Coord> coords) {
     const std::vector<AxisId> into_axes = node(source).axes;
     if (coords.size() != into_axes.size()) {
@@ -216,12 +230,13 @@ NodeId GraphData::add_index(NodeId source, std::vector<Coord> coords) {
                 if (!contains(mentioned, id)) mentioned.push_back(id);
             }
         }
-        for (const Axis a : coords[i].axes()) {
-            if (!contains(mentioned, a.id)) mentioned.push_back(a.id);
+        const std::vector<Axis> axes = coords[i].axes();
+        for (const Axis a : axes) {
+            const bool is_offset = a.id != axes.front().id && leads_later(coords, i + 1, a.id);
+            if (!is_offset && !contains(mentioned, a.id)) mentioned.push_back(a.id);
         }
         if (coords[i].is_axis(Axis{from.axes[i]}) || !coords[i].data_nodes().empty()) continue;
-        const std::vector<Axis> along = coords[i].axes();
-        if (along.size() == 1 && coords[i].is_axis(along[0]) && same_rows(along[0].id, from.axes[i])) continue;
+        if (axes.size() == 1 && coords[i].is_axis(axes[0]) && same_rows(axes[0].id, from.axes[i])) continue;
         std::int64_t low = 0;
         std::int64_t high = 0;
         const bool known = coords[i].bounds([&](Axis a) { return axis(a.id).extent; }, &low, &high);

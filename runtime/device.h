@@ -29,6 +29,7 @@ struct LaunchGeometry {
     std::uint32_t shared_bytes = 0;  // dynamic shared memory
     std::uint32_t cluster = 1;       // blocks per cluster
     bool overlaps = false;           // begins while the kernel before it ends, for which it waits itself
+    bool last_first = false;         // on the CPU: row blocks are taken so; a GPU's kernels say it themselves
 };
 
 // A loaded entry point. Resolved when the module is loaded, never on the launch path.

@@ -29,6 +29,7 @@ LaunchGeometry geometry_of(const Kernel& kernel) {
     geometry.shared_bytes = static_cast<std::uint32_t>(kernel.shared_bytes);
     geometry.cluster = static_cast<std::uint32_t>(kernel.launched_cluster());
     geometry.overlaps = kernel.neighbours.waits;
+    geometry.last_first = kernel.last_first;
     return geometry;
 }
 

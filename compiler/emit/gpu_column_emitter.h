@@ -151,7 +151,9 @@ class ColumnEmitter {
     std::optional<WholeByte> whole_byte(const Inst& inst) const;
     std::string text_of(const Inst& cast, const WholeByte& byte) const;
     std::string shared_divisor(const Inst& inst);
+    std::string divisor_of_lane(const Inst& inst) const;
     std::string carried_place(const Inst& inst) const;
+    std::string place_in_registers() const;  // of this lane, in an array of all that the thread has
     void lane_load(const Inst& inst);
     void lane_out(const Inst& inst);
     std::vector<std::string> live() const;

@@ -20,6 +20,12 @@ void ColumnEmitter::declare_kept() {
         if (inst.kind != InstKind::kKeep || !in_registers(inst)) continue;
         RJ_CHECK(resident_, "emit gpu: {}: {} is kept in registers over a serial loop", scope_.kernel().name,
                  slot(inst).label);
+        if (slot(inst).is_divisor) {
+            kept_[inst.index] = scope_.names().fresh(slot(inst).label);
+            out_.line(fmt::format("rj_divisor {}[{}];", kept_[inst.index], loop_.iterations * loop_.vector),
+                      "for quotients of all rows of the block");
+            continue;
+        }
         const Inst* load = kept_load(inst);
         if (load != nullptr && vectors_.contains(load)) {
             kept_[inst.index] = array_of(vectors_.at(load));
@@ -68,7 +74,7 @@ std::string ColumnEmitter::shared_offset(const Slot& slot) const {
 
 void ColumnEmitter::take_kept() {
     for (const Inst& inst : loop_.body) {
-        if (inst.kind != InstKind::kKept) continue;
+        if (inst.kind != InstKind::kKept || slot(inst).is_divisor) continue;
         vectors_[&inst] = scope_.names().fresh(slot(inst).label);
         const std::string type = gpu_vec_type(slot(inst).dtype, loop_.vector);
         out_.line(fmt::format("const {} {} = {};", type, vectors_[&inst], kept_vector(inst, type)));
@@ -118,6 +124,7 @@ std::string ColumnEmitter::kept_vector(const Inst& kept, const std::string& type
 }
 
 void ColumnEmitter::keep(const Inst& inst) {
+    if (slot(inst).is_divisor) return;  // lane by lane
     const Inst* load = kept_load(inst);
     if (is_ring(inst)) {
         if (load == nullptr || copied_to(*load) == nullptr)

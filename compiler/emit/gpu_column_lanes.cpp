@@ -139,7 +139,7 @@ void ColumnEmitter::declare_lane_arrays() {
             dtype = scope_.accumulator(inst).dtype;
         } else if (inst.kind == InstKind::kStore && is_vector(inst)) {
             label = tensor(inst).name;
-        } else if (inst.kind == InstKind::kKeep && kept_load(inst) == nullptr) {
+        } else if (inst.kind == InstKind::kKeep && !slot(inst).is_divisor && kept_load(inst) == nullptr) {
             label = slot(inst).label;
             dtype = slot(inst).dtype;
         } else {
@@ -250,6 +250,7 @@ void ColumnEmitter::lane_inst(const Inst& inst) {
     switch (inst.kind) {
         case InstKind::kLoad: return lane_load(inst);
         case InstKind::kKept: {
+            if (slot(inst).is_divisor) return scope_.bind(inst.id, divisor_of_lane(inst));
             return scope_.define(inst, fmt::format("rj_get({}, {})", vectors_.at(&inst), lane()));
         }
         case InstKind::kCoord: return scope_.define(inst, scope_.coordinate(inst, inside_, lane_column()));
@@ -315,10 +316,19 @@ std::string ColumnEmitter::text_of(const Inst& cast, const WholeByte& byte) cons
     return leaves ? text : fmt::format("rj_to_i8({})", text);
 }
 
-// The number of at least 1 that several of a lane's quotients are by, prepared before the first of them; "" where
-// it is none. A logistic function's derivative has three: a convolution's backward takes 24 instructions of 580
-// less.
+std::string ColumnEmitter::divisor_of_lane(const Inst& inst) const {
+    return fmt::format("{}[{}]", kept_.at(inst.index), place_in_registers());
+}
+
+// What a lane's quotient is by that was prepared before: for all rows of the block, or, where several are by the same
+// number of at least 1, before the first of them; "" where it is none. A logistic function's derivative has three: a
+// convolution's backward takes 24 instructions of 580 less.
 std::string ColumnEmitter::shared_divisor(const Inst& inst) {
+    if (inst.kind == InstKind::kMap && inst.op == Op::kDiv) {
+        const Inst* kept = made_here(inst.operands[1]);
+        if (kept != nullptr && kept->kind == InstKind::kKept && slot(*kept).is_divisor)
+            return scope_.value(inst.operands[1]);
+    }
     const auto is_by_one_up = [](const Inst& one) { return one.by_one_up && one.dtype == Dtype::kF32; };
     if (!is_by_one_up(inst)) return "";
     const ValueId divisor = inst.operands[1];
@@ -338,9 +348,13 @@ std::string ColumnEmitter::shared_divisor(const Inst& inst) {
 std::string ColumnEmitter::carried_place(const Inst& inst) const {
     RJ_CHECK(resident_, "emit gpu: {}: {} is carried over a serial loop", scope_.kernel().name,
              scope_.carried(inst.index));
+    return place_in_registers();
+}
+
+std::string ColumnEmitter::place_in_registers() const {
     if (loop_.iterations == 1) return lane();
     if (loop_.vector == 1) return iteration();
-    return fmt::format("{} * {} + l", in_parentheses(iteration()), loop_.vector);
+    return fmt::format("{} * {} + {}", in_parentheses(iteration()), loop_.vector, lane());
 }
 
 void ColumnEmitter::lane_load(const Inst& inst) {
@@ -356,6 +370,9 @@ void ColumnEmitter::lane_load(const Inst& inst) {
 }
 
 void ColumnEmitter::lane_out(const Inst& inst) {
+    if (inst.kind == InstKind::kKeep && slot(inst).is_divisor)
+        return out_.line(
+            fmt::format("{} = {};", divisor_of_lane(inst), GpuScope::prepared(scope_.value(inst.operands[0]))));
     const auto array = arrays_.find(&inst);
     if (array == arrays_.end()) {
         if (inst.kind == InstKind::kStore) scope_.store_one(inst, addresses_.at(&inst), live());

@@ -74,8 +74,11 @@ PairForm ColumnEmitter::form(const Inst& inst) const {
         case InstKind::kLoad:
             if (is_uniform(inst)) return PairForm::kBefore;
             return vectors_.contains(&inst) && !is_condition(inst) ? PairForm::kAnywhere : PairForm::kLanes;
-        case InstKind::kKept: return is_condition(inst) ? PairForm::kLanes : PairForm::kAnywhere;
+        case InstKind::kKept:
+            return is_condition(inst) || slot(inst).is_divisor ? PairForm::kLanes : PairForm::kAnywhere;
         case InstKind::kKeep:
+            if (slot(inst).is_divisor) return PairForm::kLanes;
+            [[fallthrough]];
         case InstKind::kAccumulate: return arrays_.contains(&inst) ? PairForm::kLanes : PairForm::kBefore;
         case InstKind::kCast: {
             const bool widens = inst.dtype == Dtype::kF32 && is_narrow(scope_.dtype(inst.operands[0]));

@@ -218,6 +218,9 @@ bool has_moments(const Kernel& kernel) {
                        [](const Accumulator& one) { return one.monoid == Monoid::kWelford; });
 }
 
+constexpr std::int64_t kDivisorNumbers = 4;  // that the prelude's rj_divisor has, of which quotients of one kind read
+                                             // three and of the other two
+
 // What the block loaded or computed before its rows and reads for each.
 std::int64_t held_registers(const Kernel& kernel) {
     std::int64_t registers = 0;
@@ -233,7 +236,9 @@ std::int64_t held_registers(const Kernel& kernel) {
         const auto* loop = std::get_if<ColumnLoop>(&stmt.node);
         if (loop == nullptr) continue;
         for (const Inst& inst : loop->body) {
-            if (keeps_in_register(kernel, inst)) registers += registers_of(inst.dtype, *loop);
+            if (!keeps_in_register(kernel, inst)) continue;
+            const bool is_divisor = kernel.slots[static_cast<std::size_t>(inst.index)].is_divisor;
+            registers += registers_of(inst.dtype, *loop) * (is_divisor ? kDivisorNumbers : 1);
         }
     }
     return registers;

@@ -6,6 +6,8 @@
 #include <map>
 #include <ranges>
 #include <set>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "compiler/passes/passes.h"
@@ -17,7 +19,7 @@ namespace {
 // The functions of one loop's tables.
 class TableFunctions {
   public:
-    TableFunctions(Kernel* kernel, std::size_t at) : kernel_(*kernel), at_(at) {
+    TableFunctions(Kernel* kernel, std::size_t at, bool prepares) : kernel_(*kernel), at_(at) {
         for (const Stmt& stmt : kernel_.body) {
             const auto* inst = std::get_if<Inst>(&stmt.node);
             if (inst != nullptr && (inst->kind == InstKind::kConst || inst->kind == InstKind::kScalar))
@@ -32,17 +34,21 @@ class TableFunctions {
                     functions_.insert(inst.id);
                 continue;
             }
+            const bool divides = prepares && is_quotient(inst) && of_tables_.contains(inst.operands[1]);
+            if (divides) divisors_.insert(inst.operands[1]);
             each_use(inst, [&](ValueId value) {
-                if (functions_.contains(value)) used_.insert(value);
+                if (functions_.contains(value) && !(divides && value == inst.operands[1])) used_.insert(value);
             });
         }
     }
 
-    bool found() const { return !used_.empty(); }
+    bool found() const { return !used_.empty() || !divisors_.empty(); }
+    bool prepares() const { return !divisors_.empty(); }
 
     // Into a loop before the rows, and what it kept in their place.
     void move() {
         std::set<ValueId> wanted = used_;
+        wanted.insert(divisors_.begin(), divisors_.end());
         ColumnLoop before = loop();
         before.body.clear();
         std::map<ValueId, ValueId> moved;
@@ -66,12 +72,18 @@ class TableFunctions {
         for (const auto& [id, number] : numbers_) {
             if (wanted.contains(id)) kernel_.before.push_back({copied(*number)});
         }
+        for (const ValueId id : divisors_) keep_divisor(id, in_before(id), &before);
         for (const ValueId id : used_) keep(id, in_before(id), &before);
         kernel_.before.push_back({std::move(before)});
         drop_unused(&loop(), [&](const Inst& inst) { return of_tables_.contains(inst.id); });
     }
 
   private:
+    // Of f32, by any number.
+    static bool is_quotient(const Inst& inst) {
+        return inst.kind == InstKind::kMap && inst.op == Op::kDiv && inst.dtype == Dtype::kF32 && !inst.by_one_up;
+    }
+
     ColumnLoop& loop() { return std::get<ColumnLoop>(kernel_.body[at_].node); }
 
     bool is_of_tables(const Inst& inst) {
@@ -93,12 +105,32 @@ class TableFunctions {
         made = {.kind = InstKind::kKept, .id = id, .dtype = made.dtype, .index = slot, .label = made.label};
     }
 
+    // For the quotients by it alone: other uses have the value itself.
+    void keep_divisor(ValueId id, ValueId kept, ColumnLoop* before) {
+        std::vector<Inst>& body = loop().body;
+        const std::string label = std::ranges::find(body, id, &Inst::id)->label + "_divisor";
+        const int slot = static_cast<int>(kernel_.slots.size());
+        kernel_.slots.push_back({.residency = Residency::kRegisters, .label = label, .is_divisor = true});
+        before->body.push_back({.kind = InstKind::kKeep, .operands = {kept}, .index = slot});
+        const Inst divisor = {.kind = InstKind::kKept, .id = kernel_.value_count++, .index = slot, .label = label};
+        const auto divides = [&](const Inst& inst) {
+            return is_quotient(inst) && inst.operands[1] == id && !of_tables_.contains(inst.id);
+        };
+        for (Inst& inst : body) {
+            if (divides(inst)) inst.operands[1] = divisor.id;
+        }
+        const auto first = std::ranges::find_if(
+            body, [&](const Inst& inst) { return is_quotient(inst) && inst.operands[1] == divisor.id; });
+        body.insert(first, divisor);
+    }
+
     Kernel& kernel_;
     std::size_t at_;
     std::map<ValueId, const Inst*> numbers_;
     std::set<ValueId> of_tables_;
     std::set<ValueId> functions_;  // of those, what takes a function to compute
     std::set<ValueId> used_;       // of these, what something of the row is computed with
+    std::set<ValueId> divisors_;   // of tables, what something of the row is divided by
 };
 
 }  // namespace
@@ -108,10 +140,16 @@ Kernel keep_table_functions(Kernel kernel, const Target& target) {
     for (std::size_t at = 0; at < kernel.body.size(); ++at) {
         const auto* loop = std::get_if<ColumnLoop>(&kernel.body[at].node);
         if (loop == nullptr || !loop->is_resident() || loop->is_peeled()) continue;
-        if (!TableFunctions(&kernel, at).found()) continue;
-        Kernel moved = kernel;
-        TableFunctions(&moved, at).move();
-        if (spare_registers(moved, target) >= kHeldMargin) kernel = std::move(moved);
+        // Divisors take most of the registers: the functions may have room without them.
+        for (const bool prepares : {true, false}) {
+            const TableFunctions tables(&kernel, at, prepares);
+            if (!tables.found() || tables.prepares() != prepares) continue;
+            Kernel moved = kernel;
+            TableFunctions(&moved, at, prepares).move();
+            if (spare_registers(moved, target) < kHeldMargin) continue;
+            kernel = std::move(moved);
+            break;
+        }
     }
     return kernel;
 }

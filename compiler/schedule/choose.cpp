@@ -312,6 +312,17 @@ bool GroupFacts::peels() const {
     return columns >= kLeastColumns && whole > 2 * vector_dividing(columns, whole) && sums_of_columns == 0;
 }
 
+// Whether a block that stays makes of a table, once, what each of its rows would: a function of it, or what quotients
+// by it take (passes/table_functions).
+bool makes_of_table(const GraphData& graph, const Node& node) {
+    const auto is_of_row = [&](const Node& value) { return !graph.row_axes(value).empty(); };
+    if (!is_special(node.op)) return false;
+    if (!is_of_row(node)) return true;
+    if (node.op != Op::kDiv || node.dtype != Dtype::kF32) return false;
+    const Node& divisor = graph.node(node.args[1]);
+    return !is_of_row(divisor) && !graph.column_axes(divisor).empty();
+}
+
 GroupFacts facts_of(const Group& group, const Target& target) {
     const GraphData& graph = *group.graph;
     GroupFacts facts;
@@ -407,7 +418,7 @@ GroupFacts facts_of(const Group& group, const Target& target) {
         facts.row_maps += of_number ? 1 : 0;
         facts.row_functions += of_number && is_special(node.op) ? 1 : 0;
         facts.maps += of_column ? 1 : 0;
-        facts.table_functions += of_column && is_special(node.op) && graph.row_axes(node).empty() ? 1 : 0;
+        facts.table_functions += of_column && makes_of_table(graph, node) ? 1 : 0;
         if (of_column) facts.functions += node.op == Op::kUniform ? kFunctionsOfRandom : is_special(node.op) ? 1 : 0;
         const bool divides = of_column && node.op == Op::kDiv;
         facts.quotients += divides && graph.column_axes(graph.node(node.args[1])).empty() ? 1 : 0;

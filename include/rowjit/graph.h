@@ -250,8 +250,9 @@ Value matmul(Value a, Value b, const std::vector<Axis>& contracted);  // to the 
 class Coord;  // rowjit/coord.h
 
 // `source` read at `coords`, one per axis of `source` in order: result[axes…] = source[coords(axes…)]. Axes of the
-// result are those the coordinates mention, row axes first. A coordinate is checked to stay inside the source's extent
-// where it is affine; a data coordinate outside it reads nothing and gives zero.
+// result are those the coordinates mention, row axes first, in their order; one that a coordinate has behind another
+// and that comes first in a later coordinate stands where that has it. A coordinate is checked to stay inside the
+// source's extent where it is affine; a data coordinate outside it reads nothing and gives zero.
 Value index(Value source, std::vector<Coord> coords);
 
 // `source` with one column axis read at `coord` and every other axis as it is.

@@ -56,11 +56,17 @@ class CpuModule final : public Module {
 struct CpuLaunch {
     CpuKernel kernel;
     void* const* arguments;
+    std::int64_t blocks;
+    bool last_first;
 };
 
 void run_range(void* context, std::int64_t begin, std::int64_t end) noexcept {
     const auto& launch = *static_cast<const CpuLaunch*>(context);
-    launch.kernel(launch.arguments, begin, end);
+    if (launch.last_first) {
+        launch.kernel(launch.arguments, launch.blocks - end, launch.blocks - begin);
+    } else {
+        launch.kernel(launch.arguments, begin, end);
+    }
 }
 
 constexpr std::size_t kCopyBlockBytes = std::size_t{1} << 20;
@@ -138,7 +144,8 @@ class CpuDevice final : public DeviceImpl {
 
     const char* launch(Function function, const LaunchGeometry& geometry, StreamHandle /*stream*/,
                        void** arguments) noexcept override {
-        CpuLaunch launch = {reinterpret_cast<CpuKernel>(function.handle), arguments};
+        CpuLaunch launch = {reinterpret_cast<CpuKernel>(function.handle), arguments, geometry.grid,
+                            geometry.last_first};
         run(geometry.grid, run_range, &launch);
         return nullptr;
     }

@@ -228,6 +228,16 @@ TEST_CASE("functions of tables that a block computes once agree with the oracle 
                                "output y = cast(cast(h, f32) * rsqrt(v * v + 1e-5), bf16)\n"
                                "output s = sum(cast(z, f32) * rsqrt(v * v + 1), t)\n"),
                   target, &cases);
+        const Graph codes = Graph::parse(
+            "rows t\ncolumns d = 264\ninput z: bf16[t, d]\ninput half: f32[d]\nb = tanh(cast(z, f32)) * half\n"
+            "q = b + detach(floor(b + 0.5) - b)\noutput y = cast(q / half, bf16)\n");
+        add_cases("codes of levels", codes, target, &cases);
+        if (target.warp_size == 32) add_backward_cases("codes of levels", codes, {"z", "half"}, target, &cases);
+        add_cases("by scales",
+                  Graph::parse("rows t\ncolumns d = 96\ninput x: bf16[t, d]\ninput s: f32[d]\n"
+                               "h = cast(x, f32) / s\na = maximum(max(abs(h)), 1e-8) / 127\n"
+                               "output q = cast(round(h / a), i8)\noutput scale = a\n"),
+                  target, &cases);
         const auto computes_before = [](const Case& one) { return !one.program.steps[0].kernel.before.empty(); };
         CHECK(std::ranges::count_if(cases, computes_before) > 10);
         check_cases(cases, target, 11, false);
