@@ -65,7 +65,8 @@ int block_threads(const GroupFacts& facts, const Target& target) {
 // each of several outputs takes its own columns of, one after the other: queries, keys and values of a packed
 // projection 0.0948 in blocks that end, 0.106 in blocks that stay.
 bool reads_at_many_places(const GroupFacts& facts) {
-    return facts.loads > 2 * facts.column_inputs * facts.stored_loops && facts.columns >= kBlockThreads;
+    return facts.column_inputs > 0 && facts.loads > 2 * facts.column_inputs * facts.stored_loops &&
+           facts.columns >= kBlockThreads;
 }
 constexpr std::int64_t kVectorsOfManyPlaces = 2;
 
@@ -176,14 +177,25 @@ bool computes_much(const GroupFacts& facts) {
     return facts.loads > facts.column_inputs || of_functions;
 }
 
+constexpr std::int64_t kMostVectorsOfNarrow = 96;
+
 // Rows of a few vectors, which no power of two divides: neighbouring rows' lie side by side. Not where each thread
 // loads numbers of its row for vectors that take no longer than they do: the backward of a cross-entropy of 80 bf16
 // classes 0.0677 ms so, 0.0613 in four threads (H100).
 bool is_narrow(const GroupFacts& facts, int vector) {
-    constexpr std::int64_t kMostVectors = 96;
     const auto vectors = static_cast<std::uint64_t>(ceil_div(facts.columns, vector));
-    const bool few = vectors <= kMostVectors && !std::has_single_bit(vectors);
+    const bool few = vectors <= kMostVectorsOfNarrow && !std::has_single_bit(vectors);
     return !facts.sums_rows() && few && (computes_much(facts) || !facts.reads_numbers);
+}
+
+// Narrow rows each of whose threads computes several functions of its numbers first. H200, a guided step of a
+// diffusion, rows of 320 bf16 columns with four roots: 0.0412 ms with twenty threads of two vectors, 0.0527 with 64 of
+// one.
+constexpr std::int64_t kVectorsBesideFunctions = 2;
+
+bool computes_numbers(const GroupFacts& facts, int vector) {
+    return facts.row_functions >= kManyFunctions && facts.widest_bytes < 4 && !facts.sums_rows() &&
+           ceil_div(facts.columns, vector) <= kMostVectorsOfNarrow;
 }
 
 // Of such a row a thread has one vector, so that a warp's accesses are one run; but two where it loads numbers of the
@@ -249,7 +261,7 @@ std::vector<Division> divisions(const GroupFacts& facts, int vector, std::int64_
     if (vector == 1 && facts.columns > 1 && facts.columns <= kColumnsAlone) return {divide_alone, divide_in_halves};
     if (facts.sums_rows() || facts.finds_places) return {divide_in_halves};
     const bool evens_out = facts.functions > 0 && is_whole_evenly(facts.columns, vector, per_thread);
-    if (computes_much(facts) || is_narrow(facts, vector) || evens_out ||
+    if (computes_much(facts) || is_narrow(facts, vector) || evens_out || computes_numbers(facts, vector) ||
         fills_blocks_evenly(facts.columns, vector, per_thread))
         return {divide_evenly, divide_in_halves};
     return {divide_in_halves, divide_evenly};
@@ -394,13 +406,24 @@ bool gathers_tables(const GroupFacts& facts) {
     return facts.peels() && facts.widest_bytes < 4 && facts.table_bytes > facts.widest_bytes;
 }
 
+// Wide rows made of their numbers alone, as what flows back to the greatest of a row: each thread loads and compares
+// those, for several vectors, and half as long ones where rows begin anywhere, whose ends are compared column by
+// column. H200, four of a row's columns, ms so and as rows were taken before: of 50257 bf16 columns 0.107 and 0.167,
+// 100277 0.107 and 0.164, 129280 0.0599 and 0.0644; of 100277 f32 0.108 and 0.171.
+bool makes_of_numbers(const GroupFacts& facts) {
+    return facts.column_inputs == 0 && facts.reads_numbers && !facts.sums_rows() &&
+           facts.columns >= kStreamedVectors * kBlockThreads * facts.access_columns();
+}
+
 // Vectors of a row that a thread takes at once.
 std::int64_t vectors_in_flight(const GroupFacts& facts, int vector) {
+    if (makes_of_numbers(facts)) return kStreamedVectors;
     if (reads_at_many_places(facts)) return kVectorsOfManyPlaces;
     if (gathers_tables(facts)) return kStreamedVectors;
     if (facts.row_maps >= kManyNumbers && is_narrow(facts, vector)) return kVectorsOfNumbers;
     const bool is_wide = facts.widest_bytes >= 4;
     if (facts.row_functions >= kManyFunctions && !is_wide && fills_whole_blocks(facts, vector)) return kStreamedVectors;
+    if (computes_numbers(facts, vector)) return kVectorsBesideFunctions;
     if (holds_tables(facts) || takes_one(facts, vector)) return 1;
     // Where nothing streams there is nothing to have in flight, and threads are worth more: tables of angles.
     const bool computes_long = facts.functions > 0 && !is_wide && !facts.reads_numbers;
@@ -514,7 +537,8 @@ std::array<int, 3> access_widths(const GroupFacts& facts) {
     const int half = std::max(1, stored / 2);
     const bool loads_many = facts.stored_bytes > 0 && facts.widest_bytes > facts.stored_bytes &&
                             facts.vectors * stored * facts.widest_bytes > kMostLoadedBytes;
-    return loads_many || gathers_tables(facts) ? std::array{half, stored, twice} : std::array{stored, twice, half};
+    const bool shorter = loads_many || gathers_tables(facts) || (makes_of_numbers(facts) && facts.peels());
+    return shorter ? std::array{half, stored, twice} : std::array{stored, twice, half};
 }
 
 // Where each column is a load of a sector of its own, as many threads of a row as have one each, or the most that a

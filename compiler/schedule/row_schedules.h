@@ -162,6 +162,7 @@ std::int64_t resident_blocks(const GroupFacts& facts, const Target& target, std:
 // Rows that stay in the one stage that they are copied to; that wait there, several to a multiprocessor, to be met over
 // again; in the shared memory of a cluster whose registers have no room; of as few blocks as leave room for several
 // parts on a multiprocessor; and of few blocks that meet in steps. Each has none for rows that it is not for.
+std::vector<Schedule> beside_gates(const GroupFacts& facts, const Target& target, int vector);
 std::vector<Schedule> in_one_stage(const GroupFacts& facts, const Target& target, int vector,
                                    std::int64_t column_blocks);
 std::vector<Schedule> waiting_in_stages(const GroupFacts& facts, const Target& target, int vector);

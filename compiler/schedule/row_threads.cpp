@@ -236,7 +236,8 @@ namespace {
 // four of 256, 0.159 in eight of 128; of 128256 f32 columns, of which 512 rows are no more than blocks of 256, 0.151
 // and 0.169 (H200).
 constexpr std::int64_t kLongForThreads = 16;  // accesses of each of 512
-constexpr std::int64_t kColumnsOfFewWarps = 65536;
+// But 65536 f32 columns 0.0721 ms in four of 256, 0.0803 in eight of 128.
+constexpr std::int64_t kBytesOfFewWarps = 256 * 1024;
 // The widest are few in a launch, which then has threads for all of them only in large blocks: 128 rows of kl_div's
 // 262144 f32 columns 0.080 ms in two of 512, 0.113 in four of 256, of 201088 0.074 and 0.104; 512 rows of 200064 0.224
 // and 0.221. 256 rows of cross-entropy's 201088 0.0571 and 0.0662.
@@ -285,7 +286,7 @@ std::array<int, 3> threads_of_reloaded(const GroupFacts& facts, const Target& ta
     const std::int64_t bytes = row_bytes(facts) * facts.streams;
     if (sums_of_many && facts.stores_columns && bytes >= kBytesOfTwoRows && bytes <= kBytesOfOneRow)
         return {512, 256, 1024};
-    const bool few_warps = sums_alone && facts.columns <= kColumnsOfFewWarps;
+    const bool few_warps = sums_alone && row_bytes(facts) < kBytesOfFewWarps;
     return few_warps ? std::array{128, 256, 512} : std::array{256, 512, 1024};
 }
 
