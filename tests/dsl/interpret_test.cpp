@@ -4,9 +4,12 @@
 
 #include <cmath>
 #include <limits>
+#include <numeric>
+#include <vector>
 
 #include "base/dtype.h"
 #include "rowjit/coord.h"
+#include "rowjit/gradient.h"
 #include "rowjit/graph.h"
 #include "tests/support/refusal.h"
 
@@ -265,6 +268,28 @@ TEST_CASE("an index that swaps two axes transposes") {
     const Value x = g.input("x", f32, {a, b});
     g.output("y", sum(index(x, {Coord(b), Coord(a)}), a));
     CHECK(run(g, {{{"x", tensor(f32, {2, 2}, {1, 2, 3, 4})}}, {}, {}}) == std::vector<double>{3, 7});
+}
+
+TEST_CASE("axes of an index stand as its coordinates have them, offsets where they lead a coordinate of their own") {
+    // Pixels by fours side by side, and the other way; flows back with the source's axes in its order.
+    const char* const apart =
+        "rows n\ncolumns y = 2\ncolumns x = 2\ncolumns k = 8\ncolumns i = 4\ncolumns j = 4\ncolumns c = 2\n"
+        "input v: f32[n, i, j, c]\noutput o = index(v, n, y * 2 + k / 4, x * 2 + k / 2 % 2, k % 2)\n";
+    const char* const together =
+        "rows n\ncolumns y = 4\ncolumns x = 4\ncolumns c = 2\ncolumns i = 2\ncolumns j = 2\ncolumns k = 8\n"
+        "input v: f32[n, i, j, k]\noutput o = index(v, n, y / 2, x / 2, y % 2 * 4 + x % 2 * 2 + c)\n";
+    std::vector<double> pixels(32);
+    std::iota(pixels.begin(), pixels.end(), 0.0);
+    const auto moved = [&](const Graph& g, const char* input, const std::vector<double>& values, auto... extents) {
+        const Bindings bindings = {{{input, tensor(f32, {1, extents...}, values)}}, {}, {{"n", 1}}};
+        return interpret(*g.data(), bindings, Rounding::kEager).begin()->second.values;
+    };
+    const std::vector<double> by_fours = moved(Graph::parse(apart), "v", pixels, 4, 4, 2);
+    CHECK(std::vector<double>(by_fours.begin(), by_fours.begin() + 16) ==
+          std::vector<double>{0, 1, 2, 3, 8, 9, 10, 11, 4, 5, 6, 7, 12, 13, 14, 15});
+    CHECK(moved(Graph::parse(together), "v", by_fours, 2, 2, 8) == pixels);
+    CHECK(moved(gradient(Graph::parse(apart)), "d_o", by_fours, 2, 2, 8) == pixels);
+    CHECK(moved(gradient(Graph::parse(together)), "d_o", pixels, 4, 4, 2) == by_fours);
 }
 
 TEST_CASE("iota and extent give coordinates and counts") {
