@@ -1,6 +1,8 @@
 // A compiled CPU kernel through the device: loaded, launched over row blocks on several threads, timed.
 #include <doctest/doctest.h>
 
+#include <algorithm>
+
 #include "rowjit/error.h"
 #include "runtime/device.h"
 #include "tests/compiler/cpu_kernel.h"
@@ -43,9 +45,12 @@ TEST_CASE("a compiled CPU kernel runs over every row on the device's threads") {
     void* x_address = x.data();
     void* y_address = y.data();
     void* arguments[] = {&rows, &x_address, &stride, &y_address, &stride};
-    const LaunchGeometry geometry = {.grid = static_cast<std::uint32_t>(rows)};
-    CHECK(device->launch(module->functions()[0], geometry, nullptr, arguments) == nullptr);
-    CHECK(y == expected);
+    for (const bool last_first : {false, true}) {
+        const LaunchGeometry geometry = {.grid = static_cast<std::uint32_t>(rows), .last_first = last_first};
+        std::ranges::fill(y, -1);
+        CHECK(device->launch(module->functions()[0], geometry, nullptr, arguments) == nullptr);
+        CHECK(y == expected);
+    }
 }
 
 TEST_CASE("the CPU device compiles for this processor's own features") {
