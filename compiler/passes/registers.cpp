@@ -218,8 +218,8 @@ bool has_moments(const Kernel& kernel) {
                        [](const Accumulator& one) { return one.monoid == Monoid::kWelford; });
 }
 
-constexpr std::int64_t kDivisorNumbers = 4;  // that the prelude's rj_divisor has, of which quotients of one kind read
-                                             // three and of the other two
+constexpr std::int64_t kDivisorNumbers =
+    3;  // of the prelude's rj_divisor that a quotient reads, two where it is narrow
 
 // What the block loaded or computed before its rows and reads for each.
 std::int64_t held_registers(const Kernel& kernel) {

@@ -312,15 +312,16 @@ bool GroupFacts::peels() const {
     return columns >= kLeastColumns && whole > 2 * vector_dividing(columns, whole) && sums_of_columns == 0;
 }
 
-// Whether a block that stays makes of a table, once, what each of its rows would: a function of it, or what quotients
-// by it take (passes/table_functions).
-bool makes_of_table(const GraphData& graph, const Node& node) {
-    const auto is_of_row = [&](const Node& value) { return !graph.row_axes(value).empty(); };
-    if (!is_special(node.op)) return false;
-    if (!is_of_row(node)) return true;
-    if (node.op != Op::kDiv || node.dtype != Dtype::kF32) return false;
+// Whether it is a function of tables, which all rows have alike.
+bool is_table_function(const GraphData& graph, const Node& node) {
+    return is_special(node.op) && graph.row_axes(node).empty();
+}
+
+// Whether it divides rows by a number of each column.
+bool divides_by_table(const GraphData& graph, const Node& node) {
+    if (node.op != Op::kDiv || node.dtype != Dtype::kF32 || graph.row_axes(node).empty()) return false;
     const Node& divisor = graph.node(node.args[1]);
-    return !is_of_row(divisor) && !graph.column_axes(divisor).empty();
+    return graph.row_axes(divisor).empty() && !graph.column_axes(divisor).empty();
 }
 
 GroupFacts facts_of(const Group& group, const Target& target) {
@@ -418,7 +419,9 @@ GroupFacts facts_of(const Group& group, const Target& target) {
         facts.row_maps += of_number ? 1 : 0;
         facts.row_functions += of_number && is_special(node.op) ? 1 : 0;
         facts.maps += of_column ? 1 : 0;
-        facts.table_functions += of_column && makes_of_table(graph, node) ? 1 : 0;
+        const bool by_table = of_column && divides_by_table(graph, node);
+        facts.table_quotients += by_table ? 1 : 0;
+        facts.table_functions += by_table || (of_column && is_table_function(graph, node)) ? 1 : 0;
         if (of_column) facts.functions += node.op == Op::kUniform ? kFunctionsOfRandom : is_special(node.op) ? 1 : 0;
         const bool divides = of_column && node.op == Op::kDiv;
         facts.quotients += divides && graph.column_axes(graph.node(node.args[1])).empty() ? 1 : 0;

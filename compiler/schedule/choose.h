@@ -56,6 +56,7 @@ struct GroupFacts {
     int quotients = 0;              // those of them that are quotients by a number of the row
     int maps = 0;                   // what is computed of each column, casts left out
     int table_functions = 0;        // of tables alone, and quotients by them, which a block that stays makes once
+    int table_quotients = 0;        // the latter of them
     bool reduces_moments = false;   // over rows (Monoid::kMoments)
     int row_maps = 0;               // what is computed of a row's numbers, by each of its threads
     int row_functions = 0;          // those of them that are functions

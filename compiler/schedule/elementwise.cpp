@@ -512,7 +512,8 @@ std::vector<Schedule> copied_ahead(const GroupFacts& facts, const Target& target
         facts.rows_beside > 0 || facts.positions_apart > 1 || computes_long || reads_at_many_places(facts))
         return {};
     const std::optional<Copies> found = copies(facts);
-    if (!found || found->vector * std::int64_t{facts.narrowest_bytes} < kLeastCopied) return {};
+    const std::int64_t copied = facts.streams == 1 ? facts.streamed_bytes : facts.narrowest_bytes;
+    if (!found || found->vector * copied < kLeastCopied) return {};
     Schedule s = in_registers(found->vector);
     s.threads_per_row = found->divided.threads;
     s.column_blocks = found->divided.blocks;
@@ -523,7 +524,8 @@ std::vector<Schedule> copied_ahead(const GroupFacts& facts, const Target& target
         s.blocks_per_sm = s.min_blocks_per_sm = std::max(1, threads / (s.threads_per_row * s.rows_per_block));
         schedules.push_back(s);
     }
-    if (sums && facts.stored_bytes > 0) std::ranges::reverse(schedules);
+    // Prepared divisors take three registers of each column.
+    if ((sums && facts.stored_bytes > 0) || facts.table_quotients > 0) std::ranges::reverse(schedules);
     return schedules;
 }
 
