@@ -419,9 +419,8 @@ GroupFacts facts_of(const Group& group, const Target& target) {
         facts.row_maps += of_number ? 1 : 0;
         facts.row_functions += of_number && is_special(node.op) ? 1 : 0;
         facts.maps += of_column ? 1 : 0;
-        const bool by_table = of_column && divides_by_table(graph, node);
-        facts.table_quotients += by_table ? 1 : 0;
-        facts.table_functions += by_table || (of_column && is_table_function(graph, node)) ? 1 : 0;
+        facts.table_quotients += of_column && divides_by_table(graph, node) ? 1 : 0;
+        facts.table_functions += of_column && is_table_function(graph, node) ? 1 : 0;
         if (of_column) facts.functions += node.op == Op::kUniform ? kFunctionsOfRandom : is_special(node.op) ? 1 : 0;
         const bool divides = of_column && node.op == Op::kDiv;
         facts.quotients += divides && graph.column_axes(graph.node(node.args[1])).empty() ? 1 : 0;
@@ -435,6 +434,7 @@ GroupFacts facts_of(const Group& group, const Target& target) {
         facts.reads_numbers = facts.reads_numbers || (of_row && !graph.row_axes(node).empty());
         if (of_row || is_aside(node)) continue;
         ++facts.column_inputs;
+        facts.read_columns = std::max(facts.read_columns, graph.column_count(node));
         const bool shared = graph.row_axes(node).empty();
         const bool streams = !shared && !(facts.phases > 1 && is_shared_along(group, node));
         facts.streams += streams ? 1 : 0;

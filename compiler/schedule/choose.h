@@ -55,8 +55,9 @@ struct GroupFacts {
     int functions = 0;              // of each column, a random number as several
     int quotients = 0;              // those of them that are quotients by a number of the row
     int maps = 0;                   // what is computed of each column, casts left out
-    int table_functions = 0;        // of tables alone, and quotients by them, which a block that stays makes once
-    int table_quotients = 0;        // the latter of them
+    int table_functions = 0;        // those of tables alone, which a block that stays computes once
+    int table_quotients = 0;        // by tables, of which it makes once what they take
+    std::int64_t read_columns = 0;  // of the input that has the most
     bool reduces_moments = false;   // over rows (Monoid::kMoments)
     int row_maps = 0;               // what is computed of a row's numbers, by each of its threads
     int row_functions = 0;          // those of them that are functions

@@ -59,13 +59,28 @@ int block_threads(const GroupFacts& facts, const Target& target) {
     return facts.columns == 1 && facts.row_maps >= kLongArithmetic ? target.warp_size : kBlockThreads;
 }
 
+// Rows made of their numbers alone, or of a few columns that each is compared with.
+bool reads_numbers_alone(const GroupFacts& facts) {
+    constexpr std::int64_t kOfColumn = 64;
+    return facts.reads_numbers && facts.table_bytes == 0 && facts.read_columns <= facts.columns / kOfColumn;
+}
+
+// Whether a block that stays makes once what each of its rows would of tables: functions, and what quotients by them
+// take, of rows that are long enough. H200, ms so and with each row's own, of 1024 bf16 columns by a given deviation
+// 0.0772 and 0.134, their derivatives 0.105 and 0.202; 4096 quantised by scales 0.0965 and 0.119; x + sin^2(a x) / a of
+// 1024 0.131 and 0.147; but codes of levels of 256 columns 0.109 and 0.105.
+bool makes_of_tables(const GroupFacts& facts) {
+    constexpr std::int64_t kLeastDivided = 512;
+    return facts.table_functions > 0 || (facts.table_quotients > 0 && facts.columns >= kLeastDivided);
+}
+
 // What reads its tensors at several places waits for many loads, of which a block that stays has two rows' in flight.
 // H200, a rotary embedding of three positions a token, whose tables each vector reads thrice: 0.0844 ms in bf16 and
 // 0.0878 in f32 with two vectors a thread in blocks that stay, 0.0905 and 0.103 with one in blocks that end. Not what
 // each of several outputs takes its own columns of, one after the other: queries, keys and values of a packed
 // projection 0.0948 in blocks that end, 0.106 in blocks that stay.
 bool reads_at_many_places(const GroupFacts& facts) {
-    return facts.column_inputs > 0 && facts.loads > 2 * facts.column_inputs * facts.stored_loops &&
+    return !reads_numbers_alone(facts) && facts.loads > 2 * facts.column_inputs * facts.stored_loops &&
            facts.columns >= kBlockThreads;
 }
 constexpr std::int64_t kVectorsOfManyPlaces = 2;
@@ -369,7 +384,7 @@ std::vector<Schedule> beside_sums(const GroupFacts& facts) {
     return {parts};
 }
 
-// What is computed of tables alone a block that stays computes once. H200, a decay and a gate of f32 columns, whose
+// H200, a decay and a gate of f32 columns, whose
 // decay is an exponential of its own: of 4096 0.129 ms in blocks of 1024 threads that stay, 0.154 in blocks of 256 that
 // end; of bf16 0.172 and 0.192. Where each thread has a row's numbers to compute with too, it has four vectors of it:
 // the derivative of log-sum-exps of both rows and columns of 4096 bf16 columns 0.205 ms so, 0.300 with one; of 1024
@@ -378,7 +393,7 @@ std::vector<Schedule> holding_functions(const GroupFacts& facts) {
     constexpr int kEach = 4;
     constexpr std::int64_t kLeastColumns = 1024;
     const bool whole = facts.columns >= kLeastColumns && vector_dividing(facts.columns, kEach) == kEach;
-    if (facts.table_functions == 0 || facts.streams == 0 || facts.sums_rows() || !whole) return {};
+    if (!makes_of_tables(facts) || facts.streams == 0 || facts.sums_rows() || !whole) return {};
     if (!facts.reads_numbers) return {in_long_parts(facts, kEach)};
     return {staying(kEach, divide_in_halves(facts.columns / kEach, kStreamedVectors))};
 }
@@ -387,7 +402,7 @@ std::vector<Schedule> holding_functions(const GroupFacts& facts) {
 // frequencies that are exponentials: in bf16 0.224 ms with four vectors a thread in blocks that stay, 0.344 with one in
 // blocks that end; at 384 of f32 0.084 and 0.132.
 std::vector<Schedule> holding_functions_alone(const GroupFacts& facts) {
-    if (facts.table_functions == 0 || facts.streams > 0 || facts.scalar_rows || facts.sums_rows()) return {};
+    if (!makes_of_tables(facts) || facts.streams > 0 || facts.scalar_rows || facts.sums_rows()) return {};
     const int each = vector_dividing(facts.columns, facts.access_columns());
     return {staying(each, divide_evenly(facts.columns / each, kStreamedVectors))};
 }
@@ -411,7 +426,7 @@ bool gathers_tables(const GroupFacts& facts) {
 // column. H200, four of a row's columns, ms so and as rows were taken before: of 50257 bf16 columns 0.107 and 0.167,
 // 100277 0.107 and 0.164, 129280 0.0599 and 0.0644; of 100277 f32 0.108 and 0.171.
 bool makes_of_numbers(const GroupFacts& facts) {
-    return facts.column_inputs == 0 && facts.reads_numbers && !facts.sums_rows() &&
+    return reads_numbers_alone(facts) && !facts.sums_rows() &&
            facts.columns >= kStreamedVectors * kBlockThreads * facts.access_columns();
 }
 
@@ -505,7 +520,7 @@ std::optional<Copies> copies(const GroupFacts& facts) {
 std::vector<Schedule> copied_ahead(const GroupFacts& facts, const Target& target) {
     constexpr std::int64_t kLeastCopied = 8;  // bytes
     const bool sums = facts.sums_of_columns > 0;
-    const bool tables = !facts.reads_numbers && (holds_tables(facts) || facts.table_functions > 0);
+    const bool tables = !facts.reads_numbers && (holds_tables(facts) || makes_of_tables(facts));
     // Which waits for nothing: derivatives of x + sin^2(a x) / a of 1024 columns 0.1668 ms so, 0.1636 as they are.
     const bool computes_long = sums && facts.stored_bytes == 2 && takes_long(facts);
     if (target.backend != Backend::kCuda || !(sums || tables) || facts.streams == 0 || facts.finds_places ||

@@ -39,11 +39,13 @@ std::int64_t resident_blocks(const GroupFacts& facts, const Target& target, std:
 
 // Wide rows that meet over one tensor and then pass another through a function, as a gate: of those in registers few
 // warps have room, which wait for the gate as they did for the row. H200, gated_rms_norm, ms so and in registers: of
-// 5120 bf16 columns 0.0644 and 0.0660, 8192 0.0941 and 0.102, 11008 0.0663 and 0.0811, 13824 0.0818 and 0.0982, 20480
-// (512 threads) 0.0618 and 0.0748; of 8192 f32 columns 0.0933 and 0.0953, 13824 0.0820 and 0.0851; of 7168 no faster.
+// 5120 bf16 columns (128 threads) 0.0610 and 0.0658, 8192 (256; of 128 0.104) 0.0941 and 0.102, 11008 0.0663 and
+// 0.0811, 13824 0.0818 and 0.0982, 20480 (512) 0.0618 and 0.0748; of 8192 f32 columns (512) 0.0933 and 0.0953, 13824
+// 0.0820 and 0.0851; of 7168 no faster.
 std::vector<Schedule> beside_gates(const GroupFacts& facts, const Target& target, int vector) {
     constexpr std::int64_t kLeastNarrow = 5120;
-    constexpr std::int64_t kMostOfSmallBlocks = 13824;
+    constexpr std::int64_t kMostOfBlock = 5120;
+    constexpr std::int64_t kMostOfTwice = 13824;
     constexpr std::int64_t kLeastWide = 8192;
     constexpr std::int64_t kMostBytes = 64 * 1024;
     const bool narrow = facts.widest_bytes < 4;
@@ -53,7 +55,9 @@ std::vector<Schedule> beside_gates(const GroupFacts& facts, const Target& target
     if (target.backend != Backend::kCuda || !gates || facts.peels() || row_bytes(facts) > kMostBytes ||
         facts.columns < (narrow ? kLeastNarrow : kLeastWide))
         return {};
-    const int threads = narrow && facts.columns <= kMostOfSmallBlocks ? kBlockThreads : kThreadsAlone;
+    int threads = kThreadsAlone;
+    if (narrow && facts.columns <= kMostOfTwice) threads = 2 * kBlockThreads;
+    if (narrow && facts.columns <= kMostOfBlock) threads = kBlockThreads;
     return {row_schedule(Residency::kShared, threads, vector)};
 }
 
