@@ -49,8 +49,8 @@ std::vector<Schedule> beside_gates(const GroupFacts& facts, const Target& target
     constexpr std::int64_t kLeastWide = 8192;
     constexpr std::int64_t kMostBytes = 64 * 1024;
     const bool narrow = facts.widest_bytes < 4;
-    const bool gates = facts.streams == 2 && facts.functions > facts.quotients && facts.phases == 2 &&
-                       facts.stores_columns && !facts.sums_rows() && !facts.sums_exponentials &&
+    const bool gates = facts.streams == 2 && !facts.reads_numbers && facts.functions > facts.quotients &&
+                       facts.phases == 2 && facts.stores_columns && !facts.sums_rows() && !facts.sums_exponentials &&
                        facts.held_bytes <= facts.widest_bytes;
     if (target.backend != Backend::kCuda || !gates || facts.peels() || row_bytes(facts) > kMostBytes ||
         facts.columns < (narrow ? kLeastNarrow : kLeastWide))
