@@ -59,12 +59,6 @@ int block_threads(const GroupFacts& facts, const Target& target) {
     return facts.columns == 1 && facts.row_maps >= kLongArithmetic ? target.warp_size : kBlockThreads;
 }
 
-// Rows made of their numbers alone, or of a few columns that each is compared with.
-bool reads_numbers_alone(const GroupFacts& facts) {
-    constexpr std::int64_t kOfColumn = 64;
-    return facts.reads_numbers && facts.table_bytes == 0 && facts.read_columns <= facts.columns / kOfColumn;
-}
-
 // Whether a block that stays makes once what each of its rows would of tables: functions, and what quotients by them
 // take, of rows that are long enough. H200, ms so and with each row's own, of 1024 bf16 columns by a given deviation
 // 0.0772 and 0.134, their derivatives 0.105 and 0.202; 4096 quantised by scales 0.0965 and 0.119; x + sin^2(a x) / a of
@@ -74,13 +68,25 @@ bool makes_of_tables(const GroupFacts& facts) {
     return facts.table_functions > 0 || (facts.table_quotients > 0 && facts.columns >= kLeastDivided);
 }
 
+// Wide rows made of their numbers alone, or of a few columns that each is compared with, as what flows back to the
+// greatest of a row: a thread loads those for several vectors, half as long ones where rows begin anywhere, whose ends
+// are compared column by column. H200, four of a row's columns, ms so and in blocks that stay: of 32000 bf16 columns
+// 0.0597 and 0.0717, 50257 0.107 and 0.167, 129280 0.0597 and 0.0644; of 100277 f32 columns 0.108 and 0.171; but of
+// 4097 bf16 columns 0.0935 and 0.0848.
+bool makes_of_numbers(const GroupFacts& facts) {
+    constexpr std::int64_t kOfColumn = 64;
+    return facts.reads_numbers && facts.table_bytes == 0 && !facts.sums_rows() &&
+           facts.read_columns <= facts.columns / kOfColumn &&
+           facts.columns >= kStreamedVectors * kBlockThreads * facts.access_columns();
+}
+
 // What reads its tensors at several places waits for many loads, of which a block that stays has two rows' in flight.
 // H200, a rotary embedding of three positions a token, whose tables each vector reads thrice: 0.0844 ms in bf16 and
 // 0.0878 in f32 with two vectors a thread in blocks that stay, 0.0905 and 0.103 with one in blocks that end. Not what
 // each of several outputs takes its own columns of, one after the other: queries, keys and values of a packed
 // projection 0.0948 in blocks that end, 0.106 in blocks that stay.
 bool reads_at_many_places(const GroupFacts& facts) {
-    return !reads_numbers_alone(facts) && facts.loads > 2 * facts.column_inputs * facts.stored_loops &&
+    return !makes_of_numbers(facts) && facts.loads > 2 * facts.column_inputs * facts.stored_loops &&
            facts.columns >= kBlockThreads;
 }
 constexpr std::int64_t kVectorsOfManyPlaces = 2;
@@ -419,15 +425,6 @@ bool fills_whole_blocks(const GroupFacts& facts, int vector) {
 // one; of 12345 0.114, 0.128 and 0.138.
 bool gathers_tables(const GroupFacts& facts) {
     return facts.peels() && facts.widest_bytes < 4 && facts.table_bytes > facts.widest_bytes;
-}
-
-// Wide rows made of their numbers alone, as what flows back to the greatest of a row: each thread loads and compares
-// those, for several vectors, and half as long ones where rows begin anywhere, whose ends are compared column by
-// column. H200, four of a row's columns, ms so and as rows were taken before: of 50257 bf16 columns 0.107 and 0.167,
-// 100277 0.107 and 0.164, 129280 0.0599 and 0.0644; of 100277 f32 0.108 and 0.171.
-bool makes_of_numbers(const GroupFacts& facts) {
-    return reads_numbers_alone(facts) && !facts.sums_rows() &&
-           facts.columns >= kStreamedVectors * kBlockThreads * facts.access_columns();
 }
 
 // Vectors of a row that a thread takes at once.
