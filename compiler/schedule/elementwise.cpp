@@ -60,9 +60,9 @@ int block_threads(const GroupFacts& facts, const Target& target) {
 }
 
 // Whether a block that stays makes once what each of its rows would of tables: functions, and what quotients by them
-// take, of rows that are long enough. H200, ms so and with each row's own, of 1024 bf16 columns by a given deviation
-// 0.0772 and 0.134, their derivatives 0.105 and 0.202; 4096 quantised by scales 0.0965 and 0.119; x + sin^2(a x) / a of
-// 1024 0.131 and 0.147; but codes of levels of 256 columns 0.109 and 0.105.
+// take, of rows that are long enough. H200, ms so and with each row's own: 4096 bf16 columns quantised by scales 0.0964
+// and 0.119; x + sin^2(a x) / a of 1024 0.131 and 0.147, its derivatives 0.142 and 0.164; but codes of levels of 256
+// columns 0.109 and 0.105.
 bool makes_of_tables(const GroupFacts& facts) {
     constexpr std::int64_t kLeastDivided = 512;
     return facts.table_functions > 0 || (facts.table_quotients > 0 && facts.columns >= kLeastDivided);
@@ -536,8 +536,11 @@ std::vector<Schedule> copied_ahead(const GroupFacts& facts, const Target& target
         s.blocks_per_sm = s.min_blocks_per_sm = std::max(1, threads / (s.threads_per_row * s.rows_per_block));
         schedules.push_back(s);
     }
-    // Prepared divisors take three registers of each column.
-    if ((sums && facts.stored_bytes > 0) || facts.table_quotients > 0) std::ranges::reverse(schedules);
+    // Prepared divisors take three registers of each column, which is less than functions of tables are worth:
+    // quantised by scales 0.0964 ms with them in two blocks, 0.105 in three; normalised by a given deviation 0.0780 and
+    // 0.0736.
+    const bool prepares = facts.table_quotients > 0 && facts.table_functions == 0;
+    if ((sums && facts.stored_bytes > 0) || prepares) std::ranges::reverse(schedules);
     return schedules;
 }
 
