@@ -276,9 +276,11 @@ int lanes_across(const Kernel& kernel) {
     const AxisId innermost = kernel.row_axes.back();
     int narrowest = 4;
     for (const KernelTensor& tensor : kernel.tensors) {
+        if (kernel.in_tiles && size_bytes(tensor.dtype) == 1) continue;  // whose lanes would be four registers' numbers
         if (contains(tensor.axes, innermost))
             narrowest = std::min(narrowest, static_cast<int>(size_bytes(tensor.dtype)));
     }
+    if (kernel.in_tiles) return kMostLanesAcross / narrowest;
     const auto beside = static_cast<std::uint64_t>(kernel.axis(innermost).extent);
     return static_cast<int>(std::min<std::uint64_t>(std::bit_floor(beside), kMostLanesAcross / narrowest));
 }

@@ -403,6 +403,8 @@ struct Kernel {
     // GPU: ≥ 0: the innermost row axis, of which a thread takes schedule.vector neighbouring positions; a row of the
     // kernel is as many.
     AxisId lanes_axis = -1;
+    // CPU: neighbouring rows are lanes (Schedule::across) though their columns follow each other, a few of each.
+    bool in_tiles = false;
     AxisId slots_axis = -1;  // ≥ 0: the block's own coordinate along this axis; it stores parts of sums over rows
     // The outermost row axes, if any, that those sums are not over. Slots are those of one position along them, and so
     // are the rows that a block takes until it has stored its part.

@@ -69,6 +69,7 @@ std::unique_ptr<llvm::Module> KernelEmitter::emit() {
         make_slots();
         make_rows_abreast();
         find_pairs();
+        find_tiles();
         find_streams();
         find_fetches();
         emit_blocks();
@@ -102,6 +103,7 @@ void KernelEmitter::check_shape() {
              "emit/llvm: kernel {} reduces rows and loops over columns", kernel_.name);
     lanes_are_rows_ = reduces_rows_ || kernel_.schedule.across;
     if (lanes_are_rows_ && !kernel_.row_axes.empty()) result_axis_ = {kernel_.row_axes.back()};
+    if (kernel_.in_tiles) tile_rows_ = kernel_.inner_axes();
 }
 
 // Arithmetic hands a NaN's bits on, so all NaNs are of bf16 where vectors of nothing else are loaded, and a row's other
@@ -201,7 +203,7 @@ void KernelEmitter::make_running() {
         return;
     }
     running_ = make_running(lanes_across(kernel_));
-    running_of_one_ = make_running(1);
+    if (!kernel_.in_tiles) running_of_one_ = make_running(1);
 }
 
 // Of so many rows side by side, or of one whose columns are the lanes.
@@ -343,6 +345,7 @@ void KernelEmitter::clear_part() {
 
 void KernelEmitter::emit_rows(Value* first, Value* last) {
     if (reduces_rows_) return emit_row_reductions(first, last);
+    if (kernel_.in_tiles) return emit_tiles(first, last);
     if (lanes_are_rows_) return emit_rows_across(first, last);
     if (takes_strips()) return emit_strips(first, last);
     count(first, last, i64(1), "row", [&](Value* row) { emit_row(row); });
@@ -375,7 +378,7 @@ bool KernelEmitter::adds_to_all_rows(const ColumnLoop& loop) const {
 // quarter, one of 170, of heads that are normed and rotated, lost a quarter and took three times as long to compile.
 void KernelEmitter::make_rows_abreast() {
     constexpr std::size_t kMostAbreast = 64;
-    if (kernel_.slots_axis < 0 || reduces_rows_) return;
+    if (kernel_.slots_axis < 0 || reduces_rows_ || kernel_.in_tiles) return;
     bool adds = false;
     std::int64_t kept_bytes = 0;
     for (const Stmt& stmt : kernel_.body) {

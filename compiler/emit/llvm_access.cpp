@@ -1,4 +1,6 @@
 // Where a lane reads and writes: coordinates, addresses, and the loads and stores themselves.
+#include <llvm/IR/Intrinsics.h>
+
 #include <algorithm>
 
 #include "base/check.h"
@@ -22,11 +24,12 @@ Value* KernelEmitter::axis_coordinate(AxisId axis, const Lanes& lanes, int lane)
     const auto& axes = *lanes.axes;
     const auto found = std::find(axes.begin(), axes.end(), axis);
     RJ_CHECK(found != axes.end(), "emit/llvm: axis {} is not of this loop", kernel_.axis(axis).label());
-    std::int64_t inner = 1;
-    for (auto it = found + 1; it != axes.end(); ++it) inner *= kernel_.axis(*it).extent;
     Value* column = b_.CreateNSWAdd(lanes.column, i64(lane));
-    if (inner > 1) column = b_.CreateUDiv(column, i64(inner));
-    if (found != axes.begin()) column = b_.CreateURem(column, i64(kernel_.axis(axis).extent));
+    if (lanes.last != nullptr) column = b_.CreateBinaryIntrinsic(llvm::Intrinsic::smin, column, lanes.last);
+    Value* inner = i64(1);
+    for (auto it = found + 1; it != axes.end(); ++it) inner = b_.CreateMul(inner, extent(*it));
+    if (found + 1 != axes.end()) column = b_.CreateUDiv(column, inner);
+    if (found != axes.begin()) column = b_.CreateURem(column, extent(axis));
     return column;
 }
 
@@ -140,8 +143,18 @@ void KernelEmitter::annotate(llvm::Instruction* access, int tensor) {
     access->setMetadata(llvm::LLVMContext::MD_noalias, other_scopes_[static_cast<std::size_t>(tensor)]);
 }
 
+// Whether lanes that are rows have addresses of their own.
+bool KernelEmitter::differs_by_row(const Inst& inst) const {
+    return std::ranges::any_of(inst.coords, [&](const Coord& coord) {
+        const auto is_lanes = [&](Axis axis) { return contains(tile_rows_, axis.id); };
+        const auto is_vector = [&](ValueId data) { return value(data)->getType()->isVectorTy(); };
+        return std::ranges::any_of(coord.axes(), is_lanes) || std::ranges::any_of(coord.data_nodes(), is_vector);
+    });
+}
+
 Reach KernelEmitter::reach(const Inst& inst, const Lanes& lanes) {
     if (lanes.width == 1) return Reach::kOneAddress;
+    if (kernel_.in_tiles) return differs_by_row(inst) ? Reach::kEachLane : Reach::kOneAddress;
     if (lanes_are_rows_) return reach_of_rows(inst);
     switch (inst.access.kind) {
         case Access::Kind::kUniform:

@@ -50,7 +50,10 @@ void KernelEmitter::emit_rows_across(Value* first, Value* last) {
 
 // The rows from `position` on along the innermost row axis.
 void KernelEmitter::emit_lanes_across(Value* position, int width, bool streams) {
-    const Lanes lanes{&result_axis_, width, position, i64(0), width};
+    emit_statements_across({&result_axis_, width, position, i64(0), width}, streams);
+}
+
+void KernelEmitter::emit_statements_across(const Lanes& lanes, bool streams) {
     for (std::size_t i = 0; i < running_.size(); ++i) clear_running(i);
     bool is_first = true;
     for (const Stmt& stmt : kernel_.body) {
@@ -59,7 +62,7 @@ void KernelEmitter::emit_lanes_across(Value* position, int width, bool streams) 
         const auto* loop = std::get_if<ColumnLoop>(&stmt.node);
         if (loop == nullptr) continue;
         const llvm::SaveAndRestore streaming(streaming_loop_, streams ? loop : nullptr);
-        emit_columns_across(*loop, lanes, is_first);
+        emit_columns_across(*loop, lanes, is_first && !kernel_.in_tiles);
         is_first = false;
     }
 }
@@ -85,6 +88,14 @@ void KernelEmitter::emit_columns_across(const ColumnLoop& loop, const Lanes& lan
             fold_terms();
         });
     };
+    if (is_written_out(loop)) {
+        for (std::int64_t column = 0; column < loop.columns; ++column) {
+            at(i64(column));
+            if ((column + 1) % kColumnsTogether == 0 || column + 1 == loop.columns) fold_terms();
+        }
+        for (const AxisId axis : loop.axes) axis_[static_cast<std::size_t>(axis)] = nullptr;
+        return;
+    }
     const std::int64_t whole = loop.columns / kColumnsTogether * kColumnsTogether;
     const bool in_blocks = std::ranges::any_of(loop.body, [&](const Inst& i) { return sums_in_blocks(i, loop); });
     if (in_blocks) {

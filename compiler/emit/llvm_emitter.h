@@ -50,6 +50,7 @@ struct Lanes {
     int width = 1;
     int chain = 0;  // which accumulator chain this copy feeds
     Period period = {};
+    Value* last = nullptr;  // in tiles: the last position that is a row, i64; lanes behind it stand for none
 };
 
 // Where lanes lie that are known to lie among a few vectors: lane l at places[l], and all elements from `least` to
@@ -149,6 +150,29 @@ struct Steps {
     llvm::AllocaInst* state = nullptr;
     llvm::AllocaInst* taken = nullptr;
     llvm::BasicBlock* head = nullptr;
+};
+
+// Of a tensor whose rows are lanes though their columns follow each other (llvm_tiles.cpp): a vector of the lanes for
+// each element of its row, and the rows as they lie in memory, where they lie otherwise there.
+struct Tile {
+    std::int64_t columns = 1;
+    bool is_read = false;
+    bool is_stored = false;
+    bool words = false;         // two columns of bf16 are transposed as one word, which a shift and a mask take apart
+    bool is_as_stored = false;  // elements are not widened on the way
+    llvm::Type* element = nullptr;
+    llvm::AllocaInst* place = nullptr;
+    llvm::AllocaInst* rows = nullptr;
+    Value* follow = nullptr;   // i1: the tensor's rows do, each other
+    Value* streams = nullptr;  // i1: whole groups pass the caches; null where none may
+};
+inline constexpr std::int64_t kMostTileColumns = 64;
+
+// The rows of a group.
+struct TileRows {
+    Value* first = nullptr;      // i64
+    Value* count = nullptr;      // i64
+    Value* are_whole = nullptr;  // i1: as many as there are lanes
 };
 
 class KernelEmitter {
@@ -257,7 +281,27 @@ class KernelEmitter {
     // Rows side by side.
     void emit_rows_across(Value* first, Value* last);
     void emit_lanes_across(Value* position, int width, bool streams = false);
+    void emit_statements_across(const Lanes& lanes, bool streams = false);
     void emit_columns_across(const ColumnLoop& loop, const Lanes& lanes, bool fetches);
+
+    // Narrow rows as lanes.
+    bool lies_in_tile(const Inst& inst) const;
+    void find_tiles();
+    void make_tile(int index, Tile* tile);
+    const Tile* tile_of(const Inst& inst) const;
+    Value* place_in_tile(const Tile& tile, const Inst& inst, const Lanes& lanes);
+    Value* load_from_tile(const Tile& tile, const Inst& inst, const Lanes& lanes);
+    void store_to_tile(const Tile& tile, const Inst& inst, Value* stored, const Lanes& lanes);
+    void emit_tiles(Value* first, Value* last);
+    Value* begin_of_row(int index, Value* row);
+    void copy_rows(int index, const Tile& tile, const TileRows& rows, bool to_tensor);
+    unsigned lanes_of_register(const Tile& tile) const;
+    void load_tile(int index, const Tile& tile, const TileRows& rows);
+    Value* with_lanes(Value* first, Value* more);
+    void store_tile(int index, const Tile& tile, const TileRows& rows);
+    Value* sum_of_lanes(const Inst& store, Value* terms, const Lanes& lanes);
+    Value* is_row(const Lanes& lanes, int lane);
+    bool is_written_out(const ColumnLoop& loop) const;
 
     // Instructions.
     void emit_inst(const Inst& inst, const Lanes& lanes);
@@ -302,6 +346,7 @@ class KernelEmitter {
     void store_memory(const Inst& inst, Value* address, Value* carried);
     void annotate(llvm::Instruction* access, int tensor);
     Reach reach(const Inst& inst, const Lanes& lanes);
+    bool differs_by_row(const Inst& inst) const;
     bool can_hoist(const Inst& inst) const;
 
     Value* kept_place(const Inst& inst, const Lanes& lanes);
@@ -362,6 +407,8 @@ class KernelEmitter {
     std::vector<std::unique_ptr<ColumnSpan>> spans_;  // of the loops emitted so far, which makers_ are of
     Steps steps_;
     Strip strip_;
+    std::map<int, Tile> tiles_;         // by tensor
+    std::vector<AxisId> tile_rows_;     // of which lanes are positions, outermost first
     std::int64_t kept_places_ = 0;      // of a row in its slots
     std::vector<Value*> values_;        // by ValueId
     std::vector<Dtype> dtypes_;         // by ValueId

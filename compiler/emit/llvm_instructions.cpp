@@ -197,15 +197,19 @@ Value* KernelEmitter::emit_coord(AxisId axis, const Lanes& lanes, Dtype dtype) {
     const auto& axes = *lanes.axes;
     const auto found = std::find(axes.begin(), axes.end(), axis);
     RJ_CHECK(found != axes.end(), "emit/llvm: axis {} is not of this loop", kernel_.axis(axis).label());
-    std::int64_t inner = 1;
-    for (auto it = found + 1; it != axes.end(); ++it) inner *= kernel_.axis(*it).extent;
-    if (lanes_are_rows_) {  // a row axis, the only one and 64 bits long
+    if (lanes_are_rows_) {  // a row axis, 64 bits long
         std::vector<std::uint64_t> lane_numbers(static_cast<std::size_t>(lanes.width));
         std::iota(lane_numbers.begin(), lane_numbers.end(), 0);
         Value* positions = b_.CreateAdd(spread(lanes.column, lanes.width),
                                         llvm::ConstantDataVector::get(b_.getContext(), lane_numbers));
+        Value* inner = i64(1);
+        for (auto it = found + 1; it != axes.end(); ++it) inner = b_.CreateMul(inner, extent(*it));
+        if (found + 1 != axes.end()) positions = b_.CreateUDiv(positions, spread(inner, lanes.width));
+        if (found != axes.begin()) positions = b_.CreateURem(positions, spread(extent(axis), lanes.width));
         return convert(b_, Dtype::kI64, dtype, positions);
     }
+    std::int64_t inner = 1;
+    for (auto it = found + 1; it != axes.end(); ++it) inner *= kernel_.axis(*it).extent;
     std::vector<std::uint32_t> offsets(static_cast<std::size_t>(lanes.width));
     std::iota(offsets.begin(), offsets.end(), 0);
     const std::int64_t positions = kernel_.axis(axis).extent;
@@ -226,6 +230,7 @@ Value* KernelEmitter::emit_coord(AxisId axis, const Lanes& lanes, Dtype dtype) {
 
 Value* KernelEmitter::emit_load(const Inst& inst, const Lanes& lanes) {
     const Dtype dtype = kernel_.tensors[static_cast<std::size_t>(inst.index)].dtype;
+    if (const Tile* tile = tile_of(inst)) return convert(b_, dtype, inst.dtype, load_from_tile(*tile, inst, lanes));
     Value* stored = nullptr;
     const Reach reached = reach(inst, lanes);
     if (reached == Reach::kOneAddress) {
@@ -374,7 +379,10 @@ void KernelEmitter::store_places(const Inst& inst, const PlacesOfLanes& lie, Val
 void KernelEmitter::emit_store(const Inst& inst, const Lanes& lanes) {
     const Dtype to = kernel_.tensors[static_cast<std::size_t>(inst.index)].dtype;
     Value* stored = convert(b_, dtype(inst.operands[0]), to, value(inst.operands[0]));
+    if (const Tile* tile = tile_of(inst)) return store_to_tile(*tile, inst, spread(stored, lanes.width), lanes);
     const Reach reached = reach(inst, lanes);
+    if (reached == Reach::kOneAddress && inst.accumulate && lanes.last != nullptr)
+        stored = sum_of_lanes(inst, spread(stored, lanes.width), lanes);
     if (reached == Reach::kOneAddress) {
         return store_memory(inst, address(inst, lanes, 0, discarded_), lane_of(stored, 0));
     }
@@ -392,7 +400,9 @@ void KernelEmitter::emit_store(const Inst& inst, const Lanes& lanes) {
     const PlacesOfLanes lie = places_of_lanes(inst, lanes, discarded_);
     if (!lie.places.empty()) return store_places(inst, lie, stored);
     for (int lane = 0; lane < lanes.width; ++lane) {
-        store_memory(inst, address(inst, lanes, lane, discarded_), lane_of(stored, lane));
+        Value* place = address(inst, lanes, lane, discarded_);
+        if (lanes.last != nullptr) place = b_.CreateSelect(is_row(lanes, lane), place, discarded_);
+        store_memory(inst, place, lane_of(stored, lane));
     }
 }
 

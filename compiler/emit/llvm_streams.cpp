@@ -91,6 +91,7 @@ Value* KernelEmitter::bytes_of_rows() {
 // Decides once a launch: whether its rows are more than the caches hold until somebody reads them again, and each of
 // those it stores begins a cache line.
 void KernelEmitter::find_streams() {
+    if (kernel_.in_tiles) return;  // whose tiles do by themselves
     for (const Stmt& stmt : kernel_.body) {
         const auto* loop = std::get_if<ColumnLoop>(&stmt.node);
         if (loop == nullptr) continue;
@@ -126,7 +127,7 @@ void KernelEmitter::find_streams() {
 // MiB beside others: logsumexp of bf16 4.8 to 9.5, cross_entropy's 4.8 to 9.3; of light rows relu's 9 to 16, relu2's 9
 // to 15 and gradient_norm's 5.4 to 8.9, which of 2 MiB, in its caches, are up to a tenth slower.
 void KernelEmitter::find_fetches() {
-    if (kernel_.row_axes.empty()) return;
+    if (kernel_.row_axes.empty() || kernel_.in_tiles) return;
     std::vector<const ColumnLoop*> loops;
     for (const Stmt& stmt : kernel_.body) {
         if (const auto* loop = std::get_if<ColumnLoop>(&stmt.node)) loops.push_back(loop);

@@ -478,6 +478,16 @@ GroupFacts facts_of(const Group& group, const Target& target) {
     return facts;
 }
 
+std::optional<Schedule> narrow_rows_across(Schedule schedule, const GroupFacts& facts) {
+    constexpr std::int64_t kMostColumns = 32;
+    constexpr int kRows = 256;  // of a block
+    if (facts.columns > kMostColumns || (facts.column_inputs == 0 && !facts.stores_columns)) return std::nullopt;
+    schedule.across = true;
+    schedule.vector = 1;
+    schedule.rows_per_block = facts.sums_rows() ? 1 : kRows;
+    return schedule;
+}
+
 std::vector<FamilyOffer> offers(const Group& group, const Target& target) {
     if (orders_ids(*group.graph)) return {offer_order(target)};
     const GroupFacts facts = facts_of(group, target);

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "base/dtype.h"
+#include "compiler/passes/passes.h"
 #include "compiler/plan/differences.h"
 #include "compiler/plan/digit_orders.h"
 #include "compiler/plan/online.h"
@@ -47,6 +48,7 @@ Lowering::Lowering(const Group& group, const Schedule& schedule, const Target& t
     kernel_.schedule = schedule;
     kernel_.axes = graph_.axes();
     kernel_.row_axes = group.row_axes;
+    kernel_.in_tiles = schedule.across && !target.is_gpu() && rows_are_tiles(group);
 }
 
 Offer<Kernel> Lowering::run() {
@@ -279,8 +281,51 @@ std::optional<Declined> across_conflict_of_numbers(const Group& group, const Tar
     return std::nullopt;
 }
 
+// A tile's columns, of one tensor and of all: those of a row in half a first-level cache.
+constexpr std::int64_t kMostTileBytes = std::int64_t{24} << 10;
+
+// Why narrow rows cannot be the lanes of a CPU's vectors.
+std::optional<Declined> across_conflict_of_narrow(const Group& group, const Schedule& schedule) {
+    const GraphData& graph = *group.graph;
+    if (group.row_axes.empty()) return Declined{"one row has no neighbours"};
+    if (schedule.online) return Declined{"rows that are a vector's lanes carry no pairs"};
+    if (schedule.vector > 1 || schedule.peel || schedule.column_blocks > 1)
+        return Declined{"rows that are a vector's lanes have their columns one by one"};
+    if (schedule.rows_per_block % kMostLanesAcross != 0 && !makes_parts(graph))
+        return Declined{fmt::format("a block of {} rows is not of whole vectors", schedule.rows_per_block)};
+    for (const NodeId id : graph.live_nodes()) {
+        const Node& node = graph.node(id);
+        if (node.kind == NodeKind::kFix || node.kind == NodeKind::kSumWhere || node.monoid == Monoid::kGreatest)
+            return Declined{"what takes steps, a row's greatest or places is no vector of rows"};
+    }
+    return std::nullopt;
+}
+
+// Why what a kernel has of narrow rows is too much for the lanes of a CPU's vectors.
+std::optional<Declined> tiles_conflict(const Kernel& kernel) {
+    bool apart = false;
+    each_inst(kernel, [&](const Inst& inst) {
+        if (inst.kind != InstKind::kStore || !inst.accumulate || kernel.slots_axis < 0) return;
+        const KernelTensor& tensor = kernel.tensors[static_cast<std::size_t>(inst.index)];
+        const auto is_walked = [&](AxisId axis) { return contains(kernel.inner_axes(), axis); };
+        apart = apart || std::ranges::any_of(tensor.axes, is_walked);
+    });
+    if (apart) return Declined{"the lanes of a vector add to one place, not to those that each row has"};
+    std::int64_t columns = 0;
+    for (const KernelTensor& tensor : kernel.tensors) {
+        const bool of_rows = std::ranges::any_of(tensor.axes, [&](AxisId axis) { return kernel.axis(axis).is_row; });
+        if (of_rows) columns += elements_of_row(kernel, tensor);
+    }
+    const std::int64_t bytes = columns * lanes_across(kernel) * static_cast<std::int64_t>(size_bytes(Dtype::kF32));
+    if (bytes <= kMostTileBytes) return std::nullopt;
+    return Declined{
+        fmt::format("{} rows of {} columns side by side are {} bytes; the first-level cache has room for {}",
+                    lanes_across(kernel), columns, bytes, kMostTileBytes)};
+}
+
 // Why the rows of a block cannot lie beside each other, their columns apart.
 std::optional<Declined> across_conflict(const Group& group, const Schedule& schedule, const Target& target) {
+    if (!target.is_gpu() && rows_are_tiles(group)) return across_conflict_of_narrow(group, schedule);
     if (schedule.family == Family::kElementwise) return across_conflict_of_numbers(group, target);
     if (schedule.family != Family::kRowReduction) return Declined{"rows lie side by side where they are reduced"};
     if (!columns_lie_apart(*group.graph, group.row_axes))
@@ -307,6 +352,13 @@ std::optional<Declined> across_conflict(const Group& group, const Schedule& sche
 }
 
 }  // namespace
+
+bool rows_are_tiles(const Group& group) {
+    const GraphData& graph = *group.graph;
+    const auto has_columns = [&](NodeId id) { return !graph.column_axes(graph.node(id)).empty(); };
+    return !group.reduces_rows && !columns_lie_apart(graph, group.row_axes) &&
+           std::ranges::any_of(graph.live_nodes(), has_columns);
+}
 
 bool is_special(Op op) { return (op >= Op::kSqrt && op <= Op::kCos) || op == Op::kDiv; }
 
@@ -385,6 +437,9 @@ Offer<Kernel> lower(const Group& group, const Schedule& schedule, const Target& 
         return Declined{"rows are taken as they follow each other by a GPU's blocks that stay and reduce none"};
     if (walks && schedule.fetches_ahead()) return Declined{"rows that follow each other are loaded ahead as they are"};
     Offer<Kernel> kernel = lowering::Lowering(group, schedule, target).run();
+    if (kernel && kernel->in_tiles) {
+        if (auto declined = tiles_conflict(*kernel)) return *declined;
+    }
     if (kernel && walks) return walk_rows(std::move(*kernel), target);
     if (kernel && schedule.run > 1) {
         if (auto declined = run_conflict(*kernel)) return *declined;

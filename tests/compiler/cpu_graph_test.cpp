@@ -792,6 +792,173 @@ TEST_CASE("rows that are numbers alone are the lanes of a vector, whatever their
     }
 }
 
+// Every legal schedule of the first kernel against the oracle, and the blocks of the one that is chosen, whose lanes
+// are rows or not, together and each by itself.
+void check_narrow(const std::string& what, const Graph& graph, const std::vector<std::int64_t>& counts,
+                  const Target& target = host()) {
+    const Plan plan = plan_graph(*graph.data(), target);
+    int across = 0;
+    for (const Schedule& schedule : legal_schedules(plan.groups[0], target)) {
+        if (schedule.vector > 1 && schedule.vector != 16) continue;  // wider vectors have their own tests
+        across += schedule.across ? 1 : 0;
+        for (const std::int64_t rows : counts) {
+            check(
+                fmt::format("{} {} {}", what, print(schedule), rows), *graph.data(), {{"n", rows}},
+                [&](const Group& group) {
+                    return group.name == plan.groups[0].name ? std::optional(schedule) : std::nullopt;
+                },
+                {.seed = 3, .out_of_range = true}, 1, target);
+        }
+    }
+    CHECK_MESSAGE(across == 1, what);
+    const Program program = compile(*graph.data(), target);
+    const Bindings bindings = random_inputs(*graph.data(), {{"n", counts.back()}}, {.seed = 3, .out_of_range = true});
+    ProgramRun together(*graph.data(), program, bindings);
+    ProgramRun alone(*graph.data(), program, bindings, ProgramRun::Ranges::kOfOne);
+    for (const OutputInfo& output : graph.data()->outputs()) {
+        const std::vector<double> one = alone.output(output.name).values;
+        const std::vector<double> all = together.output(output.name).values;
+        CHECK_MESSAGE(std::equal(one.begin(), one.end(), all.begin(), all.end(), is_same), what, output.name);
+    }
+}
+
+// Of any number of columns, since each puts vectors together in its own way.
+TEST_CASE("narrow rows that are the lanes of a vector have every column in its place") {
+    for (const auto& [dtype, most] : {std::pair("f32", 40), {"bf16", 40}, {"f16", 5}, {"f64", 9}, {"i32", 5}}) {
+        for (int columns = 2; columns <= most; ++columns) {
+            const Graph graph = Graph::parse(fmt::format(
+                "rows n\ncolumns c = {0}\ninput x: {1}[n, c]\noutput y = index(x, n, {2} - c) + x\noutput z = max(x)\n",
+                columns, dtype, columns - 1));
+            const std::string what = fmt::format("{} columns of {}", columns, dtype);
+            CHECK_MESSAGE(compile(*graph.data(), host()).steps[0].kernel.in_tiles == (columns <= 32), what);
+            check(what, *graph.data(), {{"n", 75}});
+        }
+    }
+}
+
+TEST_CASE("narrow rows are the lanes of a vector, exact and the same in whichever range") {
+    const std::pair<const char*, const char*> cases[] = {
+        {"a softmax, its entropy and a value at a place that data say",
+         "rows n\ncolumns c = 18\ninput x: f32[n, c]\ninput at: i64[n]\nz = x - max(x)\ne = exp(z)\ns = sum(e)\n"
+         "output p = e / s\noutput h = log(s) - sum(e * z) / s\noutput l = index(x, n, at) - log(s)\n"},
+        {"a norm of bf16 with its weights",
+         "rows n\ncolumns c = 12\ninput x: bf16[n, c]\ninput w: bf16[c]\nh = cast(x, f32)\nd = h - mean(h)\n"
+         "output y = cast(d * rsqrt(mean(d * d) + 1e-5), bf16) * w\n"},
+        {"functions without a reduction",
+         "rows n\ncolumns c = 7\ninput x: bf16[n, c]\ninput y: f32[n, c]\n"
+         "output z = cast(x, f32) / (1 + exp(-y))\noutput b = x\n"},
+        {"columns of two axes and tensors of one",
+         "rows n\ncolumns h = 3\ncolumns c = 5\ninput x: f32[n, h, c]\ninput s: f32[n, h]\ninput t: f32[n, c]\n"
+         "output y = x * s + t\noutput m = max(x, c)\n"},
+        {"several row axes, and what lacks some",
+         "rows n\nrows t = 3\ncolumns c = 6\ninput x: f32[n, t, c]\ninput a: f32[n, c]\ninput b: f32[t, c]\n"
+         "input d: f32[n]\noutput y = (x - max(x)) * a + d * b + cast(iota(n, i64), f32) + cast(iota(t), f32)\n"},
+        {"masks, bytes and half floats",
+         "rows n\ncolumns c = 10\ninput x: f16[n, c]\ninput m: bool[n, c]\ninput i: i8[n, c]\n"
+         "k = select(m, cast(x, f32), -1e30)\noutput y = cast(exp(k - max(k)), f16)\n"
+         "output l = m\noutput j = i\n"},
+        {"random numbers",
+         "rows n\ncolumns c = 9\ninput x: f32[n, c]\nscalar seed: i64 = 5\n"
+         "output y = x * uniform(seed, const(0, i64), iota(n, i64) * 9 + cast(iota(c), i64))\n"},
+        {"the row before, where there is one",
+         "rows n\ncolumns c = 4\ninput x: f32[n, c]\nat = iota(n, i64) - 1\n"
+         "output y = x - index(x, at, c)\noutput m = max(x)\n"},
+        {"a table's rows by ids",
+         "rows n\nrows v = 50\ncolumns c = 8\ninput ids: i64[n]\ninput t: bf16[v, c]\ninput x: bf16[n, c]\n"
+         "h = cast(index(t, ids, c), f32) + cast(x, f32)\noutput y = cast(h / (sum(h * h) + 1), bf16)\n"},
+        {"every second column",
+         "rows n\ncolumns c = 6\ninput x: f32[n, 12]\ninput w: f32[n, c] strides(2)\n"
+         "output y = index(x, n, c * 2) * max(w) + index(x, n, c * 2 + 1) strides(2)\n"},
+        {"in place", "rows n\ncolumns c = 5\ninput x: f32[n, c]\noutput y = x / sum(x * x) alias(x)\n"},
+        {"added to",
+         "rows n\ncolumns c = 5\ninput x: bf16[n, c]\noutput y = x * 2 accumulate\n"
+         "output m = max(x)\n"},
+        {"rows of a loop that is not written out",
+         "rows n\ncolumns c = 30\ninput x: f32[n, c]\ninput y: f32[n, c]\n"
+         "l = log(1 + exp(-abs(x))) + maximum(x, 0) - x * y\np = 1 / (1 + exp(-x))\n"
+         "t = tanh(l) * erf(p) + sin(x) * cos(y) + sqrt(l) - exp(p) * log(1 + p)\noutput z = l * p / max(l)\n"
+         "output s = sum(t)\noutput k = t - max(t)\n"},
+    };
+    for (const auto& [what, text] : cases) check_narrow(what, Graph::parse(text), {1, 16, 31, 70, 600});
+}
+
+TEST_CASE("narrow rows that are lanes add to the sums over them, of rows and not of lanes that stand for none") {
+    const std::pair<const char*, const char*> cases[] = {
+        {"sums of columns beside the rows",
+         "rows n\ncolumns c = 6\ninput x: bf16[n, c]\nh = cast(x, f32)\ne = exp(h - max(h))\np = e / sum(e)\n"
+         "output y = p\noutput load = mean(p, n)\noutput first = max(p, n)\n"},
+        {"sums of numbers",
+         "rows n\ncolumns c = 5\ninput x: f32[n, c]\ns = sum(exp(x))\n"
+         "output l = log(s)\noutput t = sum(log(s), n)\n"},
+    };
+    for (const auto& [what, text] : cases) check_narrow(what, Graph::parse(text), {1, 31, 70, 6000});
+    for (const char* op : {"rms_norm", "layer_norm", "softmax", "swiglu"}) {
+        for (const Dtype dtype : {bf16, f32}) {
+            for (const std::int64_t columns : {3, 16, 18}) {
+                if (columns % 2 != 0 && op == std::string_view("swiglu")) continue;
+                const Graph graph = make_graph(op, {.columns = columns, .dtype = dtype});
+                const Graph backward = differentiate(graph, trained_inputs(op, graph)).backward;
+                check(fmt::format("{} of {} {}", op, columns, name(dtype)), *backward.data(), {{"tokens", 700}});
+            }
+        }
+    }
+}
+
+// What is no piece of memory, as a part of wider rows is, is copied side by side first.
+TEST_CASE("narrow rows that do not follow each other in memory are lanes too") {
+    const Graph graph = Graph::parse("rows n\ncolumns c = 5\ninput x: f32[n, c]\noutput y = x / sum(x * x)\n");
+    const Program program = compile(*graph.data(), host());
+    REQUIRE(program.steps[0].kernel.in_tiles);
+    constexpr std::int64_t kRows = 70;
+    constexpr std::int64_t kStride = 9;
+    std::vector<float> x(kRows * kStride);
+    std::vector<float> y(kRows * kStride, -1);
+    for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(i % 13) + 1;
+    CpuRun run(program.steps[0].kernel, host());
+    run.bind("x", x.data());
+    run.bind("y", y.data());
+    run.bind_rows(kRows, kStride);
+    run(0, 1);
+    for (std::size_t row = 0; row < kRows; ++row) {
+        float squares = 0;
+        for (std::size_t c = 0; c < 5; ++c) squares += x[row * kStride + c] * x[row * kStride + c];
+        for (std::size_t c = 0; c < 5; ++c)
+            CHECK(y[row * kStride + c] == doctest::Approx(x[row * kStride + c] / squares));
+        for (std::size_t c = 5; c < kStride; ++c) CHECK(y[row * kStride + c] == -1);
+    }
+}
+
+TEST_CASE("narrow rows are lanes of narrower registers too") {
+    for (const char* level : {"x86-64-v2", "x86-64-v3"}) {
+        for (const std::string_view dtype : {"bf16", "f32"}) {
+            const Graph graph = Graph::parse(
+                fmt::format("rows n\ncolumns c = 10\ninput x: {0}[n, c]\nh = cast(x, f32)\ne = exp(h - max(h))\n"
+                            "output y = cast(e / sum(e), {0})\noutput m = sum(h)\n",
+                            dtype));
+            check_narrow(fmt::format("{} {}", level, dtype), graph, {1, 33, 70}, find_target(level));
+        }
+    }
+}
+
+TEST_CASE("rows of many columns, or that take steps, are not the lanes of a vector") {
+    const auto reason = [](const char* text, Schedule schedule) {
+        const Graph graph = Graph::parse(text);
+        schedule.across = true;
+        schedule.rows_per_block = 256;
+        const Offer<Kernel> kernel = lower(plan_graph(*graph.data(), host()).groups[0], schedule, host());
+        return kernel ? std::string() : kernel.reason();
+    };
+    const Schedule elementwise;
+    Schedule reduced;
+    reduced.family = Family::kRowReduction;
+    CHECK(reason("rows n\ncolumns c = 512\ninput x: f32[n, c]\noutput y = x * 2\n", elementwise) ==
+          "16 rows of 1024 columns side by side are 65536 bytes; the first-level cache has room for 24576");
+    CHECK(reason("columns c = 5\ninput x: f32[c]\noutput y = x * 2\n", elementwise) == "one row has no neighbours");
+    reduced.online = true;
+    CHECK(reason("rows n\ncolumns c = 5\ninput x: f32[n, c]\noutput y = max(x)\n", reduced) ==
+          "rows that are a vector's lanes carry no pairs");
+}
+
 // Where a picture's patches or a convolution's steps lie is the same for all lanes of a vector: it is one load.
 TEST_CASE("vectors are loaded whole at rows that their columns choose") {
     const std::pair<const char*, const char*> cases[] = {
