@@ -499,6 +499,9 @@ struct Kernel {
     int launched_cluster() const { return product ? OwnProduct::kClusterBlocks : cluster_blocks(); }
 };
 
+// Columns of a tensor's row, where narrow rows are lanes (Kernel::in_tiles).
+inline constexpr std::int64_t kMostTileColumns = 64;
+
 // On a CPU, of a kernel whose rows lie side by side (Schedule::across): how many of them are the lanes of a vector, a
 // cache line of the narrowest element that is read or stored, of f32 at least, or fewer where fewer lie there.
 int lanes_across(const Kernel& kernel);

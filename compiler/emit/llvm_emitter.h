@@ -166,7 +166,6 @@ struct Tile {
     Value* follow = nullptr;   // i1: the tensor's rows do, each other
     Value* streams = nullptr;  // i1: whole groups pass the caches; null where none may
 };
-inline constexpr std::int64_t kMostTileColumns = 64;
 
 // The rows of a group.
 struct TileRows {
@@ -207,6 +206,7 @@ class KernelEmitter {
     const ColumnLoop* loop_that_fetches(const std::vector<const ColumnLoop*>& alike) const;
     Fetches fetches_of(const ColumnLoop& loop) const;
     void fetch(const ColumnLoop& loop, const Lanes& lanes);
+    void fetch_line(Value* place);
     void fetch_lines(const Inst& load, Value* from, int elements);
     bool streams(const Inst& inst, const ColumnLoop& loop) const;
     bool stores_lines_across(const Inst& store) const;
@@ -285,11 +285,15 @@ class KernelEmitter {
     void emit_columns_across(const ColumnLoop& loop, const Lanes& lanes, bool fetches);
 
     // Narrow rows as lanes.
+    bool is_at_its_row(const Inst& inst) const;
     bool lies_in_tile(const Inst& inst) const;
     void find_tiles();
     void make_tile(int index, Tile* tile);
     const Tile* tile_of(const Inst& inst) const;
     Value* place_in_tile(const Tile& tile, const Inst& inst, const Lanes& lanes);
+    Value* from_element(const Tile& tile, Dtype dtype, Value* element);
+    const Tile* tile_to_choose_from(const Inst& inst) const;
+    Value* choose_from_tile(const Tile& tile, const Inst& inst, const Lanes& lanes);
     Value* load_from_tile(const Tile& tile, const Inst& inst, const Lanes& lanes);
     void store_to_tile(const Tile& tile, const Inst& inst, Value* stored, const Lanes& lanes);
     void emit_tiles(Value* first, Value* last);

@@ -231,6 +231,8 @@ Value* KernelEmitter::emit_coord(AxisId axis, const Lanes& lanes, Dtype dtype) {
 Value* KernelEmitter::emit_load(const Inst& inst, const Lanes& lanes) {
     const Dtype dtype = kernel_.tensors[static_cast<std::size_t>(inst.index)].dtype;
     if (const Tile* tile = tile_of(inst)) return convert(b_, dtype, inst.dtype, load_from_tile(*tile, inst, lanes));
+    if (const Tile* tile = tile_to_choose_from(inst))
+        return convert(b_, dtype, inst.dtype, choose_from_tile(*tile, inst, lanes));
     Value* stored = nullptr;
     const Reach reached = reach(inst, lanes);
     if (reached == Reach::kOneAddress) {

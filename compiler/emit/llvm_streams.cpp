@@ -207,11 +207,14 @@ void KernelEmitter::fetch(const ColumnLoop& loop, const Lanes& lanes) {
 void KernelEmitter::fetch_lines(const Inst& load, Value* from, int elements) {
     const Dtype dtype = kernel_.tensors[static_cast<std::size_t>(load.index)].dtype;
     for (int lane = 0; lane < elements; lane += static_cast<int>(kLineBytes / size_bytes(dtype))) {
-        Value* place = b_.CreateGEP(stored_type(b_, dtype), from, i64(lane));
-        constexpr std::uint32_t kOfSecondLevel = 2;
-        b_.CreateIntrinsic(llvm::Intrinsic::prefetch, {b_.getPtrTy()},
-                           {place, b_.getInt32(0), b_.getInt32(kOfSecondLevel), b_.getInt32(1)});
+        fetch_line(b_.CreateGEP(stored_type(b_, dtype), from, i64(lane)));
     }
+}
+
+void KernelEmitter::fetch_line(Value* place) {
+    constexpr std::uint32_t kOfSecondLevel = 2;
+    b_.CreateIntrinsic(llvm::Intrinsic::prefetch, {b_.getPtrTy()},
+                       {place, b_.getInt32(0), b_.getInt32(kOfSecondLevel), b_.getInt32(1)});
 }
 
 }  // namespace rowjit::cpu_emit

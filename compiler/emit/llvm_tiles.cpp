@@ -29,21 +29,28 @@ bool touches_memory(const Inst& inst) { return inst.kind == InstKind::kLoad || i
 
 }  // namespace
 
-// Whether an access is of its row's own columns: at the row itself, and at columns that neither data nor rows choose.
-bool KernelEmitter::lies_in_tile(const Inst& inst) const {
+// Whether an access is of its row, along as many axes as the tensor has.
+bool KernelEmitter::is_at_its_row(const Inst& inst) const {
     if (!touches_memory(inst)) return false;
     const KernelTensor& tensor = kernel_.tensors[static_cast<std::size_t>(inst.index)];
-    const std::size_t first_column = tensor.axes.size() - tensor.column_strides.size();
-    const auto is_row = [&](Axis axis) { return kernel_.axis(axis.id).is_row; };
-    for (std::size_t i = 0; i < inst.coords.size(); ++i) {
-        const Coord& coord = inst.coords[i];
-        if (i < first_column) {
-            if (!coord.is_axis(Axis{tensor.axes[i]}) || !contains(kernel_.row_axes, tensor.axes[i])) return false;
-        } else if (!coord.data_nodes().empty() || std::ranges::any_of(coord.axes(), is_row)) {
-            return false;
-        }
+    const std::size_t rows = tensor.axes.size() - tensor.column_strides.size();
+    for (std::size_t i = 0; i < rows; ++i) {
+        const AxisId axis = tensor.axes[i];
+        if (!inst.coords[i].is_axis(Axis{axis}) || !contains(kernel_.row_axes, axis)) return false;
     }
-    return first_column > 0 && elements_of_row(kernel_, tensor) <= kMostTileColumns;
+    return rows > 0;
+}
+
+// Whether it is of columns there that neither data nor rows choose.
+bool KernelEmitter::lies_in_tile(const Inst& inst) const {
+    if (!is_at_its_row(inst)) return false;
+    const KernelTensor& tensor = kernel_.tensors[static_cast<std::size_t>(inst.index)];
+    const auto is_row = [&](Axis axis) { return kernel_.axis(axis.id).is_row; };
+    for (std::size_t i = tensor.axes.size() - tensor.column_strides.size(); i < inst.coords.size(); ++i) {
+        const Coord& coord = inst.coords[i];
+        if (!coord.data_nodes().empty() || std::ranges::any_of(coord.axes(), is_row)) return false;
+    }
+    return elements_of_row(kernel_, tensor) <= kMostTileColumns;
 }
 
 // Of the tensors that are read so, and of those all of whose columns are stored so.
@@ -134,8 +141,42 @@ Value* KernelEmitter::load_from_tile(const Tile& tile, const Inst& inst, const L
     llvm::Type* column = tile.place->getAllocatedType()->getArrayElementType();
     Value* loaded = b_.CreateLoad(column, place_in_tile(tile, inst, lanes));
     const Dtype dtype = kernel_.tensors[static_cast<std::size_t>(inst.index)].dtype;
-    if (dtype == Dtype::kBool) return b_.CreateIsNotNull(loaded);
-    return tile.is_as_stored ? widen(b_, dtype, loaded) : loaded;
+    return from_element(tile, dtype, loaded);
+}
+
+Value* KernelEmitter::from_element(const Tile& tile, Dtype dtype, Value* element) {
+    if (dtype == Dtype::kBool) return b_.CreateIsNotNull(element);
+    return tile.is_as_stored ? widen(b_, dtype, element) : element;
+}
+
+// Of a row's columns, which are in a tile, the one that data say, as a target's logit: each is compared, where lanes
+// would load theirs one by one.
+const Tile* KernelEmitter::tile_to_choose_from(const Inst& inst) const {
+    const auto found = tiles_.find(inst.index);
+    if (found == tiles_.end() || !found->second.is_read || inst.kind != InstKind::kLoad) return nullptr;
+    const bool of_one_axis = kernel_.tensors[static_cast<std::size_t>(inst.index)].column_strides.size() == 1;
+    const bool by_data = of_one_axis && inst.coords.back().kind() == Coord::Kind::kData;
+    return by_data && is_at_its_row(inst) ? &found->second : nullptr;
+}
+
+Value* KernelEmitter::choose_from_tile(const Tile& tile, const Inst& inst, const Lanes& lanes) {
+    const KernelTensor& tensor = kernel_.tensors[static_cast<std::size_t>(inst.index)];
+    const std::int64_t columns = kernel_.axis(tensor.axes.back()).extent;
+    llvm::Type* of_column = tile.place->getAllocatedType()->getArrayElementType();
+    Value* place = spread(value(inst.coords.back().data()), lanes.width);
+    if (place->getType()->getScalarSizeInBits() > 32) {
+        Value* inside = b_.CreateICmpULT(place, cpu_lanes::integer(place, columns));
+        place = b_.CreateTrunc(place, llvm::FixedVectorType::get(b_.getInt32Ty(), static_cast<unsigned>(lanes.width)));
+        place = b_.CreateSelect(inside, place, cpu_lanes::integer(place, -1));
+    }
+    Value* chosen = llvm::Constant::getNullValue(of_column);
+    for (std::int64_t column = 0; column < columns; ++column) {
+        Value* at = b_.CreateConstInBoundsGEP1_64(of_column, tile.place,
+                                                  static_cast<std::uint64_t>(column * tensor.column_strides[0]));
+        Value* is_here = b_.CreateICmpEQ(place, cpu_lanes::integer(place, column));
+        chosen = b_.CreateSelect(is_here, b_.CreateLoad(of_column, at), chosen);
+    }
+    return from_element(tile, tensor.dtype, chosen);
 }
 
 void KernelEmitter::store_to_tile(const Tile& tile, const Inst& inst, Value* stored, const Lanes& lanes) {
@@ -216,6 +257,7 @@ void KernelEmitter::load_tile(int index, const Tile& tile, const TileRows& rows)
             Value* place = b_.CreateGEP(type, from, i64(part * vectors + i));
             llvm::LoadInst* load = b_.CreateAlignedLoad(type, place, llvm::Align(size_bytes(tensor.dtype)));
             annotate(load, index);
+            fetch_line(b_.CreateGEP(b_.getInt8Ty(), place, i64(kFetchedAheadBytes)));
             if (tile.words || tile.is_as_stored) {
                 loaded.push_back(load);
                 continue;

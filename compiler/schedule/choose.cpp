@@ -1,6 +1,7 @@
 #include "compiler/schedule/choose.h"
 
 #include <algorithm>
+#include <bit>
 #include <set>
 
 #include "compiler/plan/digit_orders.h"
@@ -300,6 +301,56 @@ bool is_computed(const GraphData& graph, NodeId id) {
     return node.op != Op::kSelect || is_computed(graph, node.args[1]) || is_computed(graph, node.args[2]);
 }
 
+// How many vectors a row's columns are: of sixteen lanes, and of the powers of two that are left.
+std::int64_t vectors_of_row(std::int64_t columns) {
+    constexpr std::int64_t kLanes = 16;
+    return columns / kLanes + std::popcount(static_cast<std::uint64_t>(columns % kLanes));
+}
+
+// Whether functions of a row that nothing reduces take so many vectors for so few columns that memory waits for them.
+// Rows as lanes and as they were, ms: f32 gelu of 8 columns 3.55 and 6.04, of 18 1.97 and 3.02, of 16 3.91 and 2.75;
+// swiglu, of three tensors, of 6 1.88 and 5.78, of 8 2.30 and 2.24, of 20 3.84 and 2.83; of bf16 of 12 2.17 and 3.54,
+// of 20 4.90 and 4.23.
+bool functions_fill_few_lanes(const GroupFacts& facts) {
+    constexpr std::int64_t kBytesOfVector = 80;  // that memory moves meanwhile
+    const std::int64_t vectors = vectors_of_row(facts.columns);
+    const std::int64_t columns_of_vector = facts.column_inputs == 1 ? 10 : 9;
+    return facts.functions > 0 && vectors * columns_of_vector >= facts.columns &&
+           (facts.widest_bytes < 4 || vectors * kBytesOfVector >= facts.columns * facts.streamed_bytes);
+}
+
+// Whether rows are better the lanes of vectors than in vectors themselves. Two threads of an Intel server, ms so and as
+// they were: softmax of 8 f32 columns 4.59 and 13.0, of 28 4.93 and 6.62, of 32 6.21 and 5.25, its derivative, without
+// functions, of 12 1.77 and 3.47, of 16 2.61 and 2.22; rms_norm of 28 bf16 columns 3.50 and 5.92, of 32 4.65 and 3.28.
+// Beside sums over rows a norm's derivative of 8 f32 columns 1.94 and 1.70, of bf16 3.30 and 6.70, of 16 3.86 and 3.47.
+// x + z of 3 bf16 columns 1.37 and 4.01, of 5 1.89 and 3.13, of 8 1.50 and 1.35, of f32 as it was.
+bool are_better_as_lanes(const GroupFacts& facts) {
+    constexpr std::int64_t kFew = 8;
+    constexpr std::int64_t kHalf = 16;
+    constexpr std::int64_t kMost = 32;
+    const bool is_narrow = facts.widest_bytes < 4;
+    if (facts.sums_rows()) return facts.columns < (is_narrow ? kHalf : kFew);
+    if (facts.phases > 1) return facts.columns < (facts.functions == 0 && facts.streams > 1 ? kHalf : kMost);
+    return facts.columns < kMost && ((is_narrow && facts.columns < kFew) || functions_fill_few_lanes(facts));
+}
+
+// On a CPU; lower declines those that are no tile's.
+void add_narrow_rows(const GroupFacts& facts, std::vector<FamilyOffer>* all) {
+    constexpr int kRows = 256;  // of a block
+    constexpr std::int64_t kMostOffered = 64;
+    if (facts.columns > kMostOffered || (facts.column_inputs == 0 && !facts.stores_columns)) return;
+    for (FamilyOffer& offer : *all) {
+        const bool has_rows = offer.family == Family::kElementwise || offer.family == Family::kRowReduction;
+        if (!has_rows || offer.schedules.empty() || offer.schedules.front().across) continue;
+        Schedule s;
+        s.family = offer.family;
+        s.residency = facts.phases > 1 ? Residency::kRegisters : Residency::kReload;
+        s.rows_per_block = facts.sums_rows() ? 1 : kRows;
+        s.across = true;
+        offer.schedules.insert(are_better_as_lanes(facts) ? offer.schedules.begin() : offer.schedules.end(), s);
+    }
+}
+
 }  // namespace
 
 int GroupFacts::access_columns() const {
@@ -478,21 +529,12 @@ GroupFacts facts_of(const Group& group, const Target& target) {
     return facts;
 }
 
-std::optional<Schedule> narrow_rows_across(Schedule schedule, const GroupFacts& facts) {
-    constexpr std::int64_t kMostColumns = 32;
-    constexpr int kRows = 256;  // of a block
-    if (facts.columns > kMostColumns || (facts.column_inputs == 0 && !facts.stores_columns)) return std::nullopt;
-    schedule.across = true;
-    schedule.vector = 1;
-    schedule.rows_per_block = facts.sums_rows() ? 1 : kRows;
-    return schedule;
-}
-
 std::vector<FamilyOffer> offers(const Group& group, const Target& target) {
     if (orders_ids(*group.graph)) return {offer_order(target)};
     const GroupFacts facts = facts_of(group, target);
     std::vector<FamilyOffer> all = {offer_elementwise(facts, target), offer_row_reduction(facts, target),
                                     offer_rows_reduction(facts, target)};
+    if (!target.is_gpu()) add_narrow_rows(facts, &all);
     for (FamilyOffer& offer : all) {
         if (target.is_gpu() && facts.positions_apart > 1) take_rows_side_by_side(facts, target, &offer.schedules);
         add_small_blocks(facts, target, &offer.schedules);

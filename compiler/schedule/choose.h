@@ -4,7 +4,6 @@
 #include <array>
 #include <cstdint>
 #include <limits>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -104,9 +103,6 @@ inline constexpr int kManyNumbers = 16;
 // Columns of a CPU's vector that are also offered where columns have groups: 40 of a half head of 80 are whole vectors
 // of 8, and no partner in them is read lane by lane.
 inline constexpr std::array kCpuGroupVectors = {8, 4};
-
-// On a CPU, a schedule of the family whose lanes are narrow rows; nothing of wider ones (choose.cpp).
-std::optional<Schedule> narrow_rows_across(Schedule schedule, const GroupFacts& facts);
 
 // A family's answer: schedules from most to least promising by its static rule, or why it does not apply.
 struct FamilyOffer {

@@ -636,8 +636,6 @@ FamilyOffer offer_elementwise(const GroupFacts& facts, const Target& target) {
             across.rows_per_block = kRowsAcross;
             offer.schedules.push_back(across);
         }
-        const std::optional<Schedule> narrow = narrow_rows_across(s, facts);
-        if (narrow) offer.schedules.push_back(*narrow);
         // Four registers of f32 side by side, which neither the core nor the optimiser has to look for: with 16 lanes a
         // register dropout of 4096 bf16 columns in cache 5.9 and 7.2 GB/s, geglu 14.5 and 15.4. Not of many tensors: of
         // hyper_post's five 1.03 and 1.64 ms. Of eight registers of AVX2 the values of functions spill: on two threads

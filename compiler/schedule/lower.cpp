@@ -281,7 +281,7 @@ std::optional<Declined> across_conflict_of_numbers(const Group& group, const Tar
     return std::nullopt;
 }
 
-// A tile's columns, of one tensor and of all: those of a row in half a first-level cache.
+// Of all tensors' tiles: half a first-level cache.
 constexpr std::int64_t kMostTileBytes = std::int64_t{24} << 10;
 
 // Why narrow rows cannot be the lanes of a CPU's vectors.
@@ -313,8 +313,13 @@ std::optional<Declined> tiles_conflict(const Kernel& kernel) {
     if (apart) return Declined{"the lanes of a vector add to one place, not to those that each row has"};
     std::int64_t columns = 0;
     for (const KernelTensor& tensor : kernel.tensors) {
-        const bool of_rows = std::ranges::any_of(tensor.axes, [&](AxisId axis) { return kernel.axis(axis).is_row; });
-        if (of_rows) columns += elements_of_row(kernel, tensor);
+        const bool of_rows =
+            std::ranges::any_of(tensor.axes, [&](AxisId axis) { return contains(kernel.row_axes, axis); });
+        if (!of_rows) continue;
+        const std::int64_t row = elements_of_row(kernel, tensor);
+        if (row > kMostTileColumns)
+            return Declined{fmt::format("a row of {} columns is longer than the {} of a tile", row, kMostTileColumns)};
+        columns += row;
     }
     const std::int64_t bytes = columns * lanes_across(kernel) * static_cast<std::int64_t>(size_bytes(Dtype::kF32));
     if (bytes <= kMostTileBytes) return std::nullopt;

@@ -511,8 +511,6 @@ std::vector<Schedule> cpu_schedules(const GroupFacts& facts) {
             schedules.back().rows_per_block = 1;
         }
     }
-    if (const auto narrow = narrow_rows_across(row_schedule(Residency::kRegisters, 1, 1), facts))
-        put_first({*narrow}, &schedules);
     const bool online_first = !fits || pairs_pay || facts.greatest > 0;
     for (const bool online : {online_first, !online_first}) {
         for (const int vector : {32, 16, 64}) {
