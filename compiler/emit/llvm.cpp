@@ -1,8 +1,8 @@
 // The frame of a kernel's function: arguments, the range of blocks, rows, and what holds its values. The rest of
 // KernelEmitter is in llvm_instructions.cpp, llvm_columns.cpp (loops over the columns of a row), llvm_streams.cpp
-// (lines that pass the caches, and that are asked for ahead), llvm_strips.cpp (narrow rows), llvm_rows.cpp (reductions
-// over rows), llvm_sums_where.cpp (sums over positions), llvm_order.cpp (orders of ids) and llvm_access.cpp
-// (coordinates and memory).
+// (lines that pass the caches, and that are asked for ahead), llvm_strips.cpp (narrow rows), llvm_tiles.cpp (narrower
+// ones), llvm_rows.cpp (reductions over rows), llvm_sums_where.cpp (sums over positions), llvm_order.cpp (orders of
+// ids) and llvm_access.cpp (coordinates and memory).
 #include "compiler/emit/llvm.h"
 
 #include <llvm/IR/Intrinsics.h>

@@ -27,6 +27,15 @@ constexpr std::int64_t kMostWrittenOut = 512;
 
 bool touches_memory(const Inst& inst) { return inst.kind == InstKind::kLoad || inst.kind == InstKind::kStore; }
 
+// Of a sum, a maximum or a minimum.
+llvm::Constant* what_adds_nothing(Op op, llvm::Type* type) {
+    if (op != Op::kMax && op != Op::kMin) return llvm::Constant::getNullValue(type);
+    if (type->isFPOrFPVectorTy()) return llvm::ConstantFP::getInfinity(type, op == Op::kMax);
+    const unsigned bits = type->getScalarSizeInBits();
+    return llvm::ConstantInt::get(
+        type, op == Op::kMax ? llvm::APInt::getSignedMinValue(bits) : llvm::APInt::getSignedMaxValue(bits));
+}
+
 }  // namespace
 
 // Whether an access is of its row, along as many axes as the tensor has.
@@ -112,11 +121,8 @@ void KernelEmitter::make_tile(int index, Tile* tile) {
         elements = b_.CreateMul(elements, extent(axis));
     }
     if (!tile->is_stored || tile->is_read || tensor.aliased) return;
-    constexpr std::int64_t kBits = kLineBytes - 1;
-    Value* begin = b_.CreatePtrToInt(pointers_[static_cast<std::size_t>(index)], b_.getInt64Ty());
-    Value* aligned = b_.CreateICmpEQ(b_.CreateAnd(begin, i64(kBits)), i64(0));
     Value* large = b_.CreateICmpUGE(bytes_of_rows(), i64(b_.cpu.streamed_bytes));
-    tile->streams = b_.CreateAnd(b_.CreateAnd(aligned, large), tile->follow, "stream");
+    tile->streams = b_.CreateAnd(large, tile->follow, "stream");
     stream_ = tile->streams;  // behind which there is a fence
 }
 
@@ -345,9 +351,11 @@ void KernelEmitter::store_tile(int index, const Tile& tile, const TileRows& rows
     if (tile.streams == nullptr) {
         store_all(to, false);
     } else {
-        branch(
-            b_.CreateAnd(tile.streams, rows.are_whole), [&] { store_all(memory, true); },
-            [&] { store_all(to, false); });
+        // A block that has a part of a sum over rows begins at any of them.
+        Value* within_line = b_.CreateAnd(b_.CreatePtrToInt(memory, b_.getInt64Ty()), i64(kLineBytes - 1));
+        Value* begins_line = b_.CreateICmpEQ(within_line, i64(0));
+        Value* streams = b_.CreateAnd(begins_line, b_.CreateAnd(tile.streams, rows.are_whole));
+        branch(streams, [&] { store_all(memory, true); }, [&] { store_all(to, false); });
     }
     branch(in_place, [] {}, [&] { copy_rows(index, tile, rows, true); });
 }
@@ -359,10 +367,7 @@ Value* KernelEmitter::sum_of_lanes(const Inst& store, Value* terms, const Lanes&
     std::iota(numbers.begin(), numbers.end(), 0);
     Value* left = spread(b_.CreateSub(lanes.last, lanes.column), lanes.width);
     Value* are_rows = b_.CreateICmpSLE(llvm::ConstantDataVector::get(b_.getContext(), numbers), left);
-    const double infinity = cpu_lanes::kInfinity;
-    const double nothing = store.op == Op::kMax ? -infinity : store.op == Op::kMin ? infinity : 0;
-    const Dtype dtype = kernel_.tensors[static_cast<std::size_t>(store.index)].dtype;
-    Value* total = b_.CreateSelect(are_rows, terms, number(dtype, nothing, lanes.width));
+    Value* total = b_.CreateSelect(are_rows, terms, what_adds_nothing(store.op, terms->getType()));
     for (unsigned half = static_cast<unsigned>(lanes.width) / 2; half > 0; half /= 2) {
         Value* low = half == 1 ? lane_of(total, 0) : cpu_lanes::lanes_of(b_, total, 0, half);
         Value* high = half == 1 ? lane_of(total, 1) : cpu_lanes::lanes_of(b_, total, half, half);

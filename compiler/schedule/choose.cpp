@@ -301,6 +301,25 @@ bool is_computed(const GraphData& graph, NodeId id) {
     return node.op != Op::kSelect || is_computed(graph, node.args[1]) || is_computed(graph, node.args[2]);
 }
 
+// Whether what is read is of other rows than the group's, or of fewer axes than they have: an index of columns that
+// data or neighbouring rows choose, or a number of each of an outer axis.
+bool reads_elsewhere(const Group& group, const Node& node) {
+    const GraphData& graph = *group.graph;
+    const auto is_walked = [&](AxisId axis) { return contains(group.row_axes, axis); };
+    if (node.kind == NodeKind::kInput) {
+        const std::vector<AxisId> rows = graph.row_axes(node);
+        return rows.size() < group.row_axes.size() && std::ranges::any_of(rows, is_walked);
+    }
+    if (node.kind != NodeKind::kIndex || graph.column_axes(node).empty()) return false;
+    const Node& source = graph.node(node.args[0]);
+    for (std::size_t i = 0; i < source.axes.size(); ++i) {
+        const bool is_row = graph.axis(source.axes[i]).is_row;
+        const bool is_own = node.coords[i].is_axis(Axis{source.axes[i]}) && is_walked(source.axes[i]);
+        if (is_row ? !is_own : !node.coords[i].data_nodes().empty()) return true;
+    }
+    return false;
+}
+
 // How many vectors a row's columns are: of sixteen lanes, and of the powers of two that are left.
 std::int64_t vectors_of_row(std::int64_t columns) {
     constexpr std::int64_t kLanes = 16;
@@ -324,7 +343,10 @@ bool functions_fill_few_lanes(const GroupFacts& facts) {
 // functions, of 12 1.77 and 3.47, of 16 2.61 and 2.22; rms_norm of 28 bf16 columns 3.50 and 5.92, of 32 4.65 and 3.28.
 // Beside sums over rows a norm's derivative of 8 f32 columns 1.94 and 1.70, of bf16 3.30 and 6.70, of 16 3.86 and 3.47.
 // x + z of 3 bf16 columns 1.37 and 4.01, of 5 1.89 and 3.13, of 8 1.50 and 1.35, of f32 as it was.
-bool are_better_as_lanes(const GroupFacts& facts) {
+// Of narrower registers, and of rows elsewhere, whose lanes are loaded one by one, nothing was measured.
+bool are_better_as_lanes(const GroupFacts& facts, const Target& target) {
+    constexpr int kLanesOfAvx512 = 16;
+    if (target.vector_lanes < kLanesOfAvx512 || facts.reads_elsewhere) return false;
     constexpr std::int64_t kFew = 8;
     constexpr std::int64_t kHalf = 16;
     constexpr std::int64_t kMost = 32;
@@ -335,7 +357,7 @@ bool are_better_as_lanes(const GroupFacts& facts) {
 }
 
 // On a CPU; lower declines those that are no tile's.
-void add_narrow_rows(const GroupFacts& facts, std::vector<FamilyOffer>* all) {
+void add_narrow_rows(const GroupFacts& facts, const Target& target, std::vector<FamilyOffer>* all) {
     constexpr int kRows = 256;  // of a block
     constexpr std::int64_t kMostOffered = 64;
     if (facts.columns > kMostOffered || (facts.column_inputs == 0 && !facts.stores_columns)) return;
@@ -347,7 +369,7 @@ void add_narrow_rows(const GroupFacts& facts, std::vector<FamilyOffer>* all) {
         s.residency = facts.phases > 1 ? Residency::kRegisters : Residency::kReload;
         s.rows_per_block = facts.sums_rows() ? 1 : kRows;
         s.across = true;
-        offer.schedules.insert(are_better_as_lanes(facts) ? offer.schedules.begin() : offer.schedules.end(), s);
+        offer.schedules.insert(are_better_as_lanes(facts, target) ? offer.schedules.begin() : offer.schedules.end(), s);
     }
 }
 
@@ -461,6 +483,7 @@ GroupFacts facts_of(const Group& group, const Target& target) {
             facts.reduced_columns = std::max(facts.reduced_columns, graph.column_count(graph.node(node.args[0])));
         if (is_read_at_places(graph, node)) facts.at_places = std::max(facts.at_places, graph.column_count(node));
         facts.rows_beside += reads_beside(group, node) ? 1 : 0;
+        facts.reads_elsewhere = facts.reads_elsewhere || reads_elsewhere(group, node);
         facts.finds_places = facts.finds_places || (node.kind == NodeKind::kSumWhere && !node.reduced.empty());
         facts.segmented = facts.segmented || node.is_segmented() || adds_parts_of_each(graph, node);
         facts.computes_terms = facts.computes_terms || (node.is_segmented() && is_computed(graph, node.args[0]));
@@ -534,7 +557,7 @@ std::vector<FamilyOffer> offers(const Group& group, const Target& target) {
     const GroupFacts facts = facts_of(group, target);
     std::vector<FamilyOffer> all = {offer_elementwise(facts, target), offer_row_reduction(facts, target),
                                     offer_rows_reduction(facts, target)};
-    if (!target.is_gpu()) add_narrow_rows(facts, &all);
+    if (!target.is_gpu()) add_narrow_rows(facts, target, &all);
     for (FamilyOffer& offer : all) {
         if (target.is_gpu() && facts.positions_apart > 1) take_rows_side_by_side(facts, target, &offer.schedules);
         add_small_blocks(facts, target, &offer.schedules);

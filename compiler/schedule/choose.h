@@ -77,11 +77,12 @@ struct GroupFacts {
     bool of_batches = false;      // a launch says how many rows of promoted columns there are results of, or many are
     // Of the most that one result is reduced over; 0 where a launch says how many those are.
     std::int64_t reduced_positions = 1;
-    std::int64_t results = 1;     // of those reductions, likewise
-    bool reduces_along = false;   // what they are over lies side by side, and results apart
-    bool columns_shared = false;  // neighbouring rows, which were columns, read the same ones
-    bool columns_apart = false;   // rows lie side by side in memory, and the columns of each apart
-    std::int64_t neighbours = 1;  // so many of them
+    std::int64_t results = 1;      // of those reductions, likewise
+    bool reduces_along = false;    // what they are over lies side by side, and results apart
+    bool columns_shared = false;   // neighbouring rows, which were columns, read the same ones
+    bool columns_apart = false;    // rows lie side by side in memory, and the columns of each apart
+    std::int64_t neighbours = 1;   // so many of them
+    bool reads_elsewhere = false;  // columns of other rows, or of tensors that lack some of the rows' axes
 
     bool sums_rows() const { return sums_of_rows > 0; }
     // Columns of an access: 16 bytes of what is stored, so that neighbouring threads fill whole sectors of memory in

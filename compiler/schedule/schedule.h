@@ -61,7 +61,7 @@ struct Schedule {
     bool skew = false;          // a cluster meets over a row's first phase behind the next row's (blocks_per_sm)
     bool across = false;        // neighbouring threads take neighbouring rows, not parts of one (kRowsReduction;
                                 // kRowReduction where rows lie side by side and their columns apart; on a CPU
-                                // kElementwise of rows without columns)
+                                // kElementwise of rows without columns, and either of a few)
     int shares = 0;             // > 0: so many threads share a long segment of rows; each has some too (kRowsReduction)
     int run = 1;                // up to so many short segments that follow each other are a thread's run (shares)
     int min_blocks_per_sm = 0;  // register cap through launch bounds; 0 leaves it to the compiler

@@ -792,6 +792,13 @@ TEST_CASE("rows that are numbers alone are the lanes of a vector, whatever their
     }
 }
 
+std::optional<Schedule> lanes_are_rows(const Group& group) {
+    for (const Schedule& schedule : legal_schedules(group, host())) {
+        if (schedule.across) return schedule;
+    }
+    return std::nullopt;
+}
+
 // Every legal schedule of the first kernel against the oracle, and the blocks of the one that is chosen, whose lanes
 // are rows or not, together and each by itself.
 void check_narrow(const std::string& what, const Graph& graph, const std::vector<std::int64_t>& counts,
@@ -811,7 +818,7 @@ void check_narrow(const std::string& what, const Graph& graph, const std::vector
         }
     }
     CHECK_MESSAGE(across == 1, what);
-    const Program program = compile(*graph.data(), target);
+    const Program program = compile(*graph.data(), target, lanes_are_rows);
     const Bindings bindings = random_inputs(*graph.data(), {{"n", counts.back()}}, {.seed = 3, .out_of_range = true});
     ProgramRun together(*graph.data(), program, bindings);
     ProgramRun alone(*graph.data(), program, bindings, ProgramRun::Ranges::kOfOne);
@@ -830,12 +837,6 @@ TEST_CASE("narrow rows that are the lanes of a vector have every column in its p
                 "rows n\ncolumns c = {0}\ninput x: {1}[n, c]\noutput y = index(x, n, {2} - c) + x\noutput z = max(x)\n",
                 columns, dtype, columns - 1));
             const std::string what = fmt::format("{} columns of {}", columns, dtype);
-            const auto lanes_are_rows = [&](const Group& group) -> std::optional<Schedule> {
-                for (const Schedule& schedule : legal_schedules(group, host())) {
-                    if (schedule.across) return schedule;
-                }
-                return std::nullopt;
-            };
             CHECK_MESSAGE(compile(*graph.data(), host(), lanes_are_rows).steps[0].kernel.in_tiles, what);
             check(what, *graph.data(), {{"n", 75}}, lanes_are_rows);
         }
@@ -913,7 +914,7 @@ TEST_CASE("narrow rows that are lanes add to the sums over them, of rows and not
 // What is no piece of memory, as a part of wider rows is, is copied side by side first.
 TEST_CASE("narrow rows that do not follow each other in memory are lanes too") {
     const Graph graph = Graph::parse("rows n\ncolumns c = 5\ninput x: f32[n, c]\noutput y = x / sum(x * x)\n");
-    const Program program = compile(*graph.data(), host());
+    const Program program = compile(*graph.data(), host(), lanes_are_rows);
     REQUIRE(program.steps[0].kernel.in_tiles);
     constexpr std::int64_t kRows = 70;
     constexpr std::int64_t kStride = 9;
@@ -946,7 +947,28 @@ TEST_CASE("narrow rows are lanes of narrower registers too") {
     }
 }
 
-TEST_CASE("rows of many columns, or that take steps, are not the lanes of a vector") {
+TEST_CASE("rows of few columns are the lanes of a vector by the static rule, those that fill vectors are not") {
+    const std::pair<const char*, bool> cases[] = {
+        {"columns c = 18\ninput x: f32[n, c]\ne = exp(x - max(x))\noutput y = e / sum(e)\n", true},
+        {"columns c = 32\ninput x: f32[n, c]\ne = exp(x - max(x))\noutput y = e / sum(e)\n", false},
+        {"columns c = 10\ninput x: f32[n, c]\noutput y = exp(x)\n", true},
+        {"columns c = 16\ninput x: f32[n, c]\noutput y = exp(x)\n", false},
+        {"columns c = 3\ninput x: bf16[n, c]\noutput y = x * 2\n", true},
+        {"columns c = 3\ninput x: f32[n, c]\noutput y = x * 2\n", false},
+        {"rows t = 4\ncolumns c = 3\ninput x: f32[n, t, c]\ninput m: f32[n]\noutput y = exp(x - m)\n", false},
+        {"rows v = 9\ncolumns c = 3\ninput x: f32[v, c]\ninput i: i64[n]\noutput y = exp(index(x, i, c))\n", false},
+    };
+    for (const auto& [text, expected] : cases) {
+        const Graph graph = Graph::parse(std::string("rows n\n") + text);
+        const auto taken = [&](const char* level) {
+            return compile(*graph.data(), find_target(level)).steps[0].kernel.in_tiles;
+        };
+        CHECK_MESSAGE(taken("x86-64-v4") == expected, text);
+        CHECK_MESSAGE(!taken("x86-64-v3"), text);
+    }
+}
+
+TEST_CASE("rows of many columns are not the lanes of a vector") {
     const auto reason = [](const char* text, Schedule schedule) {
         const Graph graph = Graph::parse(text);
         schedule.across = true;
