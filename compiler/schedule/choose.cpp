@@ -341,9 +341,9 @@ bool functions_fill_few_lanes(const GroupFacts& facts) {
 // Whether rows are better the lanes of vectors than in vectors themselves. Two threads of an Intel server, ms so and as
 // they were: softmax of 8 f32 columns 4.59 and 13.0, of 28 4.93 and 6.62, of 32 6.21 and 5.25, its derivative, without
 // functions, of 12 1.77 and 3.47, of 16 2.61 and 2.22; rms_norm of 28 bf16 columns 3.50 and 5.92, of 32 4.65 and 3.28.
-// Beside sums over rows a norm's derivative of 8 f32 columns 1.94 and 1.70, of bf16 3.30 and 6.70, of 16 3.86 and 3.47.
-// x + z of 3 bf16 columns 1.37 and 4.01, of 5 1.89 and 3.13, of 8 1.50 and 1.35, of f32 as it was.
-// Of narrower registers, and of rows elsewhere, whose lanes are loaded one by one, nothing was measured.
+// Beside sums of columns over rows a norm's derivative of 8 f32 columns 1.94 and 1.70, of bf16 3.30 and 6.70, of
+// 16 3.86 and 3.47. x + z of 3 bf16 columns 1.37 and 4.01, of 5 1.89 and 3.13, of 8 1.50 and 1.35, of f32 as it was. Of
+// narrower registers, and of rows elsewhere, whose lanes are loaded one by one, nothing was measured.
 bool are_better_as_lanes(const GroupFacts& facts, const Target& target) {
     constexpr int kLanesOfAvx512 = 16;
     if (target.vector_lanes < kLanesOfAvx512 || facts.reads_elsewhere) return false;
@@ -351,7 +351,7 @@ bool are_better_as_lanes(const GroupFacts& facts, const Target& target) {
     constexpr std::int64_t kHalf = 16;
     constexpr std::int64_t kMost = 32;
     const bool is_narrow = facts.widest_bytes < 4;
-    if (facts.sums_rows()) return facts.columns < (is_narrow ? kHalf : kFew);
+    if (facts.sums_of_columns > 0) return facts.columns < (is_narrow ? kHalf : kFew);
     if (facts.phases > 1) return facts.columns < (facts.functions == 0 && facts.streams > 1 ? kHalf : kMost);
     return facts.columns < kMost && ((is_narrow && facts.columns < kFew) || functions_fill_few_lanes(facts));
 }
