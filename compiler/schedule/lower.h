@@ -32,8 +32,8 @@ int phase_count(const GraphData& group);
 // once, not once a row.
 std::set<NodeId> sums_of_block(const GraphData& group);
 
-// Whether the rows of a CPU's group that are lanes of its vectors (Schedule::across) have columns that follow each other
-// (Kernel::in_tiles), and are no numbers alone, nor apart from each other.
+// Whether the rows of a CPU's group that are lanes of its vectors (Schedule::across) have columns that follow each
+// other (Kernel::in_tiles), and are no numbers alone, nor apart from each other.
 bool rows_are_tiles(const Group& group);
 
 // Operations of a dozen instructions and more: roots, exponentials, divisions.

@@ -88,10 +88,10 @@ TEST_CASE("functions of tables alone are computed before the rows of a block tha
 }
 
 TEST_CASE("what rows are divided by, a number for each column, is prepared before those of a block that stays") {
-    const std::string body = text_of(
-        Graph::parse("rows t\ninput x: bf16[t, 1024]\ninput s: f32[1024]\nh = cast(x, f32)\nq = h / s\n"
-                     "output y = cast(minimum(maximum(round(q), -128), 127), i8)\n"
-                     "output z = cast((h - q) * s / sqrt(s + 1), bf16)\n"));
+    const std::string body =
+        text_of(Graph::parse("rows t\ninput x: bf16[t, 1024]\ninput s: f32[1024]\nh = cast(x, f32)\nq = h / s\n"
+                             "output y = cast(minimum(maximum(round(q), -128), 127), i8)\n"
+                             "output z = cast((h - q) * s / sqrt(s + 1), bf16)\n"));
     const std::size_t rows = body.find("for (long long row");
     REQUIRE(rows != std::string::npos);
     CHECK(contains(body.substr(0, rows), "rj_divisor_of("));

@@ -98,8 +98,7 @@ Case refilled(Case of) {
 }
 
 Case turned(Case of) {
-    for (Step& step : of.program.steps)
-        step.kernel.last_first = step.kernel.last_first != may_go_back(step.kernel);
+    for (Step& step : of.program.steps) step.kernel.last_first = step.kernel.last_first != may_go_back(step.kernel);
     of.name += ", in the other order";
     return of;
 }
