@@ -215,8 +215,9 @@ bool is_narrow(const GroupFacts& facts, int vector) {
 constexpr std::int64_t kVectorsBesideFunctions = 2;
 
 bool computes_numbers(const GroupFacts& facts, int vector) {
-    return facts.row_functions >= kManyFunctions && facts.widest_bytes < 4 && !facts.sums_rows() &&
-           ceil_div(facts.columns, vector) <= kMostVectorsOfNarrow;
+    const std::int64_t vectors = ceil_div(facts.columns, vector);
+    return facts.row_functions >= kManyFunctions && facts.widest_bytes < 4 && !facts.sums_rows() && vectors > kWarp &&
+           vectors <= kMostVectorsOfNarrow;
 }
 
 // Of such a row a thread has one vector, so that a warp's accesses are one run; but two where it loads numbers of the
