@@ -218,8 +218,8 @@ bool has_moments(const Kernel& kernel) {
                        [](const Accumulator& one) { return one.monoid == Monoid::kWelford; });
 }
 
-constexpr std::int64_t kDivisorNumbers =
-    3;  // of the prelude's rj_divisor that a quotient reads, two where it is narrow
+// Of the prelude's rj_divisor that a quotient reads, two where it is narrow.
+constexpr std::int64_t kDivisorNumbers = 3;
 
 // What the block loaded or computed before its rows and reads for each.
 std::int64_t held_registers(const Kernel& kernel) {

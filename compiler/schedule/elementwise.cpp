@@ -391,7 +391,7 @@ std::vector<Schedule> beside_sums(const GroupFacts& facts) {
     return {parts};
 }
 
-// H200, a decay and a gate of f32 columns, whose
+// What is made of tables alone a block that stays makes once. H200, a decay and a gate of f32 columns, whose
 // decay is an exponential of its own: of 4096 0.129 ms in blocks of 1024 threads that stay, 0.154 in blocks of 256 that
 // end; of bf16 0.172 and 0.192. Where each thread has a row's numbers to compute with too, it has four vectors of it:
 // the derivative of log-sum-exps of both rows and columns of 4096 bf16 columns 0.205 ms so, 0.300 with one; of 1024
