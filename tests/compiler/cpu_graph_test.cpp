@@ -207,6 +207,18 @@ void check(const std::string& what, const GraphData& graph, const RowExtents& ro
     }
 }
 
+// That the blocks of a program's kernels, together and each by itself, give the same bits.
+void check_ranges(const std::string& what, const GraphData& graph, const Program& program, const RowExtents& rows) {
+    const Bindings bindings = random_inputs(graph, rows, {.seed = 3, .out_of_range = true});
+    ProgramRun together(graph, program, bindings);
+    ProgramRun alone(graph, program, bindings, ProgramRun::Ranges::kOfOne);
+    for (const OutputInfo& output : graph.outputs()) {
+        const std::vector<double> one = alone.output(output.name).values;
+        const std::vector<double> all = together.output(output.name).values;
+        CHECK_MESSAGE(std::equal(one.begin(), one.end(), all.begin(), all.end(), is_same), what, output.name);
+    }
+}
+
 }  // namespace
 
 // Where a loss is one number, or few of the results are what is left where terms cancel, eager's largest error in one
@@ -702,14 +714,7 @@ TEST_CASE("rows that lie side by side are the lanes of a vector, exact and the s
                           return group.name == plan.groups[0].name ? std::optional(schedule) : std::nullopt;
                       });
             }
-            const Bindings bindings = random_inputs(*graph.data(), {{"images", 3}}, {.seed = 3, .out_of_range = true});
-            ProgramRun together(*graph.data(), program, bindings);
-            ProgramRun alone(*graph.data(), program, bindings, ProgramRun::Ranges::kOfOne);
-            for (const OutputInfo& output : graph.data()->outputs()) {
-                const std::vector<double> one = alone.output(output.name).values;
-                const std::vector<double> all = together.output(output.name).values;
-                CHECK_MESSAGE(std::equal(one.begin(), one.end(), all.begin(), all.end(), is_same), what, output.name);
-            }
+            check_ranges(what, *graph.data(), program, {{"images", 3}});
         }
     }
 }
@@ -819,14 +824,7 @@ void check_narrow(const std::string& what, const Graph& graph, const std::vector
     }
     CHECK_MESSAGE(across == 1, what);
     const Program program = compile(*graph.data(), target, lanes_are_rows);
-    const Bindings bindings = random_inputs(*graph.data(), {{"n", counts.back()}}, {.seed = 3, .out_of_range = true});
-    ProgramRun together(*graph.data(), program, bindings);
-    ProgramRun alone(*graph.data(), program, bindings, ProgramRun::Ranges::kOfOne);
-    for (const OutputInfo& output : graph.data()->outputs()) {
-        const std::vector<double> one = alone.output(output.name).values;
-        const std::vector<double> all = together.output(output.name).values;
-        CHECK_MESSAGE(std::equal(one.begin(), one.end(), all.begin(), all.end(), is_same), what, output.name);
-    }
+    check_ranges(what, *graph.data(), program, {{"n", counts.back()}});
 }
 
 // Of any number of columns, since each puts vectors together in its own way.
