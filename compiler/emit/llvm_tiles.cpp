@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <ranges>
 #include <set>
 #include <utility>
 #include <vector>
