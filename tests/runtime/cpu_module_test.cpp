@@ -44,7 +44,7 @@ TEST_CASE("a compiled CPU kernel runs over every row on the device's threads") {
     }
     void* x_address = x.data();
     void* y_address = y.data();
-    void* arguments[] = {&rows, &x_address, &stride, &y_address, &stride};
+    void* arguments[] = {&rows, static_cast<void*>(&x_address), &stride, static_cast<void*>(&y_address), &stride};
     for (const bool last_first : {false, true}) {
         const LaunchGeometry geometry = {.grid = static_cast<std::uint32_t>(rows), .last_first = last_first};
         std::ranges::fill(y, -1);
