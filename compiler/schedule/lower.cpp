@@ -291,8 +291,10 @@ std::optional<Declined> across_conflict_of_narrow(const Group& group, const Sche
     if (schedule.online) return Declined{"rows that are a vector's lanes carry no pairs"};
     if (schedule.vector > 1 || schedule.peel || schedule.column_blocks > 1)
         return Declined{"rows that are a vector's lanes have their columns one by one"};
-    if (schedule.rows_per_block % kMostLanesAcross != 0 && !makes_parts(graph))
-        return Declined{fmt::format("a block of {} rows is not of whole vectors", schedule.rows_per_block)};
+    if (makes_parts(graph) ? schedule.rows_per_block > 1 : schedule.rows_per_block % kMostLanesAcross != 0) {
+        return Declined{fmt::format("{} rows are no block of {}", schedule.rows_per_block,
+                                    makes_parts(graph) ? "those that are summed over" : "whole vectors")};
+    }
     for (const NodeId id : graph.live_nodes()) {
         const Node& node = graph.node(id);
         if (node.kind == NodeKind::kFix || node.kind == NodeKind::kSumWhere || node.monoid == Monoid::kGreatest)

@@ -897,6 +897,20 @@ TEST_CASE("narrow rows that are lanes add to the sums over them, of rows and not
          "output l = log(s)\noutput t = sum(log(s), n)\n"},
     };
     for (const auto& [what, text] : cases) check_narrow(what, Graph::parse(text), {1, 31, 70, 6000});
+    // Of a few channels' columns each, whatever its blocks are.
+    const Graph channels = Graph::parse(
+        "rows n\nrows g = 2\ncolumns c = 4\ncolumns d = 5\ninput x: f32[n, g, c, d]\ninput m: f32[n, g]\n"
+        "input r: f32[n, g]\ninput dy: f32[n, g, c, d]\nh = (x - m) * r\n"
+        "output dw = sum(sum(dy * h, d), n)\noutput db = sum(sum(dy, d), n)\n");
+    const Plan plan = plan_graph(*channels.data(), host());
+    for (const Schedule& schedule : legal_schedules(plan.groups[0], host())) {
+        for (const std::int64_t rows : {1, 700}) {
+            check(fmt::format("channels' weights {}", print(schedule)), *channels.data(), {{"n", rows}},
+                  [&](const Group& group) {
+                      return group.name == plan.groups[0].name ? std::optional(schedule) : std::nullopt;
+                  });
+        }
+    }
     for (const char* op : {"rms_norm", "layer_norm", "softmax", "swiglu"}) {
         for (const Dtype dtype : {bf16, f32}) {
             for (const std::int64_t columns : {3, 16, 18}) {
