@@ -228,9 +228,10 @@ TEST_CASE("functions of tables that a block computes once agree with the oracle 
                                "output y = cast(cast(h, f32) * rsqrt(v * v + 1e-5), bf16)\n"
                                "output s = sum(cast(z, f32) * rsqrt(v * v + 1), t)\n"),
                   target, &cases);
+        // The numbers are narrow: a sum of quotients by small ones is by chance a unit further off than eager's.
         const Graph codes = Graph::parse(
-            "rows t\ncolumns d = 264\ninput z: bf16[t, d]\ninput half: f32[d]\nb = tanh(cast(z, f32)) * half\n"
-            "q = b + detach(floor(b + 0.5) - b)\noutput y = cast(q / half, bf16)\n");
+            "rows t\ncolumns d = 264\ninput z: bf16[t, d]\ninput half: bf16[d]\nk = cast(half, f32)\n"
+            "b = tanh(cast(z, f32)) * k\nq = b + detach(floor(b + 0.5) - b)\noutput y = cast(q / k, bf16)\n");
         add_cases("codes of levels", codes, target, &cases);
         if (target.warp_size == 32) add_backward_cases("codes of levels", codes, {"z", "half"}, target, &cases);
         add_cases("by scales",
