@@ -2,7 +2,6 @@
 // rows from the last to the first.
 #pragma once
 
-#include "base/target.h"
 #include "compiler/compile.h"
 
 namespace rowjit {

@@ -116,12 +116,10 @@ class TableFunctions {
         const auto divides = [&](const Inst& inst) {
             return is_quotient(inst) && inst.operands[1] == id && !of_tables_.contains(inst.id);
         };
-        for (Inst& inst : body) {
+        const auto first = body.insert(std::ranges::find_if(body, divides), divisor);
+        for (Inst& inst : std::ranges::subrange(first, body.end())) {
             if (divides(inst)) inst.operands[1] = divisor.id;
         }
-        const auto first = std::ranges::find_if(
-            body, [&](const Inst& inst) { return is_quotient(inst) && inst.operands[1] == divisor.id; });
-        body.insert(first, divisor);
     }
 
     Kernel& kernel_;
