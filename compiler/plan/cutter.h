@@ -85,6 +85,9 @@ class Cutter {
     void note_reduction(const Node& node, Reach* reach) const;
     void cut(NodeId id);
     bool cut_below(NodeId root);
+    bool cut_below_part(NodeId root, const Reach& found);
+    bool stores_rows_of(const std::set<AxisId>& promoted) const;
+    bool adds_apart(const Reach& found, const Node& summand, const std::vector<AxisId>& apart) const;
     bool sums_segments(NodeId id) const;
     bool has_several_lists() const;
     bool cut_between_lists(NodeId root, const Reach& found);
@@ -119,6 +122,7 @@ class Cutter {
     bool cut_live_numbers();
 
     const GraphData& graph_;
+    const Target& target_;
     const bool is_gpu_;
     const bool runs_beside_;        // whether a kernel may run beside the one before it
     const bool stores_summands_;    // Repeated::kNotInSums

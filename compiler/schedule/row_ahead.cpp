@@ -183,7 +183,11 @@ std::vector<Schedule> all_staying(const std::vector<Schedule>& schedules, const 
                                   const Target& target) {
     std::vector<Schedule> all;
     for (const Schedule& s : schedules) {
-        for (const int per_sm : kResidentThreadsPerSm) append(staying(s, per_sm, facts, target), &all);
+        std::vector<Schedule> of_one;
+        for (const int per_sm : kResidentThreadsPerSm) append(staying(s, per_sm, facts, target), &of_one);
+        if (of_one.front().fetches_ahead() && !sums_numbers_apart(of_one.front(), facts))
+            std::ranges::stable_partition(of_one, &Schedule::fetches_ahead);
+        append(of_one, &all);
     }
     return all;
 }
