@@ -320,6 +320,29 @@ bool reads_elsewhere(const Group& group, const Node& node) {
     return false;
 }
 
+// The inputs that what reduces columns first is made of.
+std::set<NodeId> reduced_first(const GraphData& graph) {
+    std::vector<bool> behind(static_cast<std::size_t>(graph.size()), false);  // a reduction
+    std::vector<NodeId> work;
+    for (const NodeId id : graph.live_nodes()) {
+        const Node& node = graph.node(id);
+        const bool reduces = node.kind == NodeKind::kReduce && !graph.axis(node.reduced[0]).is_row;
+        const bool follows =
+            std::ranges::any_of(node.args, [&](NodeId arg) { return behind[static_cast<std::size_t>(arg)]; });
+        behind[static_cast<std::size_t>(id)] = reduces || follows;
+        if (reduces && !follows) work.push_back(node.args[0]);
+    }
+    std::set<NodeId> seen;
+    while (!work.empty()) {
+        const NodeId id = work.back();
+        work.pop_back();
+        if (!seen.insert(id).second) continue;
+        work.insert(work.end(), graph.node(id).args.begin(), graph.node(id).args.end());
+    }
+    std::erase_if(seen, [&](NodeId id) { return graph.node(id).kind != NodeKind::kInput; });
+    return seen;
+}
+
 // How many vectors a row's columns are: of sixteen lanes, and of the powers of two that are left.
 std::int64_t vectors_of_row(std::int64_t columns) {
     constexpr std::int64_t kLanes = 16;
@@ -458,6 +481,7 @@ GroupFacts facts_of(const Group& group, const Target& target) {
     const std::set<NodeId> in_part = facts.holds_positions ? at_positions : std::set<NodeId>();
     const std::set<NodeId> of_block = sums_of_block(graph);
     for (const OutputInfo& output : graph.outputs()) loop_over(graph.node(output.node));  // an input may be one
+    const std::set<NodeId> of_first = reduced_first(graph);
     std::set<NodeId> read;  // inputs that are read in order, or position by position
     for (const NodeId id : graph.live_nodes()) {
         const Node& node = graph.node(id);
@@ -512,8 +536,9 @@ GroupFacts facts_of(const Group& group, const Target& target) {
         const bool shared = graph.row_axes(node).empty();
         const bool streams = !shared && !(facts.phases > 1 && is_shared_along(group, node));
         facts.streams += streams ? 1 : 0;
-        (shared ? facts.table_bytes : facts.streamed_bytes) += static_cast<int>(size_bytes(node.dtype));
+        (shared ? facts.table_bytes : facts.read_bytes) += static_cast<int>(size_bytes(node.dtype));
         facts.shares_columns = facts.shares_columns || shared;
+        facts.reduces_tables = facts.reduces_tables || (shared && of_first.contains(id));
     }
     std::set<std::vector<AxisId>> stored;
     for (const OutputInfo& output : graph.outputs()) {
@@ -541,6 +566,7 @@ GroupFacts facts_of(const Group& group, const Target& target) {
         if (!is_aside(node)) facts.stored_bytes = std::max(facts.stored_bytes, bytes);
         facts.streamed_bytes += bytes;
     }
+    facts.streamed_bytes += facts.read_bytes;
     facts.stored_loops = std::max<int>(1, static_cast<int>(stored.size()));
     facts.of_groups = std::ranges::any_of(graph.live_nodes(),
                                           [&](NodeId id) { return graph.column_axes(graph.node(id)).size() > 1; });

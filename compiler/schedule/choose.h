@@ -28,7 +28,8 @@ struct GroupFacts {
     int column_inputs = 0;    // tensors with columns that are read
     int streams = 0;          // those of them that have columns of their own for each row
     int table_bytes = 0;      // of a column, in the others of them, which are the same for all rows
-    int streamed_bytes = 0;   // of a column, in those, and in what is stored
+    int read_bytes = 0;       // of a column, in those that have columns of their own for each row
+    int streamed_bytes = 0;   // likewise, and in what is stored
     int loads = 0;            // places where any of them is read for a column
     int vectors = 0;          // that a loop loads for its columns: of such a tensor one of each position it is read at
     bool holds_positions = false;  // a thread has the row's columns at all positions of an axis
@@ -41,6 +42,7 @@ struct GroupFacts {
     int stored_loops = 1;            // over the columns of outputs, one after the other
     bool stores_columns = false;     // some output has columns of the row's, not places of its own
     bool shares_columns = false;     // some tensor with columns is one for all rows: weights
+    bool reduces_tables = false;     // such tensors are among what rows are reduced of from the first
     bool reads_numbers = false;      // some tensor that is read has a number for each row, as a target's class
     std::int64_t at_places = 0;      // columns that are read of a wide row, each at a place that its data give
     bool finds_places = false;       // a column is found among places of a list, which whole warps look through

@@ -407,6 +407,8 @@ std::vector<Schedule> gpu_schedules(const GroupFacts& facts, const Target& targe
     put_first(holding_in_stages(facts, target, vector), &schedules);
     if (facts.widest_bytes >= 4 && !takes_logarithms(facts))
         put_first(distributions_in_registers(facts, target, vector), &schedules);
+    put_first(exponentials_beside_sums(facts, target, vector), &schedules);
+    put_first(dividing_by_tables(facts, target, vector), &schedules);
     put_first(stored_for_many(facts, vector), &schedules);
     put_first(of_same_columns(facts, vector), &schedules);
     return schedules;

@@ -24,7 +24,10 @@ Schedule staying_apart(Schedule s, std::int64_t blocks_per_sm) {
     return s;
 }
 
-bool in_small_parts(const GroupFacts& facts) { return !facts.sums_rows() && !facts.shares_columns; }
+bool in_small_parts(const GroupFacts& facts) {
+    const bool reads_again = facts.streams == 1 && facts.reduces_tables;
+    return !facts.sums_rows() && (!facts.shares_columns || reads_again);
+}
 
 bool reads_several_narrow(const GroupFacts& facts) {
     return facts.phases == 2 && facts.column_inputs > 1 && facts.widest_bytes < 4;
@@ -38,7 +41,8 @@ bool waits_for_numbers(const GroupFacts& facts) { return facts.reads_numbers && 
 // Nor do many blocks of several tensors' rows share a multiprocessor, so that one loads while another meets: kl_div
 // with its gradient of 128256 bf16 classes takes 1.54 ms in clusters that stay and fetch ahead, 1.74 in those that end.
 bool waits_alone(const GroupFacts& facts) {
-    return waits_for_numbers(facts) || (in_small_parts(facts) && facts.phases > 2 && facts.column_inputs > 1);
+    const bool of_several = facts.column_inputs > 1 && !facts.shares_columns;
+    return waits_for_numbers(facts) || (in_small_parts(facts) && facts.phases > 2 && of_several);
 }
 
 // Whether any column is in memory.

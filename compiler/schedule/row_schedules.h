@@ -48,7 +48,8 @@ Schedule sharing(Schedule s, int threads_per_sm);
 // The same blocks staying, as many on a multiprocessor.
 Schedule staying_apart(Schedule s, std::int64_t blocks_per_sm);
 
-// A row that reads nothing but itself loses nothing in small blocks, and more of them share a multiprocessor.
+// A row that reads nothing but itself loses nothing in small blocks, and more of them share a multiprocessor; nor does
+// one that is reduced with tables, which every phase reads again.
 bool in_small_parts(const GroupFacts& facts);
 
 // Narrow rows of several tensors that are met over once.
@@ -210,8 +211,11 @@ std::vector<Schedule> staying_in_few_threads(const GroupFacts& facts, const Targ
 // Wide rows beside sums of their columns whose threads never meet; none of others.
 std::vector<Schedule> alone_in_long_parts(const GroupFacts& facts, const Target& target, int vector);
 
-// Rows beside sums that keep what is computed behind a reduction; none of others.
+// Rows beside sums that keep what is computed behind a reduction; rows of exponentials beside sums; and rows that are
+// divided by numbers of their columns. Each has none for rows that it is not for.
 std::vector<Schedule> computed_in_few_threads(const GroupFacts& facts, const Target& target, int vector);
+std::vector<Schedule> exponentials_beside_sums(const GroupFacts& facts, const Target& target, int vector);
+std::vector<Schedule> dividing_by_tables(const GroupFacts& facts, const Target& target, int vector);
 
 // ---- row_across.cpp -------------------------------------------------------------------------------------------------
 
