@@ -284,7 +284,6 @@ std::vector<Schedule> computed_in_few_threads(const GroupFacts& facts, const Tar
 std::vector<Schedule> dividing_by_tables(const GroupFacts& facts, const Target& target, int vector) {
     constexpr std::int64_t kLeastColumns = 512;
     constexpr int kMostOfAccess = 8;
-    constexpr std::int64_t kColumns = 16;
     constexpr std::int64_t kThreadsBesideSums = 256;
     if (target.backend != Backend::kCuda || facts.table_quotients == 0 || facts.columns < kLeastColumns) return {};
     const int of_access = std::min(vector, kMostOfAccess);
@@ -293,11 +292,17 @@ std::vector<Schedule> dividing_by_tables(const GroupFacts& facts, const Target& 
         return row_schedule(Residency::kRegisters, static_cast<int>(threads), of_access);
     };
     if (facts.sums_of_columns == 0) {
-        const Schedule s = in_threads_of(ceil_div(kColumns, of_access));
-        const std::int64_t threads = std::int64_t{s.threads_per_row} * s.rows_per_block;
-        if (threads > kThreadsAlone) return {};
-        return ahead_of(staying_apart(s, (kThreadsAlone + threads / 2) / threads),
-                        std::array{kTwoStages, kInTwoStages, kRegisters}, target);
+        std::vector<Schedule> schedules;
+        for (const std::int64_t columns : {32, 16}) {
+            const Schedule s = in_threads_of(ceil_div(columns, of_access));
+            const std::int64_t threads = std::int64_t{s.threads_per_row} * s.rows_per_block;
+            const std::int64_t most = columns > 16 ? kThreadsBesideSums : kThreadsAlone;
+            if (threads > kThreadsAlone) continue;
+            append(ahead_of(staying_apart(s, std::max<std::int64_t>(1, (most + threads / 2) / threads)),
+                            std::array{kTwoStages, kInTwoStages, kRegisters}, target),
+                   &schedules);
+        }
+        return schedules;
     }
     const auto blocks_of = [&](const Schedule& s) {
         return kThreadsBesideSums / (s.threads_per_row * s.rows_per_block);
@@ -325,7 +330,9 @@ std::vector<Schedule> exponentials_beside_sums(const GroupFacts& facts, const Ta
     const std::int64_t threads = threads_for(facts.columns / vector, each, target.warp_size);
     if (threads > kThreadsAlone) return {};
     const Schedule s = row_schedule(Residency::kRegisters, static_cast<int>(threads), vector);
-    const std::int64_t blocks = kThreadsAlone / (threads * s.rows_per_block);
+    const std::int64_t of_block = threads * s.rows_per_block;
+    const bool shares = facts.widest_bytes >= 4 && of_block <= kBlockThreads;
+    const std::int64_t blocks = (shares ? 3 * kBlockThreads : kThreadsAlone) / of_block;
     return ahead_of(staying_apart(s, blocks), std::array{kTwoStages, kRegisters}, target);
 }
 

@@ -506,6 +506,51 @@ TEST_CASE("a sum over rows of numbers of a row's parts leaves those with what el
     CHECK(std::ranges::count_if(program.steps, [](const Step& step) { return reads(step, "x"); }) == 1);
 }
 
+TEST_CASE("sums over rows of what groups of columns come to have a place for each group, if its columns lie together") {
+    const auto apart = [](const Program& program) {
+        return std::ranges::count_if(program.steps, [](const Step& step) { return !step.kernel.apart.empty(); });
+    };
+    const auto readers = [](const Program& program) {
+        return std::ranges::count_if(program.steps, [](const Step& step) { return reads(step, "x"); });
+    };
+    const auto backward = [](const Graph& graph) {
+        return compile(*differentiate(graph).backward.data(), find_target("sm_90a"));
+    };
+    const Program codes = compile(*Graph::parse(R"(
+        rows t
+        columns g = 2
+        columns v = 320
+        input x: bf16[t, g, v]
+        h = cast(x, f32)
+        e = exp(h - max(h, v))
+        output use = sum(e / sum(e, v), t))")
+                                       .data(),
+                                  find_target("sm_90a"));
+    CHECK(readers(codes) == 1);
+    CHECK(apart(codes) == 1);
+    const Program heads = backward(Graph::parse(R"(
+        rows t
+        columns h = 16
+        columns d = 32
+        input x: bf16[t, h, d]
+        input scale: f32[h]
+        f = cast(x, f32)
+        output y = cast(f * rsqrt(sum(f * f, d) + 1e-6) * exp(scale), bf16))"));
+    CHECK(readers(heads) == 1);
+    CHECK(apart(heads) == 1);
+    // Channels that come last have the columns of none together.
+    const Program last = backward(Graph::parse(R"(
+        rows images
+        columns pixels = 784
+        columns channels = 256
+        input x: bf16[images, pixels, channels]
+        input w: f32[channels]
+        h = cast(x, f32)
+        d = h - mean(h, pixels)
+        output y = cast(d * rsqrt(mean(d * d, pixels) + 1e-5) * w, bf16))"));
+    CHECK(apart(last) == 0);
+}
+
 TEST_CASE("extrema over rows are made in parts where others read those rows") {
     const std::map<std::string, std::ptrdiff_t> readers = {{"log-sum-exps of columns", 1},
                                                            {"softmaxes of columns", 2},

@@ -473,6 +473,87 @@ TEST_CASE("rows of numbers and of functions of tables are those of blocks that s
     }
 }
 
+TEST_CASE("rows of a function of a number and a table have three vectors a thread, of which all have some") {
+    const auto bases = [](int columns) {
+        return Graph::parse(
+            fmt::format("rows t\ncolumns k = {}\ninput r: f32[t]\ninput mu: f32[k]\nd = r - mu\n"
+                        "output y = cast(exp(-10 * d * d), bf16)\n",
+                        columns));
+    };
+    for (const auto& [columns, threads] : {std::pair(300, 25), {480, 20}, {768, 32}}) {
+        CAPTURE(columns);
+        CHECK(first_of(bases(columns)).threads_per_row == threads);
+    }
+}
+
+TEST_CASE("functions of tables are made again of rows that store much more than they read") {
+    const auto steps = [](const char* stored) {
+        return Graph::parse(
+            fmt::format("rows t\ncolumns d = 2560\ninput x: bf16[t, d]\ninput a: f32[d]\n"
+                        "z = cast(x, f32)\ns = log1p(exp(z))\noutput step = cast(s, {})\n"
+                        "output decay = cast(exp(exp(a) * s), {})\n",
+                        stored, stored));
+    };
+    CHECK(first_of(steps("bf16")).blocks_per_sm > 0);
+    CHECK(first_of(steps("f32")).blocks_per_sm == 0);
+}
+
+TEST_CASE("wide rows that are reduced with a table end in clusters of small blocks, as rows without one") {
+    const auto biased = [](int columns, const char* table) {
+        return Graph::parse(
+            fmt::format("rows t\ncolumns v = {}\ninput x: bf16[t, v]\ninput b: {}[v]\n"
+                        "output y = cast(softmax(cast(x, f32) + cast(b, f32)), bf16)\n",
+                        columns, table));
+    };
+    for (const char* table : {"f32", "bf16"}) {
+        for (const auto& [columns, blocks] : {std::pair(16384, 1), {32000, 4}, {50304, 8}, {128256, 16}}) {
+            const Schedule s = first_of(biased(columns, table));
+            CAPTURE(print(s));
+            CHECK(s.column_blocks == blocks);
+            CHECK((blocks == 1 || (s.threads_per_row == 128 && s.blocks_per_sm == 0)));
+        }
+    }
+}
+
+TEST_CASE("exponentials beside a sum of them have 64 bytes of a row a thread, in sixteen warps") {
+    for (const auto& [columns, bytes, dtype] : {std::tuple(64, 4, "f32"),
+                                                {512, 4, "f32"},
+                                                {4096, 4, "f32"},
+                                                {128, 2, "bf16"},
+                                                {1024, 2, "bf16"},
+                                                {4096, 2, "bf16"}}) {
+        const Schedule s =
+            first_of(Graph::parse(fmt::format("rows t\ncolumns v = {}\ninput x: {}[t, v]\nh = cast(x, f32)\n"
+                                              "e = exp(h - max(h))\noutput use = sum(e / sum(e), t)\n",
+                                              columns, dtype)));
+        CAPTURE(print(s));
+        CHECK(s.threads_per_row * 64 == columns * bytes);
+        CHECK(s.threads_per_row * s.rows_per_block * s.blocks_per_sm == 512);
+        CHECK(s.stages == 2);
+    }
+}
+
+TEST_CASE("rows over numbers of their columns stay, sixteen columns a thread, or more in stages beside sums") {
+    const auto quantised = [](int columns) {
+        return Graph::parse(
+            fmt::format("rows t\ncolumns d = {}\ninput x: bf16[t, d]\ninput s: f32[d]\n"
+                        "h = cast(x, f32) / s\na = maximum(max(abs(h)), 1e-8) / 127\n"
+                        "output q = cast(round(h / a), i8)\noutput scale = a\n",
+                        columns));
+    };
+    for (const auto& [columns, of_sums] : {std::pair(1024, 32), {4096, 128}, {5120, 224}, {8192, 256}}) {
+        const Schedule s = first_of(quantised(columns));
+        CAPTURE(print(s));
+        CHECK(s.threads_per_row * 16 == columns);
+        CHECK(s.blocks_per_sm == std::max(1, (512 + s.threads_per_row / 2) / (s.threads_per_row * s.rows_per_block)));
+        const Graph backward = differentiate(quantised(columns), {"x", "s"}).backward;
+        const Schedule b = first_of(backward);
+        CAPTURE(print(b));
+        CHECK(b.threads_per_row == of_sums);
+        CHECK(b.residency == Residency::kStages);
+    }
+}
+
 TEST_CASE("rows that meet in steps have few warps in few blocks") {
     const auto shape = [](std::int64_t columns, Dtype dtype) {
         const Schedule s = first_of("sparsemax", columns, dtype);
@@ -686,7 +767,7 @@ TEST_CASE("narrow rows that meet twice beside sums, or compute with numbers, hav
                         "s = sum(e)\noutput load = mean(e / s, t)\noutput lse = m + log(s)\n",
                         columns));
     };
-    CHECK(first_of(of_experts(64)).threads_per_row == 4);
+    CHECK(first_of(of_experts(32)).threads_per_row == 1);
     const auto derivative = [&](int columns) {
         const Target& target = find_target("sm_90a");
         const Differentiated made = differentiate(of_experts(columns));

@@ -262,6 +262,21 @@ TEST_CASE("sums over rows of a weight for each group agree with the oracle under
         // Rows of eight threads, twelve of which are no whole waves of 64; and rows of a warp or more.
         CHECK(add("weighted_groups of 12", weighted_groups(12, 64, bf16), trained));
         if (target.warp_size == 32) CHECK(add("weighted_groups f32", weighted_groups(3, 264, f32), trained));
+        // Groups of a row's columns, of which each is reduced by itself.
+        const auto adds_apart = [&](std::size_t first) {
+            return std::ranges::any_of(cases.at(first).program.steps,
+                                       [](const Step& step) { return !step.kernel.apart.empty(); });
+        };
+        const std::size_t codes = cases.size();
+        add_cases("uses of codes",
+                  Graph::parse("rows t\ncolumns g = 2\ncolumns v = 72\ninput x: bf16[t, g, v]\nh = cast(x, f32)\n"
+                               "e = exp(h - max(h, v))\noutput use = sum(e / sum(e, v), t)\n"),
+                  target, &cases);
+        CHECK(adds_apart(codes));
+        const Graph scaled = Graph::parse(
+            "rows t\ncolumns h = 16\ncolumns d = 32\ninput x: bf16[t, h, d]\ninput scale: f32[h]\nf = cast(x, f32)\n"
+            "output y = cast(f * rsqrt(sum(f * f, d) + 1e-6) * exp(scale), bf16)\n");
+        CHECK(add("scaled heads", scaled, {"x", "scale"}));
         // Fewer positions than a block has rows, each several times.
         for (const std::int64_t heads : {16, 5}) {
             const std::size_t first = cases.size();
