@@ -97,6 +97,7 @@ class Planner {
     bool divides_rows(const Piece& parts, const Piece& whole) const;
     bool sum_alike(const Piece& a, const Piece& b) const;
     bool holds_too_many(const std::vector<NodeId>& roots) const;
+    bool sums_few_of_many(const Piece& parts, const Piece& whole) const;
     bool waits_for_more_rows(const Piece& a, const Piece& b) const;
 
     // Groups and products (plan_groups.cpp).

@@ -457,6 +457,7 @@ std::int64_t vectors_in_flight(const GroupFacts& facts, int vector) {
     const bool computes_long = facts.functions > 0 && !is_wide && !facts.reads_numbers;
     const std::int64_t most = computes_long ? kVectorsOfFunctions : kStreamedVectors;
     const std::int64_t streamed = facts.streams == 0 ? 1 : std::min(most, kStreamedVectors / facts.streams);
+    // A bias, a gelu, dropout and a residual of 3072 bf16 columns: 0.113 ms with two, 0.129 with one (H200).
     const bool draws = computes_long && facts.functions > kManyFunctions && facts.column_inputs == kTensorsOfOne;
     if (draws) return kVectorsOfFunctions;
     const std::int64_t of_all = facts.column_inputs < kTensorsOfOne ? kVectors / std::max(1, facts.column_inputs) : 1;

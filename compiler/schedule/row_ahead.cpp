@@ -276,14 +276,18 @@ std::vector<Schedule> computed_in_few_threads(const GroupFacts& facts, const Tar
     return ahead_of(staying_apart(s, kThreads / threads), std::array{kRegisters}, target);
 }
 
-// A block that stays makes once what quotients by a number of each column take, three registers of a column: sixteen
-// columns a thread. Beside sums of them rows stay in the stages that they were copied to, and few threads have 24
-// or 32. H200, rows over each channel's scale, quantised, ms so and as they were taken before: of 4096 bf16 columns
-// 0.111 and 0.129, their derivatives 0.109 and 0.148; of 1024 0.103 and 0.134, of 2048 0.095 and 0.134, of 8192 0.118
-// and 0.159.
+// A block that stays makes once what quotients by a number of each column take, three registers of a column. H200, rows
+// over each channel's scale, quantised, ms so and as they were taken before: with sixteen columns a thread, of 1024
+// bf16 columns 0.115 and 0.131, 2048 0.105 and 0.129, 4096 0.111 and 0.129, 8192 0.119 and 0.141. Not where such
+// threads do not fill a multiprocessor's share: of 5120 0.102, and 0.096 in blocks that end.
+//
+// Beside sums of them rows stay in the stages that they were copied to, and few threads have 24 or 32: derivatives of
+// those of 1024 columns 0.102 and 0.107, 2048 0.097 and 0.146, 4096 0.109 and 0.146, 5120 0.169 and 0.178, 8192 0.118
+// and 0.160.
 std::vector<Schedule> dividing_by_tables(const GroupFacts& facts, const Target& target, int vector) {
     constexpr std::int64_t kLeastColumns = 512;
     constexpr int kMostOfAccess = 8;
+    constexpr std::int64_t kColumns = 16;
     constexpr std::int64_t kThreadsBesideSums = 256;
     if (target.backend != Backend::kCuda || facts.table_quotients == 0 || facts.columns < kLeastColumns) return {};
     const int of_access = std::min(vector, kMostOfAccess);
@@ -291,37 +295,36 @@ std::vector<Schedule> dividing_by_tables(const GroupFacts& facts, const Target& 
         const std::int64_t threads = threads_for(facts.columns / of_access, each, target.warp_size);
         return row_schedule(Residency::kRegisters, static_cast<int>(threads), of_access);
     };
-    if (facts.sums_of_columns == 0) {
-        std::vector<Schedule> schedules;
-        for (const std::int64_t columns : {32, 16}) {
-            const Schedule s = in_threads_of(ceil_div(columns, of_access));
-            const std::int64_t threads = std::int64_t{s.threads_per_row} * s.rows_per_block;
-            const std::int64_t most = columns > 16 ? kThreadsBesideSums : kThreadsAlone;
-            if (threads > kThreadsAlone) continue;
-            append(ahead_of(staying_apart(s, std::max<std::int64_t>(1, (most + threads / 2) / threads)),
-                            std::array{kTwoStages, kInTwoStages, kRegisters}, target),
-                   &schedules);
-        }
-        return schedules;
-    }
-    const auto blocks_of = [&](const Schedule& s) {
-        return kThreadsBesideSums / (s.threads_per_row * s.rows_per_block);
+    const auto blocks_of = [](const Schedule& s, std::int64_t threads) {
+        return threads / (std::int64_t{s.threads_per_row} * s.rows_per_block);
     };
-    const auto at_work = [&](const Schedule& s) { return blocks_of(s) * s.threads_per_row * s.rows_per_block; };
+    const auto at_work = [&](const Schedule& s, std::int64_t threads) {
+        return blocks_of(s, threads) * s.threads_per_row * s.rows_per_block;
+    };
+    if (facts.sums_of_columns == 0) {
+        const Schedule s = in_threads_of(ceil_div(kColumns, of_access));
+        if (at_work(s, kThreadsAlone) < kThreadsAlone) return {};
+        return ahead_of(staying_apart(s, blocks_of(s, kThreadsAlone)), std::array{kTwoStages, kInTwoStages, kRegisters},
+                        target);
+    }
     const Schedule of_four = in_threads_of(4);
     const Schedule of_three = in_threads_of(3);
-    const Schedule& best = at_work(of_three) > at_work(of_four) ? of_three : of_four;
-    if (blocks_of(best) == 0) return {};
-    return ahead_of(staying_apart(best, blocks_of(best)), std::array{kInTwoStages, kRegisters, kTwoStages}, target);
+    const bool more = at_work(of_three, kThreadsBesideSums) > at_work(of_four, kThreadsBesideSums);
+    const Schedule& best = more ? of_three : of_four;
+    if (blocks_of(best, kThreadsBesideSums) == 0) return {};
+    return ahead_of(staying_apart(best, blocks_of(best, kThreadsBesideSums)),
+                    std::array{kInTwoStages, kRegisters, kTwoStages}, target);
 }
 
-// Exponentials of one tensor's rows beside a sum of what they come to, as the mean of a router's probabilities: sixteen
-// warps, a thread of which has 64 bytes of a row. H200, ms so and as rows beside sums are taken elsewhere: of 64 f32
-// columns 0.070 and 0.074, of 512 0.067 and 0.093, of 4096 0.076 and 0.108; of 512 bf16 columns 0.081 and 0.096; with
-// probabilities and log-sum-exps that are stored, of 256 f32 columns, 0.105 and 0.144; of two groups of 320 bf16
-// columns 0.145 and 0.391.
+// Exponentials of one tensor's rows beside a sum of what they come to, as the mean of a router's probabilities: a
+// thread has 64 bytes of a row, and sixteen warps share a multiprocessor, twelve of f32 where blocks are small, eight
+// where those are of many rows. H200, ms so and as rows beside sums are taken elsewhere: of 64 f32 columns 0.069 and
+// 0.073, 128 0.067 and 0.077, 512 0.067 and 0.071, 4096 0.076 and 0.087; of 128 bf16 columns 0.081 and 0.097, 1024
+// 0.082 and 0.113, with log-sum-exps besides 64 0.096 and 0.109; with probabilities that are stored too, of 256 f32
+// columns, 0.105 and 0.144; of two groups of 320 bf16 columns, each by itself, 0.146 and 0.284.
 std::vector<Schedule> exponentials_beside_sums(const GroupFacts& facts, const Target& target, int vector) {
     constexpr std::int64_t kBytesOfThread = 64;
+    constexpr std::int64_t kFewThreads = 8;  // of a row
     if (target.backend != Backend::kCuda || facts.streams != 1 || !facts.sums_exponentials || !facts.meets ||
         facts.sums_of_columns == 0 || facts.carries_pairs)
         return {};
@@ -332,8 +335,10 @@ std::vector<Schedule> exponentials_beside_sums(const GroupFacts& facts, const Ta
     const Schedule s = row_schedule(Residency::kRegisters, static_cast<int>(threads), vector);
     const std::int64_t of_block = threads * s.rows_per_block;
     const bool shares = facts.widest_bytes >= 4 && of_block <= kBlockThreads;
-    const std::int64_t blocks = (shares ? 3 * kBlockThreads : kThreadsAlone) / of_block;
-    return ahead_of(staying_apart(s, blocks), std::array{kTwoStages, kRegisters}, target);
+    const std::int64_t together = !shares                 ? kThreadsAlone
+                                  : threads < kFewThreads ? kThreadsAlone / 2
+                                                          : 3 * kBlockThreads;
+    return ahead_of(staying_apart(s, together / of_block), std::array{kTwoStages, kRegisters}, target);
 }
 
 }  // namespace rowjit::reduced_rows
