@@ -177,7 +177,7 @@ double Planner::joined_saving_us(const Piece& a, const Piece& b) {
 
 // Whether `parts` are of a row's columns each of which `whole` stores for many, as a norm of a pooled sequence whose
 // gradient all of its tokens have: its blocks would stay, with the sums' registers beside so many columns. H200, of 196
-// tokens of 768 bf16 columns 0.360 ms in one kernel, 0.077 for a copy.
+// steps of 768 bf16 columns 0.362 ms in one kernel, 0.131 in two.
 bool Planner::sums_few_of_many(const Piece& parts, const Piece& whole) const {
     constexpr std::int64_t kLeast = 64;
     constexpr std::int64_t kMany = 8;

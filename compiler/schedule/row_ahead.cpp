@@ -317,11 +317,12 @@ std::vector<Schedule> dividing_by_tables(const GroupFacts& facts, const Target& 
 }
 
 // Exponentials of one tensor's rows beside a sum of what they come to, as the mean of a router's probabilities: a
-// thread has 64 bytes of a row, and sixteen warps share a multiprocessor, twelve of f32 where blocks are small, eight
-// where those are of many rows. H200, ms so and as rows beside sums are taken elsewhere: of 64 f32 columns 0.069 and
-// 0.073, 128 0.067 and 0.077, 512 0.067 and 0.071, 4096 0.076 and 0.087; of 128 bf16 columns 0.081 and 0.097, 1024
-// 0.082 and 0.113, with log-sum-exps besides 64 0.096 and 0.109; with probabilities that are stored too, of 256 f32
-// columns, 0.105 and 0.144; of two groups of 320 bf16 columns, each by itself, 0.146 and 0.284.
+// thread has 64 bytes of a row, and sixteen warps share a multiprocessor; of f32 rows that nothing else is stored of
+// twelve where blocks are small, eight where those are of many rows. H200, ms so and as rows beside sums are taken
+// elsewhere: of 64 f32 columns 0.069 and 0.073, 128 0.067 and 0.077, 512 0.067 and 0.071, 4096 0.076 and 0.087; of 128
+// bf16 columns 0.081 and 0.097, 1024 0.082 and 0.113, with log-sum-exps besides 64 0.096 and 0.109; with probabilities
+// that are stored too, of 256 f32 columns, 0.105 and 0.144; of two groups of 320 bf16 columns, each by itself, 0.146
+// and 0.284.
 std::vector<Schedule> exponentials_beside_sums(const GroupFacts& facts, const Target& target, int vector) {
     constexpr std::int64_t kBytesOfThread = 64;
     constexpr std::int64_t kFewThreads = 8;  // of a row
@@ -334,7 +335,7 @@ std::vector<Schedule> exponentials_beside_sums(const GroupFacts& facts, const Ta
     if (threads > kThreadsAlone) return {};
     const Schedule s = row_schedule(Residency::kRegisters, static_cast<int>(threads), vector);
     const std::int64_t of_block = threads * s.rows_per_block;
-    const bool shares = facts.widest_bytes >= 4 && of_block <= kBlockThreads;
+    const bool shares = facts.widest_bytes >= 4 && of_block <= kBlockThreads && facts.stored_bytes == 0;
     const std::int64_t together = !shares                 ? kThreadsAlone
                                   : threads < kFewThreads ? kThreadsAlone / 2
                                                           : 3 * kBlockThreads;
