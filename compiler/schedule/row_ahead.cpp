@@ -276,6 +276,16 @@ std::vector<Schedule> computed_in_few_threads(const GroupFacts& facts, const Tar
     return ahead_of(staying_apart(s, kThreads / threads), std::array{kRegisters}, target);
 }
 
+namespace {
+
+// Of rows whose vectors are shorter nothing was measured, and they have rules of their own (row_singly.cpp).
+bool has_whole_accesses(const GroupFacts& facts, int vector) {
+    constexpr int kLeastBytes = 8;
+    return vector * facts.widest_bytes >= kLeastBytes;
+}
+
+}  // namespace
+
 // A block that stays makes once what quotients by a number of each column take, three registers of a column. H200, rows
 // over each channel's scale, quantised, ms so and as they were taken before: with sixteen columns a thread, of 1024
 // bf16 columns 0.115 and 0.131, 2048 0.105 and 0.129, 4096 0.111 and 0.129, 8192 0.119 and 0.141. Not where such
@@ -289,7 +299,9 @@ std::vector<Schedule> dividing_by_tables(const GroupFacts& facts, const Target& 
     constexpr int kMostOfAccess = 8;
     constexpr std::int64_t kColumns = 16;
     constexpr std::int64_t kThreadsBesideSums = 256;
-    if (target.backend != Backend::kCuda || facts.table_quotients == 0 || facts.columns < kLeastColumns) return {};
+    if (target.backend != Backend::kCuda || facts.table_quotients == 0 || facts.columns < kLeastColumns ||
+        !has_whole_accesses(facts, vector))
+        return {};
     const int of_access = std::min(vector, kMostOfAccess);
     const auto in_threads_of = [&](std::int64_t each) {
         const std::int64_t threads = threads_for(facts.columns / of_access, each, target.warp_size);
@@ -327,7 +339,7 @@ std::vector<Schedule> exponentials_beside_sums(const GroupFacts& facts, const Ta
     constexpr std::int64_t kBytesOfThread = 64;
     constexpr std::int64_t kFewThreads = 8;  // of a row
     if (target.backend != Backend::kCuda || facts.streams != 1 || !facts.sums_exponentials || !facts.meets ||
-        facts.sums_of_columns == 0 || facts.carries_pairs)
+        facts.sums_of_columns == 0 || facts.carries_pairs || !has_whole_accesses(facts, vector))
         return {};
     const std::int64_t columns = kBytesOfThread / (facts.widest_bytes * facts.sums_of_columns);
     const std::int64_t each = std::max<std::int64_t>(1, columns / vector);
