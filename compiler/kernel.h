@@ -170,8 +170,11 @@ struct Inst {
     Packing packing = Packing::kNone;      // of a column loop's bf16 and f16 values
     bool alike = false;                    // kMap: a condition that all lanes of a vector share (passes/conditions)
     bool chooses = false;                  // kMap: a select of loads by such a condition (passes/conditions)
-    std::string label = {};                // the graph's name for the value, unique and an identifier
-    std::string comment = {};              // the expression it stands for
+    bool paired = false;                   // the same in both lanes of a pair, 0 and 1, 2 and 3 (passes/conditions)
+    // kMap: in which lanes a condition holds, bit by bit, where that is so in every vector (passes/conditions).
+    std::optional<std::uint64_t> in_lanes = {};
+    std::string label = {};    // the graph's name for the value, unique and an identifier
+    std::string comment = {};  // the expression it stands for
 };
 
 // Of a row's greatest elements, that a thread keeps by itself: the prelude's rj_few_greatest has no more.

@@ -63,7 +63,7 @@ bool ColumnEmitter::find_parts(ValueId value, std::set<const Inst*>* parts) cons
 
 // In front of the lanes: of each such tanh its argument, lane by lane, and then the tanh.
 void ColumnEmitter::capped() {
-    if (packs_lanes()) return;
+    if (by_pairs()) return;
     std::set<const Inst*> parts;
     for (const Inst& inst : loop_.body) {
         if (inst.kind != InstKind::kMap || inst.op != Op::kTanh || inst.dtype != Dtype::kF32) continue;

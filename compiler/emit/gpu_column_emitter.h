@@ -190,6 +190,8 @@ class ColumnEmitter {
     void declare_splat(ValueId value);
     const Inst* constant(ValueId value) const;
     bool packs_lanes() const;
+    bool has_pairs() const;
+    bool by_pairs() const { return packs_lanes() || has_pairs(); }
     void pairs();
     // What a word's select may read, for both lanes at once.
     static bool is_condition(const Inst& inst) { return inst.dtype == Dtype::kBool; }
@@ -197,7 +199,8 @@ class ColumnEmitter {
     void word_inst(const Inst& inst);
     std::string word(ValueId value) const;
     std::string conditions_of_pair(ValueId condition);
-    void lanes_of_pair(const std::vector<const Inst*>& lanes, const std::set<ValueId>& crossing);
+    void lanes_of_pair(const std::vector<const Inst*>& all, const std::set<ValueId>& crossing);
+    void round_both(const Inst& inst);
     void name_operands(const Inst& inst);
     void name_operand(ValueId value);
 
@@ -249,6 +252,7 @@ class ColumnEmitter {
     std::map<ValueId, std::string> words_;            // of the pair, or of all lanes
     std::map<ValueId, std::string> crossing_;         // arrays of what both lanes leave for a later turn
     std::set<ValueId> in_lanes_;                      // what the turn has named of words and vectors
+    bool names_pair_ = false;                         // whether the pair's first lane has its name
 };
 
 }  // namespace rowjit::gpu_emit

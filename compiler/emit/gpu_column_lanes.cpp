@@ -62,7 +62,7 @@ void ColumnEmitter::compute() {
     }
     const std::vector<const Inst*> test = few_pass();
     if (!test.empty()) open_passing(test);
-    packs_lanes() ? pairs() : each_lane();
+    by_pairs() ? pairs() : each_lane();
     if (!matches.empty()) {
         for (const Inst& inst : loop_.body) {
             if (adds_match(inst))
@@ -246,6 +246,7 @@ std::string ColumnEmitter::element(const Inst& inst) const {
 
 void ColumnEmitter::lane_inst(const Inst& inst) {
     if (scope_.bind_inline(inst)) return;
+    if (inst.in_lanes) return scope_.define(inst, fmt::format("(0x{:x}u >> {} & 1u) != 0", *inst.in_lanes, lane()));
     if (compared_column(inst)) return scope_.define(inst, fmt::format("{} && {}", one_matches_, scope_.computed(inst)));
     switch (inst.kind) {
         case InstKind::kLoad: return lane_load(inst);
@@ -282,7 +283,7 @@ void ColumnEmitter::lane_inst(const Inst& inst) {
 // half of the lanes do in a cycle or an eighth: 22 instructions an element. Not where lanes are computed by pairs,
 // in turns that do not see each other's values.
 std::optional<ColumnEmitter::WholeByte> ColumnEmitter::whole_byte(const Inst& inst) const {
-    if (inst.kind != InstKind::kCast || inst.dtype != Dtype::kI8 || packs_lanes()) return std::nullopt;
+    if (inst.kind != InstKind::kCast || inst.dtype != Dtype::kI8 || by_pairs()) return std::nullopt;
     if (gpu_value_type(scope_.dtype(inst.operands[0])) != "float") return std::nullopt;
     WholeByte byte{.value = inst.operands[0]};
     const Inst* made = made_here(byte.value);

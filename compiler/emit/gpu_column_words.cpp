@@ -7,6 +7,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/check.h"
@@ -56,10 +57,13 @@ bool ColumnEmitter::packs_lanes() const {
     });
 }
 
+bool ColumnEmitter::has_pairs() const { return std::ranges::any_of(loop_.body, &Inst::paired); }
+
 void ColumnEmitter::pairs() {
     const PairOrder order = order_pairs(loop_, [&](const Inst& inst) { return form(inst); });
     out_.line("#pragma unroll");
     out_.open(fmt::format("for (int pair = 0; pair < {}; ++pair)", loop_.vector / 2));
+    names_pair_ = false;
     for (const PairTurn& turn : order.turns) {
         for (const Inst* inst : turn.words) word_inst(*inst);
         if (!turn.lanes.empty()) lanes_of_pair(turn.lanes, order.crossing);
@@ -130,8 +134,23 @@ std::string ColumnEmitter::conditions_of_pair(ValueId condition) {
     return each == crossing_.end() ? scope_.value(condition) : fmt::format("{0}[0], {0}[1]", each->second);
 }
 
-// The statements of one turn for each of the two lanes, and the words of what they round.
-void ColumnEmitter::lanes_of_pair(const std::vector<const Inst*>& lanes, const std::set<ValueId>& crossing) {
+// The statements of one turn, once for what both lanes have alike and then for each of the two, and the words of what
+// they round.
+void ColumnEmitter::lanes_of_pair(const std::vector<const Inst*>& all, const std::set<ValueId>& crossing) {
+    in_lanes_.clear();
+    lane_divisors_.clear();
+    std::vector<const Inst*> lanes;
+    for (const Inst* inst : all) {
+        if (!inst->paired) {
+            lanes.push_back(inst);
+            continue;
+        }
+        if (!std::exchange(names_pair_, true)) out_.line("const int l = 2 * pair;", "of what both lanes have alike");
+        name_operands(*inst);
+        lane_inst(*inst);
+        if (inst->packing == Packing::kRounded) round_both(*inst);
+    }
+    if (lanes.empty()) return;
     std::map<const Inst*, std::string> rounded;
     for (const Inst* inst : lanes) {
         const bool rounds = inst->packing == Packing::kRounded;
@@ -143,8 +162,6 @@ void ColumnEmitter::lanes_of_pair(const std::vector<const Inst*>& lanes, const s
     }
     out_.line("#pragma unroll");
     out_.open("for (int l = 2 * pair; l < 2 * pair + 2; ++l)");
-    in_lanes_.clear();
-    lane_divisors_.clear();
     for (const Inst* inst : lanes) {
         name_operands(*inst);
         lane_inst(*inst);
@@ -156,6 +173,13 @@ void ColumnEmitter::lanes_of_pair(const std::vector<const Inst*>& lanes, const s
         out_.line(fmt::format("const unsigned {0} = rj_pack_{1}({2}[0], {2}[1]);", words_.at(inst->id),
                               name(inst->dtype), rounded.at(inst)));
     }
+}
+
+// The word of a value that both lanes have.
+void ColumnEmitter::round_both(const Inst& inst) {
+    words_[inst.id] = scope_.names().fresh(inst.label);
+    out_.line(fmt::format("const unsigned {0} = rj_pack_{1}({2}, {2});", words_.at(inst.id), name(inst.dtype),
+                          scope_.value(inst.id)));
 }
 
 // Before a lane's statement, what it reads of words, vectors and coordinates, unless this turn has it already.

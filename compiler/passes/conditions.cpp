@@ -4,7 +4,12 @@
 // less, moved loads of a hyper_post's backward behind its sums (H200: 0.128 ms in place of 0.119). But loads of which
 // such a condition chooses one, as a rotary embedding's of the table of one of three position streams, are marked in
 // all kernels: one of them is made, at an address that is chosen.
+//
+// Neighbouring columns may be made of the same, as the gradients of a gate and its value that lie side by side: each is
+// computed of both, and chosen by its place. What both lanes of a pair have alike, functions among it, is computed once
+// for them, and a condition that holds in the same lanes of every vector is known to the compiler that unrolls them.
 #include <algorithm>
+#include <cstdint>
 #include <limits>
 #include <map>
 #include <set>
@@ -12,6 +17,7 @@
 
 #include "base/dtype.h"
 #include "compiler/passes/passes.h"
+#include "compiler/schedule/lower.h"
 
 namespace rowjit {
 namespace {
@@ -39,15 +45,21 @@ class Conditions {
     }
 
     // Marks those that all lanes of each vector share, a head's half being a whole number of vectors, or only what they
-    // choose of loads.
-    void run(bool only_loads) {
-        for (Shared& shared : alike_) shared.bounds.resize(loop_.axes.size());
-        for (std::int64_t column = 0; column < loop_.columns && !alike_.empty(); ++column) {
+    // choose of loads; and `by_lane` those that the same lanes of all vectors do.
+    void run(bool only_loads, bool by_lane) {
+        for (Shared& shared : alike_) {
+            shared.bounds.resize(loop_.axes.size());
+            if (by_lane) patterns_.push_back({.at = shared.at});
+        }
+        for (std::int64_t column = 0; column < loop_.columns && !(alike_.empty() && patterns_.empty()); ++column) {
             for (const std::size_t at : known_) value_of(loop_.body[at].id) = computed(loop_.body[at], column);
             const bool is_first = column % loop_.vector == 0;
             for (Shared& shared : alike_) note(shared, column, is_first);
+            for (Pattern& pattern : patterns_) note(pattern, column);
             std::erase_if(alike_, [](const Shared& shared) { return shared.differs; });
+            std::erase_if(patterns_, [](const Pattern& pattern) { return pattern.differs; });
         }
+        for (const Pattern& pattern : patterns_) loop_.body[pattern.at].in_lanes = pattern.lanes;
         for (const Shared& shared : alike_) conditions_.insert(loop_.body[shared.at].id);
         choose_loads();
         if (only_loads) return;
@@ -70,6 +82,20 @@ class Conditions {
         bool differs = false;
         std::vector<Bound> bounds = {};  // by axis of the loop
     };
+
+    // In which lanes of the first vector a condition holds.
+    struct Pattern {
+        std::size_t at = 0;  // in the body
+        std::uint64_t lanes = 0;
+        bool differs = false;  // in another vector
+    };
+
+    void note(Pattern& pattern, std::int64_t column) {
+        const bool value = value_of(loop_.body[pattern.at].id) != 0;
+        const auto lane = static_cast<int>(column % loop_.vector);
+        if (column < loop_.vector) pattern.lanes |= std::uint64_t{value} << lane;
+        pattern.differs = value != ((pattern.lanes >> lane & 1) != 0);
+    }
 
     void note(Shared& shared, std::int64_t column, bool is_first) {
         const bool value = value_of(loop_.body[shared.at].id) != 0;
@@ -203,7 +229,44 @@ class Conditions {
     std::vector<std::size_t> known_;
     std::vector<Shared> alike_;
     std::set<ValueId> conditions_;  // those of them
+    std::vector<Pattern> patterns_;
 };
+
+// Whether both lanes of each pair take the same element of a vector.
+bool loads_pairs(const Inst& load) {
+    const std::vector<int>& lanes = load.access.lanes;
+    if (lanes.empty() || lanes.size() % 2 != 0) return false;
+    for (std::size_t l = 0; l < lanes.size(); l += 2) {
+        if (lanes[l] != lanes[l + 1]) return false;
+    }
+    return true;
+}
+
+// Marks what both lanes of a pair have alike; whether that is more than is computed at once.
+bool mark_pairs(ColumnLoop& loop) {
+    std::set<ValueId> here;  // lane by lane
+    std::set<ValueId> paired;
+    bool any = false;
+    for (Inst& inst : loop.body) {
+        if (inst.id < 0) continue;
+        const bool is_uniform = inst.kind == InstKind::kConst || inst.kind == InstKind::kScalar ||
+                                inst.kind == InstKind::kExtent ||
+                                (inst.kind == InstKind::kLoad && inst.access.kind == Access::Kind::kUniform);
+        if (!is_uniform) here.insert(inst.id);
+        const bool computes = (inst.kind == InstKind::kMap && inst.op != Op::kUniform) ||
+                              (inst.kind == InstKind::kCast && !is_storage(inst.dtype));
+        const auto is_alike = [&](ValueId id) { return paired.contains(id) || !here.contains(id); };
+        const bool of_pairs = computes && std::ranges::all_of(inst.operands, is_alike) &&
+                              std::ranges::any_of(inst.operands, [&](ValueId id) { return paired.contains(id); });
+        inst.paired = of_pairs || (inst.kind == InstKind::kLoad && loads_pairs(inst));
+        if (inst.paired) paired.insert(inst.id);
+        any = any || (of_pairs && inst.kind == InstKind::kMap && is_special(inst.op));
+    }
+    if (!any) {
+        for (Inst& inst : loop.body) inst.paired = false;
+    }
+    return any;
+}
 
 bool packs_lanes(const Kernel& kernel) {
     bool packs = false;
@@ -231,7 +294,8 @@ Kernel share_conditions(Kernel kernel, const Target& target) {
         for (Stmt& stmt : *block) {
             auto* loop = std::get_if<ColumnLoop>(&stmt.node);
             if (loop == nullptr || loop->vector == 1 || loop->is_peeled()) continue;
-            if (packs || selects_loads(*loop)) Conditions(kernel, *loop).run(!packs);
+            const bool pairs = mark_pairs(*loop);
+            if (packs || pairs || selects_loads(*loop)) Conditions(kernel, *loop).run(!packs, pairs);
         }
     }
     return kernel;

@@ -9,6 +9,7 @@
 #include "compiler/emit/gpu.h"
 #include "dsl/library/registry.h"
 #include "rowjit/coord.h"
+#include "rowjit/gradient.h"
 #include "rowjit/library.h"
 #include "tests/compiler/gpu_kernel.h"
 
@@ -166,6 +167,27 @@ TEST_CASE("a row that is fetched ahead is copied once where a thread has its par
     const std::string body = emit_gpu_body(kernel_with(derivative, 128, schedule, target), target);
     CHECK(count(body, "rj_copy_ahead<") == 1);
     CHECK(contains(body, "[(i + 1) % 2]"));
+}
+
+TEST_CASE("what neighbouring columns are made of alike is computed once for both, and which of them is known by lane") {
+    const Target& target = find_target("sm_90a");
+    for (const Dtype dtype : {bf16, f32}) {
+        const Graph graph = make_graph("clipped_swiglu", {512, dtype, {{"packed", "true"}}});
+        const Program program = compile(*differentiate(graph).backward.data(), target);
+        REQUIRE(program.steps.size() == 1);
+        const std::string body = emit_gpu_body(program.steps[0].kernel, target);
+        CAPTURE(body);
+        CHECK(contains(body, "const int l = 2 * pair;"));
+        const std::size_t first = body.find("for (int l = 2 * pair");
+        REQUIRE(first != std::string::npos);
+        const std::string of_each = body.substr(first, body.find('}', first) - first);
+        CHECK(contains(of_each, "u >> l & 1u) != 0;"));
+        CHECK(!contains(of_each, "rj_exp"));
+        CHECK(count(body, "rj_exp") == 1);
+    }
+    // Nothing is where lanes differ, or where what they have alike is no function.
+    CHECK(!contains(body_of(build_rope, 128), "const int l = 2 * pair;"));
+    CHECK(!contains(body_of(build_swiglu, 1024), "const int l = 2 * pair;"));
 }
 
 TEST_CASE("a condition of a column's place is one comparison where a bound decides it, and none where nothing does") {

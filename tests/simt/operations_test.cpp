@@ -116,6 +116,30 @@ TEST_CASE("emitted kernels compute rows past 2^31 elements where they lie") {
     }
 }
 
+// What both columns of a pair are made of is computed once for them.
+TEST_CASE("gradients of a gate and its value that lie side by side agree with the oracle under every schedule") {
+    for (const char* name : {"sm_90a", "gfx942"}) {
+        const Target target = simt::target(name);
+        std::vector<Case> cases;
+        for (const Dtype dtype : {bf16, f16, f32}) {
+            for (const std::int64_t columns : {40, 264})
+                add_request({"clipped_swiglu", {columns, dtype, {{"packed", "true"}}}, true}, target, &cases);
+        }
+        const Graph biased = Graph::parse(
+            "rows t\ncolumns d = 96\ninput x: bf16[t, 192]\ninput b: bf16[192]\n"
+            "g = cast(index(x, t, 2 * d), f32) + cast(index(b, 2 * d), f32)\n"
+            "u = cast(index(x, t, 2 * d + 1), f32) + cast(index(b, 2 * d + 1), f32)\n"
+            "output y = cast(g / (1 + exp(-g)) * u, bf16)\n");
+        add_backward_cases("biased pairs", biased, {"x", "b"}, target, &cases);
+        // Angles that two columns share.
+        add_cases("turned pairs",
+                  Graph::parse("rows t\ncolumns d = 96\ninput x: bf16[t, d]\ninput a: f32[t, 48]\n"
+                               "output y = cast(cast(x, f32) * cos(index(a, t, d / 2)), bf16)\n"),
+                  target, &cases);
+        check_cases(cases, target, 11, false);
+    }
+}
+
 // Lanes of a warp are then of several rows, and the last lanes of a block of none.
 TEST_CASE("threads of a row that never meet may be any number of them") {
     for (const char* name : {"sm_90a", "gfx942"}) {
