@@ -200,7 +200,7 @@ class ColumnEmitter {
     std::string word(ValueId value) const;
     std::string conditions_of_pair(ValueId condition);
     void lanes_of_pair(const std::vector<const Inst*>& all, const std::set<ValueId>& crossing);
-    void round_both(const Inst& inst);
+    void round_word(const Inst& inst, const std::string& first, const std::string& second);
     void name_operands(const Inst& inst);
     void name_operand(ValueId value);
 

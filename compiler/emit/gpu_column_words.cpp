@@ -148,7 +148,7 @@ void ColumnEmitter::lanes_of_pair(const std::vector<const Inst*>& all, const std
         if (!std::exchange(names_pair_, true)) out_.line("const int l = 2 * pair;", "of what both lanes have alike");
         name_operands(*inst);
         lane_inst(*inst);
-        if (inst->packing == Packing::kRounded) round_both(*inst);
+        if (inst->packing == Packing::kRounded) round_word(*inst, scope_.value(inst->id), scope_.value(inst->id));
     }
     if (lanes.empty()) return;
     std::map<const Inst*, std::string> rounded;
@@ -169,17 +169,14 @@ void ColumnEmitter::lanes_of_pair(const std::vector<const Inst*>& all, const std
     out_.close();
     for (const Inst* inst : lanes) {
         if (inst->packing != Packing::kRounded) continue;
-        words_[inst->id] = scope_.names().fresh(inst->label);
-        out_.line(fmt::format("const unsigned {0} = rj_pack_{1}({2}[0], {2}[1]);", words_.at(inst->id),
-                              name(inst->dtype), rounded.at(inst)));
+        round_word(*inst, rounded.at(inst) + "[0]", rounded.at(inst) + "[1]");
     }
 }
 
-// The word of a value that both lanes have.
-void ColumnEmitter::round_both(const Inst& inst) {
+void ColumnEmitter::round_word(const Inst& inst, const std::string& first, const std::string& second) {
     words_[inst.id] = scope_.names().fresh(inst.label);
-    out_.line(fmt::format("const unsigned {0} = rj_pack_{1}({2}, {2});", words_.at(inst.id), name(inst.dtype),
-                          scope_.value(inst.id)));
+    out_.line(
+        fmt::format("const unsigned {} = rj_pack_{}({}, {});", words_.at(inst.id), name(inst.dtype), first, second));
 }
 
 // Before a lane's statement, what it reads of words, vectors and coordinates, unless this turn has it already.

@@ -767,14 +767,14 @@ TEST_CASE(
     }
 }
 
-TEST_CASE("narrow rows that meet twice beside sums, or compute with numbers, have two vectors a thread") {
+TEST_CASE("narrow rows that meet twice beside sums, or compute with numbers, have several vectors a thread") {
     const auto of_experts = [](int columns) {
         return Graph::parse(
             fmt::format("rows t\ninput x: bf16[t, {}]\nz = cast(x, f32)\nm = max(z)\ne = exp(z - m)\n"
                         "s = sum(e)\noutput load = mean(e / s, t)\noutput lse = m + log(s)\n",
                         columns));
     };
-    CHECK(first_of(of_experts(32)).threads_per_row == 1);
+    CHECK(first_of(of_experts(64)).threads_per_row == 2);
     const auto derivative = [&](int columns) {
         const Target& target = find_target("sm_90a");
         const Differentiated made = differentiate(of_experts(columns));

@@ -249,11 +249,14 @@ TEST_CASE("sums over rows of a weight for each group agree with the oracle under
     for (const std::string_view name : {"sm_90a", "gfx942"}) {
         const Target target = simt::target(name);
         std::vector<Case> cases;
+        const auto adds_apart = [&](std::size_t first) {
+            return std::ranges::any_of(cases.at(first).program.steps,
+                                       [](const Step& step) { return !step.kernel.apart.empty(); });
+        };
         const auto add = [&](const std::string& what, const Graph& graph, const std::vector<std::string>& trained) {
             const std::size_t first = cases.size();
             add_backward_cases(what, graph, trained, target, &cases);
-            const std::vector<Step>& steps = cases.at(first).program.steps;
-            return std::any_of(steps.begin(), steps.end(), [](const Step& step) { return !step.kernel.apart.empty(); });
+            return adds_apart(first);
         };
         const std::vector<std::string> trained = {"x", "gate", "weight", "scale"};
         CHECK(add("weighted_groups", weighted_groups(16, 64, bf16), trained));
@@ -263,10 +266,6 @@ TEST_CASE("sums over rows of a weight for each group agree with the oracle under
         CHECK(add("weighted_groups of 12", weighted_groups(12, 64, bf16), trained));
         if (target.warp_size == 32) CHECK(add("weighted_groups f32", weighted_groups(3, 264, f32), trained));
         // Groups of a row's columns, of which each is reduced by itself.
-        const auto adds_apart = [&](std::size_t first) {
-            return std::ranges::any_of(cases.at(first).program.steps,
-                                       [](const Step& step) { return !step.kernel.apart.empty(); });
-        };
         const std::size_t codes = cases.size();
         add_cases("uses of codes",
                   Graph::parse("rows t\ncolumns g = 2\ncolumns v = 72\ninput x: bf16[t, g, v]\nh = cast(x, f32)\n"
