@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "base/fail.h"
+#include "base/floor_div.h"
 #include "compiler/needless.h"
 #include "compiler/neighbours.h"
 #include "compiler/own_products.h"
@@ -441,7 +442,9 @@ std::int64_t slots_of(const Kernel& kernel, const RowCounts& rows) {
     constexpr std::int64_t kRowsOfPart = 2;
     const std::int64_t per_block = std::int64_t{kernel.schedule.rows_per_block} * kernel.row_lanes() * of_part;
     const std::int64_t at_once = std::max<std::int64_t>(1, kernel.most_row_blocks / of_part);
-    const std::int64_t first = std::clamp<std::int64_t>(at_once / rows.outer, 1, most);
+    const std::int64_t least_slots =
+        kernel.most_rows_of_part > 0 ? ceil_div(rows.inner, kernel.most_rows_of_part) : std::int64_t{1};
+    const std::int64_t first = std::clamp<std::int64_t>(std::max(at_once / rows.outer, least_slots), 1, most);
     std::int64_t best = first;
     std::int64_t least = std::numeric_limits<std::int64_t>::max();
     for (std::int64_t slots = first; slots <= std::min(most, first + kTried - 1); ++slots) {

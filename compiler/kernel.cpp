@@ -263,7 +263,9 @@ std::optional<std::int64_t> Kernel::known_stride(const KernelArgument& stride) c
 }
 
 std::vector<AxisId> Kernel::inner_axes() const {
-    return {row_axes.begin() + static_cast<std::ptrdiff_t>(outer.size()), row_axes.end()};
+    std::vector<AxisId> inner = row_axes;
+    std::erase_if(inner, [&](AxisId axis) { return contains(outer, axis); });
+    return inner;
 }
 
 std::int64_t Kernel::positions_apart() const {

@@ -409,9 +409,12 @@ struct Kernel {
     // CPU: neighbouring rows are lanes (Schedule::across) though their columns follow each other, a few of each.
     bool in_tiles = false;
     AxisId slots_axis = -1;  // ≥ 0: the block's own coordinate along this axis; it stores parts of sums over rows
-    // The outermost row axes, if any, that those sums are not over. Slots are those of one position along them, and so
-    // are the rows that a block takes until it has stored its part.
+    // Row axes, if any, that those sums are not over: the outermost, or all that they leave. Slots are those of one
+    // position along them, and so are the rows that a block takes until it has stored its part.
     std::vector<AxisId> outer;
+    // Of each position along those, where a part is of so many at most, or fewer than there may be parts: a sum in f32
+    // that is seen so. 0: of any number.
+    std::int64_t most_rows_of_part = 0;
     // On a GPU the innermost row axes, if any, that those sums are not over. A thread takes rows at one position along
     // them, and the blocks of as many rows as there are positions have one part together. A CPU's block takes rows of
     // every position, each of which has a place in its part.

@@ -445,7 +445,9 @@ NodeId GraphData::add_copy(const Node& node, const std::function<NodeId(NodeId)>
                 return add_reduce(node.monoid, args[0], node.reduced, node.component);
             case NodeKind::kSearch: return add_search(args[0], args[1]);
             case NodeKind::kPartialReduce:
-                return add_partial_reduce(node.monoid, args[0], node.axis, node.dtype, node.reduced, node.component);
+                return add_partial_reduce(node.monoid, args[0],
+                                          {node.axes.begin(), std::ranges::find(node.axes, node.axis)}, node.axis,
+                                          node.dtype, node.reduced, node.component);
             case NodeKind::kMatmul: return add_matmul(args[0], args[1], node.reduced, node.dtype);
             case NodeKind::kSumWhere: return add_sum_where(args[0], args[1], args[2], node.reduced[0]);
             case NodeKind::kOrder:

@@ -200,10 +200,10 @@ class GraphData {
     NodeId add_order_by_digit(std::vector<NodeId> operands, AxisId places, AxisId rows, Digit digit);
     // Those counts, {blocks, kinds of the digit}, both column axes; operands likewise.
     NodeId add_digit_counts(std::vector<NodeId> operands, AxisId blocks, AxisId kinds, AxisId rows, Digit digit);
-    // Over the axes `reduced` of `arg`: its rows, or all but the outermost or the innermost, and those of its columns
-    // that become rows. The result's axes are the outermost, the slots and what else is left.
-    NodeId add_partial_reduce(Monoid monoid, NodeId arg, AxisId slots, Dtype dtype, std::vector<AxisId> reduced,
-                              int component = 0);
+    // Over the axes `reduced` of `arg`: its rows, or all but the `outer` or the innermost, and those of its columns
+    // that become rows. The result's axes are the outer, the slots and what else is left.
+    NodeId add_partial_reduce(Monoid monoid, NodeId arg, const std::vector<AxisId>& outer, AxisId slots, Dtype dtype,
+                              std::vector<AxisId> reduced, int component = 0);
     NodeId add_matmul(NodeId left, NodeId right, std::vector<AxisId> contracted, Dtype dtype);
     // The sum of `terms` over the column axis `reduced` at those positions where `places` is `place`.
     NodeId add_sum_where(NodeId terms, NodeId places, NodeId place, AxisId reduced);

@@ -123,16 +123,15 @@ NodeId GraphData::add_segment_reduce(Monoid monoid, NodeId arg, AxisId reduced, 
     return intern(std::move(result));
 }
 
-NodeId GraphData::add_partial_reduce(Monoid monoid, NodeId arg, AxisId slots, Dtype dtype, std::vector<AxisId> reduced,
-                                     int component) {
+NodeId GraphData::add_partial_reduce(Monoid monoid, NodeId arg, const std::vector<AxisId>& outer, AxisId slots,
+                                     Dtype dtype, std::vector<AxisId> reduced, int component) {
     const Node& from = node(arg);
     RJ_CHECK(is_float(from.dtype) && axis(slots).is_slots, "parts of {} of {} by {}", name(monoid), describe(arg),
              axis(slots).label());
-    const auto is_left = [&](AxisId id) { return !contains(reduced, id); };
-    const auto first = std::find_if_not(from.axes.begin(), from.axes.end(), is_left);
-    Node result{.kind = NodeKind::kPartialReduce, .dtype = dtype, .axes = {from.axes.begin(), first}, .args = {arg}};
+    const auto is_left = [&](AxisId id) { return !contains(reduced, id) && !contains(outer, id); };
+    Node result{.kind = NodeKind::kPartialReduce, .dtype = dtype, .axes = outer, .args = {arg}};
     result.axes.push_back(slots);
-    std::copy_if(first, from.axes.end(), std::back_inserter(result.axes), is_left);
+    std::ranges::copy_if(from.axes, std::back_inserter(result.axes), is_left);
     result.monoid = monoid;
     result.component = component;
     result.reduced = std::move(reduced);

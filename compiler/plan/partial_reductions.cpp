@@ -6,6 +6,7 @@
 #include <bit>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <ranges>
 #include <set>
 #include <tuple>
@@ -65,22 +66,15 @@ bool fits_part(const GraphData& graph, const Node& operand, const Target& target
            columns * sums_of(graph, columns) <= kClusterThreads * (of_thread - target.assembler_registers);
 }
 
-// Whether sums over rows of one position along the outermost axes are worth parts, which a kernel of their own does
-// without: a part is to be few of the bytes that it is of, which numbers of rows are anyway. On a GPU that kernel also
-// carries sums of f32 in memory as pairs, for which a block that has a row besides lacks registers. A loop of chunks
-// has the parts of all its chunks along the slots, which are the outermost axis then.
-bool is_worth_parts(const GraphData& graph, NodeId id, const Target& target) {
-    const Node& sum = graph.node(id);
-    constexpr std::int64_t kManyRows = 16;
+// Whether sums over rows of one position along other axes are worth parts, which a kernel of their own does without: a
+// part is to be few of the bytes that it is of, which numbers of rows are anyway. A loop of chunks has the parts of all
+// its chunks along the slots, which are the outermost axis then.
+bool is_worth_parts(const GraphData& graph, const Node& sum) {
+    constexpr std::int64_t kManyRows = 12;
     const std::vector<NodeId> live = graph.live_nodes();
     const bool multiplies =
         std::any_of(live.begin(), live.end(), [&](NodeId id) { return graph.node(id).kind == NodeKind::kMatmul; });
-    // Of a few rows f32 is as exact as eager is, as of the heads that share a table of rotary embeddings.
-    constexpr std::int64_t kFewRows = 256;
-    const bool adds_few = graph.positions(sum.reduced, kFewRows + 1) <= kFewRows;
-    return graph.positions(sum.reduced, kManyRows) >= kManyRows && !graph.column_axes(sum).empty() && !multiplies &&
-           !(target.is_gpu() && sum.monoid == Monoid::kSum && !adds_few &&
-             shown_wide(graph)[static_cast<std::size_t>(id)]);
+    return graph.positions(sum.reduced, kManyRows) >= kManyRows && !graph.column_axes(sum).empty() && !multiplies;
 }
 
 // What is carried together is in registers, in which a block of no cluster has so many columns of all its numbers.
@@ -93,22 +87,32 @@ bool has_parts(const GraphData& graph, const Node& node, const Target& target) {
     return target.is_gpu() && node.dtype == Dtype::kF32 && fits;
 }
 
-bool splits(const GraphData& graph, NodeId id, const Target& target) {
+// Of a reduction over rows that is made of parts, the row axes of whose positions each has parts of its own: those
+// outside of what it is over, where what is inside of that can lie apart in each part, or else, on a GPU, all that it
+// leaves: what a batch shares, as the places of a sequence. A kernel of its own for the gradient of those, of eight
+// sequences, took four times as long as all that it is made of, whose rows it read again (H200). Nothing for one that
+// is not made so.
+std::optional<std::vector<AxisId>> outer_of_parts(const GraphData& graph, NodeId id, const Target& target) {
     const Node& node = graph.node(id);
-    if (node.kind != NodeKind::kReduce || !has_parts(graph, node, target)) return false;
-    if (node.is_segmented()) return false;
+    if (node.kind != NodeKind::kReduce || !has_parts(graph, node, target)) return std::nullopt;
+    if (node.is_segmented()) return std::nullopt;
     const Node& operand = graph.node(node.args[0]);
     const auto is_row = [&](AxisId axis) { return graph.axis(axis).is_row; };
     const auto at_run_time = [&](AxisId axis) { return graph.axis(axis).extent == kRuntimeExtent; };
-    const std::vector<AxisId> rows = graph.row_axes(operand);
-    if (!is_row(node.reduced[0]) || std::none_of(rows.begin(), rows.end(), at_run_time)) return false;
+    std::vector<AxisId> rows = graph.row_axes(operand);
+    if (!is_row(node.reduced[0]) || std::none_of(rows.begin(), rows.end(), at_run_time)) return std::nullopt;
+    if (!fits_part(graph, operand, target)) return std::nullopt;
     const auto first = std::find(rows.begin(), rows.end(), node.reduced[0]);
     const auto [reduced, left] = std::mismatch(node.reduced.begin(), node.reduced.end(), first, rows.end());
     const bool in_a_run = reduced == node.reduced.end();
-    const bool pays = first == rows.begin() ? std::any_of(node.reduced.begin(), node.reduced.end(), at_run_time)
-                                            : is_worth_parts(graph, id, target);
-    return in_a_run && pays && can_lie_apart(graph, operand, {left, rows.end()}, target) &&
-           fits_part(graph, operand, target);
+    if (in_a_run && can_lie_apart(graph, operand, {left, rows.end()}, target)) {
+        const bool pays = first == rows.begin() ? std::any_of(node.reduced.begin(), node.reduced.end(), at_run_time)
+                                                : is_worth_parts(graph, node);
+        return pays ? std::optional<std::vector<AxisId>>({rows.begin(), first}) : std::nullopt;
+    }
+    std::erase_if(rows, [&](AxisId axis) { return contains(node.reduced, axis); });
+    const bool has_own = target.is_gpu() && std::ranges::any_of(rows, at_run_time) && is_worth_parts(graph, node);
+    return has_own ? std::optional(rows) : std::nullopt;
 }
 
 // Whether a reduction is over several axes whose extents a launch gives, for results that are few whatever those are,
@@ -119,7 +123,7 @@ bool has_few_results(const GraphData& graph, NodeId id, const Target& target) {
     if (!planning::reduces_rows(graph, node) || node.is_segmented() || components(node.monoid) > 1) return false;
     const auto is_given = [&](AxisId axis) { return graph.axis(axis).extent == kRuntimeExtent; };
     return std::ranges::count_if(node.reduced, is_given) > 1 && std::ranges::none_of(node.axes, is_given) &&
-           graph.positions(node.axes, 1) <= kFewResults && !splits(graph, id, target);
+           graph.positions(node.axes, 1) <= kFewResults && !outer_of_parts(graph, id, target);
 }
 
 // A sum over rows of a sum over some columns, as over the heads that share a weight, is one sum with those columns as
@@ -238,7 +242,7 @@ bool can_lie_apart(const GraphData& graph, const Node& operand, const std::vecto
 bool has_moments_of_rows(const GraphData& graph, NodeId sum, const Target& target) {
     Node moments = graph.node(sum);
     moments.monoid = Monoid::kMoments;
-    return has_parts(graph, moments, target) && splits(graph, sum, target);
+    return has_parts(graph, moments, target) && outer_of_parts(graph, sum, target).has_value();
 }
 
 std::shared_ptr<const GraphData> reduce_by_turns(const std::shared_ptr<const GraphData>& graph, const Target& target) {
@@ -267,7 +271,8 @@ PartialReductions split_row_reductions(const std::shared_ptr<const GraphData>& g
     for (const NodeId id : graph->live_nodes()) {
         const Node& node = graph->node(id);
         NodeId& copy = mapped[static_cast<std::size_t>(id)];
-        if (whole.contains(id) || !splits(*graph, id, target)) {
+        const std::optional<std::vector<AxisId>> outer = outer_of_parts(*graph, id, target);
+        if (whole.contains(id) || !outer) {
             copy = result->add_copy(node, to_result);
             continue;
         }
@@ -280,8 +285,8 @@ PartialReductions split_row_reductions(const std::shared_ptr<const GraphData>& g
         std::vector<AxisId> reduced = node.reduced;
         if (columns != nullptr) reduced.insert(reduced.end(), columns->reduced.begin(), columns->reduced.end());
         const auto parts = [&](int component) {
-            return result->add_partial_reduce(node.monoid, operand, slots, parts_dtype(*graph, id, target), reduced,
-                                              component);
+            return result->add_partial_reduce(node.monoid, operand, *outer, slots, parts_dtype(*graph, id, target),
+                                              reduced, component);
         };
         copy = joined(*result, node, slots, parts);
         const NodeId own_parts = parts(node.component);
@@ -345,9 +350,7 @@ std::shared_ptr<const GraphData> with_whole_sums(const GraphData& group) {
                 output.parts_monoid == Monoid::kMoments
                     ? result->add_moments(operand, std::move(reduced), output.parts_component)
                     : result->add_reduce(output.parts_monoid, operand, std::move(reduced), output.parts_component);
-            // Only a sum that is rounded has parts for each outer position (is_worth_parts).
-            const bool is_rounded = output.parts_rounded || !output.outer.empty();
-            if (output.parts_monoid == Monoid::kSum && is_rounded)
+            if (output.parts_monoid == Monoid::kSum && output.parts_rounded)
                 output.node = result->add_cast(output.node, Dtype::kBf16);
             output.slots = -1;
             output.parts_monoid = Monoid::kSum;

@@ -21,7 +21,7 @@ struct PartialReductions {
 };
 
 // Every sum, maximum or minimum of floats over all row axes of its operand, or all but the innermost (can_lie_apart),
-// or over many rows with columns of each position of the outermost, becomes one over the slots axis of a PartialReduce,
+// or over many rows with columns of each position of the others, becomes one over the slots axis of a PartialReduce,
 // each with a slots axis of its own; a like reduction over some columns below it becomes part of it. What has too many
 // columns for a part in each block stays, and so do the nodes `whole`. The same graph when there is none.
 PartialReductions split_row_reductions(const std::shared_ptr<const GraphData>& graph, const Target& target,
@@ -51,8 +51,8 @@ bool adds_parts_of_each(const GraphData& group, const Node& node);
 // By node: whether something is stored of its value that no narrow dtype was rounded to on the way.
 std::vector<bool> shown_wide(const GraphData& graph);
 
-// A group as a graph that stands alone: what it stores in parts is the sum itself, or where it has outer axes, or no
-// more is shown of it, the sum rounded. Planned again, it gives the group and the kernel that adds its parts.
+// A group as a graph that stands alone: what it stores in parts is the sum itself, or where no more is shown of it, the
+// sum rounded. Planned again, it gives the group and the kernel that adds its parts.
 std::shared_ptr<const GraphData> with_whole_sums(const GraphData& group);
 
 }  // namespace rowjit

@@ -143,9 +143,12 @@ void take_rows_side_by_side(const GroupFacts& facts, const Target& target, std::
 // Where all columns are summed and nothing is reduced besides, threads have whole vectors, as many rows of them as fill
 // two warps: by tables of heads of 128 columns in bf16 0.110 ms so, 0.115 in fours with the next row's loads on their
 // way; by tables in f32 that a batch shares 0.114 and 0.125. Not of 64 columns: by three tables 0.0963 and 0.0892.
-std::vector<Schedule> small_blocks_of_whole_vectors(const GroupFacts& facts, const std::vector<Schedule>& schedules) {
+//
+// Where there are many, in blocks of 256: by tables that a batch and its heads share 0.121, and in fours 0.133.
+std::vector<Schedule> blocks_of_whole_vectors(const GroupFacts& facts, int of_block,
+                                              const std::vector<Schedule>& schedules) {
     constexpr int kThreads = 64;
-    constexpr int kBlocks = 16;
+    constexpr int kTogether = 1024;  // on a multiprocessor
     constexpr std::int64_t kLeastOfRow = 16;
     const int vector = vector_dividing(facts.columns, facts.access_columns());
     const std::int64_t threads = facts.columns / vector;
@@ -157,8 +160,8 @@ std::vector<Schedule> small_blocks_of_whole_vectors(const GroupFacts& facts, con
     s.residency = Residency::kRegisters;
     s.vector = vector;
     s.threads_per_row = static_cast<int>(threads);
-    s.rows_per_block = kThreads / s.threads_per_row;
-    s.blocks_per_sm = kBlocks;
+    s.rows_per_block = of_block / s.threads_per_row;
+    s.blocks_per_sm = kTogether / of_block;
     return {s};
 }
 
@@ -172,9 +175,10 @@ void add_small_blocks(const GroupFacts& facts, const Target& target, std::vector
     constexpr std::size_t kTried = 6;
     constexpr int kMostBlocks = 32;  // on a multiprocessor
     constexpr int kShortAccess = 8;  // bytes
-    if (!target.is_gpu() || facts.rows_of_each == 0 || facts.rows_of_each > kFewRows) return;
-    std::vector<Schedule> small = small_blocks_of_whole_vectors(facts, *schedules);
-    for (std::size_t i = 0; i < std::min(kTried, schedules->size()); ++i) {
+    if (!target.is_gpu() || facts.rows_of_each == 0) return;
+    const bool are_few = facts.rows_of_each <= kFewRows;
+    std::vector<Schedule> small = blocks_of_whole_vectors(facts, are_few ? 64 : 256, *schedules);
+    for (std::size_t i = 0; are_few && i < std::min(kTried, schedules->size()); ++i) {
         const Schedule& given = (*schedules)[i];
         const int whole = given.threads_per_row * given.rows_per_block;
         const int fewest = std::max(target.warp_size, 2 * given.threads_per_row);
@@ -420,6 +424,16 @@ bool divides_by_table(const GraphData& graph, const Node& node) {
     return graph.row_axes(divisor).empty() && !graph.column_axes(divisor).empty();
 }
 
+// Of each position of outer axes. How many a launch has is taken to be few where they are along an axis outside of
+// those, as a batch is, and to be many inside, as a sequence.
+std::int64_t rows_of_each(const GraphData& graph, std::vector<AxisId> rows, const std::vector<AxisId>& outer) {
+    constexpr std::int64_t kOfBatch = 16;
+    if (outer.empty()) return 0;
+    const bool is_outside = !contains(outer, rows.front());
+    std::erase_if(rows, [&](AxisId axis) { return contains(outer, axis); });
+    return graph.positions(rows, is_outside ? kOfBatch : 0);
+}
+
 GroupFacts facts_of(const Group& group, const Target& target) {
     const GraphData& graph = *group.graph;
     GroupFacts facts;
@@ -554,9 +568,7 @@ GroupFacts facts_of(const Group& group, const Target& target) {
             facts.fewest_summed = std::min(facts.fewest_summed, graph.column_count(node));
             facts.carries_pairs |= has_columns && output.parts_monoid == Monoid::kMaxSumExp;
             facts.positions_apart = graph.positions(output.apart, 1);
-            std::vector<AxisId> inner = group.row_axes;
-            std::erase_if(inner, [&](AxisId axis) { return contains(output.outer, axis); });
-            facts.rows_of_each = output.outer.empty() ? 0 : graph.positions(inner, 0);
+            facts.rows_of_each = rows_of_each(graph, group.row_axes, output.outer);
             continue;
         }
         tensor(output.node);

@@ -368,6 +368,7 @@ std::vector<Schedule> gpu_schedules(const GroupFacts& facts, const Target& targe
     schedules.insert(parts_first ? schedules.begin() : schedules.end(), parts.begin(), parts.end());
     put_first(of_functions(facts, target, vector), &schedules);
     put_first(beside_gates(facts, target, vector), &schedules);
+    put_first(stored_in_bytes(facts, target, vector), &schedules);
     put_first(many_in_rounds(facts, target, vector), &schedules);
     put_first(many_waiting(facts, target, vector), &schedules);
     put_first(many_in_registers(facts, target, vector), &schedules);

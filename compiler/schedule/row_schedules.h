@@ -107,6 +107,9 @@ int preferred_threads(const GroupFacts& facts, int vector);
 // takes, and 0 of others.
 int threads_of_six(const GroupFacts& facts, const Target& target, int vector);
 
+// Rows of several tensors that are stored in bytes, in one block; none of others.
+std::vector<Schedule> stored_in_bytes(const GroupFacts& facts, const Target& target, int vector);
+
 // Threads on a row that is read again, or once, from memory, the most promising first.
 std::array<int, 3> threads_of_reloaded(const GroupFacts& facts, const Target& target, int vector);
 

@@ -88,10 +88,28 @@ namespace {
 // whose functions take numbers that each thread loads, and divides: its derivative 0.0873 and 0.104; tvd's of 64 bf16
 // columns 0.152 and 0.158, of f32 0.134 and 0.146; but of blocks of 128 columns that are quantised 0.0991 and 0.0867
 // (H100).
+//
+// Wider rows of narrow floats that a function is computed of, with numbers, have two vectors a thread or three: H200,
+// softmaxes at a temperature of each head, ms so and with one: of 128 bf16 columns 0.0914 and 0.109, 192 0.0376 and
+// 0.0470, 256 0.0488 and 0.0587, 320 0.0643 and 0.0876, 384 0.0705 and 0.0889; their derivatives, with two launches
+// more, 0.0475 and 0.0607, 0.0678 and 0.0854, 0.0834 and 0.111, 0.127 and 0.156, 0.0408 and 0.0492. Not of several
+// functions: a gate's that is quantised by blocks of 128 0.0784 and 0.0714.
 constexpr std::int64_t kColumnsBesideSums = 8;
 constexpr std::int64_t kMostSharingNumbers = 64;
+constexpr std::int64_t kMostOfWarpSharing = 512;
+
+bool shares_numbers_of_function(const GroupFacts& facts, int vector) {
+    const int functions = facts.functions - facts.quotients;
+    return facts.meets && facts.reads_numbers && functions > 0 && functions <= facts.streams && facts.functions > 1 &&
+           facts.widest_bytes < 4 && facts.stored_bytes > 1 && !facts.sums_rows() && vector > 1 &&
+           facts.columns > kMostSharingNumbers && facts.columns <= kMostOfWarpSharing;
+}
 
 int threads_of_narrow(int threads, const GroupFacts& facts, int vector) {
+    if (shares_numbers_of_function(facts, vector)) {
+        const auto pairs = static_cast<std::uint64_t>(facts.columns / vector / 2);
+        return std::min(threads, static_cast<int>(std::bit_floor(pairs)));
+    }
     const bool one_each = threads <= kWarpThreads && std::int64_t{threads} * vector >= facts.columns;
     const bool room = !facts.sums_rows() || 2 * vector <= kColumnsBesideSums;
     const bool meets_often = facts.stores_columns && facts.phases > 3;
@@ -121,9 +139,11 @@ int of_columns(std::int64_t columns) {
 // In a fraction of a warp every thread does what a row costs besides its columns: meets, and computes with its numbers.
 // So a row of numbers alone has threads of two vectors at least, one whose numbers are summed too of four; H100, ms
 // with a vector each and so, of 80 bf16 columns: logsumexp 0.0505 and 0.0315, kl_div 0.0512 and 0.0336, cross-entropy
-// 0.0828 and 0.0358; of 256 0.0533 and 0.0457, 0.0500 and 0.0494, 0.0778 and 0.0502. Where a column is an access, four
-// of them: sums of squares of 9 f32 columns 0.044 ms with two threads and 0.080 with four, of 33 0.046 with eight and
-// 0.081 with sixteen, of 5 0.049 with one and 0.080 with two (H200). A row that is stored too has half
+// 0.0828 and 0.0358; of 256 0.0533 and 0.0457, 0.0500 and 0.0494, 0.0778 and 0.0502. Where one or
+// two columns are an access, eight of those, ms with half as many and so: of 9 bf16 columns logsumexp 0.0443 and
+// 0.0285, kl_div 0.0772 and 0.0516, cross-entropy 0.0570 and 0.0359, of 18 logsumexp 0.0860 and 0.0389, of 33 0.163 and
+// 0.108, of 50 0.0949 and 0.0569; of 9 f32 columns 0.0613 and 0.0444, of 33 0.128 and 0.0903; but sums of squares of 50
+// 0.0537 and 0.0634 (H200). A row that is stored too has half
 // the threads where some had no vector: of 40 bf16 columns softmax 0.0331 and 0.0313, its backward 0.0512 and 0.0447,
 // of 80 f32 columns 0.0401 and 0.0311, layer_norm 0.0343 and 0.0320, a head's norm and rotation of 40 0.0567 and
 // 0.0441. But not beside sums of few vectors of columns, as layer_norm's backward of 40, 0.0628 and 0.0664 (of 80
@@ -152,9 +172,10 @@ int threads_of_fraction(int by_columns, const GroupFacts& facts, int vector) {
         constexpr std::uint64_t kOfThrice = 5;
         if (facts.phases > 3)
             return std::min(threads, static_cast<int>(std::bit_ceil((vectors + kOfThrice - 1) / kOfThrice)));
-        constexpr int kColumnsEach = 4;
+        constexpr int kOfShortAccess = 8;
         const int of_sums = facts.sums_rows() && facts.streams == 1 ? 4 : 2;
-        const auto each = static_cast<std::uint64_t>(std::max(of_sums, kColumnsEach / vector));
+        const bool is_short = vector == 1 || (vector == 2 && (facts.functions > 0 || facts.widest_bytes < 4));
+        const auto each = static_cast<std::uint64_t>(is_short ? kOfShortAccess : of_sums);
         return std::min(threads, static_cast<int>(std::bit_floor(std::max<std::uint64_t>(1, vectors / each))));
     }
     const bool some_idle = by_columns >= with_columns && !std::has_single_bit(vectors);
@@ -185,6 +206,20 @@ int threads_of_six(const GroupFacts& facts, const Target& target, int vector) {
         !has_columns(facts))
         return 0;
     return static_cast<int>(threads_for(vectors, kSix, target.warp_size));
+}
+
+// Rows of several tensors that are stored in bytes, of vectors of sixteen columns, of which parts in a cluster's blocks
+// are a vector and a little more of a thread: in one block, two vectors each. H200, gated and quantised rows of bf16,
+// ms so and over four blocks: of 8960 columns 0.0852 and 0.103, 11008 0.0553 and 0.0617, 13824 0.0678 and 0.0737.
+std::vector<Schedule> stored_in_bytes(const GroupFacts& facts, const Target& target, int vector) {
+    constexpr int kColumns = 16;
+    constexpr std::int64_t kOfBlock = 2 * kThreadsAlone;  // vectors
+    if (target.backend != Backend::kCuda || !in_small_parts(facts) || facts.stored_bytes != 1 || facts.streams < 2 ||
+        facts.streams >= kManyTensors || facts.phases != 2 || vector != kColumns ||
+        row_bytes(facts) <= kSmallPartBytes || facts.columns / vector > kOfBlock)
+        return {};
+    const std::int64_t threads = threads_for(facts.columns / vector, 2, target.warp_size);
+    return {row_schedule(Residency::kRegisters, static_cast<int>(threads), vector)};
 }
 
 namespace {

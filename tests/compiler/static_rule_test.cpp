@@ -448,8 +448,8 @@ TEST_CASE("a stored row of which several greatest are taken is read again, not t
     CHECK(first_of(graph).online);
 }
 
-TEST_CASE("threads of rows whose columns are read one by one have four of them at least") {
-    for (const auto& [columns, threads] : {std::pair(5, 1), {9, 2}, {15, 2}, {33, 8}, {127, 16}}) {
+TEST_CASE("threads of rows whose columns are read one or two at a time have eight such accesses at least") {
+    for (const auto& [columns, threads] : {std::pair(5, 1), {9, 1}, {18, 1}, {33, 4}, {50, 2}, {127, 8}}) {
         CAPTURE(columns);
         CHECK(first_of("logsumexp", columns, f32).threads_per_row == threads);
         CHECK(first_of("kl_div", columns, f32).threads_per_row <= threads);
@@ -781,7 +781,41 @@ TEST_CASE("narrow rows that meet twice beside sums, or compute with numbers, hav
         return legal_schedules(plan_graph(*made.backward.data(), target).groups.at(0), target).at(0);
     };
     CHECK(derivative(64).threads_per_row == 4);
-    CHECK(derivative(128).threads_per_row == 16);
+    CHECK(derivative(128).threads_per_row == 8);
+}
+
+TEST_CASE("rows of a function of numbers have two or three vectors of narrow floats a thread") {
+    for (const auto& [columns, threads] : {std::pair(128, 8), {192, 8}, {256, 16}, {320, 16}, {384, 16}, {512, 32}}) {
+        CAPTURE(columns);
+        const Graph graph = Graph::parse(
+            fmt::format("rows t\ninput s: bf16[t, {}]\ninput u: f32[t]\nx = cast(s, f32) * u\ne = exp(x - max(x))\n"
+                        "output p = cast(e / sum(e), bf16)\n",
+                        columns));
+        CHECK(first_of(graph).threads_per_row == threads);
+    }
+}
+
+TEST_CASE("gated rows that are stored in bytes have one block") {
+    for (const auto& [columns, threads] : {std::pair(8960, 288), {11008, 352}, {14336, 448}}) {
+        CAPTURE(columns);
+        const Graph graph = Graph::parse(fmt::format(
+            "rows t\ninput a: bf16[t, {0}]\ninput b: bf16[t, {0}]\nx = cast(a, f32)\n"
+            "h = x / (1 + exp(-x)) * cast(b, f32)\ns = max(abs(h)) / 127\noutput q = cast(round(h / s), i8)\n"
+            "output scale = s\n",
+            columns));
+        CHECK(first_of(graph).threads_per_row == threads);
+        CHECK(first_of(graph).column_blocks == 1);
+    }
+}
+
+TEST_CASE("narrow rows of f32 that take logarithms of their numbers leave few threads' places without a vector") {
+    const Graph graph = Graph::parse(R"(
+        rows t
+        input x: f32[t, 18]
+        input z: f32[t]
+        input a: f32[t]
+        output y = exp(x - log(z)) * log(a))");
+    CHECK(first_of(graph).threads_per_row == 3);
 }
 
 TEST_CASE("four tensors' rows and more stay in their stages beside sums, in threads that all have columns") {

@@ -126,6 +126,33 @@ Graph pooled_norm(std::int64_t columns) {
     return g;
 }
 
+// A norm of rows to which places of a sequence are added, which a batch shares, with a weight or without.
+Graph placed_norm(std::int64_t columns, Dtype places, bool has_weight) {
+    Graph g;
+    const Axis batch = g.rows("batch");
+    const Axis tokens = g.rows("tokens");
+    const Axis column = g.columns("width", columns);
+    const Value x = cast(g.input("x", bf16, {batch, tokens, column}), f32);
+    const Value h = x + cast(g.input("places", places, {tokens, column}), f32);
+    const Value normed = h * rsqrt(mean(h * h) + 1e-5);
+    g.output("y", cast(has_weight ? normed * cast(g.input("weight", bf16, {column}), f32) : normed, bf16));
+    return g;
+}
+
+// Softmaxes of scores to which a mask that all heads share is added.
+Graph masked_heads(std::int64_t heads, std::int64_t columns) {
+    Graph g;
+    const Axis batch = g.rows("batch");
+    const Axis head = g.rows("heads", heads);
+    const Axis query = g.rows("queries");
+    const Axis key = g.columns("keys", columns);
+    const Value score = cast(g.input("score", bf16, {batch, head, query, key}), f32);
+    const Value x = score + g.input("mask", f32, {batch, query, key});
+    const Value e = exp(x - max(x));
+    g.output("y", cast(e / sum(e), bf16));
+    return g;
+}
+
 // One number of all rows and columns, which takes several launches to judge. Of f32, whose sums are carried as pairs:
 // a sum of narrow terms that cancel is as exact as its partial sums are, which the bar does not know.
 Graph one_number(std::int64_t columns, Dtype dtype) {
@@ -311,6 +338,28 @@ TEST_CASE("sums over rows of each batch share a kernel with the rows and agree w
         CHECK(has_outer(pooled));
         for (std::size_t i = cases.size(); i-- > pooled;) cases.push_back(turned(cases[i]));
         for (const std::int64_t rows : {3, 11}) check_cases(cases, target, rows, false);
+    }
+}
+
+TEST_CASE("sums over a batch of each of its rows' places share a kernel with the rows, under every schedule") {
+    for (const std::string_view name : {"sm_90a", "gfx942"}) {
+        const Target target = simt::target(name);
+        std::vector<Case> cases;
+        const auto add = [&](const std::string& what, const Graph& graph, std::size_t outer) {
+            const std::size_t first = cases.size();
+            add_backward_cases(what, graph, {}, target, &cases);
+            const Kernel& kernel = cases.at(first).program.steps[0].kernel;
+            CHECK_MESSAGE(kernel.outer.size() == outer, what);
+            CHECK(kernel.row_axes.size() == outer + 1);
+        };
+        if (target.warp_size == 32) {
+            add("beside a weight's", placed_norm(24, bf16, true), 1);
+            add("of a mask", masked_heads(24, 40), 2);
+        } else {
+            add("of places in f32", placed_norm(40, f32, false), 1);
+        }
+        cases.push_back(turned(cases.back()));
+        check_cases(cases, target, 3, false);
     }
 }
 
