@@ -99,14 +99,16 @@ std::optional<Declined> Lowering::alias_conflict() const {
 
 // How many blocks there may be. One that sums over rows has a part of the sum for each, so there must be few.
 std::optional<Declined> Lowering::bound_grid() {
-    constexpr std::int64_t kRowsOfSeen = 64;  // of which a sum in f32, one after the other, is as exact as eager's
+    // Of a thread, whose sum in f32 of so many rows, one after the other, is as exact as eager's.
+    constexpr std::int64_t kRowsOfSeen = 64;
     for (const OutputInfo& output : graph_.outputs()) {
         if (output.slots < 0) continue;
         kernel_.slots_axis = output.slots;
         kernel_.outer = output.outer;
+        if (!target_.is_gpu()) continue;
+        kernel_.apart = output.apart;
         const bool is_seen = output.parts_monoid == Monoid::kSum && !output.parts_rounded;
-        if (is_seen && !output.outer.empty() && target_.is_gpu()) kernel_.most_rows_of_part = kRowsOfSeen;
-        if (target_.is_gpu()) kernel_.apart = output.apart;
+        if (is_seen && !output.outer.empty()) kernel_.most_rows_of_part = kRowsOfSeen * kernel_.rows_of_place();
     }
     const bool sums = kernel_.slots_axis >= 0;
     // Blocks that share a row are so many of those on a multiprocessor, in a cluster or not.

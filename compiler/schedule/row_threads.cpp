@@ -166,17 +166,19 @@ int threads_of_fraction(int by_columns, const GroupFacts& facts, int vector) {
     if (facts.row_maps >= kManyNumbers && facts.sums_of_columns == 0 && facts.columns <= kMostOfNumbers)
         return std::min(threads, of_columns(facts.columns));
     if (!facts.stores_columns && facts.sums_of_columns == 0) {
+        constexpr std::uint64_t kOfShortAccess = 8;
+        const bool is_short = vector == 1 || (vector == 2 && (facts.functions > 0 || facts.widest_bytes < 4));
+        const auto of_each = [&](std::uint64_t each) {
+            return std::min(threads, static_cast<int>(std::bit_floor(std::max<std::uint64_t>(1, vectors / each))));
+        };
+        if (is_short) return of_each(kOfShortAccess);
         // What meets thrice has up to five vectors: tvd of 80 bf16 columns runs at 94 % of copy so, at 82 with two and
         // a half, jsd of 40 f32 columns at 87 and 72 (H100); of 96, three each, tvd at 97, with six at 89. A mixture's
         // likelihood of ten f32 components takes 0.0888 ms with five each and 0.109 with two and a half (H200).
         constexpr std::uint64_t kOfThrice = 5;
         if (facts.phases > 3)
             return std::min(threads, static_cast<int>(std::bit_ceil((vectors + kOfThrice - 1) / kOfThrice)));
-        constexpr int kOfShortAccess = 8;
-        const int of_sums = facts.sums_rows() && facts.streams == 1 ? 4 : 2;
-        const bool is_short = vector == 1 || (vector == 2 && (facts.functions > 0 || facts.widest_bytes < 4));
-        const auto each = static_cast<std::uint64_t>(is_short ? kOfShortAccess : of_sums);
-        return std::min(threads, static_cast<int>(std::bit_floor(std::max<std::uint64_t>(1, vectors / each))));
+        return of_each(facts.sums_rows() && facts.streams == 1 ? 4 : 2);
     }
     const bool some_idle = by_columns >= with_columns && !std::has_single_bit(vectors);
     if (!some_idle || (facts.sums_of_columns > 0 && vectors < kFewVectors)) return threads;
