@@ -131,9 +131,14 @@ double share_with_vectors(int threads, std::uint64_t vectors) {
 // Of a row whose numbers take longer than its columns: as many as have up to 32 columns each.
 constexpr std::int64_t kMostOfNumbers = 256;
 
+// A power of two of threads, none of which has more than so many.
+int of_at_most(std::uint64_t vectors, std::uint64_t each) {
+    return static_cast<int>(std::bit_ceil((vectors + each - 1) / each));
+}
+
 int of_columns(std::int64_t columns) {
-    constexpr std::int64_t kEach = 32;
-    return static_cast<int>(std::bit_ceil(static_cast<std::uint64_t>(ceil_div(columns, kEach))));
+    constexpr std::uint64_t kEach = 32;
+    return of_at_most(static_cast<std::uint64_t>(columns), kEach);
 }
 
 // In a fraction of a warp every thread does what a row costs besides its columns: meets, and computes with its numbers.
@@ -142,8 +147,11 @@ int of_columns(std::int64_t columns) {
 // 0.0828 and 0.0358; of 256 0.0533 and 0.0457, 0.0500 and 0.0494, 0.0778 and 0.0502. Where one or
 // two columns are an access, eight of those, ms with half as many and so: of 9 bf16 columns logsumexp 0.0443 and
 // 0.0285, kl_div 0.0772 and 0.0516, cross-entropy 0.0570 and 0.0359, of 18 logsumexp 0.0860 and 0.0389, of 33 0.163 and
-// 0.108, of 50 0.0949 and 0.0569; of 9 f32 columns 0.0613 and 0.0444, of 33 0.128 and 0.0903; but sums of squares of 50
-// 0.0537 and 0.0634 (H200). A row that is stored too has half
+// 0.108, of 50 0.0949 and 0.0569; but sums of squares of 50 f32 columns 0.0537 and 0.0634 (H200). Single columns of f32
+// are up to twenty: of 33 logsumexp 0.0902 with eight and 0.0826, jsd 0.174 and 0.139, of 65 cross-entropy 0.110 and
+// 0.0817; but of bf16 0.131 and 0.144. Where single columns are stored too, up to five, of four threads at least: of 9
+// f32 columns softmax 0.205 in eight threads, 0.198 in two and 0.134 so, layer_norm 0.268, 0.165 and 0.159, of 33 0.133
+// in sixteen and 0.0967, 0.173 and 0.105. A row that is stored too has half
 // the threads where some had no vector: of 40 bf16 columns softmax 0.0331 and 0.0313, its backward 0.0512 and 0.0447,
 // of 80 f32 columns 0.0401 and 0.0311, layer_norm 0.0343 and 0.0320, a head's norm and rotation of 40 0.0567 and
 // 0.0441. But not beside sums of few vectors of columns, as layer_norm's backward of 40, 0.0628 and 0.0664 (of 80
@@ -157,6 +165,8 @@ int of_columns(std::int64_t columns) {
 // 0.0897 in sixteen; but of 512 columns whose cosine is taken 0.0665 in 16 and 0.0656 in 32 (H200).
 int threads_of_fraction(int by_columns, const GroupFacts& facts, int vector) {
     constexpr std::uint64_t kFewVectors = 8;
+    constexpr std::uint64_t kOfStored = 5;
+    constexpr int kFewestOfStored = 4;
     const auto vectors = static_cast<std::uint64_t>((facts.columns + vector - 1) / vector);
     // No more than have columns: a row's widest tensor may be a table that is loaded in several accesses a vector.
     const int with_columns = static_cast<int>(std::bit_ceil(vectors));
@@ -167,19 +177,23 @@ int threads_of_fraction(int by_columns, const GroupFacts& facts, int vector) {
         return std::min(threads, of_columns(facts.columns));
     if (!facts.stores_columns && facts.sums_of_columns == 0) {
         constexpr std::uint64_t kOfShortAccess = 8;
-        const bool is_short = vector == 1 || (vector == 2 && (facts.functions > 0 || facts.widest_bytes < 4));
+        constexpr std::uint64_t kMostOfWide = 20;
+        const bool is_wide = facts.widest_bytes >= 4;
+        const bool is_short = vector == 1 || (vector == 2 && (facts.functions > 0 || !is_wide));
         const auto of_each = [&](std::uint64_t each) {
             return std::min(threads, static_cast<int>(std::bit_floor(std::max<std::uint64_t>(1, vectors / each))));
         };
+        if (vector == 1 && is_wide) return std::min(threads, of_at_most(vectors, kMostOfWide));
         if (is_short) return of_each(kOfShortAccess);
         // What meets thrice has up to five vectors: tvd of 80 bf16 columns runs at 94 % of copy so, at 82 with two and
         // a half, jsd of 40 f32 columns at 87 and 72 (H100); of 96, three each, tvd at 97, with six at 89. A mixture's
         // likelihood of ten f32 components takes 0.0888 ms with five each and 0.109 with two and a half (H200).
         constexpr std::uint64_t kOfThrice = 5;
-        if (facts.phases > 3)
-            return std::min(threads, static_cast<int>(std::bit_ceil((vectors + kOfThrice - 1) / kOfThrice)));
+        if (facts.phases > 3) return std::min(threads, of_at_most(vectors, kOfThrice));
         return of_each(facts.sums_rows() && facts.streams == 1 ? 4 : 2);
     }
+    if (vector == 1 && facts.stores_columns && facts.sums_of_columns == 0 && vectors > kFewVectors)
+        return std::min(threads, std::max(kFewestOfStored, of_at_most(vectors, kOfStored)));
     const bool some_idle = by_columns >= with_columns && !std::has_single_bit(vectors);
     if (!some_idle || (facts.sums_of_columns > 0 && vectors < kFewVectors)) return threads;
     const int half = std::max(1, threads / 2);

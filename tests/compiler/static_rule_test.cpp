@@ -449,10 +449,20 @@ TEST_CASE("a stored row of which several greatest are taken is read again, not t
 }
 
 TEST_CASE("threads of rows whose columns are read one or two at a time have eight such accesses at least") {
-    for (const auto& [columns, threads] : {std::pair(5, 1), {9, 1}, {18, 1}, {33, 4}, {50, 2}, {127, 8}}) {
+    for (const auto& [columns, threads] : {std::pair(5, 1), {9, 1}, {18, 1}, {33, 2}, {50, 2}, {65, 4}, {127, 8}}) {
         CAPTURE(columns);
         CHECK(first_of("logsumexp", columns, f32).threads_per_row == threads);
         CHECK(first_of("kl_div", columns, f32).threads_per_row <= threads);
+    }
+    for (const auto& [columns, threads] : {std::pair(9, 1), {33, 4}, {65, 8}})
+        CHECK(first_of("logsumexp", columns, bf16).threads_per_row == threads);
+}
+
+TEST_CASE("rows that are stored column by column have four threads at least, of up to five columns each") {
+    for (const auto& [columns, threads] : {std::pair(9, 4), {15, 4}, {21, 8}, {33, 8}}) {
+        CAPTURE(columns);
+        CHECK(first_of("softmax", columns, f32).threads_per_row == threads);
+        CHECK(first_of("layer_norm", columns, bf16).threads_per_row == threads);
     }
 }
 
