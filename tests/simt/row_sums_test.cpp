@@ -363,6 +363,24 @@ TEST_CASE("sums over a batch of each of its rows' places share a kernel with the
     }
 }
 
+// Of many rows of one sign, which a thread adds up one after the other.
+TEST_CASE("sums over a batch that are stored in f32 are as exact as eager's") {
+    const Target target = simt::target("sm_90a");
+    Graph g;
+    const Axis batch = g.rows("batch");
+    const Axis tokens = g.rows("tokens");
+    const Axis column = g.columns("width", 24);
+    const Value x = cast(g.input("x", bf16, {batch, tokens, column}), f32);
+    const Value normed = x * rsqrt(mean(x * x) + 1e-5);
+    g.output("y", cast(normed, bf16));
+    g.output("total", sum(normed * normed, batch));
+    std::vector<Case> cases;
+    add_cases("squares", g, target, &cases);
+    CHECK(cases.at(0).program.steps[0].kernel.most_rows_of_part > 0);
+    cases.erase(cases.begin() + 1, cases.end());
+    check_cases(cases, target, 200, false);
+}
+
 // Tables are narrow: of f32 a sum of twenty terms is as exact as eager's in the mean, and by chance a unit more at
 // worst.
 TEST_CASE("sums over the few heads of a token agree with the oracle under every schedule") {
