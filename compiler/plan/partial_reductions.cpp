@@ -271,8 +271,8 @@ PartialReductions split_row_reductions(const std::shared_ptr<const GraphData>& g
     for (const NodeId id : graph->live_nodes()) {
         const Node& node = graph->node(id);
         NodeId& copy = mapped[static_cast<std::size_t>(id)];
-        const std::optional<std::vector<AxisId>> outer = outer_of_parts(*graph, id, target);
-        if (whole.contains(id) || !outer) {
+        const auto outer = whole.contains(id) ? std::nullopt : outer_of_parts(*graph, id, target);
+        if (!outer) {
             copy = result->add_copy(node, to_result);
             continue;
         }

@@ -145,9 +145,10 @@ void take_rows_side_by_side(const GroupFacts& facts, const Target& target, std::
 // way; by tables in f32 that a batch shares 0.114 and 0.125. Not of 64 columns: by three tables 0.0963 and 0.0892.
 //
 // Where there are many, in blocks of 256: by tables that a batch and its heads share 0.121, and in fours 0.133.
-std::vector<Schedule> blocks_of_whole_vectors(const GroupFacts& facts, int of_block,
+std::vector<Schedule> blocks_of_whole_vectors(const GroupFacts& facts, bool are_few,
                                               const std::vector<Schedule>& schedules) {
     constexpr int kThreads = 64;
+    constexpr int kThreadsOfMany = 256;
     constexpr int kTogether = 1024;  // on a multiprocessor
     constexpr std::int64_t kLeastOfRow = 16;
     const int vector = vector_dividing(facts.columns, facts.access_columns());
@@ -160,6 +161,7 @@ std::vector<Schedule> blocks_of_whole_vectors(const GroupFacts& facts, int of_bl
     s.residency = Residency::kRegisters;
     s.vector = vector;
     s.threads_per_row = static_cast<int>(threads);
+    const int of_block = are_few ? kThreads : kThreadsOfMany;
     s.rows_per_block = of_block / s.threads_per_row;
     s.blocks_per_sm = kTogether / of_block;
     return {s};
@@ -177,8 +179,9 @@ void add_small_blocks(const GroupFacts& facts, const Target& target, std::vector
     constexpr int kShortAccess = 8;  // bytes
     if (!target.is_gpu() || facts.rows_of_each == 0) return;
     const bool are_few = facts.rows_of_each <= kFewRows;
-    std::vector<Schedule> small = blocks_of_whole_vectors(facts, are_few ? 64 : 256, *schedules);
-    for (std::size_t i = 0; are_few && i < std::min(kTried, schedules->size()); ++i) {
+    std::vector<Schedule> small = blocks_of_whole_vectors(facts, are_few, *schedules);
+    const std::size_t tried = are_few ? std::min(kTried, schedules->size()) : 0;
+    for (std::size_t i = 0; i < tried; ++i) {
         const Schedule& given = (*schedules)[i];
         const int whole = given.threads_per_row * given.rows_per_block;
         const int fewest = std::max(target.warp_size, 2 * given.threads_per_row);
