@@ -263,16 +263,15 @@ bool is_whole_evenly(std::int64_t columns, int vector, std::int64_t per_thread) 
     return places_of(even, per_thread) == vectors && even.threads % kWarp == 0 && 10 * of_halves > 11 * vectors;
 }
 
-// Whether an even division of a row over several blocks has all of its vectors, of which powers of two leave a fifth of
-// the places without one: most of a last block starts for nothing. H200, derivatives of 2304 f32 columns, ms with 256
-// threads in two blocks and with 144: gelu 0.0677 and 0.0612, cosine_distance 0.0677 and 0.0583, orpo 0.0689 and
-// 0.0533.
+// Whether powers of two would leave a fifth of the places without a vector that an even division of a row over several
+// blocks has: most of a last block starts for nothing. H200, derivatives of 2304 f32 columns, ms with 256 threads in
+// two blocks and with 144: gelu 0.0677 and 0.0612, cosine_distance 0.0677 and 0.0583, orpo 0.0689 and 0.0533; of 2050,
+// with 256 and with 160: kto 0.115 and 0.0939, kl_div 0.103 and 0.0932.
 bool fills_blocks_evenly(std::int64_t columns, int vector, std::int64_t per_thread) {
     const std::int64_t vectors = ceil_div(columns, vector);
     const Divided even = divide_evenly(vectors, per_thread);
     const Divided halves = divide_in_halves(vectors, per_thread);
-    return halves.blocks > 1 && places_of(even, per_thread) == vectors &&
-           4 * places_of(halves, per_thread) > 5 * vectors;
+    return halves.blocks > 1 && 4 * places_of(halves, per_thread) > 5 * places_of(even, per_thread);
 }
 
 // Vectors of a thread where instructions take long, of rows that have blocks to themselves: one more or less than
@@ -293,6 +292,18 @@ constexpr std::int64_t kColumnsAlone = 4;
 
 Divided divide_alone(std::int64_t /*vectors*/, std::int64_t /*per_thread*/) { return {1, 1}; }
 
+// Peeled rows of narrow columns that take many functions each, or one and numbers of the row, short enough for several
+// rows to share a block: an access is two whole vectors, beside whose ends and conditions one is little. H200, of 2050
+// bf16 columns, ms with one and with two: dropout 0.106 and 0.0750, derivatives of kl_div 0.132 and 0.0992, of a
+// policy's loss 0.101 and 0.0819; but silu 0.0668 and 0.0753.
+constexpr std::int64_t kShortPeeled = 4096;
+
+bool takes_two_vectors(const GroupFacts& facts) {
+    const bool computes = facts.functions >= kManyFunctions || (facts.functions > 0 && facts.reads_numbers);
+    return facts.peels() && computes && facts.widest_bytes < 4 && facts.stored_bytes == 2 && facts.table_bytes == 0 &&
+           facts.columns <= kShortPeeled;
+}
+
 // The most promising first. H100, % of copy by powers of two and evenly: of 80 bf16 columns dropout 82 and 102, a
 // head's rotation 96 and 105, of 40 74 and 93, kl_div's backward of 1152 92 and 101, relu of 24 83 and 104; but with
 // several vectors a thread, of which each access of neighbours then lies in other lines, silu of 40 f32 columns 104 and
@@ -303,9 +314,14 @@ Divided divide_alone(std::int64_t /*vectors*/, std::int64_t /*per_thread*/) { re
 //
 // Lanes that look through a list together are those of whole warps: the gradient of 64 of 32000 bf16 columns takes
 // 0.731 ms in blocks of 250 threads, each of which asks all places, 0.105 in those of 256 (H200).
-std::vector<Division> divisions(const GroupFacts& facts, int vector, std::int64_t per_thread) {
+//
+// Nor are peeled rows of a few vectors divided evenly: dropout of 2050 bf16 columns takes 0.0750 ms with 64 threads,
+// 0.0787 with 43.
+std::vector<Division> divisions(const GroupFacts& facts, const Columns& access, std::int64_t per_thread) {
+    const int vector = access.vector;
     if (vector == 1 && facts.columns > 1 && facts.columns <= kColumnsAlone) return {divide_alone, divide_in_halves};
     if (facts.sums_rows() || facts.finds_places) return {divide_in_halves};
+    if (access.peels && takes_two_vectors(facts)) return {divide_in_halves, divide_evenly};
     const bool evens_out = facts.functions > 0 && is_whole_evenly(facts.columns, vector, per_thread);
     if (computes_much(facts) || is_narrow(facts, vector) || evens_out || computes_numbers(facts, vector) ||
         divides_by_numbers(facts, vector) || fills_blocks_evenly(facts.columns, vector, per_thread))
@@ -474,6 +490,23 @@ std::int64_t vectors_in_flight(const GroupFacts& facts, int vector) {
     return std::max<std::int64_t>(1, std::min(streamed, of_all));
 }
 
+// Accesses of half the bytes that were wanted have half as much in flight, so that a thread has twice as many; and the
+// narrow columns of a peeled row share its ends, so that a thread has four vectors. H200, ms as whole vectors are taken
+// and so: derivatives of 2050 f32 columns, kl_div 0.113 and 0.0931, orpo 0.178 and 0.107, gelu 0.117 and 0.102;
+// dynamic_tanh of 6002 0.127 and 0.101; gelu of 4100 bf16 columns 0.0768 and 0.0703. Peeled, dropout of 12290 0.142 and
+// 0.108, of 50258 0.143 and 0.119, derivatives of kl_div of 12290 0.0941 and 0.0793, of orpo 0.0924 and 0.0801; but of
+// three tensors without numbers, swiglu's of 7002, 0.0685 and 0.0709.
+std::int64_t in_flight_of(const GroupFacts& facts, const Columns& access, int wanted) {
+    constexpr std::int64_t kLeastColumns = 512;
+    const std::int64_t whole = vectors_in_flight(facts, access.vector);
+    const bool waits_for_rows = facts.streams > 0 && !reads_at_many_places(facts) && !holds_tables(facts);
+    if (facts.sums_rows() || facts.finds_places || !waits_for_rows || facts.columns < kLeastColumns) return whole;
+    const bool is_long = (facts.columns > kShortPeeled && facts.streams < kTensorsOfOne) || facts.reads_numbers;
+    const bool shares_ends = takes_two_vectors(facts) || (facts.widest_bytes < 4 && is_long);
+    if (access.peels) return shares_ends ? std::max(whole, kStreamedVectors) : whole;
+    return 2 * access.vector == wanted ? std::max(whole, std::min(2 * whole, kStreamedVectors)) : whole;
+}
+
 // Blocks that stay, whose rows are copied into shared memory one ahead: what they hold for all rows leaves registers
 // for few threads, which so have as much in flight as twice as many. H200, ms so and as rows were taken before: a batch
 // norm by given moments of 1024 bf16 columns 0.0687 and 0.0826, its derivatives 0.102 and 0.115; of 1536 columns what a
@@ -573,6 +606,13 @@ std::vector<Schedule> copied_ahead(const GroupFacts& facts, const Target& target
     return schedules;
 }
 
+// Long peeled rows of narrow columns that are read of rows elsewhere, which begin at another place than what is stored:
+// taken by their numbers, of 12290 bf16 columns 0.0845 ms in fours and 0.115 in eights, of 5001 0.119 and 0.142, of
+// 2050 0.0923 and 0.0856 (H200).
+bool begins_elsewhere(const GroupFacts& facts) {
+    return facts.peels() && facts.reads_elsewhere && facts.widest_bytes < 4 && facts.columns > kShortPeeled;
+}
+
 // Columns of an access, the most promising first: 16 bytes of what is stored. Half of them where those are many loads
 // of wider elements: eight partial outputs of f32 and their weights, of heads of 128 columns stored in bf16, take
 // 0.0698 ms in fours, 0.0906 in eights (H200).
@@ -583,7 +623,9 @@ std::array<int, 3> access_widths(const GroupFacts& facts) {
     const int half = std::max(1, stored / 2);
     const bool loads_many = facts.stored_bytes > 0 && facts.widest_bytes > facts.stored_bytes &&
                             facts.vectors * stored * facts.widest_bytes > kMostLoadedBytes;
-    const bool shorter = loads_many || gathers_tables(facts) || (makes_of_numbers(facts) && facts.peels());
+    const bool shorter =
+        loads_many || gathers_tables(facts) || begins_elsewhere(facts) || (makes_of_numbers(facts) && facts.peels());
+    if (takes_two_vectors(facts)) return {twice, stored, half};
     return shorter ? std::array{half, stored, twice} : std::array{stored, twice, half};
 }
 
@@ -694,9 +736,10 @@ FamilyOffer offer_elementwise(const GroupFacts& facts, const Target& target) {
     if (facts.at_places == facts.columns && !facts.sums_rows())
         offer.schedules.insert(offer.schedules.begin(), one_place_each(facts));
     for (const Columns& access : accesses) {
-        const std::int64_t in_flight = filling_warps(facts, access.vector, vectors_in_flight(facts, access.vector));
-        for (const Division divide : divisions(facts, access.vector, in_flight)) {
-            for (const std::int64_t per_thread : {in_flight, std::int64_t{1}, std::int64_t{2}, std::int64_t{4}})
+        const std::int64_t in_flight = filling_warps(facts, access.vector, in_flight_of(facts, access, widths.front()));
+        for (const Division divide : divisions(facts, access, in_flight)) {
+            const std::int64_t fewer = std::max<std::int64_t>(1, in_flight / 2);
+            for (const std::int64_t per_thread : {in_flight, fewer, std::int64_t{1}, std::int64_t{2}, std::int64_t{4}})
                 add_gpu(facts, target, access, per_thread, divide, &offer.schedules);
         }
     }

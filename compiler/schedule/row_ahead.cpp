@@ -278,7 +278,7 @@ std::vector<Schedule> computed_in_few_threads(const GroupFacts& facts, const Tar
 
 namespace {
 
-// Of rows whose vectors are shorter nothing was measured, and they have rules of their own (row_singly.cpp).
+// Of rows whose vectors are shorter nothing was measured, and they have rules of their own (row_words.cpp).
 bool has_whole_accesses(const GroupFacts& facts, int vector) {
     constexpr int kLeastBytes = 8;
     return vector * facts.widest_bytes >= kLeastBytes;

@@ -325,8 +325,10 @@ std::vector<Schedule> gpu_schedules(const GroupFacts& facts, const Target& targe
     const bool has_pairs = facts.sums_exponentials && facts.streams > 1;
     // One that takes several of its greatest is read once more for what is stored of it: in registers it would take
     // them one after the other, 20 of 32000 bf16 columns in 3.64 ms where a copy of the row takes 0.065 (H200).
-    const bool streams = (!facts.stores_columns || facts.greatest > 1) &&
-                         (is_wide ? meets_once || in_cluster : meets_once && in_cluster && !has_pairs);
+    const bool read_once = (!facts.stores_columns || facts.greatest > 1) &&
+                           (is_wide ? meets_once || in_cluster : meets_once && in_cluster && !has_pairs);
+    const std::vector<Schedule> words = read_once ? read_in_words(facts, target, vector) : std::vector<Schedule>{};
+    const bool streams = read_once && words.empty();
     const bool too_wide =
         waits_alone(facts) && facts.widest_bytes < 4 && row_bytes(facts) > kMostClusterBlocks * kSmallPartBytes * 3 / 4;
     // What takes long to compute of a column is computed again at each meeting so, where registers have it, unless
@@ -396,6 +398,7 @@ std::vector<Schedule> gpu_schedules(const GroupFacts& facts, const Target& targe
         put_first(carrying_pairs(facts, target, vector), &schedules);
         put_first(rows_beside_sums(facts, target, vector), &schedules);
         put_first(summed_singly(facts, target, vector), &schedules);
+        put_first(summed_in_words(facts, target, vector), &schedules);
         // What is copied into shared memory without being ahead of anything: a gated norm's backward of 8192 bf16
         // columns takes 0.0797 ms so, 0.0536 in the registers of a cluster (H200).
         const auto is_ahead = [](const Schedule& s) { return s.residency != Residency::kShared; };
@@ -403,6 +406,7 @@ std::vector<Schedule> gpu_schedules(const GroupFacts& facts, const Target& targe
         append(staying_in_few_threads(facts, target, vector), &schedules);
         add_many_beside_numbers(facts, target, vector, &schedules);
     }
+    put_first(words, &schedules);
     put_first(waiting_in_steps(facts, target, vector), &schedules);
     put_first(waiting_in_stages(facts, target, vector), &schedules);
     put_first(holding_in_stages(facts, target, vector), &schedules);
@@ -416,9 +420,17 @@ std::vector<Schedule> gpu_schedules(const GroupFacts& facts, const Target& targe
 }
 
 // The same of rows that begin anywhere, which are not copied ahead in 16 bytes.
-Schedule peeled(Schedule s) {
+//
+// The widest of several tensors that are stored have no registers for the next row: softmax's derivative of 151643 bf16
+// columns takes 0.109 ms with it and 0.0816 in blocks that end, of 100001, of half as many threads, 0.114 and 0.121.
+Schedule peeled(Schedule s, const GroupFacts& facts) {
     s.peel = true;
     if (s.stages == 0) return s;
+    const bool is_widest = s.column_blocks == kMostClusterBlocks && s.threads_per_row == kThreadsAlone;
+    if (is_widest && facts.streams > 1 && facts.stores_columns && s.residency == Residency::kRegisters) {
+        s.stages = s.blocks_per_sm = s.min_blocks_per_sm = 0;
+        return s;
+    }
     s.prefetch = s.residency == Residency::kRegisters;
     if (s.residency == Residency::kStages) {
         s.residency = Residency::kShared;
@@ -435,7 +447,6 @@ Schedule peeled(Schedule s) {
 // among them: 0.283 ms in four kernels, as no schedule had room, 0.145 in two; by copies of four bytes into shared
 // memory 0.261. Sixteen groups of 64 columns weighted and added up: 0.153 ms in fours, 0.252 in eights.
 constexpr std::int64_t kMostHeldAtOnce = 96;
-constexpr std::int64_t kLeastCopied = 8;
 
 void add_parts_of_vectors(const GroupFacts& facts, const Target& target, int whole, std::vector<Schedule>* schedules) {
     const bool are_short = facts.columns <= std::int64_t{kWarpThreads} * whole;
@@ -464,8 +475,16 @@ void put_distributions_first(const GroupFacts& facts, const Target& target, std:
     }
     if (!narrow) return;
     std::vector<Schedule> first = distributions_in_registers(facts, target, facts.access_columns());
-    for (Schedule& s : first) s = peeled(s);
+    for (Schedule& s : first) s = peeled(s, facts);
     put_first(first, schedules);
+}
+
+// Of the widest rows, in accesses of four bytes, the next is rather fetched into registers than copied in as many
+// pieces: softmax's derivative of 151646 bf16 columns takes 0.0719 ms so, 0.106 with copies (H200).
+void put_copied_words_last(const GroupFacts& facts, int vector, std::vector<Schedule>* schedules) {
+    if (facts.sums_rows() || vector == 1 || vector * facts.widest_bytes >= kLeastCopied) return;
+    std::ranges::stable_partition(
+        *schedules, [](const Schedule& s) { return s.stages == 0 || s.column_blocks < kMostClusterBlocks; });
 }
 
 std::vector<Schedule> gpu_schedules(const GroupFacts& facts, const Target& target) {
@@ -475,9 +494,11 @@ std::vector<Schedule> gpu_schedules(const GroupFacts& facts, const Target& targe
     const int whole = vector_dividing(facts.columns, facts.access_columns());
     std::vector<Schedule> schedules = gpu_schedules(facts, target, whole);
     add_parts_of_vectors(facts, target, whole, &schedules);
+    put_copied_words_last(facts, whole, &schedules);
     if (!facts.peels()) return schedules;
     std::vector<Schedule> of_peeled;
-    for (const Schedule& s : gpu_schedules(facts, target, facts.access_columns())) of_peeled.push_back(peeled(s));
+    for (const Schedule& s : gpu_schedules(facts, target, facts.access_columns()))
+        of_peeled.push_back(peeled(s, facts));
     if (compares_distributions(facts, target)) put_distributions_first(facts, target, &of_peeled);
     // Two tensors' rows that are stored as well have as much in flight in twos, and no ends. H200, % of copy, peeled
     // and in twos: softmax's backward of 1026 bf16 columns 98 and 105, of 30522 95 and 104.
@@ -487,7 +508,14 @@ std::vector<Schedule> gpu_schedules(const GroupFacts& facts, const Target& targe
     // 0.205 and 0.193, and with a residual 0.0827 and 0.0717.
     const bool of_tables = facts.streams == 1 && facts.table_bytes > facts.widest_bytes &&
                            facts.columns >= kLeastOfTables && facts.columns <= kMostOfTables;
-    const bool singly_first = (whole > 1 && facts.streams > 1 && facts.stores_columns) || of_tables;
+    // Nor have those that are compared, of up to some thousand columns: kl_div of 514, 1002, 2050 and 3002 bf16 classes
+    // 0.105, 0.0868, 0.107 and 0.141 ms peeled, 0.0863, 0.0745, 0.0847 and 0.111 in twos. But four tensors, stored ones
+    // among them, are the faster peeled (is_peeled_of_many).
+    constexpr std::int64_t kMostCompared = 4096;
+    const bool stores_one = facts.stores_columns && facts.streamed_bytes < 4 * facts.widest_bytes;
+    const bool compares_few = !facts.stores_columns && facts.columns <= kMostCompared;
+    const bool of_several = whole > 1 && facts.streams > 1 && (stores_one || compares_few);
+    const bool singly_first = of_several || of_tables;
     schedules.insert(singly_first ? schedules.end() : schedules.begin(), of_peeled.begin(), of_peeled.end());
     return schedules;
 }

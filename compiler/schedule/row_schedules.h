@@ -1,8 +1,8 @@
 // What the schedules of reduced rows are made of, for the files of that family: row_reduction.cpp, which has the static
 // rule, and of the threads that share a row (row_threads.cpp), rows over a cluster (row_cluster.cpp), rows that wait in
 // shared memory (row_shared.cpp), rows of many tensors (row_many.cpp), rows that a block which stays has in flight
-// (row_ahead.cpp), rows that lie side by side (row_across.cpp) and rows of any width beside sums of rows
-// (row_even.cpp).
+// (row_ahead.cpp), rows that lie side by side (row_across.cpp), rows of any width beside sums of rows (row_even.cpp)
+// and rows that no whole vector divides (row_words.cpp).
 #pragma once
 
 #include <algorithm>
@@ -31,6 +31,8 @@ inline constexpr std::int64_t kSmallPartBytes = 16 * 1024;
 // Of a row that is summed over, in threads of one to six vectors each (row_even.cpp): layer_norm's backward of 9216
 // bf16 columns takes 0.0705 ms in a block of 384 threads, 0.0790 in two of 256; rms_norm's 0.0664 and 0.0690.
 inline constexpr std::int64_t kPartBesideSums = 20 * 1024;
+// Of an access: smaller ones are too many to copy into shared memory.
+inline constexpr std::int64_t kLeastCopied = 8;
 // Of a row that stays in the stage that it was copied to.
 inline constexpr std::int64_t kStayingBytesPerThread = 32;
 
@@ -188,10 +190,15 @@ std::vector<Schedule> many_summed_evenly(const GroupFacts& facts, const Target& 
 void add_many_beside_numbers(const GroupFacts& facts, const Target& target, int vector,
                              std::vector<Schedule>* schedules);
 
-// ---- row_singly.cpp -------------------------------------------------------------------------------------------------
+// ---- row_words.cpp --------------------------------------------------------------------------------------------------
 
-// Rows beside sums of their columns, which are loaded one by one; none of others.
+// Rows beside sums of their columns, which are loaded one by one, or by accesses of four or eight bytes; none of
+// others.
 std::vector<Schedule> summed_singly(const GroupFacts& facts, const Target& target, int vector);
+std::vector<Schedule> summed_in_words(const GroupFacts& facts, const Target& target, int vector);
+
+// Rows of f32 by accesses of eight bytes, of those that are read once and not stored; none of others.
+std::vector<Schedule> read_in_words(const GroupFacts& facts, const Target& target, int vector);
 
 // ---- row_ahead.cpp --------------------------------------------------------------------------------------------------
 

@@ -918,6 +918,75 @@ TEST_CASE("rows of an odd number of columns beside sums are a thread's columns e
     CHECK(first_of("add_layer_norm", 4097, bf16).peel);
 }
 
+TEST_CASE("rows of words beside sums are divided over threads by their bytes, not by their accesses") {
+    const Target target = find_target("sm_90a");
+    for (const std::string_view op : {"rms_norm", "layer_norm", "add_rms_norm", "dynamic_tanh"}) {
+        for (const auto& [columns, dtype] : std::vector<std::pair<std::int64_t, Dtype>>{{602, bf16},
+                                                                                        {2050, bf16},
+                                                                                        {4100, bf16},
+                                                                                        {6002, bf16},
+                                                                                        {12290, bf16},
+                                                                                        {20004, bf16},
+                                                                                        {3330, f32},
+                                                                                        {12290, f32}}) {
+            CAPTURE(op);
+            CAPTURE(columns);
+            const Schedule s = legal_schedules(norms_backward(op, columns, dtype, target), target).at(0);
+            const std::int64_t element = dtype == bf16 ? 2 : 4;
+            CHECK(s.vector * element == (columns % 4 == 0 || dtype == f32 ? 8 : 4));
+            CHECK(s.threads_per_row * s.rows_per_block * s.blocks_per_sm == 512);
+            const std::int64_t bytes = columns * element / (s.column_blocks * s.threads_per_row);
+            CHECK(bytes > 12);
+            CHECK(bytes <= 80);
+        }
+    }
+    // Whole vectors have their own rules.
+    CHECK(legal_schedules(norms_backward("rms_norm", 12288, bf16, target), target).at(0).vector == 8);
+}
+
+TEST_CASE("rows of f32 words are read once in registers, as long as 512 threads have them") {
+    for (const std::string_view op : {"cross_entropy", "kl_div"}) {
+        CAPTURE(op);
+        const Schedule words = first_of(op, 12290, f32);
+        CHECK(words.residency == Residency::kRegisters);
+        CHECK(words.column_blocks * words.threads_per_row == 512);
+        CHECK(first_of(op, 14002, f32).residency == Residency::kReload);
+        CHECK(first_of(op, 12288, f32).residency == Residency::kReload);
+    }
+}
+
+TEST_CASE("rows that no whole vector divides have as much in flight as whole ones") {
+    const Target target = find_target("sm_90a");
+    const auto backward = [&](std::string_view op, std::int64_t columns, Dtype dtype) {
+        return legal_schedules(norms_backward(op, columns, dtype, target), target).at(0);
+    };
+    // Words of eight bytes, of which a thread has twice as many, and few threads none.
+    for (const std::string_view op : {"gelu", "kl_div", "orpo"}) {
+        CAPTURE(op);
+        const Schedule s = backward(op, 2050, f32);
+        CHECK(s.vector == 2);
+        CHECK(s.column_blocks * s.threads_per_row == 320);
+        CHECK(share_at_work(s, 2050) > 0.75);
+    }
+    CHECK(share_at_work(backward("gelu", 2052, f32), 2052) > 0.75);
+    // Peeled rows, of which a thread has four vectors, each of two where many functions share a block's ends.
+    const Schedule drops = first_of("dropout", 12290, bf16);
+    CHECK(drops.peel);
+    CHECK(drops.column_blocks == 2);
+    CHECK(first_of("dropout", 2050, bf16).vector == 16);
+    CHECK(first_of("silu", 2050, bf16).vector == 8);
+    CHECK(first_of("embedding", 12290, bf16).vector == 4);
+    // Four tensors that are reduced are peeled beside a table, which two are not.
+    CHECK(first_of("add_rms_norm", 12290, bf16).peel);
+    CHECK(!first_of("rms_norm", 8194, bf16).peel);
+    // Copies of four bytes are too many: of eight states, and of the widest rows, which when peeled have no registers
+    // for the next one either.
+    CHECK(first_of("attention_residual", 2050, bf16).stages == 0);
+    CHECK(backward("softmax", 151646, bf16).prefetch);
+    CHECK(!backward("softmax", 151643, bf16).fetches_ahead());
+    CHECK(backward("softmax", 100001, bf16).blocks_per_sm == 2);
+}
+
 TEST_CASE("of a few rows of each position a block of a warp or two takes one position's") {
     const Graph rotation = Graph::parse(R"(
         rows n
