@@ -128,13 +128,18 @@ double share_with_vectors(int threads, std::uint64_t vectors) {
     return static_cast<double>(vectors) / static_cast<double>(rounds * at_once);
 }
 
-// Of a row whose numbers take longer than its columns: as many as have up to 32 columns each.
-constexpr std::int64_t kMostOfNumbers = 256;
-
 // A power of two of threads, none of which has more than so many.
 int of_at_most(std::uint64_t vectors, std::uint64_t each) {
     return static_cast<int>(std::bit_ceil((vectors + each - 1) / each));
 }
+
+// A power of two of threads, each of which has so many and more.
+int of_at_least(std::uint64_t vectors, std::uint64_t each) {
+    return static_cast<int>(std::bit_floor(std::max<std::uint64_t>(1, vectors / each)));
+}
+
+// Of a row whose numbers take longer than its columns.
+constexpr std::int64_t kMostOfNumbers = 256;
 
 int of_columns(std::int64_t columns) {
     constexpr std::uint64_t kEach = 32;
@@ -142,31 +147,74 @@ int of_columns(std::int64_t columns) {
 }
 
 // In a fraction of a warp every thread does what a row costs besides its columns: meets, and computes with its numbers.
-// So a row of numbers alone has threads of two vectors at least, one whose numbers are summed too of four; H100, ms
-// with a vector each and so, of 80 bf16 columns: logsumexp 0.0505 and 0.0315, kl_div 0.0512 and 0.0336, cross-entropy
-// 0.0828 and 0.0358; of 256 0.0533 and 0.0457, 0.0500 and 0.0494, 0.0778 and 0.0502. Where one or
-// two columns are an access, eight of those, ms with half as many and so: of 9 bf16 columns logsumexp 0.0443 and
-// 0.0285, kl_div 0.0772 and 0.0516, cross-entropy 0.0570 and 0.0359, of 18 logsumexp 0.0860 and 0.0389, of 33 0.163 and
-// 0.108, of 50 0.0949 and 0.0569; but sums of squares of 50 f32 columns 0.0537 and 0.0634 (H200). Single columns of f32
-// are up to twenty: of 33 logsumexp 0.0902 with eight and 0.0826, jsd 0.174 and 0.139, of 65 cross-entropy 0.110 and
-// 0.0817; but of bf16 0.131 and 0.144. Where single columns are stored too, up to five, of four threads at least: of 9
-// f32 columns softmax 0.205 in eight threads, 0.198 in two and 0.134 so, layer_norm 0.268, 0.165 and 0.159, of 33 0.133
-// in sixteen and 0.0967, 0.173 and 0.105. A row that is stored too has half
-// the threads where some had no vector: of 40 bf16 columns softmax 0.0331 and 0.0313, its backward 0.0512 and 0.0447,
-// of 80 f32 columns 0.0401 and 0.0311, layer_norm 0.0343 and 0.0320, a head's norm and rotation of 40 0.0567 and
-// 0.0441. But not beside sums of few vectors of columns, as layer_norm's backward of 40, 0.0628 and 0.0664 (of 80
-// 0.0627 and 0.0573); nor where tables have halved them already, of two tensors' rows, as add_rms_norm of 72, 0.0292
-// and 0.0331, or as many stay without: a head's norm and rotation of 100 f32 columns 0.0718 and 0.0826; nor a
-// thread alone, layer_norm of 24, 101 and 90 % of copy.
-//
+// So it has several vectors of a row that numbers are made of: so many at most or at least.
+struct ShareOfFraction {
+    bool (*is_for)(const GroupFacts&, int vector);
+    int (*threads)(std::uint64_t vectors, std::uint64_t each);
+    std::uint64_t each;
+    int fewest_threads = 1;
+};
+
+bool is_read_alone(const GroupFacts& facts) { return !facts.stores_columns && facts.sums_of_columns == 0; }
+
+// The first that a row is of; milliseconds of each.
+constexpr std::array kSharesOfFraction = {
+    // Single columns of f32, of an H200: of 33 logsumexp 0.0902 with eight and 0.0826, jsd 0.174 and 0.139, of 65
+    // cross-entropy 0.110 and 0.0817; but of bf16 0.131 and 0.144.
+    ShareOfFraction{[](const GroupFacts& facts, int vector) {
+                        return is_read_alone(facts) && vector == 1 && facts.widest_bytes >= 4;
+                    },
+                    of_at_most, 20},
+    // Where one or two columns are an access, with four and so (H200): of 9 bf16 columns logsumexp 0.0443 and 0.0285,
+    // kl_div 0.0772 and 0.0516, cross-entropy 0.0570 and 0.0359, of 18 logsumexp 0.0860 and 0.0389, of 33 0.163 and
+    // 0.108, of 50 0.0949 and 0.0569; but sums of squares of 50 f32 columns 0.0537 and 0.0634.
+    ShareOfFraction{[](const GroupFacts& facts, int vector) {
+                        const bool in_pairs = vector == 2 && (facts.functions > 0 || facts.widest_bytes < 4);
+                        return is_read_alone(facts) && (vector == 1 || in_pairs);
+                    },
+                    of_at_least, 8},
+    // What meets thrice: tvd of 80 bf16 columns runs at 94 % of copy so, at 82 with two and a half, jsd of 40 f32
+    // columns at 87 and 72 (H100); of 96, three each, tvd at 97, with six at 89. A mixture's likelihood of ten f32
+    // components takes 0.0888 ms with five each and 0.109 with two and a half (H200).
+    ShareOfFraction{[](const GroupFacts& facts, int) { return is_read_alone(facts) && facts.phases > 3; }, of_at_most,
+                    5},
+    // Numbers that are summed too, and others, with a vector each and so (H100): of 80 bf16 columns logsumexp 0.0505
+    // and 0.0315, kl_div 0.0512 and 0.0336, cross-entropy 0.0828 and 0.0358; of 256 0.0533 and 0.0457, 0.0500 and
+    // 0.0494, 0.0778 and 0.0502.
+    ShareOfFraction{
+        [](const GroupFacts& facts, int) { return is_read_alone(facts) && facts.sums_rows() && facts.streams == 1; },
+        of_at_least, 4},
+    ShareOfFraction{[](const GroupFacts& facts, int) { return is_read_alone(facts); }, of_at_least, 2},
+    // Single columns that are stored too (H200): of 9 of f32 softmax 0.205 in eight threads, 0.198 in two and 0.134 so,
+    // layer_norm 0.268, 0.165 and 0.159, of 33 0.133 in sixteen and 0.0967, 0.173 and 0.105.
+    ShareOfFraction{[](const GroupFacts& facts, int vector) {
+                        constexpr std::int64_t kFew = 8;
+                        return facts.stores_columns && facts.sums_of_columns == 0 && vector == 1 &&
+                               facts.columns > kFew;
+                    },
+                    of_at_most, 5, 4},
+};
+
+// Half as many where some had no vector of a row that is stored: of 40 bf16 columns softmax 0.0331 and 0.0313, its
+// backward 0.0512 and 0.0447, of 80 f32 columns 0.0401 and 0.0311, layer_norm 0.0343 and 0.0320, a head's norm and
+// rotation of 40 0.0567 and 0.0441. But not beside sums of few vectors of columns, as layer_norm's backward of 40,
+// 0.0628 and 0.0664 (of 80 0.0627 and 0.0573); nor where tables have halved them already, of two tensors' rows, as
+// add_rms_norm of 72, 0.0292 and 0.0331, or as many stay without: a head's norm and rotation of 100 f32 columns 0.0718
+// and 0.0826; nor a thread alone, layer_norm of 24, 101 and 90 % of copy.
+int halved(int threads, bool before, std::uint64_t vectors, const GroupFacts& facts) {
+    constexpr std::uint64_t kFewVectors = 8;
+    if (facts.sums_of_columns > 0 && vectors < kFewVectors) return threads;
+    const int half = std::max(1, threads / 2);
+    const bool helps =
+        half > 1 && facts.streams != 2 && share_with_vectors(half, vectors) > share_with_vectors(threads, vectors);
+    return !before || helps ? half : threads;
+}
+
 // Of many numbers of a row that is more than its columns are: a policy's loss of 18 f32 logits 0.0909 ms in one thread,
 // 0.122 in two, 0.187 in four; the derivatives of hues and saturations of three channels 0.0844 in one, 0.183 in two;
 // of a ranking of 128 scores 0.0616 in four, 0.0687 in eight; of keys and values of 128, to bytes, 0.0685 in four and
 // 0.0897 in sixteen; but of 512 columns whose cosine is taken 0.0665 in 16 and 0.0656 in 32 (H200).
 int threads_of_fraction(int by_columns, const GroupFacts& facts, int vector) {
-    constexpr std::uint64_t kFewVectors = 8;
-    constexpr std::uint64_t kOfStored = 5;
-    constexpr int kFewestOfStored = 4;
     const auto vectors = static_cast<std::uint64_t>((facts.columns + vector - 1) / vector);
     // No more than have columns: a row's widest tensor may be a table that is loaded in several accesses a vector.
     const int with_columns = static_cast<int>(std::bit_ceil(vectors));
@@ -175,31 +223,12 @@ int threads_of_fraction(int by_columns, const GroupFacts& facts, int vector) {
     if (threads > kWarpThreads || facts.greatest > 0 || !facts.meets) return threads;
     if (facts.row_maps >= kManyNumbers && facts.sums_of_columns == 0 && facts.columns <= kMostOfNumbers)
         return std::min(threads, of_columns(facts.columns));
-    if (!facts.stores_columns && facts.sums_of_columns == 0) {
-        constexpr std::uint64_t kOfShortAccess = 8;
-        constexpr std::uint64_t kMostOfWide = 20;
-        const bool is_wide = facts.widest_bytes >= 4;
-        const bool is_short = vector == 1 || (vector == 2 && (facts.functions > 0 || !is_wide));
-        const auto of_each = [&](std::uint64_t each) {
-            return std::min(threads, static_cast<int>(std::bit_floor(std::max<std::uint64_t>(1, vectors / each))));
-        };
-        if (vector == 1 && is_wide) return std::min(threads, of_at_most(vectors, kMostOfWide));
-        if (is_short) return of_each(kOfShortAccess);
-        // What meets thrice has up to five vectors: tvd of 80 bf16 columns runs at 94 % of copy so, at 82 with two and
-        // a half, jsd of 40 f32 columns at 87 and 72 (H100); of 96, three each, tvd at 97, with six at 89. A mixture's
-        // likelihood of ten f32 components takes 0.0888 ms with five each and 0.109 with two and a half (H200).
-        constexpr std::uint64_t kOfThrice = 5;
-        if (facts.phases > 3) return std::min(threads, of_at_most(vectors, kOfThrice));
-        return of_each(facts.sums_rows() && facts.streams == 1 ? 4 : 2);
-    }
-    if (vector == 1 && facts.stores_columns && facts.sums_of_columns == 0 && vectors > kFewVectors)
-        return std::min(threads, std::max(kFewestOfStored, of_at_most(vectors, kOfStored)));
+    const auto* share =
+        std::ranges::find_if(kSharesOfFraction, [&](const ShareOfFraction& one) { return one.is_for(facts, vector); });
+    if (share != kSharesOfFraction.end())
+        return std::min(threads, std::max(share->fewest_threads, share->threads(vectors, share->each)));
     const bool some_idle = by_columns >= with_columns && !std::has_single_bit(vectors);
-    if (!some_idle || (facts.sums_of_columns > 0 && vectors < kFewVectors)) return threads;
-    const int half = std::max(1, threads / 2);
-    const bool helps =
-        half > 1 && facts.streams != 2 && share_with_vectors(half, vectors) > share_with_vectors(threads, vectors);
-    return threads == of_row || helps ? half : threads;
+    return some_idle ? halved(threads, threads != of_row, vectors, facts) : threads;
 }
 
 // Met over once they are divided among more threads, where half as many would be alone as well: a group norm's backward
