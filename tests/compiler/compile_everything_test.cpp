@@ -132,10 +132,10 @@ struct BothWays {
 
 bool takes_everything() { return std::getenv("ROWJIT_FUZZ_SEEDS") != nullptr; }
 
-// Of every so many graphs of an operation a sample is drawn from one, others for the next operation and target: to emit
+// A sample is drawn from one graph of so many of each operation, others for the next operation and target: to emit
 // all schedules of all graphs for seven targets took half an hour of one core, to compile a sample of them five
 // minutes.
-constexpr std::size_t kGraphsOfOne = 4;
+constexpr std::size_t kOneGraphOf = 4;
 
 // The cases of a target, and the `turn`-th share of them where a sample is drawn.
 BothWays cases_of(const Target& target, std::size_t turn) {
@@ -151,7 +151,7 @@ BothWays cases_of(const Target& target, std::size_t turn) {
             const std::optional<Graph> graph = graph_of(op, request);
             if (!graph) continue;
             ++graphs;
-            const bool taken = is_taken(op.name) && (takes_everything() || (graphs + turn) % kGraphsOfOne == 0);
+            const bool taken = is_taken(op.name) && (takes_everything() || (graphs + turn) % kOneGraphOf == 0);
             forwards.add(op.name, request);
             const std::string name = fmt::format("{} {} {}{}", op.name, request.columns, rowjit::name(request.dtype),
                                                  options_text(request.options));
