@@ -100,6 +100,9 @@ struct GroupFacts {
 
 GroupFacts facts_of(const Group& group, const Target& target);
 
+// Bytes of an access: smaller ones are too many to copy into shared memory.
+inline constexpr std::int64_t kLeastCopied = 8;
+
 // Of a row, each of which all its threads compute: as many take longer than the row's columns.
 inline constexpr int kManyNumbers = 16;
 

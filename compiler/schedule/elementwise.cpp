@@ -292,12 +292,12 @@ constexpr std::int64_t kColumnsAlone = 4;
 
 Divided divide_alone(std::int64_t /*vectors*/, std::int64_t /*per_thread*/) { return {1, 1}; }
 
+constexpr std::int64_t kShortPeeled = 4096;
+
 // Peeled rows of narrow columns that take many functions each, or one and numbers of the row, short enough for several
 // rows to share a block: an access is two whole vectors, beside whose ends and conditions one is little. H200, of 2050
 // bf16 columns, ms with one and with two: dropout 0.106 and 0.0750, derivatives of kl_div 0.132 and 0.0992, of a
 // policy's loss 0.101 and 0.0819; but silu 0.0668 and 0.0753.
-constexpr std::int64_t kShortPeeled = 4096;
-
 bool takes_two_vectors(const GroupFacts& facts) {
     const bool computes = facts.functions >= kManyFunctions || (facts.functions > 0 && facts.reads_numbers);
     return facts.peels() && computes && facts.widest_bytes < 4 && facts.stored_bytes == 2 && facts.table_bytes == 0 &&
@@ -577,7 +577,6 @@ std::optional<Copies> copies(const GroupFacts& facts) {
 }
 
 std::vector<Schedule> copied_ahead(const GroupFacts& facts, const Target& target) {
-    constexpr std::int64_t kLeastCopied = 8;  // bytes
     const bool sums = facts.sums_of_columns > 0;
     const bool tables = !facts.reads_numbers && (holds_tables(facts) || makes_of_tables(facts));
     // Which waits for nothing: derivatives of x + sin^2(a x) / a of 1024 columns 0.1668 ms so, 0.1636 as they are.

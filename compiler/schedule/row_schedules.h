@@ -31,8 +31,6 @@ inline constexpr std::int64_t kSmallPartBytes = 16 * 1024;
 // Of a row that is summed over, in threads of one to six vectors each (row_even.cpp): layer_norm's backward of 9216
 // bf16 columns takes 0.0705 ms in a block of 384 threads, 0.0790 in two of 256; rms_norm's 0.0664 and 0.0690.
 inline constexpr std::int64_t kPartBesideSums = 20 * 1024;
-// Of an access: smaller ones are too many to copy into shared memory.
-inline constexpr std::int64_t kLeastCopied = 8;
 // Of a row that stays in the stage that it was copied to.
 inline constexpr std::int64_t kStayingBytesPerThread = 32;
 

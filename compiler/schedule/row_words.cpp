@@ -53,6 +53,9 @@ std::vector<Schedule> summed_singly(const GroupFacts& facts, const Target& targe
 
 namespace {
 
+// Whether an access has fewer bytes than whole vectors have, and yet several columns.
+bool are_words(const GroupFacts& facts, int vector) { return vector > 1 && vector < facts.access_columns(); }
+
 // How rows are taken whose columns are words: the bytes of a row that a thread has, at most, the threads of a block and
 // the blocks of a row, and what is ahead of a row in one block and in several. Whole vectors' rules counted a word as a
 // vector, so that threads had a fourth or half of the columns and a cluster took what a block has room for. H200,
@@ -109,9 +112,8 @@ std::optional<Schedule> in_words(const InWords& row, const GroupFacts& facts, co
 
 std::vector<Schedule> summed_in_words(const GroupFacts& facts, const Target& target, int vector) {
     constexpr std::int64_t kLeast = 512;
-    const bool are_words = vector > 1 && vector < facts.access_columns();
-    if (target.backend != Backend::kCuda || !are_words || facts.sums_of_columns == 0 || facts.streams >= kManyTensors ||
-        facts.columns < kLeast)
+    if (target.backend != Backend::kCuda || !are_words(facts, vector) || facts.sums_of_columns == 0 ||
+        facts.streams >= kManyTensors || facts.columns < kLeast)
         return {};
     const int sums = facts.meets ? std::min(facts.sums_of_columns, 2) : kNeverMeet;
     std::vector<Schedule> schedules;
@@ -135,9 +137,8 @@ std::vector<Schedule> read_in_words(const GroupFacts& facts, const Target& targe
     constexpr std::int64_t kMostBytes = 100;  // of a row, that a thread has
     constexpr std::int64_t kMostCopied = 72;
     constexpr std::int64_t kThreads = 256;
-    const bool are_words = facts.widest_bytes >= 4 && vector > 1 && vector < facts.access_columns();
-    if (target.backend != Backend::kCuda || !target.clusters || !are_words || facts.greatest > 0 ||
-        row_bytes(facts) > kThreadsAlone * kMostBytes)
+    if (target.backend != Backend::kCuda || !target.clusters || !are_words(facts, vector) || facts.widest_bytes < 4 ||
+        facts.greatest > 0 || row_bytes(facts) > kThreadsAlone * kMostBytes)
         return {};
     std::int64_t threads = kBlockThreads;
     while (row_bytes(facts) > threads * kMostBytes) threads *= 2;

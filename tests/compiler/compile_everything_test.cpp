@@ -13,7 +13,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <mutex>
@@ -129,8 +128,6 @@ struct BothWays {
     std::vector<Case> forward;
     std::vector<Case> backward;
 };
-
-bool takes_everything() { return std::getenv("ROWJIT_FUZZ_SEEDS") != nullptr; }
 
 // A sample is drawn from one graph of so many of each operation, others for the next operation and target: to emit
 // all schedules of all graphs for seven targets took half an hour of one core, to compile a sample of them five

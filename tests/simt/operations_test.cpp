@@ -6,7 +6,6 @@
 #include <array>
 #include <bit>
 #include <cstdint>
-#include <cstdlib>
 #include <iterator>
 #include <random>
 #include <string_view>
@@ -74,7 +73,7 @@ std::vector<Request> all_requests(const Target& target) {
 // CI runs a sample with a fixed seed, a schedule of each graph that it takes; ./dev fuzz, which sets
 // ROWJIT_FUZZ_SEEDS, runs everything.
 std::vector<Case> sampled_cases(const Target& target, std::size_t count) {
-    const bool everything = std::getenv("ROWJIT_FUZZ_SEEDS") != nullptr;
+    const bool everything = takes_everything();
     std::vector<Request> requests = all_requests(target);
     std::mt19937 random(20241121);
     if (!everything) {

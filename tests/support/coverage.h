@@ -38,6 +38,9 @@ class Coverage {
     std::map<std::string, std::map<std::string, std::set<std::string>>> ops_;
 };
 
+// Whether a test goes through everything, as ./dev fuzz has it, rather than the sample that CI takes.
+bool takes_everything();
+
 // Whether a test takes its cases from the operation: all, unless it goes through everything and ROWJIT_FUZZ_OPS names
 // others.
 bool is_taken(std::string_view op);
