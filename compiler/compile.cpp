@@ -431,9 +431,10 @@ std::int64_t row_blocks_of(const Kernel& kernel, std::int64_t rows) {
         const std::int64_t together = per_block / shares;
         row_blocks = std::max(row_blocks, std::min(kManyBlocks, (rows + together - 1) / together));
     }
-    const std::int64_t of_part = kernel.blocks_of_part();  // a thread stays at its place where all of them come round
+    // A thread stays at its place, and at its columns of a row, where all of them come round.
+    const std::int64_t round = kernel.blocks_of_part() * kernel.rows_alike;
     if (kernel.most_row_blocks > 0)
-        row_blocks = std::min(row_blocks, std::max(of_part, kernel.most_row_blocks / of_part * of_part));
+        row_blocks = std::min(row_blocks, std::max(round, kernel.most_row_blocks / round * round));
     return std::min(row_blocks, kMaxGrid / kernel.schedule.column_blocks);
 }
 

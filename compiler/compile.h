@@ -22,7 +22,7 @@
 namespace rowjit {
 
 // Changes whenever emitted code may change for the same graph and schedule; part of every cache and tuning key.
-inline constexpr std::int64_t kCodegenVersion = 41;
+inline constexpr std::int64_t kCodegenVersion = 42;
 
 struct ProgramTensor {
     enum class Place : std::uint8_t { kInput, kOutput, kTemporary };

@@ -423,7 +423,10 @@ struct Kernel {
     std::optional<OwnProduct> product;
     std::optional<OrderPass> order;
     std::optional<Inst> peeled_by;  // Schedule::peel: the access by whose rows' addresses the heads are counted
-    Block before;                   // once a part, before its rows
+    // Rows that are a multiple of so many apart have as long a head. More than 1 where sums over rows are carried of a
+    // peeled row's columns: a thread's rows are so far apart, and its columns are the same ones of each.
+    int rows_alike = 1;
+    Block before;  // once a part, before its rows
     Block body;
     Block after;                                         // once a part, after them; only where there is a slots axis
     Neighbours neighbours;                               // compile() sets them: a group alone has none

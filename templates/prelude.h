@@ -51,6 +51,7 @@
 //   rj_wide_product(a, b)                         the 64 bits of two words' product
 //   rj_opaque(word)                               the word, of which the compiler may know nothing more
 //   rj_address(pointer)                           the pointer of a row that is only read, not to be put together again
+//   rj_address_here(pointer)                      likewise, nor to be read from in front of this place
 //   rj_zero()                                     0, of which the compiler does not know that it is
 //   rj_known_here(word)                           likewise, nor compute with it anywhere but behind this place
 //   rj_join_halves(lower, upper)                  the lower half of one word and the upper half of another

@@ -103,6 +103,13 @@ RJ_DEVICE T* rj_address(T* address) {
     asm("" : "+l"(address));
     return address;
 }
+// What is read only NVRTC loads before a loop over rows where it is alike for all of them, if it stands behind a
+// condition: behind a row's end, and whole vectors where none is aligned.
+template <class T>
+RJ_DEVICE T* rj_address_here(T* address) {
+    asm volatile("" : "+l"(address));
+    return address;
+}
 
 // All grids have one layer.
 RJ_DEVICE unsigned rj_zero() {

@@ -116,6 +116,10 @@ template <class T>
 RJ_DEVICE T* rj_address(T* address) {
     return address;
 }
+template <class T>
+RJ_DEVICE T* rj_address_here(T* address) {
+    return address;
+}
 
 RJ_DEVICE unsigned rj_known_here(unsigned word) {
     asm volatile("" : "+v"(word));

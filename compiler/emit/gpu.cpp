@@ -46,6 +46,7 @@ std::string KernelEmitter::run() {
         return out_.take();
     }
     geometry();
+    if (kernel_.rows_alike > 1) scope_.declare_head(first_row_block());
     scope_.declare_carried();
     scope_.declare_states(true);
     if (scope_.rows() > 1) scope_.set_live("row_in_block == 0");

@@ -68,6 +68,14 @@ bool GpuScope::fits_int32(const Inst& inst, const GpuLoop& loop) const {
     return reach < kInt32Limit;
 }
 
+// Whether what is alike for all rows of a block is loaded only where a row's columns have not ended, or are aligned.
+// What is held stands before the rows, with the same conditions.
+bool GpuScope::is_loaded_behind_condition(const Inst& inst, const ColumnLoop& loop) const {
+    const bool stays = kernel_.schedule.blocks_per_sm > 0;
+    const bool is_table = inst.kind == InstKind::kLoad && inst.held < 0 && kernel_.is_read_only(tensor(inst));
+    return stays && is_table && (loop.tail == ColumnLoop::Tail::kVector || loop.is_peeled());
+}
+
 // Terms of the row and terms of the loop's position apart: the first become a 64-bit pointer, declared once, the second
 // stay in 32 bits.
 GpuAddress GpuScope::address(const Inst& inst, const GpuLoop& loop, const std::string& position) {
@@ -113,6 +121,10 @@ GpuAddress GpuScope::address(const Inst& inst, const GpuLoop& loop, const std::s
         if (!loop.columns->is_resident() && kernel_.is_read_only(t)) row = fmt::format("rj_address({})", row);
         result.base = row_name(t.name + "_row", type, row);
     }
+    if (row_terms.empty() && is_loaded_behind_condition(inst, *loop.columns)) {
+        const std::string type = fmt::format("const {}*", gpu_storage_type(t.dtype));
+        result.base = row_name(t.name + "_here", type, fmt::format("rj_address_here({})", result.base));
+    }
     if (!row_inside.empty()) {
         loop_inside.insert(loop_inside.begin(),
                            row_name(t.name + "_inside", "const bool", gpu_joined(row_inside, " && ")));
@@ -127,7 +139,15 @@ GpuAddress GpuScope::address(const Inst& inst, const GpuLoop& loop, const std::s
     return result;
 }
 
+void GpuScope::declare_head(const std::string& first_row) {
+    const AxisId rows = kernel_.row_axes.front();
+    bind_axis(rows, kernel_.last_first ? fmt::format("(rows - 1 - {})", first_row) : first_row);
+    head_ = head();
+    forget_axes({rows});
+}
+
 std::string GpuScope::head() {
+    if (!head_.empty()) return head_;
     const KernelTensor& t = tensor(*kernel_.peeled_by);
     const ColumnLoop row{.axes = {t.axes.back()}};
     const GpuAddress first = address(*kernel_.peeled_by, {.columns = &row, .axes = {t.axes.back()}}, "0");

@@ -19,6 +19,7 @@
 #include "base/dtype.h"
 #include "compiler/emit/gpu_column_emitter.h"
 #include "compiler/emit/gpu_column_place.h"
+#include "compiler/passes/passes.h"
 
 namespace rowjit::gpu_emit {
 
@@ -349,7 +350,11 @@ std::string ColumnEmitter::shared_divisor(const Inst& inst) {
 std::string ColumnEmitter::carried_place(const Inst& inst) const {
     RJ_CHECK(resident_, "emit gpu: {}: {} is carried over a serial loop", scope_.kernel().name,
              scope_.carried(inst.index));
-    return place_in_registers();
+    const std::string place = place_in_registers();
+    if (loop_.part != ColumnLoop::Part::kEnds) return place;
+    // Behind those of the row's whole vectors.
+    const std::int64_t whole = carried_lanes(scope_.kernel(), inst.index) - loop_.iterations * loop_.vector;
+    return fmt::format("{} + {}", whole, place);
 }
 
 std::string ColumnEmitter::place_in_registers() const {

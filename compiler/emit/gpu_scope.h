@@ -137,8 +137,11 @@ class GpuScope {
     // Of a kSumWhere: where its places and its terms begin and how far one is from the next, and how many there are.
     std::string looked_through(const Inst& sum, const GpuLoop& loop);
     GpuAddress address(const Inst& inst, const GpuLoop& loop, const std::string& position);
-    // How many columns of a peeled row come before its whole vectors; declared like a row's pointer.
+    // How many columns of a peeled row come before its whole vectors; declared like a row's pointer, or once where all
+    // rows of the block have as many (Kernel::rows_alike).
     std::string head();
+    void declare_head(const std::string& first_row);
+    bool is_loaded_behind_condition(const Inst& inst, const ColumnLoop& loop) const;
     std::string load(const Inst& inst, const GpuAddress& at, int lanes) const;  // an rj_vec of that many elements
     std::string load_one(const Inst& inst, const GpuAddress& at) const;         // a value
     void store_one(const Inst& inst, const GpuAddress& at, std::vector<std::string> conditions);
@@ -234,6 +237,7 @@ class GpuScope {
     std::map<int, std::string> held_;  // by Inst::held
     std::map<const Inst*, std::string> tested_;
     RowNames row_names_;  // by expression
+    std::string head_;    // declared for all rows
     std::string live_;
 };
 

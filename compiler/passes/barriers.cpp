@@ -147,14 +147,15 @@ int meetings_of_steps(Block::const_iterator open) {
 }
 
 std::int64_t carried_lanes(const Kernel& kernel, int carried) {
+    std::int64_t lanes = 0;
     for (const Stmt& stmt : kernel.after) {
         const auto* loop = std::get_if<ColumnLoop>(&stmt.node);
-        if (loop == nullptr) continue;
-        for (const Inst& inst : loop->body) {
-            if (inst.kind == InstKind::kCarried && inst.index == carried) return loop->iterations * loop->vector;
-        }
+        if (loop == nullptr || (lanes > 0 && loop->part != ColumnLoop::Part::kEnds)) continue;
+        const bool has_it = std::ranges::any_of(
+            loop->body, [&](const Inst& inst) { return inst.kind == InstKind::kCarried && inst.index == carried; });
+        if (has_it) lanes += loop->iterations * loop->vector;
     }
-    return 1;
+    return std::max<std::int64_t>(1, lanes);
 }
 
 std::int64_t vote_bytes(const Kernel& kernel, const Target& target) {

@@ -11,6 +11,7 @@ namespace {
 // What a block holds: a load of every loop over those axes that reads there.
 struct Held {
     std::vector<AxisId> axes;
+    ColumnLoop::Part part;
     int tensor;
     std::vector<Coord> coords;
 
@@ -34,7 +35,7 @@ Kernel hold_shared_loads(Kernel kernel, const Target& target) {
         if (loop == nullptr || !loop->is_resident()) continue;
         for (Inst& inst : loop->body) {
             if (!is_same_for_all_rows(kernel, inst)) continue;
-            const Held place{loop->axes, inst.index, inst.coords};
+            const Held place{loop->axes, loop->part, inst.index, inst.coords};
             const auto known = std::find(held.begin(), held.end(), place);
             inst.held = static_cast<int>(known - held.begin());
             if (known != held.end()) continue;

@@ -272,7 +272,8 @@ class Indexer {
         }
         if (!by_column) return {by_vector ? Access::Kind::kSplat : Access::Kind::kUniform};
         if (loop.part == ColumnLoop::Part::kWhole) {
-            const bool shifts = kernel_.by_row(inst) && takes_columns_in_order(kernel_, inst, loop);
+            const bool apart = !kernel_.by_row(inst) && kernel_.rows_alike == 1;
+            const bool shifts = !apart && takes_columns_in_order(kernel_, inst, loop);
             return {shifts ? Access::Kind::kVector : Access::Kind::kGather};
         }
         if (in_order(inst, loop)) return {loop.vector == 1 ? Access::Kind::kGather : Access::Kind::kVector};

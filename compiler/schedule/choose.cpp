@@ -409,11 +409,13 @@ int GroupFacts::access_columns() const {
     return std::max(1, kAccessBytes / (stored_bytes > 0 ? stored_bytes : narrowest_bytes));
 }
 
-bool GroupFacts::peels() const {
+bool GroupFacts::begins_anywhere() const {
     constexpr std::int64_t kLeastColumns = 512;  // narrower rows are no more than a few vectors beside their ends
     const int whole = access_columns();
-    return columns >= kLeastColumns && whole > 2 * vector_dividing(columns, whole) && sums_of_columns == 0;
+    return columns >= kLeastColumns && whole > 2 * vector_dividing(columns, whole);
 }
+
+bool GroupFacts::peels() const { return begins_anywhere() && sums_of_columns == 0; }
 
 // Whether it is a function of tables, which all rows have alike.
 bool is_table_function(const GraphData& graph, const Node& node) {

@@ -91,10 +91,11 @@ struct GroupFacts {
     // one instruction; what is read may be wider, as the first-level cache has the rest of a sector. H200: from 1 byte
     // to 4, 16 columns a thread ran at 38 % of copy.
     int access_columns() const;
-    // Whether rows are best peeled (Schedule::peel): those of an odd number of columns, which taken two bytes at a time
-    // have too little in flight; not those of whole halves of vectors. H200, % of copy of 50257 bf16 columns, peeled
-    // and one by one: softmax 98 and 64, cross-entropy 93 and 33, logsumexp 95 and 55; of 30522, which are taken in
-    // twos else, softmax 96 and 79, cross-entropy 91 and 51; rms_norm of 515 98.
+    // Whether rows are wide ones of an odd number of columns, or of twice as many where that is no half of a vector.
+    bool begins_anywhere() const;
+    // Whether they are best peeled (Schedule::peel): taken two bytes at a time they have too little in flight. H200, %
+    // of copy of 50257 bf16 columns, peeled and one by one: softmax 98 and 64, cross-entropy 93 and 33, logsumexp 95
+    // and 55; of 30522, which are taken in twos else, softmax 96 and 79, cross-entropy 91 and 51; rms_norm of 515 98.
     bool peels() const;
 };
 

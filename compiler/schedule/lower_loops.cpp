@@ -130,7 +130,7 @@ ColumnLoop Lowering::column_loop(const std::vector<AxisId>& axes, ColumnLoop::Pa
 // Of a peeled row the same twice: of its whole vectors, and of its ends into the same accumulators.
 void Lowering::lower_loop(const LoopPlan& plan, std::vector<int>* accumulated) {
     std::vector<int> of_row;
-    if (is_peeled(plan)) {
+    if (is_peeled(plan.axes)) {
         lower_part(plan, ColumnLoop::Part::kWhole, &of_row);
         lower_part(plan, ColumnLoop::Part::kEnds, &of_row);
     } else {

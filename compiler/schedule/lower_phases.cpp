@@ -266,9 +266,13 @@ std::optional<Declined> Lowering::peel() {
     if (!schedule().peel) return std::nullopt;
     if (!target_.is_gpu()) return Declined{"rows are peeled on GPUs, whose vectors are aligned"};
     if (schedule().stages > 0) return Declined{"rows that begin anywhere are not copied in 16 bytes"};
-    // A thread's columns differ from row to row.
-    for (const OutputInfo& output : graph_.outputs()) {
-        if (output.slots >= 0 && columnar(output.node)) return Declined{"sums over rows are of a thread's own columns"};
+    const bool sums_columns = std::ranges::any_of(
+        graph_.outputs(), [&](const OutputInfo& output) { return output.slots >= 0 && columnar(output.node); });
+    if (sums_columns) {
+        // Rows of one axis, whose vectors' number of them is a whole number of vectors in memory.
+        if (kernel_.row_axes.size() > 1 || schedule().rows_per_block > 1 || !sums_in_registers())
+            return Declined{"sums over rows are of a thread's own columns, which differ from row to row"};
+        kernel_.rows_alike = schedule().vector;
     }
     std::pair<std::int64_t, std::size_t> most;
     for (std::size_t i = 0; i < kernel_.tensors.size(); ++i) {
@@ -303,10 +307,10 @@ bool Lowering::loops_over(AxisId axis) const {
     });
 }
 
-bool Lowering::is_peeled(const LoopPlan& loop) const {
+bool Lowering::is_peeled(const std::vector<AxisId>& axes) const {
     if (!kernel_.peeled_by) return false;
     const KernelTensor& tensor = kernel_.tensors[static_cast<std::size_t>(kernel_.peeled_by->index)];
-    return loop.axes == std::vector<AxisId>{tensor.axes.back()};
+    return axes == std::vector<AxisId>{tensor.axes.back()};
 }
 
 }  // namespace rowjit::lowering

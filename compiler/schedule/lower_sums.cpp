@@ -113,11 +113,14 @@ void Lowering::each_place_of_part(std::size_t output, Block* block, const Body& 
     if (axes.empty()) {
         body();
     } else {
-        ColumnLoop loop = column_loop(axes);
-        loop_body_ = &loop.body;
-        body();
-        loop_body_ = nullptr;
-        block->push_back({std::move(loop)});
+        using Part = ColumnLoop::Part;
+        for (const Part part : is_peeled(axes) ? std::vector{Part::kWhole, Part::kEnds} : std::vector{Part::kRow}) {
+            ColumnLoop loop = column_loop(axes, part);
+            loop_body_ = &loop.body;
+            body();
+            loop_body_ = nullptr;
+            block->push_back({std::move(loop)});
+        }
     }
     block_ = &kernel_.body;
 }

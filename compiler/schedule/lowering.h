@@ -137,7 +137,7 @@ class Lowering {
     std::optional<Declined> peel();
     bool has_kernels_rows(const KernelTensor& tensor) const;
     bool loops_over(AxisId axis) const;
-    bool is_peeled(const LoopPlan& loop) const;
+    bool is_peeled(const std::vector<AxisId>& axes) const;
 
     // What they keep (lower_keeps.cpp).
     void plan_keeps();

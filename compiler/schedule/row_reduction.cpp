@@ -487,6 +487,35 @@ void put_copied_words_last(const GroupFacts& facts, int vector, std::vector<Sche
         *schedules, [](const Schedule& s) { return s.stages == 0 || s.column_blocks < kMostClusterBlocks; });
 }
 
+// Whether rows beside sums of their columns are the better peeled. H200, % of copy one by one or in words, and peeled:
+// rms_norm's backward of 1001, 2049, 4097 and 5001 bf16 columns 52, 58, 68, 72 and 74, 92, 92, 93, layer_norm's of f32
+// 65, 58, 75, 76 and 83, 91, 91, 88; but dynamic_tanh's of 5001, whose 625 vectors 512 threads have, 67 and 59, and of
+// three f32 tensors add_rms_norm's of 3001 and 6003 88, 87 and 81, 82. Words are slower where there are two tensors
+// (rms_norm's of 3330 bf16 columns 73 and 86, layer_norm's of 7002 62 and 77), but not of three (add_layer_norm's 74
+// and 47), nor in rows of a few vectors (rms_norm's of 602 88 and 56) or of many (of 12290 81 and 65).
+bool is_peeled_beside_sums(const Schedule& s, const GroupFacts& facts, int whole) {
+    constexpr std::int64_t kLeastInWords = 1024;
+    constexpr std::int64_t kMostInWords = 8192;
+    constexpr std::int64_t kLeastWide = 2560;
+    constexpr std::int64_t kMostWide = 12288;
+    const std::int64_t vectors = facts.columns / s.vector;
+    const std::int64_t threads = s.threads_per_row * s.column_blocks;
+    if (4 * ceil_div(vectors, threads) * threads > 5 * vectors) return false;
+    if (whole > 1) {
+        return s.column_blocks == 1 && facts.streams <= 2 && facts.functions == 0 && facts.columns >= kLeastInWords &&
+               facts.columns <= kMostInWords;
+    }
+    if (facts.widest_bytes == 4 && facts.streams > 2 && facts.columns >= kLeastWide && facts.columns <= kMostWide)
+        return false;
+    // Of clusters as many run at once as are a multiple of a vector's columns, of eight blocks 8 where 15 have room:
+    // rms_norm's of 20003 bf16 columns in clusters of four 41 and 61, of 50257 in those of eight 43 and 28. Blocks that
+    // are alone on a multiprocessor wait there (layer_norm's of 8193 f32 columns 69 and 56), and functions are in each
+    // other's way (dynamic_tanh's of 20003 40 and 34).
+    constexpr std::int64_t kMostOfClusters = 32;  // columns of a vector of each block
+    const bool comes_round = s.column_blocks * s.vector <= kMostOfClusters;
+    return s.column_blocks == 1 || (comes_round && s.blocks_per_sm > 1 && facts.functions == 0);
+}
+
 std::vector<Schedule> gpu_schedules(const GroupFacts& facts, const Target& target) {
     constexpr std::int64_t kLeastOfTables = 3072;
     constexpr std::int64_t kMostOfTables = 16384;
@@ -495,10 +524,19 @@ std::vector<Schedule> gpu_schedules(const GroupFacts& facts, const Target& targe
     std::vector<Schedule> schedules = gpu_schedules(facts, target, whole);
     add_parts_of_vectors(facts, target, whole, &schedules);
     put_copied_words_last(facts, whole, &schedules);
-    if (!facts.peels()) return schedules;
+    if (!facts.begins_anywhere()) return schedules;
+    GroupFacts of_vectors = facts;
+    if (facts.sums_of_columns > 0) of_vectors.columns -= facts.columns % facts.access_columns();
     std::vector<Schedule> of_peeled;
-    for (const Schedule& s : gpu_schedules(facts, target, facts.access_columns()))
+    for (const Schedule& s : gpu_schedules(of_vectors, target, facts.access_columns()))
         of_peeled.push_back(peeled(s, facts));
+    if (facts.sums_of_columns > 0) {
+        const auto last = std::ranges::stable_partition(
+            of_peeled, [&](const Schedule& s) { return is_peeled_beside_sums(s, facts, whole); });
+        schedules.insert(schedules.end(), last.begin(), last.end());
+        schedules.insert(schedules.begin(), of_peeled.begin(), last.begin());
+        return schedules;
+    }
     if (compares_distributions(facts, target)) put_distributions_first(facts, target, &of_peeled);
     // Two tensors' rows that are stored as well have as much in flight in twos, and no ends. H200, % of copy, peeled
     // and in twos: softmax's backward of 1026 bf16 columns 98 and 105, of 30522 95 and 104.

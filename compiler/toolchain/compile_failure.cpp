@@ -43,7 +43,7 @@ std::set<std::size_t> named_lines(std::string_view log, std::string_view file_na
 
 std::string describe_compile_failure(std::string_view source_text, std::string_view file_name, std::string_view log) {
     std::string message = without_folders(log, file_name);
-    if (message.size() > kMaxLogBytes) message = message.substr(0, kMaxLogBytes) + "\n... (log cut)";
+    if (message.size() > kMaxLogBytes) message.replace(kMaxLogBytes, std::string::npos, "\n... (log cut)");
     while (!message.empty() && (message.back() == '\n' || message.back() == '\0')) message.pop_back();
 
     const std::set<std::size_t> lines = named_lines(message, file_name);

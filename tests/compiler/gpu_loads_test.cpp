@@ -158,7 +158,38 @@ TEST_CASE("where rows of a table are gathered, the rows that are written say whe
     CHECK(contains(body, "rj_is_aligned<8>(table_row + head)"));
 }
 
-TEST_CASE("what has whole vectors is not peeled, nor what a thread sums over rows or copies ahead") {
+TEST_CASE("peeled rows whose columns are summed over rows begin alike in a block") {
+    const Target target = find_target("sm_90a");
+    const auto scaled_norm = [](Graph& g, std::int64_t columns) {
+        const Axis tokens = g.rows("tokens");
+        const Value x = g.input("x", bf16, {tokens, columns});
+        const Value weight = g.input("weight", bf16, {columns});
+        const Value h = cast(x, f32);
+        const Value normed = cast(h * rsqrt(mean(h * h)), bf16);
+        g.output("y", normed * weight);
+        g.output("sums", sum(normed, tokens));
+    };
+    Schedule staying = peeled_schedule(8);
+    staying.blocks_per_sm = 1;
+    const Kernel kernel = kernel_with(scaled_norm, 1031, staying, target);
+    CHECK(kernel.rows_alike == 8);
+    for (const std::int64_t rows : {7, 8, 100}) CHECK(grid_blocks(kernel, {1, rows}) == rows);
+    for (const std::int64_t rows : {132, 133, 100000}) CHECK(grid_blocks(kernel, {1, rows}) == 128);
+    const std::string body = emit_gpu_body(kernel, target);
+    const std::size_t rows = body.find("for (long long row");
+    CHECK(count(body, "rj_peeled_head<8>(") == 1);
+    CHECK(body.find("rj_peeled_head<8>(") < rows);
+    CHECK(body.find("weight_held") < rows);
+    // 1031 columns are 128 vectors and up to 14 ends.
+    CHECK(contains(body, "_part[9] = {}"));
+    CHECK(contains(body, "_part[8 + 0] +="));
+
+    Target few = target;
+    few.sm_count = 3;
+    CHECK(grid_blocks(kernel_with(scaled_norm, 1031, staying, few), {1, 1000}) == 8);
+}
+
+TEST_CASE("what has whole vectors is not peeled, nor what several rows of a block sum or copies ahead") {
     const Target target = find_target("sm_90a");
     const auto reason = [&](const Build& build, std::int64_t columns, const Schedule& schedule) {
         Graph g;
@@ -181,7 +212,10 @@ TEST_CASE("what has whole vectors is not peeled, nor what a thread sums over row
     };
     Schedule staying = peeled_schedule(4);
     staying.blocks_per_sm = 1;
-    CHECK(reason(summed, 4099, staying) == "sums over rows are of a thread's own columns");
+    staying.threads_per_row /= 2;
+    staying.rows_per_block = 2;
+    CHECK(reason(summed, 4099, staying) ==
+          "sums over rows are of a thread's own columns, which differ from row to row");
 }
 
 TEST_CASE("a target outside the row reads nothing and gives zero") {

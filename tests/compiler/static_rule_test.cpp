@@ -13,6 +13,7 @@
 #include <variant>
 #include <vector>
 
+#include "base/floor_div.h"
 #include "compiler/compile.h"
 #include "compiler/plan/plan.h"
 #include "dsl/library/registry.h"
@@ -902,10 +903,12 @@ TEST_CASE("rows of an odd number of columns beside sums are a thread's columns e
         for (const std::int64_t columns : {1537, 4097, 6001}) {
             CAPTURE(op);
             CAPTURE(columns);
-            const Schedule one = legal_schedules(norms_backward(op, columns, bf16, target), target).at(0);
-            CHECK(one.vector == 1);
-            CHECK(one.column_blocks == 1);
-            CHECK(one.threads_per_row * one.blocks_per_sm == 512);
+            const std::vector<Schedule> legal = legal_schedules(norms_backward(op, columns, bf16, target), target);
+            const auto one = std::ranges::find_if(legal, [](const Schedule& s) { return !s.peel; });
+            REQUIRE(one != legal.end());
+            CHECK(one->vector == 1);
+            CHECK(one->column_blocks == 1);
+            CHECK(one->threads_per_row * one->blocks_per_sm == 512);
         }
         const Schedule wide = legal_schedules(norms_backward(op, 50257, bf16, target), target).at(0);
         CHECK(wide.skew);
@@ -916,6 +919,33 @@ TEST_CASE("rows of an odd number of columns beside sums are a thread's columns e
     CHECK(!first_of("layer_norm", 4097, bf16).peel);
     CHECK(first_of("rms_norm", 4097, bf16).peel);
     CHECK(first_of("add_layer_norm", 4097, bf16).peel);
+}
+
+TEST_CASE("rows beside sums of their columns are peeled, whole vectors of them in each thread") {
+    const Target target = find_target("sm_90a");
+    const auto first = [&](std::string_view op, std::int64_t columns, Dtype dtype) {
+        return legal_schedules(norms_backward(op, columns, dtype, target), target).at(0);
+    };
+    for (const std::string_view op : {"rms_norm", "layer_norm", "add_rms_norm"}) {
+        for (const std::int64_t columns : {1537, 2049, 4097, 6001}) {
+            CAPTURE(op);
+            CAPTURE(columns);
+            const Schedule s = first(op, columns, bf16);
+            CHECK(s.peel);
+            CHECK(s.vector == 8);
+            CHECK(s.column_blocks == 1);
+            const std::int64_t vectors = columns / 8;
+            CHECK(ceil_div(vectors, s.threads_per_row) * s.threads_per_row <= 5 * vectors / 4);
+        }
+    }
+    CHECK(first("rms_norm", 20003, bf16).peel);
+    CHECK(first("layer_norm", 7002, bf16).peel);
+    // Clusters would not come round evenly, threads would have no vector, and words are as good of three tensors.
+    CHECK(!first("rms_norm", 50257, bf16).peel);
+    CHECK(!first("dynamic_tanh", 5001, bf16).peel);
+    CHECK(!first("add_rms_norm", 6003, f32).peel);
+    CHECK(!first("add_layer_norm", 7002, bf16).peel);
+    for (const std::int64_t columns : {602, 12290}) CHECK(!first("rms_norm", columns, bf16).peel);
 }
 
 TEST_CASE("rows of words beside sums are divided over threads by their bytes, not by their accesses") {
@@ -931,7 +961,8 @@ TEST_CASE("rows of words beside sums are divided over threads by their bytes, no
                                                                                         {12290, f32}}) {
             CAPTURE(op);
             CAPTURE(columns);
-            const Schedule s = legal_schedules(norms_backward(op, columns, dtype, target), target).at(0);
+            const std::vector<Schedule> legal = legal_schedules(norms_backward(op, columns, dtype, target), target);
+            const Schedule s = *std::ranges::find_if(legal, [](const Schedule& one) { return !one.peel; });
             const std::int64_t element = dtype == bf16 ? 2 : 4;
             CHECK(s.vector * element == (columns % 4 == 0 || dtype == f32 ? 8 : 4));
             CHECK(s.threads_per_row * s.rows_per_block * s.blocks_per_sm == 512);

@@ -87,6 +87,10 @@ template <class T>
 RJ_DEVICE T* rj_address(T* address) {
     return address;
 }
+template <class T>
+RJ_DEVICE T* rj_address_here(T* address) {
+    return address;
+}
 RJ_DEVICE unsigned rj_zero() { return 0; }
 RJ_DEVICE unsigned rj_join_halves(unsigned lower, unsigned upper) { return (lower & 0xffffu) | (upper & 0xffff0000u); }
 

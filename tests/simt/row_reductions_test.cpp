@@ -26,9 +26,39 @@
 
 using namespace rowjit;
 
-TEST_CASE("peeled rows agree with the oracle wherever each tensor's begin") {
+namespace {
+
+// Of a graph's cases every third that is peeled, which some must be.
+void add_peeled(std::string_view called, std::vector<Case> of_graph, std::vector<Case>* cases) {
+    std::size_t peeled = 0;
+    for (Case& one : of_graph) {
+        const bool peels =
+            std::ranges::any_of(one.program.steps, [](const Step& step) { return step.kernel.schedule.peel; });
+        if (peels && peeled++ % 3 == 0) cases->push_back(std::move(one));
+    }
+    CHECK_MESSAGE(peeled > 0, called, " is not peeled");
+}
+
+// Rows one behind the other, so many columns apart, and more of each tensor than of the one before.
+void check_placed(const std::vector<Case>& cases, const Target& target, std::int64_t rows) {
     constexpr std::array kPlacements = {RunOptions{.guard_bytes = 0}, RunOptions{.row_padding = 3, .guard_bytes = 0},
                                         RunOptions{.row_padding = 1, .padding_growth = 1, .guard_bytes = 0}};
+    each_built(cases, target, [&](std::size_t i, const Device& device, const Executable& executable) {
+        for (const RunOptions& placed : kPlacements) {
+            const auto inputs = [&](std::uint64_t launch) {
+                return inputs_of(cases[i], extents_of(cases[i], rows),
+                                 {.seed = i + launch * cases.size(), .out_of_range = true});
+            };
+            const auto outputs = verify_several(device, executable, *cases[i].graph.data(), inputs, placed);
+            CHECK_MESSAGE(within_bar(outputs), cases[i].name, ", rows ", placed.row_padding, " and ",
+                          placed.padding_growth, " apart\n", describe(outputs));
+        }
+    });
+}
+
+}  // namespace
+
+TEST_CASE("peeled rows agree with the oracle wherever each tensor's begin") {
     for (const std::string_view name : {"sm_90a", "gfx942"}) {
         const Target target = simt::target(name);
         std::vector<Case> cases;
@@ -52,26 +82,41 @@ TEST_CASE("peeled rows agree with the oracle wherever each tensor's begin") {
             std::vector<Case> all;
             add_cases(called, graph, target, &all);
             if (op == "softmax") add_backward_cases(called, graph, {"x"}, target, &all);
-            std::size_t peeled = 0;
-            for (Case& one : all) {
-                const std::vector<Step>& steps = one.program.steps;
-                const bool peels =
-                    std::any_of(steps.begin(), steps.end(), [](const Step& step) { return step.kernel.schedule.peel; });
-                if (peels && peeled++ % 3 == 0) cases.push_back(std::move(one));
-            }
-            CHECK_MESSAGE(peeled > 0, called, " is not peeled");
+            add_peeled(called, std::move(all), &cases);
         }
-        each_built(cases, target, [&](std::size_t i, const Device& device, const Executable& executable) {
-            for (const RunOptions& placed : kPlacements) {
-                const auto inputs = [&](std::uint64_t launch) {
-                    return inputs_of(cases[i], extents_of(cases[i], 9),
-                                     {.seed = i + launch * cases.size(), .out_of_range = true});
-                };
-                const auto outputs = verify_several(device, executable, *cases[i].graph.data(), inputs, placed);
-                CHECK_MESSAGE(within_bar(outputs), cases[i].name, ", rows ", placed.row_padding, " and ",
-                              placed.padding_growth, " apart\n", describe(outputs));
-            }
-        });
+        check_placed(cases, target, 9);
+    }
+}
+
+TEST_CASE("peeled rows whose columns are summed over rows agree with the oracle wherever each tensor's begin") {
+    constexpr std::int64_t kRows = 21;  // of which blocks have one, two and three
+    for (const std::string_view name : {"sm_90a", "gfx942"}) {
+        const Target target = simt::target(name);
+        std::vector<Case> cases;
+        const auto add = [&](const std::string& called, const Graph& graph, const std::vector<std::string>& trained) {
+            std::vector<Case> all;
+            add_backward_cases(called, graph, trained, target, &all);
+            add_peeled(called, std::move(all), &cases);
+        };
+        for (const auto& [op, columns, dtype] :
+             std::initializer_list<std::tuple<std::string_view, int, Dtype>>{{"rms_norm", 1031, bf16},
+                                                                             {"rms_norm", 8193, bf16},
+                                                                             {"layer_norm", 515, f32},
+                                                                             {"add_rms_norm", 1030, f16},
+                                                                             {"dynamic_tanh", 1031, bf16}}) {
+            const Graph graph = make_graph(op, {columns, dtype, {}});
+            add(fmt::format("{} {} on {}", op, columns, name), graph, trained_inputs(op, graph));
+        }
+        for (const std::string_view dtype : {"bf16", "f32"}) {
+            add(fmt::format("biased {} on {}", dtype, name),
+                Graph::parse(fmt::format("rows t\ncolumns d = 1031\ninput x: {0}[t, d]\ninput b: {0}[d]\n"
+                                         "output y = silu(x + b)",
+                                         dtype)),
+                {"x", "b"});
+        }
+        const std::size_t in_order = cases.size();
+        for (std::size_t i = 0; i < in_order; i += 4) cases.push_back(turned(cases[i]));
+        check_placed(cases, target, kRows);
     }
 }
 
