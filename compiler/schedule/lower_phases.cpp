@@ -269,7 +269,7 @@ std::optional<Declined> Lowering::peel() {
     const bool sums_columns = std::ranges::any_of(
         graph_.outputs(), [&](const OutputInfo& output) { return output.slots >= 0 && columnar(output.node); });
     if (sums_columns) {
-        // Rows of one axis, whose vectors' number of them is a whole number of vectors in memory.
+        // Of rows along one axis as many as a vector has columns are whole vectors, wherever each begins.
         if (kernel_.row_axes.size() > 1 || schedule().rows_per_block > 1 || !sums_in_registers())
             return Declined{"sums over rows are of a thread's own columns, which differ from row to row"};
         kernel_.rows_alike = schedule().vector;

@@ -507,13 +507,14 @@ bool is_peeled_beside_sums(const Schedule& s, const GroupFacts& facts, int whole
     }
     if (facts.widest_bytes == 4 && facts.streams > 2 && facts.columns >= kLeastWide && facts.columns <= kMostWide)
         return false;
+    if (s.column_blocks == 1) return true;
     // Of clusters as many run at once as are a multiple of a vector's columns, of eight blocks 8 where 15 have room:
-    // rms_norm's of 20003 bf16 columns in clusters of four 41 and 61, of 50257 in those of eight 43 and 28. Blocks that
-    // are alone on a multiprocessor wait there (layer_norm's of 8193 f32 columns 69 and 56), and functions are in each
-    // other's way (dynamic_tanh's of 20003 40 and 34).
+    // rms_norm's of 20003 bf16 columns in clusters of four 41 and 61, of 50257 in those of eight 43 and 28. More threads
+    // wait there (layer_norm's of 9001 f32 columns in four blocks of 192 71 and 58, of 20003 in eight of 128 60 and 75),
+    // and functions are in each other's way (dynamic_tanh's of 20003 40 and 34).
     constexpr std::int64_t kMostOfClusters = 32;  // columns of a vector of each block
-    const bool comes_round = s.column_blocks * s.vector <= kMostOfClusters;
-    return s.column_blocks == 1 || (comes_round && s.blocks_per_sm > 1 && facts.functions == 0);
+    constexpr int kMostThreads = 128;
+    return s.column_blocks * s.vector <= kMostOfClusters && s.threads_per_row <= kMostThreads && facts.functions == 0;
 }
 
 std::vector<Schedule> gpu_schedules(const GroupFacts& facts, const Target& target) {

@@ -943,6 +943,8 @@ TEST_CASE("rows beside sums of their columns are peeled, whole vectors of them i
     // Clusters would not come round evenly, threads would have no vector, and words are as good of three tensors.
     CHECK(!first("rms_norm", 50257, bf16).peel);
     CHECK(!first("dynamic_tanh", 5001, bf16).peel);
+    CHECK(!first("layer_norm", 9001, f32).peel);
+    CHECK(first("layer_norm", 20003, f32).peel);
     CHECK(!first("add_rms_norm", 6003, f32).peel);
     CHECK(!first("add_layer_norm", 7002, bf16).peel);
     for (const std::int64_t columns : {602, 12290}) CHECK(!first("rms_norm", columns, bf16).peel);
