@@ -410,12 +410,18 @@ int GroupFacts::access_columns() const {
 }
 
 bool GroupFacts::begins_anywhere() const {
-    constexpr std::int64_t kLeastColumns = 512;  // narrower rows are no more than a few vectors beside their ends
     const int whole = access_columns();
-    return columns >= kLeastColumns && whole > 2 * vector_dividing(columns, whole);
+    return columns >= kLeastPeeled && whole > 2 * vector_dividing(columns, whole);
 }
 
-bool GroupFacts::peels() const { return begins_anywhere() && sums_of_columns == 0; }
+bool GroupFacts::peels() const {
+    if (sums_of_columns > 0) return false;
+    if (begins_anywhere()) return true;
+    constexpr std::int64_t kLeastColumns = 128;
+    constexpr std::int64_t kLeastVectors = 16;
+    const int whole = access_columns();
+    return columns >= std::max(kLeastColumns, kLeastVectors * whole) && whole > 2 && columns % 2 != 0;
+}
 
 // Whether it is a function of tables, which all rows have alike.
 bool is_table_function(const GraphData& graph, const Node& node) {

@@ -92,10 +92,14 @@ struct GroupFacts {
     // to 4, 16 columns a thread ran at 38 % of copy.
     int access_columns() const;
     // Whether rows are wide ones of an odd number of columns, or of twice as many where that is no half of a vector.
+    static constexpr std::int64_t kLeastPeeled = 512;  // narrower rows are no more than some vectors beside their ends
     bool begins_anywhere() const;
-    // Whether they are best peeled (Schedule::peel): taken two bytes at a time they have too little in flight. H200, %
-    // of copy of 50257 bf16 columns, peeled and one by one: softmax 98 and 64, cross-entropy 93 and 33, logsumexp 95
-    // and 55; of 30522, which are taken in twos else, softmax 96 and 79, cross-entropy 91 and 51; rms_norm of 515 98.
+    // Whether they are best peeled (Schedule::peel), or narrower ones of an odd number of columns: taken two bytes at a
+    // time they have too little in flight. H200, % of copy of 50257 bf16 columns, peeled and one by one: softmax 98 and
+    // 64, cross-entropy 93 and 33, logsumexp 95 and 55; of 30522, which are taken in twos else, softmax 96 and 79,
+    // cross-entropy 91 and 51; rms_norm of 515 98. Of 129, 257 and 511: softmax 88, 86, 100 and 57, 69, 78,
+    // cross-entropy 88, 89, 90 and 52, 49, 74, gelu 78, 74, 98 and 29, 32, 55, kl_div's backward 69, 82, 87 and 33, 19,
+    // 23.
     bool peels() const;
 };
 

@@ -509,9 +509,9 @@ bool is_peeled_beside_sums(const Schedule& s, const GroupFacts& facts, int whole
         return false;
     if (s.column_blocks == 1) return true;
     // Of clusters as many run at once as are a multiple of a vector's columns, of eight blocks 8 where 15 have room:
-    // rms_norm's of 20003 bf16 columns in clusters of four 41 and 61, of 50257 in those of eight 43 and 28. More threads
-    // wait there (layer_norm's of 9001 f32 columns in four blocks of 192 71 and 58, of 20003 in eight of 128 60 and 75),
-    // and functions are in each other's way (dynamic_tanh's of 20003 40 and 34).
+    // rms_norm's of 20003 bf16 columns in clusters of four 41 and 61, of 50257 in those of eight 43 and 28. More
+    // threads wait there (layer_norm's of 9001 f32 columns in four blocks of 192 71 and 58, of 20003 in eight of 128 60
+    // and 75), and functions are in each other's way (dynamic_tanh's of 20003 40 and 34).
     constexpr std::int64_t kMostOfClusters = 32;  // columns of a vector of each block
     constexpr int kMostThreads = 128;
     return s.column_blocks * s.vector <= kMostOfClusters && s.threads_per_row <= kMostThreads && facts.functions == 0;
@@ -525,7 +525,7 @@ std::vector<Schedule> gpu_schedules(const GroupFacts& facts, const Target& targe
     std::vector<Schedule> schedules = gpu_schedules(facts, target, whole);
     add_parts_of_vectors(facts, target, whole, &schedules);
     put_copied_words_last(facts, whole, &schedules);
-    if (!facts.begins_anywhere()) return schedules;
+    if (!facts.begins_anywhere() && !facts.peels()) return schedules;
     GroupFacts of_vectors = facts;
     if (facts.sums_of_columns > 0) of_vectors.columns -= facts.columns % facts.access_columns();
     std::vector<Schedule> of_peeled;
@@ -548,13 +548,16 @@ std::vector<Schedule> gpu_schedules(const GroupFacts& facts, const Target& targe
     const bool of_tables = facts.streams == 1 && facts.table_bytes > facts.widest_bytes &&
                            facts.columns >= kLeastOfTables && facts.columns <= kMostOfTables;
     // Nor have those that are compared, of up to some thousand columns: kl_div of 514, 1002, 2050 and 3002 bf16 classes
-    // 0.105, 0.0868, 0.107 and 0.141 ms peeled, 0.0863, 0.0745, 0.0847 and 0.111 in twos. But four tensors, stored ones
-    // among them, are the faster peeled (is_peeled_of_many).
+    // 0.105, 0.0868, 0.107 and 0.141 ms peeled, 0.0863, 0.0745, 0.0847 and 0.111 in twos; of 129 and 511 f32 classes 68
+    // and 65 % of copy peeled, 83 and 83 one by one. But four tensors, stored ones among them, are the faster peeled
+    // (is_peeled_of_many).
     constexpr std::int64_t kMostCompared = 4096;
+    const bool compares = facts.streams > 1 && !facts.stores_columns;
     const bool stores_one = facts.stores_columns && facts.streamed_bytes < 4 * facts.widest_bytes;
-    const bool compares_few = !facts.stores_columns && facts.columns <= kMostCompared;
+    const bool compares_few = compares && facts.columns <= kMostCompared;
     const bool of_several = whole > 1 && facts.streams > 1 && (stores_one || compares_few);
-    const bool singly_first = of_several || of_tables;
+    const bool compares_fewest = compares && facts.columns < GroupFacts::kLeastPeeled;
+    const bool singly_first = of_several || of_tables || compares_fewest;
     schedules.insert(singly_first ? schedules.end() : schedules.begin(), of_peeled.begin(), of_peeled.end());
     return schedules;
 }

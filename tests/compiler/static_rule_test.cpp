@@ -205,6 +205,20 @@ TEST_CASE("three tensors' narrow rows beside sums stay in the stages of sixteen 
     }
 }
 
+TEST_CASE("narrow rows of an odd number of columns are peeled from sixteen vectors on, but where they are compared") {
+    for (const std::string_view op : {"softmax", "cross_entropy", "rms_norm", "gelu", "dropout"}) {
+        CAPTURE(op);
+        for (const std::int64_t columns : {129, 197, 257, 511}) {
+            for (const Dtype dtype : {bf16, f32}) CHECK(first_of(op, columns, dtype).peel);
+        }
+        CHECK(!first_of(op, 127, bf16).peel);
+        CHECK(!first_of(op, 258, bf16).peel);
+    }
+    for (const Dtype dtype : {bf16, f32}) CHECK(!first_of("kl_div", 257, dtype).peel);
+    const Graph compared = make_graph("kl_div", {257, bf16, {}});
+    CHECK(first_of(differentiate(compared, trained_inputs("kl_div", compared)).backward).peel);
+}
+
 TEST_CASE("rows of even widths are peeled, but in twos where two tensors' are stored as well") {
     const Target target = find_target("sm_90a");
     for (const std::int64_t columns : {1026, 5122, 30522}) {

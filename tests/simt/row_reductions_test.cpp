@@ -65,6 +65,9 @@ TEST_CASE("peeled rows agree with the oracle wherever each tensor's begin") {
         for (const auto& [op, columns, dtype] :
              std::initializer_list<std::tuple<std::string_view, int, Dtype>>{{"softmax", 1031, bf16},
                                                                              {"softmax", 4099, bf16},
+                                                                             {"softmax", 131, bf16},
+                                                                             {"cross_entropy", 197, f16},
+                                                                             {"gelu", 129, f32},
                                                                              {"log_softmax", 515, f32},
                                                                              {"rms_norm", 1031, f16},
                                                                              {"layer_norm", 1031, bf16},
