@@ -420,14 +420,14 @@ Schedule in_short_parts(const GroupFacts& facts, int each) {
 // of each, and whole vectors of them. H200, ms one by one or in twos, and so: the derivatives of a bias and a SiLU of
 // 2049 bf16 columns 0.199 and 0.116, of f32 0.132 and 0.116, of 12290 bf16 0.0977 and 0.0823; of a scale of 2049 0.180
 // and 0.105.
-std::vector<Schedule> peeled_beside_sums(const GroupFacts& facts) {
+std::vector<Schedule> peeled_beside_sums(const GroupFacts& facts, const Target& target) {
     std::vector<Schedule> schedules;
     if (facts.sums_of_columns == 0 || !facts.begins_anywhere()) return schedules;
     Schedule s = in_registers(facts.access_columns());
     s.peel = true;
     for (const std::int64_t per_thread : {1, 2}) {
         const Divided divided = divide_evenly(ceil_div(facts.columns, s.vector), per_thread);
-        s.threads_per_row = static_cast<int>(ceil_div(divided.threads, kWarp) * kWarp);
+        s.threads_per_row = static_cast<int>(ceil_div(divided.threads, target.warp_size)) * target.warp_size;
         s.column_blocks = divided.blocks;
         s.blocks_per_sm = kThreadsPerSm / s.threads_per_row;
         schedules.push_back(s);
@@ -747,7 +747,7 @@ FamilyOffer offer_elementwise(const GroupFacts& facts, const Target& target) {
     }
     for (const int wanted : widths) accesses.push_back({vector_dividing(facts.columns, wanted), false});
     if (!facts.peels()) {
-        offer.schedules = peeled_beside_sums(facts);
+        offer.schedules = peeled_beside_sums(facts, target);
         const std::vector<Schedule> copied = copied_ahead(facts, target);
         offer.schedules.insert(offer.schedules.end(), copied.begin(), copied.end());
         const std::vector<Schedule> timed = timed_first(facts, target, accesses.front());
