@@ -350,11 +350,10 @@ std::string ColumnEmitter::shared_divisor(const Inst& inst) {
 std::string ColumnEmitter::carried_place(const Inst& inst) const {
     RJ_CHECK(resident_, "emit gpu: {}: {} is carried over a serial loop", scope_.kernel().name,
              scope_.carried(inst.index));
-    const std::string place = place_in_registers();
-    if (loop_.part != ColumnLoop::Part::kEnds) return place;
+    if (loop_.part != ColumnLoop::Part::kEnds) return place_in_registers();
     // Behind those of the row's whole vectors.
     const std::int64_t whole = carried_lanes(scope_.kernel(), inst.index) - loop_.iterations * loop_.vector;
-    return fmt::format("{} + {}", whole, place);
+    return fmt::format("{} + {}", whole, place_in_registers());
 }
 
 std::string ColumnEmitter::place_in_registers() const {
