@@ -141,7 +141,6 @@ class GpuScope {
     // rows of the block have as many (Kernel::rows_alike).
     std::string head();
     void declare_head(const std::string& first_row);
-    bool is_loaded_behind_condition(const Inst& inst, const ColumnLoop& loop) const;
     std::string load(const Inst& inst, const GpuAddress& at, int lanes) const;  // an rj_vec of that many elements
     std::string load_one(const Inst& inst, const GpuAddress& at) const;         // a value
     void store_one(const Inst& inst, const GpuAddress& at, std::vector<std::string> conditions);
@@ -211,6 +210,7 @@ class GpuScope {
     std::string column_axis(const ColumnLoop& loop, AxisId axis, const std::string& position) const;
     std::string stride(const Inst& inst, std::size_t axis) const;
     bool fits_int32(const Inst& inst, const GpuLoop& loop) const;
+    bool is_loaded_behind_condition(const Inst& inst, const ColumnLoop& loop) const;
     std::string map(const Inst& inst, const std::string& divisor) const;
     std::string cast(const Inst& inst) const;
     std::string rounded(const Inst& inst, std::string expression) const;
